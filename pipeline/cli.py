@@ -25,6 +25,7 @@ JOBS: Final = {
     "recommend": "a plan of quotas out of some compacted days",
     "backtest": "whether quotas of earlier days would have fitted the next, beside other rules",
     "prune": "delete raw batches and days that are old and not needed any more",
+    "erase": "take all rows of one client out of tables, usage files and results",
     "plan": "show a plan, compare it with what is set, apply it, take it back",
 }
 _OURS: Final = frozenset({"pipeline", "quotas"})

@@ -25,8 +25,12 @@ not know the field lose nothing else. A topic whose id has no name yet may come 
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from enum import IntEnum, IntFlag, StrEnum
 from typing import Final
+
+from quotas.entities import cut_name
 
 VERSION: Final = 1
 
@@ -41,6 +45,24 @@ SCOPE_SETTING: Final = "sluice.quota.scope"
 
 OVERHEAD: Final = ""
 """Name of the topic row of what stands around records: heads, names of topics, sizes, empty answers."""
+
+
+HASHED: Final = "#"
+"""What a hashed name begins with."""
+
+_DIGEST_CHARS: Final = 16
+
+
+def plain_name(name: str) -> str:
+    """A user, client id or address as records have it where names are plain."""
+    # Half of a surrogate pair is no text that JSON readers must take (hazard I14).
+    return cut_name(name).encode("utf-8", "replace").decode()
+
+
+def hashed_name(name: str, salt: bytes) -> str:
+    """The same where names are hashed with this salt."""
+    digest = hmac.new(salt, name.encode("utf-8", "surrogatepass"), hashlib.sha256)
+    return HASHED + digest.hexdigest()[:_DIGEST_CHARS]
 
 
 class UsageApi(StrEnum):

@@ -5,17 +5,9 @@ Equal names stay equal, so that what a client used can be followed over time; wi
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from enum import StrEnum
-from typing import Final
 
-from quotas.entities import cut_name
-
-HASHED: Final = "#"
-"""What a hashed name begins with."""
-
-_DIGEST_CHARS: Final = 16
+from quotas.usage_record import hashed_name, plain_name
 
 
 class Privacy(StrEnum):
@@ -40,8 +32,4 @@ class Names:
         """The text for a name; nothing stays nothing, since it says that a field does not apply."""
         if not name:
             return ""
-        if self._salt is not None:
-            digest = hmac.new(self._salt, name.encode("utf-8", "surrogatepass"), hashlib.sha256)
-            return HASHED + digest.hexdigest()[:_DIGEST_CHARS]
-        # Half of a surrogate pair is no text that JSON readers must take (hazard I14).
-        return cut_name(name).encode("utf-8", "replace").decode()
+        return plain_name(name) if self._salt is None else hashed_name(name, self._salt)

@@ -245,6 +245,8 @@ def write_raw_files(batches: Iterable[pa.RecordBatch], folder: str, version: int
     )
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
+        if not batch.num_rows:
+            continue  # of a file whose rows were all erased
         waiting.append(batch)
         heads = batch.filter(pc.is_in(batch.column("kind"), pa.array(["lines", "torn"])))
         if heads.num_rows:

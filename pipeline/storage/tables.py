@@ -362,18 +362,23 @@ class Table:
         removed = newest.handle.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
         return self._delete("", newest.version, kept, others=removed)
 
-    def rows_of(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+    def rows_of(self, file: DataFile, columns: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
         """The rows of a file of any writer, without the state.
 
+        Args:
+            file: of this table.
+            columns: of the schema; else all.
+
         Yields:
-            Batches with the columns of the schema; where the file lacks one it is null, or what the partition says.
+            Batches with these columns; where the file lacks one it is null, or what the partition says.
         """
+        schema = pa.schema([self.schema.field(name) for name in columns or self.schema.names])
         with parquet_reader(self.path(file)) as reader:
             there = reader.schema_arrow.names
-            known = [name for name in self._schema.names if name in there]
+            known = [name for name in (*schema.names, STATE) if name in there]
             for batch in reader.iter_batches(_ROWS_AT_ONCE, columns=known):
-                columns = [self._column(batch, column, file.partition) for column in self.schema]
-                rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                arrays = [self._column(batch, column, file.partition) for column in schema]
+                rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
                 yield rows.filter(pc.is_null(batch.column(STATE))) if STATE in known else rows
 
     @staticmethod

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -38,22 +39,26 @@ def _schema(ddl: str) -> pa.Schema:
     )
 
 
+def _made(work: Work, rows: Callable[[], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+    return list(work(iter(rows())))
+
+
 class LocalFrame:
     """Rows in partitions."""
 
-    def __init__(self, schema: pa.Schema, partitions: Sequence[list[pa.RecordBatch]]) -> None:
-        """Args: schema: of the rows. partitions: the rows."""
+    def __init__(self, schema: pa.Schema, partitions: Sequence[Callable[[], list[pa.RecordBatch]]]) -> None:
+        """Args: schema: of the rows. partitions: give the rows, again each time they are asked for."""
         self._schema = schema
         self._partitions = partitions
 
     def mapInArrow(self, work: Work, ddl: str) -> LocalFrame:  # noqa: N802
         """What a function makes of each partition."""
-        return LocalFrame(_schema(ddl), [list(work(iter(each))) for each in self._partitions])
+        return LocalFrame(_schema(ddl), [partial(_made, work, each) for each in self._partitions])
 
     def toArrow(self) -> pa.Table:  # noqa: N802
         """All rows."""
         names = self._schema.names
-        found = [batch.select(names) for each in self._partitions for batch in each]
+        found = [batch.select(names) for each in self._partitions for batch in each()]
         return pa.concat_tables(
             [
                 self._schema.empty_table(),
@@ -65,7 +70,7 @@ class LocalFrame:
 class LocalSession:
     """A session with so many cores."""
 
-    def __init__(self, cores: int = 2) -> None:
+    def __init__(self, cores: int = 1) -> None:
         """Args: cores: into how many parts jobs divide their work, at least."""
         self.sparkContext = SimpleNamespace(defaultParallelism=cores)
 
@@ -74,7 +79,8 @@ class LocalSession:
         ids = list(range(begin, end, step))
         split = [ids[at * len(ids) // parts : (at + 1) * len(ids) // parts] for at in range(parts)]
         schema = pa.schema([("id", pa.int64())])
-        return LocalFrame(schema, [[pa.RecordBatch.from_pydict({"id": each}, schema)] for each in split])
+        rows = [pa.RecordBatch.from_pydict({"id": each}, schema) for each in split]
+        return LocalFrame(schema, [partial(list, [each]) for each in rows])
 
     def stop(self) -> None:
         """Nothing is to be stopped."""
@@ -87,15 +93,19 @@ def ingest_files(out: str, checkpoint: Path, *files: Path) -> None:
     (checkpoint / "metadata").write_text(json.dumps({"id": checkpoint.name}))
     batch = len(list(offsets.iterdir()))
     (offsets / str(batch)).write_text("\n".join(map(str, files)))
-    content = {"path": [file.name for file in files], "content": [file.read_bytes() for file in files]}
-    rows = pa.RecordBatch.from_pydict(content)
-    Writer(out, str(checkpoint), files_to_rows)(LocalFrame(rows.schema, [[rows]]), batch)
+    schema = pa.schema([("path", pa.string()), ("content", pa.binary())])
+
+    def read() -> list[pa.RecordBatch]:
+        content = {"path": [file.name for file in files], "content": [file.read_bytes() for file in files]}
+        return [pa.RecordBatch.from_pydict(content, schema)]
+
+    Writer(out, str(checkpoint), files_to_rows)(LocalFrame(schema, [read]), batch)
 
 
-def compact_all(out: str, cores: int = 2) -> None:
+def compact_all(out: str, cores: int = 1) -> None:
     """Compacts all days that are due, and makes the tables of clients."""
     session = LocalSession(cores)
-    compact(session, out, LONG_AFTER, allow_gaps=True)
+    compact(session, out, LONG_AFTER)
     make_missing(session, out)
 
 

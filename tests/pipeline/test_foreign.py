@@ -13,9 +13,10 @@ from deltalake import DeltaTable
 from pipeline.cli import main
 from pipeline.client_tables.making import make_missing
 from pipeline.client_tables.tables import clients_table
-from pipeline.errors import JobError
+from pipeline.errors import Exit, RefusedError
 from pipeline.jobs import arguments
 from pipeline.maintenance.status import status
+from pipeline.report.report import make
 from pipeline.storage.compacted_days import CompactedDays, CompactedState, compacted_table, published_days
 from pipeline.storage.entity_days import ARRAYS
 from pipeline.storage.raw_table import raw_table, read_raw_state
@@ -122,9 +123,8 @@ def plan_of(out: str, capsys: pytest.CaptureFixture[str]) -> list[Any]:
 
 def report_of(out: str) -> list[Any]:
     """The clients of `report`."""
-    assert main(["report", "--out", out, "--to-dir", f"{out}/../report"]) == 0
-    clients: list[Any] = json.loads(Path(out, "../report/report.json").read_text())["clients"]
-    return clients
+    found = make(out, LONG_AFTER)
+    return [found.clients, found.totals()]
 
 
 def entities_of(out: str) -> list[str]:
@@ -152,7 +152,7 @@ def test_what_keeps_the_rows_is_accepted_by_every_job(
     # Ingest goes on, and compacting from the moved rows gives the same as from others.
     files = [place(Path(out, "../in"), "usage-c.jsonl.gz", *lines_of(1, 0, "c"))]
     ingest_files(out, Path(out, "../checkpoint"), *files)
-    assert main(["prune", "--out", out, "--yes"]) == 0
+    assert main(["prune", "--out", out, "--yes"]) == Exit.NOTHING_TO_DO
     compact_all(out)
     assert sum("'gw': 'c'" in text for text in contents(out)["compacted"]) == 7
     assert [day.erased for day in published_days(out)] == [0, 0]
@@ -272,7 +272,7 @@ def test_rows_that_another_writer_adds_or_changes_are_refused_until_the_version_
     optimize(out, "raw")
     fault = "deleted the row with the column state" if operation is delete_state else "added or changed rows"
     for refused in (raw_table(out).read, raw_table(out).in_order, raw_table(out).prepared):
-        with pytest.raises(JobError, match=fault) as raised:
+        with pytest.raises(RefusedError, match=fault) as raised:
             refused()
         assert "erase it again" in str(raised.value)
         assert operation is delete_state or f"restore version {version} " in str(raised.value)
@@ -312,14 +312,14 @@ def test_where_the_log_does_not_reach_back_rows_are_counted(out: str) -> None:
     delete_one(out, "raw")
     properties(out, "raw")
     shorten()
-    with pytest.raises(JobError, match="hold 144 and 36 rows, where 180 and 36 are known"):
+    with pytest.raises(RefusedError, match="hold 144 and 36 rows, where 180 and 36 are known"):
         raw_table(out).in_order()
     optimize(out, "clients")
     properties(out, "clients")
     checkpoint(out, "clients")
     for path in sorted(Path(out, "clients", "_delta_log").glob("*.json"))[:-1]:
         path.unlink()
-    with pytest.raises(JobError, match="Delete the folder, and let `sluice-pipeline compact` make it again"):
+    with pytest.raises(RefusedError, match="Delete the folder, and let `sluice-pipeline compact` make it again"):
         clients_table(out).in_order()
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.usage.names import HASHED, Names
+from gateway.usage.names import Names
 from gateway.usage.salt import SALT_BYTES, load_salt
 from quotas.entities import MAX_NAME_CHARS
+from quotas.usage_record import HASHED
 
 
 def test_i14_names_are_written_as_every_reader_takes_them() -> None:
