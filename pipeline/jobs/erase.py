@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.client_tables.making import make_missing
-from pipeline.erase.client import Client
-from pipeline.erase.erasure import Erasure, Places, days_to_make, erase
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import add_master, add_out
-from pipeline.spark.session import open_session
-from pipeline.storage.raw_table import raw_table
+
+if TYPE_CHECKING:
+    from pipeline.erase.erasure import Erasure
 
 _NOT_REACHED = (
     "the usage topic: its messages go with the topic's retention. Ingest what is in it, then erase again",
@@ -61,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
+    # Help does without the packages of the extra.
+    from pipeline.client_tables.making import make_missing
+    from pipeline.erase.client import Client
+    from pipeline.erase.erasure import Places, days_to_make, erase
+    from pipeline.spark.session import open_session
+    from pipeline.storage.raw_table import raw_table
+
     out = arguments.out.rstrip("/")
     client = Client.named(
         user=arguments.user,

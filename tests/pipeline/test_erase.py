@@ -21,14 +21,12 @@ from deltalake import DeltaTable
 
 from pipeline.cli import main
 from pipeline.client_tables import making
-from pipeline.client_tables.making import make_missing
 from pipeline.client_tables.tables import clients_table
 from pipeline.erase import erasure, leftovers, results, tables, usage_files
 from pipeline.erase.client import Client
 from pipeline.errors import Exit, JobError
 from pipeline.ingest.writer import Writer
 from pipeline.jobs import arguments
-from pipeline.jobs import erase as job
 from pipeline.maintenance import compaction
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.status import status
@@ -118,7 +116,7 @@ class History:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock at which all days are closed, and no JVM."""
     monkeypatch.setattr(arguments.time, "time", lambda: NOW)
-    monkeypatch.setattr(job, "open_session", lambda *_, **__: LocalSession())
+    monkeypatch.setattr("pipeline.spark.session.open_session", lambda *_, **__: LocalSession())
 
 
 def erase(root: Path, *more: str) -> int:
@@ -532,8 +530,8 @@ def test_tables_of_clients_made_meanwhile_do_not_bring_it_back(root: Path, monke
     erase_within(monkeypatch, making, "files_told", root)
     # Of its first table it comes too late, or of its second it finds no rows any more.
     with pytest.raises((JobError, FileNotFoundError), match=r"meanwhile: run this again|No such file"):
-        make_missing(LocalSession(), out)
-    make_missing(LocalSession(), out)
+        making.make_missing(LocalSession(), out)
+    making.make_missing(LocalSession(), out)
     for each in tables_of(out).values():
         each.sweep()
     assert files_with(root, "mallory") == []
@@ -608,7 +606,7 @@ STEPS: list[tuple[Any, str]] = [
     (DeltaTable, "create_checkpoint"),
     (tables, "write_raw_files"),
     (usage_files, "replace_file"),
-    (job, "make_missing"),
+    (making, "make_missing"),
     (erasure, "erase_results"),
 ]
 
@@ -668,7 +666,7 @@ def steps(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[lis
     shutil.copytree(prepared, root)
     with pytest.MonkeyPatch.context() as patched:
         taken = dying(patched, -1)
-        patched.setattr(job, "open_session", lambda *_, **__: LocalSession())
+        patched.setattr("pipeline.spark.session.open_session", lambda *_, **__: LocalSession())
         assert erase_all(root) == 0
     assert set(taken) == {name for _, name in STEPS}
     return taken, all_of(root)

@@ -167,11 +167,9 @@ async def test_one_fault_and_nothing_is_changed(yaml: Yaml, capsys: Capsys, monk
             2,
             "",
             f"sluice: {path}: quotas.2: ip=here: here is a host name, which is not looked up here; "
-            "give its address.
-"
+            "give its address.\n"
             f"sluice: {path}: quotas.3: speed: unknown key; known keys: user, client_id, ip, topic, "
-            f"default_user, default_client_id, default_ip, default_topic, {', '.join(QuotaKey)}
-",
+            f"default_user, default_client_id, default_ip, default_topic, {', '.join(QuotaKey)}\n",
         )
         refusal = "sluice: refused: there would be 2 quotas, and quota_store.max_quotas allows 1\n"
         assert await sluice(running, capsys, "quotas", "import", "-") == (1, "", refusal)

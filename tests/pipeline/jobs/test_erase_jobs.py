@@ -9,8 +9,6 @@ import pytest
 from pipeline.cli import main
 from pipeline.client_tables.making import make_missing
 from pipeline.jobs import arguments
-from pipeline.jobs import erase as job
-from pipeline.jobs import simulate as simulate_job
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.status import status
 from pipeline.storage.compacted_days import published_days
@@ -68,8 +66,7 @@ def test_jobs_go_on_after_an_erasure_and_give_the_same_for_all_others(
     spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(arguments.time, "time", lambda: DAY + 5 * 86_400)
-    for each in (job, simulate_job):
-        monkeypatch.setattr(each, "open_session", lambda *_, **__: Session(spark))
+    monkeypatch.setattr("pipeline.spark.session.open_session", lambda *_, **__: Session(spark))
     out = str(tmp_path / "out")
     for number in range(2):
         fill(tmp_path, number)

@@ -8,7 +8,6 @@ import pytest
 
 from pipeline.cli import main
 from pipeline.errors import RefusedError
-from pipeline.jobs import erase as job
 from pipeline.storage.raw_table import raw_table, read_raw_state
 from testkit.pipeline.local_session import LocalSession, compact_all, contents, ingest_files, known, tables_of
 from testkit.pipeline.searching import files_with
@@ -99,7 +98,7 @@ def test_what_is_deleted_counts_as_erased_and_erase_cleans_what_is_left(
     left = files_with(Path(out), "bob")
     assert any("_change_data" in each for each in left)
     assert any(each.endswith(".crc") for each in left)
-    monkeypatch.setattr(job, "open_session", lambda *_, **__: LocalSession())
+    monkeypatch.setattr("pipeline.spark.session.open_session", lambda *_, **__: LocalSession())
     usage = str(Path(out).parent / "in")
     assert main(["erase", "--out", out, "--usage", usage, "--client-id", "bob", "--yes"]) == 0
     assert files_with(Path(out).parent, "bob") == []
