@@ -142,9 +142,10 @@ compiled-meanwhile:
 	nice -n 19 $(MAKE) --no-print-directory --output-sync=target test-compiled BESIDE_BROKERS=1
 
 .PHONY: fuzz
-fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples, and coverage-guided fuzzing [FUZZ_SECONDS=300]
+fuzz: compiled ## the fuzz and property tests with twenty times as many examples, both cores side by side, and coverage-guided fuzzing [FUZZ_SECONDS=300]
 	@# With so many examples a test may take longer than one that hangs is given.
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=0 -m "$(NOT_LONG)" tests/fuzz tests/reference
+	$(BIN)/python -m tests.fuzz.both_cores --seconds $(FUZZ_SECONDS)
 	for target in sasl proxy_protocol principals mapping_rules client_quotas; do \
 	  $(BIN)/python -m tests.fuzz.atheris_run $$target --seconds $(FUZZ_SECONDS); done
 

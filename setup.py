@@ -74,6 +74,10 @@ CORE = (
 )
 LIST = "gateway/runtime/compiled_core.json"
 
+# mypyc's runtime takes the end of a slice of bytes less its start for its length, also where that is below 0.
+SLICE_LENGTH = "slice_len = endn - startn;"
+MENDED_LENGTH = "slice_len = endn < startn ? 0 : endn - startn;"
+
 
 class BuildWithList(build_py):
     """Puts the list of compiled sources into the package."""
@@ -101,14 +105,24 @@ placed = {
     "package_dir": {f"sluice.{name}": name for name in INSIDE},
 }
 
+
+def mended_runtime(runtime: Path, folder: Path) -> str:
+    """A folder with the file of mypyc's runtime that is mended, to be looked into before the others' folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "bytes_ops.c"
+    (folder / name).write_text((runtime / name).read_text().replace(SLICE_LENGTH, MENDED_LENGTH))
+    return str(folder)
+
+
 # Not for the metadata, for which a build runs this file too.
 if os.environ.get("SLUICE_COMPILED") == "1" and {"build", "bdist_wheel"} & set(sys.argv):
     # Here, because a build without it needs no mypyc.
-    from mypyc.build import mypycify
+    from mypyc.build import include_dir, mypycify
 
     libraries = mypycify([*CORE], opt_level="3", group_name="sluice_core")
     for library in libraries:
         library.name = f"sluice.{library.name}"
+        library.include_dirs.insert(0, mended_runtime(Path(include_dir()), Path("build", "mypyc")))
     commands = {"build_py": BuildWithList, "bdist_wheel": FreshWheel}
     setup(**placed, ext_modules=libraries, cmdclass=commands)
 else:

@@ -137,7 +137,7 @@ def _plain_topics(
         else:
             name_at = at + 1
             at += data[at]
-            if at - name_at >= 0x7F:
+            if not 0 <= at - name_at < 0x7F:  # below 0: null
                 return None
         called = data[name_at:at]
         partitions = data[at]

@@ -42,6 +42,13 @@ def produce(
     )
 
 
+def produce_without_name(correlation_id: int, *, version: int = 9) -> bytes:
+    """A Produce request to a topic whose name is null, which no library sends."""
+    head = wire.head(0, version, flexible=True, correlation_id=correlation_id)
+    partition = pack(">i", 0) + b"\4abc" + b"\0"
+    return wire.framed(head + b"\0" + pack(">hi", 1, 1_000) + b"\2" + b"\0" + b"\2" + partition + b"\0" * 2)
+
+
 def produce_reply(correlation_id: int, *, version: int = 9, **fields: Any) -> bytes:
     """Its reply."""
     return wire.response("Produce", version, correlation_id=correlation_id, responses=[], **fields)

@@ -24,6 +24,7 @@ class Socket:
         self.sent = bytearray()
         self.reading = True
         self.ended = ""
+        self.half_closed = False
         self.unsent = 0
         self.limits: Any = None
 
@@ -35,6 +36,9 @@ class Socket:
 
     def abort(self) -> None:
         self.ended = "aborted"
+
+    def write_eof(self) -> None:
+        self.half_closed = True
 
     def is_closing(self) -> bool:
         return bool(self.ended)

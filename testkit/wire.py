@@ -63,6 +63,12 @@ def api_key_of(name: str) -> int:
     return int(_classes()[f"{name}Request"].API_KEY)
 
 
+def layout(name: str, version: int, kind: str) -> tuple[Any, bool]:
+    """kafka-python's fields of a "Request" or "Response", and whether this version of it is flexible."""
+    cls = _classes()[f"{name}{kind}"]
+    return cls._struct, bool(cls.flexible_version_q(version))
+
+
 def versions(name: str) -> range:
     """Versions that both messages can be encoded in, from 0 on."""
     newest = min(_classes()[f"{name}{kind}"].valid_versions[1] for kind in ("Request", "Response"))

@@ -103,7 +103,9 @@ class FetchHandler(HeadHandler):
             counters = TopicCounters(session, quotas, route.api, known)
             found: list[bytes] = []
             with suppress(Truncated):
-                found.extend(named)
+                # Not `extend`, which takes all or nothing where it is compiled.
+                for called in named:
+                    found.append(called)
             topics = session.throttling.topic_wait = counters.wait_to_fetch(found, now_ms)
         if topics is not None and (wait_ms := topics.until_ms - now_ms) > 0:
             assert topics.sensor.tracker is not None

@@ -26,13 +26,13 @@ class Watch(Protocol):
 class PartsRow(Protocol):
     """A usage record's row; see `gateway.usage.row`."""
 
-    def count(self, units: float) -> None:
+    def count(self, units: int) -> None:
         """A message of so many units."""
 
-    def add(self, units: float) -> None:
+    def add(self, units: int) -> None:
         """So many more of them."""
 
-    def ended(self, units: float) -> None:
+    def ended(self, units: int) -> None:
         """So many together."""
 
 

@@ -11,14 +11,14 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from quotas.rate_quotas import RateTracker
 from quotas.usage_record import OVERHEAD, RowFlags, UsageApi
 
+Number: TypeAlias = int | float
+"""Bytes, partitions or ms: an integer stays one where this is compiled, and is written as one."""
+
 RowValues: TypeAlias = tuple[
-    str, str, str, str, int, int, float, float, float, float, float, int, float, int, int, int,
+    str, str, str, str, int, int, Number, Number, Number, Number, Number, int, Number, int, int, int,
     float | None, float | None, int, int, int,
 ]  # fmt: skip
 """As `quotas.usage_record.Row` tells."""
-
-Number: TypeAlias = int | float
-"""Bytes, partitions or ms: an integer stays one where this is compiled, and is written as one."""
 
 TopicTold: TypeAlias = tuple[str, int, int, int]
 """Name of a topic as it is written, requests, bytes, records."""

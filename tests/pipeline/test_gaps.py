@@ -122,7 +122,7 @@ def quotas_of(plan: Plan) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("scope", ["gateway", "fleet:cluster/shares"])
-def test_one_silent_gateway_and_one_clock_set_back_cost_each_client_two_days(
+def test_m08_one_silent_gateway_and_one_clock_set_back_cost_each_client_two_days(
     scope: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = everywhere(scope=scope)

@@ -186,9 +186,10 @@ def test_many_partitions_are_read_as_if_each_were_looked_at_alone(name: str) -> 
         assert look(frame[:-5], at, len(frame) - 5, api) is None
         # Another byte anywhere: the walk finds the same, or the quick look leaves it to the walk.
         for changed_at in range(at, len(frame), max(1, len(frame) // 150)):
-            changed = frame[:changed_at] + b"\x01" + frame[changed_at + 1 :]
-            found = look(changed, at, len(frame), api)
-            assert found is None or found == walked(key, version, changed[at:], [])
+            for byte in (b"\x00", b"\x01"):
+                changed = frame[:changed_at] + byte + frame[changed_at + 1 :]
+                found = look(changed, at, len(frame), api)
+                assert found is None or found == walked(key, version, changed[at:], [])
 
 
 class Sliced(bytes):
@@ -211,6 +212,15 @@ def test_partitions_that_end_each_run_as_it_begins_cost_no_more_than_themselves(
     found = plain_produce(Sliced(frame), at, len(frame), describe(ApiKey.PRODUCE, 12))
     assert found is None or found == walked(ApiKey.PRODUCE, 12, frame[at:], [])
     assert Sliced.copied < 2 * len(frame)
+
+
+def test_a_name_that_is_null_is_left_to_the_walk() -> None:
+    frame = produce(12, [[None]], transactional_id=None)
+    name_at = frame.index(b"topic-0") - 1
+    null = frame[:name_at] + b"\0" + frame[name_at + 8 :]
+    at = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3]
+    assert walked(ApiKey.PRODUCE, 12, null[at:], []) == [(b"", 0, 0)]
+    assert plain_produce(null, at, len(null), describe(ApiKey.PRODUCE, 12)) is None
 
 
 def test_size_that_is_written_longer_than_it_is_is_left_to_the_walk() -> None:

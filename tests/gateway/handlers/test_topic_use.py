@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.session.announced import PASS_ON_BYTES
 from gateway.usage.names import Names
 from gateway.usage.table import UsageTable
 from gateway.usage.topic_ids import TopicIds
@@ -19,7 +20,7 @@ from quotas.entities import QuotaKey, parse_entity
 from quotas.usage_record import OTHER, OVERHEAD, Row, TopicRow, UsageApi
 from testkit import wire
 from testkit.conversation import Conversation, frames_of
-from testkit.frames import heartbeat, heartbeat_reply, metadata
+from testkit.frames import heartbeat, heartbeat_reply, metadata, produce_without_name
 
 ID: Final = uuid.UUID(int=7)
 PIECES: Final = st.sampled_from([None, 1, 64])
@@ -413,3 +414,42 @@ def test_the_first_fetch_of_a_new_client_waits_for_the_topics_that_it_names(vers
     assert stranger.take_upstream() == b""
     (empty,) = frames_of(stranger.take_client())
     assert wire.decode_response("Fetch", version, empty).throttle_time_ms > 11_000
+
+
+def test_a_fetch_that_has_not_come_whole_waits_for_the_topics_that_have() -> None:
+    c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE)
+    c.client_sends(wire.request("Fetch", 12, correlation_id=1)).upstream_answers(fetched(1, {"t": 30_000}))
+    many = {"topic": "other", "partitions": [{"partition": number} for number in range(4_000)]}
+    topics = [{"topic": "t", "partitions": [{"partition": 0}]}, many]
+    frame = wire.request("Fetch", 12, correlation_id=1, client_id="new", topics=topics)
+    stranger = Conversation(core=c.core).client_sends(frame[: PASS_ON_BYTES + 1])
+    assert len(frame) > PASS_ON_BYTES + 1
+    assert stranger.take_upstream() == b""
+
+
+@pytest.mark.parametrize("version", [9, 12])
+@pytest.mark.parametrize("limit", [None, 100.0])
+def test_a_topic_whose_name_is_null_is_for_the_broker_to_refuse(version: int, limit: float | None) -> None:
+    c = conversation() if limit is None else limited(limit, "topic=t")
+    frame = produce_without_name(1, version=version)
+    c.client_sends(frame).upstream_sees(frame).alive()
+    by_row, by_topic, _ = told(c)
+    assert by_row == by_topic == {"produce": len(frame) - 4}
+
+
+@pytest.mark.parametrize("topics", [True, False])
+def test_numbers_of_bytes_are_whole_numbers_however_messages_come(topics: bool) -> None:
+    """They are written so: a reader of usage records may take them for nothing else."""
+    c = conversation() if topics else Conversation(usage=UsageTable())
+    request, reply = produce(1, {"t": PASS_ON_BYTES}), fetched(2, {"t": 300})
+    c.client_sends(request, piece_bytes=PASS_ON_BYTES)
+    c.upstream_answers(produced_reply(1))
+    c.client_sends(wire.request("Fetch", 12, correlation_id=2)).upstream_answers(reply, piece_bytes=100)
+    c.client_sends(wire.request("Fetch", 12, correlation_id=2)).upstream_answers(reply)
+    usage, now_ms = c.core.context.usage, c.clock.now_ms
+    assert usage is not None
+    rows = [usage.values(row, begin_ms=0, now_ms=now_ms) for row in usage.take_listed(now_ms=now_ms)]
+    assert [row[Row.OFFERED] for row in rows] == [len(request) - 4, 2 * (len(reply) - 5)]
+    assert {type(row[at]) for row in rows for at in (Row.BYTES_IN, Row.BYTES_OUT, Row.OFFERED, Row.MAX_UNITS)} == {
+        int
+    }

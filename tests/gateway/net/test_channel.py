@@ -1,5 +1,7 @@
 import asyncio
+import signal
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +10,9 @@ from gateway.net.channel import FULL_READ_BYTES, FULL_READS_PER_TURN, HIGH_WATER
 from gateway.observability.events import CloseCause, Side
 from testkit import broker as scripts
 from testkit import wire
-from testkit.broker import CREATE_TOPICS, FETCH, BrokerConnection, blackhole, connecting_to
-from testkit.frames import create_topics, fetch, metadata
-from testkit.gateway import RunningGateway, broker_and_gateway, running_gateway
+from testkit.broker import CREATE_TOPICS, FETCH, BrokerConnection, ScriptedBroker, blackhole, connecting_to
+from testkit.frames import create_topics, fetch, metadata, produce_without_name
+from testkit.gateway import RunningGateway, broker_and_gateway, gateway_process, running_gateway
 from testkit.raw_client import until
 
 MIB = 1024 * 1024
@@ -81,6 +83,22 @@ async def test_exception_in_our_own_code_closes_that_connection_alone(monkeypatc
         await other.send(fetch(3))
         assert wire.correlation_id_of(await other.receive_frame()) == 3
         running.expect_internal_error()
+
+
+async def test_m04_topics_without_names_are_no_bug_of_the_core(tmp_path: Path) -> None:
+    """Of a process, whose core is compiled where this test's is."""
+    tables = f'[usage]\nkind = "files"\ndirectory = "{tmp_path}"\ntopics = true'
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port, tables=tables) as process:
+        async with await process.connect() as client:
+            for number in range(9):
+                frame = produce_without_name(number, version=(9, 12)[number % 2])
+                await client.send(frame)
+                reply = await client.receive_frame()
+                assert wire.correlation_id_of(reply) == number
+                assert reply.endswith(frame[12:])  # the broker's echo: it got the request as it was
+        process.signal(signal.SIGTERM)
+        assert await process.exit_code() == 0
+        assert b"channel_failed" not in process.stderr
 
 
 async def test_exception_at_a_look_closes_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:

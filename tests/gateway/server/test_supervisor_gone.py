@@ -85,7 +85,7 @@ async def test_workers_end_after_the_drain_timeout_whatever_is_in_flight(tmp_pat
     assert not any("worker_killed" in line for line in log)
 
 
-async def test_a_worker_that_stands_still_is_killed_after_its_supervisor(tmp_path: Path) -> None:
+async def test_m05_a_worker_that_stands_still_is_killed_after_its_supervisor(tmp_path: Path) -> None:
     async with ScriptedBroker() as broker, supervised(tmp_path, broker, drain_timeout_ms=100) as process:
         worker = members(process.process.pid)[-1]
         os.kill(worker, signal.SIGSTOP)

@@ -5,10 +5,12 @@ from struct import pack
 import pytest
 
 from gateway.observability.events import CloseCause
+from gateway.session.parser import RequestParser
 from protocol.api_keys import ApiKey
 from protocol.headers import api_number
 from testkit import wire
 from testkit.conversation import Conversation, frames_of
+from testkit.core import GatewayCore
 from testkit.frames import (
     create_topics,
     heartbeat,
@@ -39,6 +41,17 @@ def test_every_request_is_counted_once_whatever_becomes_of_it(piece_bytes: int |
     c.client_sends(*frames, piece_bytes=piece_bytes)
     counted = {route.api.key: route.requests for route in c.core.routes.values() if route.requests}
     assert counted == {ApiKey.HEARTBEAT: 2, ApiKey.METADATA: 1, ApiKey.PRODUCE: 1, ApiKey.API_VERSIONS: 1}
+
+
+def test_bytes_that_end_before_they_begin_are_none() -> None:
+    """Compiled too: see `mended_runtime` in setup.py."""
+    core = GatewayCore()
+    parser = RequestParser(core.routes, max_frame_bytes=1_000)
+    frame = metadata(1)
+    route = parser.read_head(frame, 0)
+    assert route is not None
+    parser.frame_end = 2
+    assert parser.collect(route, frame, 4) == b""
 
 
 def test_a_refused_request_is_not_counted() -> None:

@@ -55,7 +55,7 @@ def on_each(out: str, names: tuple[str, ...], *statements: str) -> list[str]:
     return [text.format(f"delta.`{out}/{name}`") for name in names for text in statements]
 
 
-def test_what_keeps_the_rows_is_accepted(out: str, run_sql: Run) -> None:
+def test_m09_what_keeps_the_rows_is_accepted(out: str, run_sql: Run) -> None:
     before = contents(out), known(out)
     statements = on_each(
         out,
@@ -76,7 +76,7 @@ def test_what_keeps_the_rows_is_accepted(out: str, run_sql: Run) -> None:
     run_sql(f"SELECT assert_true(count(*) = {len(before[0]['raw']) + 1}) FROM delta.`{out}/raw`")
 
 
-def test_what_is_deleted_counts_as_erased_and_erase_cleans_what_is_left(
+def test_m09_what_is_deleted_counts_as_erased_and_erase_cleans_what_is_left(
     out: str, run_sql: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = {name: [each for each in rows if "'bob'" not in each] for name, rows in contents(out).items()}

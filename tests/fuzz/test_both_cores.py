@@ -1,0 +1,112 @@
+"""The compiled core does what the sources do, whatever peers send; and what would not is found.
+
+A fault is planted in a copy of the sources, which stands for the other core: what mypyc makes otherwise, a case each.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from gateway.runtime.compiled_core import core_name
+from testkit import wire
+from tests.fuzz.both_cores import messages
+from tests.fuzz.both_cores.__main__ import COMPILED, ROOT, Core, compare
+from tests.fuzz.both_cores.conversations import FAILED
+from tests.fuzz.both_cores.one_core import play
+
+SEEDS: Final = 4_000
+"""Half a minute of CPU for two cores."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A line of a source, and what a core would make of it."""
+
+    file: str
+    line: str
+    instead: str
+
+
+FAULTS: Final = {
+    "a slice that ends before it begins": Fault(
+        "protocol/plain_topics.py",
+        "            if not 0 <= at - name_at < 0x7F:  # below 0: null\n",
+        "            if at < name_at:\n                raise SystemError('Negative size')\n"
+        "            if at - name_at >= 0x7F:\n",
+    ),
+    "an integer of 32 bits": Fault(
+        "protocol/topic_sizes.py",
+        "        at += size\n    return at\n\n\ndef _called",
+        "        at = (at + size + 2**31) % 2**32 - 2**31\n    return at\n\n\ndef _called",
+    ),
+    "an error of another class": Fault(
+        "protocol/plain_topics.py", "    except IndexError:\n", "    except OverflowError:\n"
+    ),
+    "an attribute that may be None": Fault(
+        "gateway/tls/transport.py",
+        '    return cast("Any", error).reason or ""\n',
+        "    if not isinstance(error.reason, str):\n        raise TypeError('str object expected; got None')\n"
+        "    return error.reason\n",
+    ),
+    "a whole number that becomes a float": Fault(
+        "gateway/session/parts.py",
+        "            self._row.add(came_bytes)\n        if not self._left_bytes:\n",
+        "            self._row.add(float(came_bytes))\n        if not self._left_bytes:\n",
+    ),
+    "a list that takes all or nothing": Fault(
+        "gateway/handlers/fetch.py",
+        "                for called in named:\n                    found.append(called)\n",
+        "                found.extend(list(named))\n",
+    ),
+    "a bug of the shell's": Fault(
+        "gateway/session/chunk_relay.py",
+        "            write(data)\n            return TO_PUMP if session.muted else RELAYED\n",
+        "            write(data)\n            return TO_PUMP if session.muted / (len(data) - 40) else RELAYED\n",
+    ),
+}
+
+
+@pytest.mark.skipif(core_name() != "compiled core", reason="make test-compiled")
+def test_m04_both_cores_do_the_same_with_whatever_peers_send() -> None:
+    with Core(ROOT) as sources, Core(COMPILED) as compiled:
+        assert (sources.name, compiled.name) == ("pure Python", "compiled core")
+        found = compare(sources, compiled, range(SEEDS))
+    assert found is None, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_of_one_core_is_found(name: str, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    for package in ("config", "gateway", "protocol", "quotas"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    file = tmp_path / fault.file
+    source = file.read_text()
+    assert fault.line in source
+    file.write_text(source.replace(fault.line, fault.instead))
+    with Core(ROOT) as sources, Core(tmp_path) as faulty:
+        found = compare(sources, faulty, range(SEEDS))
+    assert found is not None
+    assert "to repeat it: python -m tests.fuzz.both_cores --seed " in found
+
+
+def test_seeds_are_played_alike_twice_and_do_nothing_that_no_core_may() -> None:
+    for seed in range(60):
+        lines = play(seed)
+        assert [line for line in lines if line.startswith(FAILED)] == []
+        assert play(seed) == lines
+
+
+@pytest.mark.parametrize("kind", ["request", "response"])
+def test_messages_without_lies_are_read_by_kafka_python(kind: str) -> None:
+    for name, version in wire.every_version():
+        if (name, kind) == ("ApiVersions", "response"):
+            continue  # with an error it is of version 0
+        make, read = getattr(messages, kind), getattr(wire, f"decode_{kind}")
+        read(name, version, make(Random(version), name, version, correlation_id=1))
