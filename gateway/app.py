@@ -430,6 +430,7 @@ class Gateway:
                 quotas=self.client_quotas,
                 sasl=sasl_of(section, routes, self._request_metrics),
                 traces=self.traces,
+                upstream=upstream.name,
             ),
             connector=upstream.connector,
             observer=self._connection_metrics,

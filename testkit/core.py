@@ -236,7 +236,7 @@ class GatewayCore:
             peer="192.0.2.1:40000",
             quotas=self.client_quotas,
             memory=self.memory,
-            announced=self.announced.of(None),
+            announced=self.announced.of("", None),
             traces=self.traces,
             now_ms=self.clock.now_ms,
         )

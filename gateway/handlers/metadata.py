@@ -32,6 +32,7 @@ from protocol.addresses import rewrite_metadata
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.error_codes import ErrorCode
 from protocol.errors import ProtocolError
+from protocol.headers import correlation_id_of
 from protocol.metadata import (
     FIRST_VERSION_WITH_FLAG,
     FIRST_VERSION_WITH_TOPIC_IDS,
@@ -139,7 +140,7 @@ class MetadataHandler:
         else:
             look, asked = upgrade_question(frame, api, question), _UPGRADED
         on_reply = partial(self._on_look, session, api, asked, client_id)
-        session.forward(look, api, CollectedAnswer(on_reply))
+        session.ask_upstream(look, correlation_id_of(look), on_reply)
 
     def _on_look(
         self,
@@ -150,7 +151,7 @@ class MetadataHandler:
         answer: bytes,
         now_ms: int,
     ) -> Steps[bytes | None]:
-        """The answer to a question that creates nothing; None when it has to wait for one that does."""
+        """The answer to a question that creates nothing comes; where topics are to be created, it waits for them."""
         unknown = yield from topics_in_error(answer, asked, _UNKNOWN)
         if unknown and self._context.topology.cluster.auto_create_topics:
             charged: dict[bytes, MutationDecision] = {}
@@ -177,15 +178,18 @@ class MetadataHandler:
                     now_ms = yield
                     patched = copy_errors(answer, unknown, created, errors)
                     now_ms = yield
-                    told = yield from self._tell_client(patched, asked, api, now_ms)
-                    session.answer(told, now_ms=now_ms)
-                    session.release(MuteReason.AWAITING_REPLY)
+                    yield from self._end_look(session, patched, asked, api, now_ms)
                     return None
 
                 session.ask_upstream(creating, codec.OWN_CORRELATION_ID, on_created)
                 return None
+        yield from self._end_look(session, answer, asked, api, now_ms)
+        return None
+
+    def _end_look(self, session: Session, answer: bytes, asked: Api, api: Api, now_ms: int) -> Steps[None]:
+        told = yield from self._tell_client(answer, asked, api, now_ms)
+        session.answer(told, now_ms=now_ms)
         session.release(MuteReason.AWAITING_REPLY)
-        return (yield from self._tell_client(answer, asked, api, now_ms))
 
     def _tell_client(self, answer: bytes, asked: Api, api: Api, now_ms: int) -> Steps[bytes]:
         answer = self._rewrite(asked, answer, now_ms)

@@ -616,6 +616,7 @@ class ChannelFactory:
         quotas: ClientQuotas | None = None,
         sasl: SaslListener | None = None,
         traces: TraceSink | None = None,
+        upstream: str = "",
     ) -> None:
         """Make it.
 
@@ -624,8 +625,10 @@ class ChannelFactory:
             quotas: byte rates and request time; None: not enforced.
             sasl: what clients may send before they have authenticated; None: they do not have to.
             traces: of mutations and logins; None: none are made.
+            upstream: where its brokers are.
         """
         self._routes = routes
+        self._upstream = upstream
         self._quotas = quotas
         self._sasl = sasl
         self._traces = traces
@@ -642,7 +645,7 @@ class ChannelFactory:
             quotas=self._quotas,
             sasl=self._sasl,
             memory=owner.memory,
-            announced=owner.announced.of(accepted.broker_id),
+            announced=owner.announced.of(self._upstream, accepted.broker_id),
             traces=self._traces,
             now_ms=owner.now_ms(),
         )

@@ -2,7 +2,7 @@
 
 A broker makes room for a whole request as soon as it has read its size. Some hundred heads of a few bytes, each of
 which announces 100 MB, thus take all of its memory (hazard M02). So a request that has not come whole is passed on
-only while the rest of it fits here; otherwise the gateway collects it first. Nothing waits for another connection.
+only while the rest of it fits here; otherwise the gateway collects it first, as far as its memory budget allows.
 
 The bound of one kind of clients is what the others have left free, so that half is the most that one of them takes
 alone (dynamic thresholds with alpha = 1; Choudhury and Hahne, 1998).
@@ -57,7 +57,7 @@ class AnnouncedBytes:
 
 
 class AnnouncedLimits:
-    """The bounds of all brokers.
+    """The bounds of all brokers, of all upstreams.
 
     Attributes:
         limit_bytes: of each.
@@ -82,15 +82,15 @@ class AnnouncedLimits:
         """
         self.collected = 0
         self._processes = processes
-        self._brokers: dict[int | None, AnnouncedBytes] = {}
-        self._queued_max_request_bytes = 0
+        self._brokers: dict[tuple[str, int | None], AnnouncedBytes] = {}
+        self._queued_max_request_bytes: dict[str, int] = {}
         self.set(limit_bytes)
 
-    def of(self, broker_id: int | None) -> AnnouncedBytes:
-        """The bound of this broker; None: of those behind the bootstrap port."""
-        found = self._brokers.get(broker_id)
+    def of(self, upstream: str, broker_id: int | None) -> AnnouncedBytes:
+        """The bound of a broker; None: of those behind the bootstrap port."""
+        found = self._brokers.get((upstream, broker_id))
         if found is None:
-            found = self._brokers[broker_id] = AnnouncedBytes(self)
+            found = self._brokers[upstream, broker_id] = AnnouncedBytes(self)
         return found
 
     @property
@@ -101,11 +101,16 @@ class AnnouncedLimits:
     def set(self, limit_bytes: int) -> None:
         """What is configured, from now on."""
         self._set_bytes = limit_bytes
-        self.brokers_take(self._queued_max_request_bytes)
+        self._apply()
 
-    def brokers_take(self, queued_max_request_bytes: int) -> None:
-        """Brokers are set to bear no more than this, by queued.max.request.bytes; 0 or less: they have no bound."""
-        self._queued_max_request_bytes = queued_max_request_bytes
-        self.limit_bytes = self._set_bytes
-        if queued_max_request_bytes > 0:
-            self.limit_bytes = min(self._set_bytes, max(1, queued_max_request_bytes // self._processes))
+    def brokers_take(self, upstream: str, queued_max_request_bytes: int) -> None:
+        """Brokers are set to bear no more than this, by queued.max.request.bytes; 0 or less: they have no bound.
+
+        The lowest of all upstreams counts for each.
+        """
+        self._queued_max_request_bytes[upstream] = queued_max_request_bytes
+        self._apply()
+
+    def _apply(self) -> None:
+        known = [each for each in self._queued_max_request_bytes.values() if each > 0]
+        self.limit_bytes = min([self._set_bytes, *(max(1, each // self._processes) for each in known)])

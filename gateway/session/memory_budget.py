@@ -4,9 +4,11 @@ Held are requests and answers that are collected, what waits behind a mute, repl
 ones, and what a transport has not sent. What is relayed passes and is not counted.
 
 When the budget is used up (Kafka's queued.max.request.bytes), a connection that collects more than `SMALL_BYTES` is
-not read on. One at a time may go on all the same, the one that holds the most: so the budget can not be filled with
-beginnings that never end. At most the budget is held, one whole frame above it, and `SMALL_BYTES` and what was just
-received for each connection.
+not read on. One at a time may go on all the same, the one that misses the least: so the budget can not be filled with
+beginnings that never end, and a short request does not wait for a long one. At most the budget is held, one whole
+frame above it, and `SMALL_BYTES` and what was just received for each connection.
+
+While some wait, a connection that could send and hardly does has to end: see `press`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,22 @@ SMALL_BYTES: Final = 64 * 1024
 """Up to here a frame is collected whatever others hold: small requests do not wait for large ones."""
 
 
+PATIENCE_MS: Final = 5_000
+"""Between two looks at those that hold much while others wait."""
+
+
 class Holder(Protocol):
     """A session, as far as its bytes are concerned."""
 
     accounted_bytes: int
+    bytes_from_client: int
+
+    @property
+    def missing_bytes(self) -> int:
+        """How much of what it collects has not come."""
+
+    def give_way(self, received_bytes: int, elapsed_ms: int) -> None:
+        """Others wait: end, unless so much in so much time is enough."""
 
     def memory_freed(self) -> None:
         """It may go on."""
@@ -42,6 +56,9 @@ class MemoryBudget:
         self.later: Callable[[Callable[[], None]], None] = lambda step: step()
         self._waiting: dict[Holder, None] = {}
         self._foremost: Holder | None = None  # it may go on above the limit
+        self._received: dict[Holder, int] = {}  # from those that hold much, at the last look
+        self._large: dict[Holder, None] = {}  # those that hold much
+        self._looked_at_ms = 0
         self._looking = False
 
     @property
@@ -64,6 +81,10 @@ class MemoryBudget:
         held_before = holder.accounted_bytes
         self.used_bytes += held_bytes - held_before
         holder.accounted_bytes = held_bytes
+        if held_bytes > SMALL_BYTES:
+            self._large[holder] = None
+        elif held_before > SMALL_BYTES:
+            del self._large[holder]
         if held_bytes < held_before:
             if holder is self._foremost and held_bytes <= SMALL_BYTES:
                 self._foremost = None
@@ -73,14 +94,32 @@ class MemoryBudget:
         """Whether a connection that has collected so much must not be read on; it is told when it may."""
         if collected_bytes <= SMALL_BYTES or not self.full or holder is self._foremost:
             return False
-        if self._foremost is None and not self._waiting:
+        foremost = self._foremost
+        if holder.missing_bytes < foremost.missing_bytes if foremost else not self._waiting:
             self._foremost = holder
             return False
         self._waiting[holder] = None
         return True
 
+    def press(self, *, now_ms: int) -> None:
+        """One that waits asks, every `PATIENCE_MS`: those that hold much and have sent too little since then end.
+
+        Else some that hold the beginnings of large requests, and send nothing more, would keep all others out.
+        """
+        elapsed_ms = now_ms - self._looked_at_ms
+        if elapsed_ms < PATIENCE_MS:
+            return
+        self._looked_at_ms = now_ms
+        before, self._received = self._received, {each: each.bytes_from_client for each in self._large}
+        # Nobody waited between two looks that lie far apart.
+        if self.full and elapsed_ms < 2 * PATIENCE_MS:
+            for holder, received_bytes in list(self._received.items()):
+                if holder in before:
+                    holder.give_way(received_bytes - before[holder], elapsed_ms)
+
     def leave(self, holder: Holder) -> None:
         """The connection has ended."""
+        self._received.pop(holder, None)
         self._waiting.pop(holder, None)
         if holder is self._foremost:
             self._foremost = None
@@ -93,11 +132,11 @@ class MemoryBudget:
             self.later(self._next)
 
     def _next(self) -> None:
-        """Let the connection go on that holds the most; it looks again when that one has gone on."""
+        """Let the connection go on that misses the least; it looks again when that one has gone on."""
         self._looking = False
         if not self._waiting or (self._foremost is not None and self.full):
             return
-        chosen = max(self._waiting, key=lambda holder: holder.accounted_bytes)
+        chosen = min(self._waiting, key=lambda holder: holder.missing_bytes)
         del self._waiting[chosen]
         if self.full:
             self._foremost = chosen

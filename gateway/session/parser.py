@@ -144,6 +144,21 @@ class RequestParser:
         """What is there of a request that is kept or collected."""
         return len(self._kept)
 
+    @property
+    def missing_bytes(self) -> int:
+        """What is awaited of it before it is looked at again."""
+        return self._wanted_bytes - len(self._kept) if self._kept else 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether a request has come in part, and its head is here."""
+        return self.relay_left > 0 or len(self._kept) >= HEAD_BYTES
+
+    def of_request(self, data: bytes) -> bytes:
+        """What of the next bytes belongs to the request that has begun, and is kept or collected."""
+        size = int.from_bytes(self._kept[:_SIZE_BYTES], "big")
+        return data[: _SIZE_BYTES + size - len(self._kept)]
+
     def keep(self, data: bytes, at: int, wanted_bytes: int) -> None:
         """Keep the beginning of a request, which is at `at`, until so much of it is there.
 

@@ -1,8 +1,9 @@
 """Messages that are relayed as they come, counted part by part: what is charged is what came. Pure.
 
 A length that a client announces is a promise, and one that it may make in another's name. So neither a quota nor a
-usage record counts it before the bytes are here, and where the connection ends nothing has to be given back
-(hazard M01). Messages that came whole are counted at once, by their handlers.
+usage record counts it before the bytes are here, and where the connection ends no bytes of a request have to be given
+back (hazard M01); of a Fetch reply only a place in the bound (`ReplyParts`). Messages that came whole are counted at
+once, by their handlers.
 """
 
 from __future__ import annotations

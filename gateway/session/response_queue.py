@@ -275,6 +275,11 @@ class ResponseQueue:
         return len(self._partial)
 
     @property
+    def missing_bytes(self) -> int:
+        """What has not come of it."""
+        return self._wanted_bytes - len(self._partial) if self._partial else 0
+
+    @property
     def awaits_head(self) -> bool:
         """Whether a reply is owed whose head will be looked at."""
         pending = self.pending

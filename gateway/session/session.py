@@ -25,7 +25,7 @@ from gateway.runtime.lateness import LATE_MS
 from gateway.session.announced import PASS_ON_BYTES, AnnouncedBytes, AnnouncedLimits
 from gateway.session.chunk_relay import NEVER_MS, ChunkTaker
 from gateway.session.client_quotas import ClientQuotas
-from gateway.session.memory_budget import SMALL_BYTES, MemoryBudget
+from gateway.session.memory_budget import PATIENCE_MS, SMALL_BYTES, MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.parser import RequestParser
 from gateway.session.parts import Watch
@@ -200,7 +200,7 @@ class ClientSession(Session, ChunkTaker):
         self._settings = settings
         self._started = False
         self._memory = memory or MemoryBudget(settings.queued_max_request_bytes)
-        self._announced = announced or AnnouncedLimits(settings.announced_max_request_bytes).of(broker_id)
+        self._announced = announced or AnnouncedLimits(settings.announced_max_request_bytes).of("", broker_id)
         self._announced_bytes = 0  # by the request that is relayed, when its first bytes were passed on
         self._announced_kind: Kind = ""
         self._trace_sink = traces
@@ -342,6 +342,9 @@ class ClientSession(Session, ChunkTaker):
             self._end_watch(now_ms)
             self._end_announcement()
         elif parser.mid_frame:
+            if self.muted == _DRAINING and parser.begun:
+                self._take_last(parser.of_request(data), now_ms)
+                return
             if self.muted:
                 self._hold(data)
                 return
@@ -359,6 +362,14 @@ class ClientSession(Session, ChunkTaker):
                 self._frame_deadline_ms = NEVER_MS
                 self._handle(route, frame, now_ms)
         self._take_requests(data, start, at, now_ms)
+
+    def _take_last(self, data: bytes, now_ms: int) -> None:
+        """Take more of the request that had begun before the drain did."""
+        self.muted &= ~_DRAINING
+        try:
+            self._take_from_client(data, now_ms)
+        finally:
+            self.muted |= _DRAINING
 
     def _take_requests(self, data: bytes, start: int, at: int, now_ms: int) -> None:
         """Take the requests that start in `data[at:]`; `data[start:at]` is the end of an earlier, relayed one."""
@@ -692,6 +703,20 @@ class ClientSession(Session, ChunkTaker):
         if self.on_memory_freed is not None:
             self.on_memory_freed()
 
+    @property
+    def missing_bytes(self) -> int:
+        """See `Holder`."""
+        return max(self._parser.missing_bytes, self.responses.missing_bytes)
+
+    def give_way(self, received_bytes: int, elapsed_ms: int) -> None:
+        """See `Holder`. Only a client that is read can be slow."""
+        wanted_bytes = min(
+            self._parser.missing_bytes, self._settings.min_frame_bytes_per_s * elapsed_ms // 1000
+        )
+        if not self.muted and received_bytes < wanted_bytes:
+            self.close(CloseCause.FRAME_TIMEOUT)
+            self.memory_freed()
+
     def _account(self) -> None:
         """Tell the memory budget what is held, and mute the client for it where that is due."""
         responses, memory = self.responses, self._memory
@@ -713,6 +738,7 @@ class ClientSession(Session, ChunkTaker):
             self.muted |= _REPLIES_FULL
         if not muted & _MEMORY_FULL and memory.must_wait(self, collected):
             self.muted |= _MEMORY_FULL
+            self.wake_at_ms = min(self.wake_at_ms, self.idle_since_ms + PATIENCE_MS)
 
     # -- from the broker -------------------------------------------------------------------------------------
 
@@ -763,6 +789,7 @@ class ClientSession(Session, ChunkTaker):
         pending = Pending(correlation_id_of(frame), answer)
         if self.meter is not None and self.meter.on:
             pending.timed = self.meter.start(api, self.client_id_of(frame))
+        self._in_hand = None  # its reply is timed
         self.responses.pending.append(pending)
         self.to_upstream.append(frame)
 
@@ -1012,7 +1039,7 @@ class ClientSession(Session, ChunkTaker):
         self._end_input(_CLIENT_CLOSED)
 
     def drain(self) -> None:
-        """Receive no further request; `drained` once every request received before has its reply.
+        """Begin no further request; `drained` once every request that had begun has its reply.
 
         Requests held behind a mute are taken when it is over: a throttle is no shorter for a drain.
         """
@@ -1023,7 +1050,7 @@ class ClientSession(Session, ChunkTaker):
         """Nothing is owed to the client any more, the answer to a failed authentication included."""
         return (
             self.responses.drained
-            and not self._parser.relay_left
+            and not self._parser.begun
             and not self._held
             and not self.steps
             and self._delayed_close is None
@@ -1046,6 +1073,8 @@ class ClientSession(Session, ChunkTaker):
             return True
         if self._holding and muted == _THROTTLED:
             return self.accounted_bytes < MAX_HELD_BYTES and self._memory.half_free
+        if muted == _DRAINING:
+            return self._parser.begun
         return self._parser.relay_left > 0 and not muted & _BACK_PRESSURE
 
     def on_timer(self, *, now_ms: int) -> None:
@@ -1057,7 +1086,7 @@ class ClientSession(Session, ChunkTaker):
             self.unmute(MuteReason.THROTTLED, now_ms=now_ms)
         settings = self._settings
         if self._frame_deadline_ms <= now_ms:
-            if self.muted or late:
+            if self.muted & ~_DRAINING or late:
                 # The rest of the frame was not read because of us: the client gets its time again.
                 self._frame_deadline_ms = now_ms + settings.frame_timeout_ms
             else:
@@ -1071,6 +1100,11 @@ class ClientSession(Session, ChunkTaker):
             idle_at_ms = now_ms + LATE_MS
         elif idle_at_ms <= now_ms:
             self.close(CloseCause.IDLE_TIMEOUT)
+        press_at_ms = NEVER_MS
+        if self.muted & _MEMORY_FULL:
+            press_at_ms = now_ms + PATIENCE_MS
+            if not late:
+                self._memory.press(now_ms=now_ms)
         throttled_until_ms = self.throttling.until_ms if self.muted & _THROTTLED else NEVER_MS
         delay_ms = self._delayed_close[0] if self._delayed_close is not None else NEVER_MS
-        self.wake_at_ms = min(throttled_until_ms, self._frame_deadline_ms, idle_at_ms, delay_ms)
+        self.wake_at_ms = min(throttled_until_ms, self._frame_deadline_ms, idle_at_ms, delay_ms, press_at_ms)

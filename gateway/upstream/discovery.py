@@ -15,7 +15,6 @@ import structlog
 
 from gateway.observability.events import CloseCause
 from gateway.runtime.clock import NowMs
-from gateway.session.announced import AnnouncedLimits
 from gateway.upstream.connector import Connector
 from gateway.upstream.login import BrokerLogin, LoginFailed
 from gateway.upstream.own_topics import OwnTopics
@@ -123,7 +122,7 @@ class Discovery:
         wants_login: bool = False,
         own_topics: OwnTopics | None = None,
         topic_ids: TopicIds | None = None,
-        announced: AnnouncedLimits | None = None,
+        brokers_take: Callable[[int], None] | None = None,
     ) -> None:
         """Make it; nothing is asked before `run`.
 
@@ -137,7 +136,7 @@ class Discovery:
             wants_login: the brokers require authentication, so without a login they are not asked at all.
             own_topics: told the ids of the gateway's own topics; None: they are not asked for.
             topic_ids: told the names of topics whose ids are in use; None: they are not asked for.
-            announced: told the brokers' queued.max.request.bytes.
+            brokers_take: told the brokers' queued.max.request.bytes.
         """
         self.reached = False
         self.trouble = _NOT_REACHED
@@ -145,7 +144,7 @@ class Discovery:
         self._wants_login = wants_login
         self._own_topics = own_topics or OwnTopics()
         self._topic_ids = topic_ids
-        self._announced = announced
+        self._brokers_take = brokers_take
         self._asks_soon = _ASKS_SOON
         self._cluster = cluster
         self._connector = connector
@@ -250,8 +249,8 @@ class Discovery:
         if "auto.create.topics.enable" in configs:
             self._cluster.auto_create_topics = configs["auto.create.topics.enable"] == "true"
         queued = configs.get("queued.max.request.bytes", "")
-        if self._announced is not None and queued.removeprefix("-").isdigit():
-            self._announced.brokers_take(int(queued))
+        if self._brokers_take is not None and queued.removeprefix("-").isdigit():
+            self._brokers_take(int(queued))
 
     async def _ask(self, broker_id: int | None, question: bytes) -> bytes:
         conversation = _BrokerClient()

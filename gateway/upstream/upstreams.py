@@ -115,7 +115,7 @@ def build_upstreams(
             wants_login=section.security_protocol.sasl,
             own_topics=own_topics if name == MAIN else None,
             topic_ids=topic_ids if name == MAIN else None,
-            announced=announced if name == MAIN else None,
+            brokers_take=None if announced is None else partial(announced.brokers_take, name),
         )
         found[name] = Upstream(name, section, cluster, connector, discovery)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import ipaddress
 import json
 import re
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import ArgumentError
+from quotas.addresses import address_spelling
 from quotas.entities import QuotaEntity, format_name
 from quotas.usage_record import OTHER, UsageApi, hashed_name, plain_name
 
@@ -56,8 +56,10 @@ class Client:
             raise ArgumentError("an empty name is that of all clients without one")
         if OTHER in (user, client_id):
             raise ArgumentError(f"{OTHER} is the sum of many clients, not one")
-        if ip is not None and not _is_address(ip):
-            raise ArgumentError(f"--ip {ip}: no address")
+        try:
+            spelled = () if ip is None else (address_spelling(ip),)
+        except ValueError:
+            raise ArgumentError(f"--ip {ip}: no address") from None
         salts = list(salts)
 
         def written(name: str | None, *spellings: str) -> frozenset[str]:
@@ -66,7 +68,7 @@ class Client:
             known = {plain_name(name), *spellings}
             return frozenset({*known, *(hashed_name(each, salt) for each in known for salt in salts)})
 
-        return cls(written(user), written(client_id), written(ip, _spelled(ip or "")))
+        return cls(written(user), written(client_id), written(ip, *spelled))
 
     def is_row(self, user: str, client_id: str, api: str) -> bool:
         """Whether a row with these names is meant."""
@@ -125,18 +127,9 @@ def _is_in(column: Any, names: Iterable[str]) -> Any:
     return pc.is_in(column, pa.array(sorted(names), pa.string()))
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _spelled(text: str) -> str:
     """An address in one spelling; any other text as it is."""
     try:
-        address = ipaddress.ip_address(text)
+        return address_spelling(text)
     except ValueError:
         return text
-    return str(getattr(address, "ipv4_mapped", None) or address)

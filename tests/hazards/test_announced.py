@@ -164,7 +164,8 @@ def test_m02_a_request_that_is_collected_has_the_time_for_its_size_and_no_more()
 @pytest.mark.parametrize(("brokers", "limit"), [(-1, 1_000), (0, 1_000), (5_000, 1_000), (600, 300)])
 def test_m02_the_bound_of_the_brokers_counts_where_it_is_lower(brokers: int, limit: int) -> None:
     limits = AnnouncedLimits(1_000, processes=2)
-    limits.brokers_take(brokers)
+    limits.brokers_take("main", brokers)
+    limits.brokers_take("other", 10_000)
     assert limits.limit_bytes == limit
     limits.set(200)
     assert limits.limit_bytes == 200

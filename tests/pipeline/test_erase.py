@@ -211,6 +211,14 @@ def test_a_client_id_that_looks_like_an_address_is_not_the_address(tmp_path: Pat
     assert files_with(tmp_path, "'10.0.0.70'") == []
 
 
+@pytest.mark.parametrize(
+    ("said", "recorded"),
+    [("010.1.2.3", "10.1.2.3"), ("127.1", "127.0.0.1"), ("[::1]", "::1"), ("fe80::1%eth0", "fe80::1%eth1")],
+)
+def test_an_address_is_found_in_every_spelling_that_quotas_take(said: str, recorded: str) -> None:
+    assert Client.named(user=None, client_id=None, ip=said).is_row("", recorded, "connect")
+
+
 @pytest.mark.slow
 def test_hashed_names_are_found_by_the_salt(tmp_path: Path) -> None:
     salt = b"s" * 32

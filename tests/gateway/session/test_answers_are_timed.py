@@ -1,12 +1,14 @@
 """The law: every reply counts the time of its request and carries the wait, whatever made it (KIP-124)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gateway.auth.authentication import SaslRules
 from gateway.observability.events import CloseCause
+from gateway.session.client_quotas import RequestTimeSource
 from gateway.session.session import MAX_REQUESTS_BEFORE_LOGIN
 from gateway.usage.table import UsageTable
 from protocol.error_codes import ErrorCode
@@ -53,6 +55,13 @@ def _fetch_at_the_bound() -> tuple[Conversation, bytes]:
     return c, wire.request("Fetch", 4, client_id="tests", topics=[])
 
 
+def _creating_metadata(*, creates: bool) -> tuple[Conversation, bytes]:
+    c = _conversation(controller_mutation_rate=5)
+    c.core.context.topology.cluster.auto_create_topics = creates
+    fields = {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}
+    return c, wire.request("Metadata", 9, client_id="tests", **fields)
+
+
 ANSWERED_HERE: dict[str, Callable[[], tuple[Conversation, bytes]]] = {
     "an unknown version of ApiVersions": lambda: (_conversation(), unknown_api_versions(1)),
     "a mutation that is refused whole": _mutation_in_debt,
@@ -61,6 +70,8 @@ ANSWERED_HERE: dict[str, Callable[[], tuple[Conversation, bytes]]] = {
     "a transaction of the gateway's topics": _guarded_transaction,
     "a streams group's heartbeat": _streams_group,
     "a Fetch at the bound of its quota": _fetch_at_the_bound,
+    "a Metadata request that creates a topic": partial(_creating_metadata, creates=True),
+    "a Metadata request whose topic is not created": partial(_creating_metadata, creates=False),
 }
 
 
@@ -77,6 +88,23 @@ def test_m03_an_answer_of_the_gateway_counts_its_time_and_mutes_as_a_relayed_one
     assert row.requests == 1
     assert c.session.meter.busy_ns == 0
     c.still_muted()
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_time_of_the_broker_counts_once_for_one_answer_however_often_the_broker_is_asked(creates: bool) -> None:
+    c, request = _creating_metadata(creates=creates)
+    c.core.client_quotas._source = RequestTimeSource.UPSTREAM
+    meter, asked = c.session.meter, 0
+    assert meter is not None
+    meter.event_ns = 1
+    c.client_sends(request)
+    while frame := c.take_upstream():
+        asked += 1
+        meter.event_ns += 1_000_000
+        c.upstream_answers(c.cluster.answer(frame))
+    assert asked == 1 + creates
+    assert meter.row is not None
+    assert (meter.row.requests, meter.row.max_units) == (1, asked)
 
 
 def test_m03_a_flood_of_unknown_versions_is_held_to_the_clients_share() -> None:

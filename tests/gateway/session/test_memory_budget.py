@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from gateway.session.memory_budget import SMALL_BYTES, MemoryBudget
+from gateway.observability.events import CloseCause
+from gateway.session.memory_budget import PATIENCE_MS, SMALL_BYTES, MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.session import MAX_LOCAL_REPLY_BYTES
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation
 from testkit.core import GatewayCore, session_settings
-from testkit.frames import fetch, heartbeat, heartbeat_reply
+from testkit.frames import fetch, heartbeat, heartbeat_reply, produce
 from testkit.quota_frames import alter, describe, entry
 
 MIB = 1024 * 1024
@@ -78,7 +79,7 @@ def test_k17_an_answer_that_is_collected_waits_at_the_broker_when_the_budget_is_
     holder.client_sends(frame[: MIB + SMALL_BYTES])
     other.client_sends(wire.request("Metadata", 1, correlation_id=1, topics=[]))
     answer = wire.response("Metadata", 1, correlation_id=1, brokers=[], controller_id=1, topics=[])
-    answer = pack(">i", len(answer) - 4 + 200_000) + answer[4:] + bytes(200_000)
+    answer = pack(">i", len(answer) - 4 + 2 * MIB) + answer[4:] + bytes(2 * MIB)
     other.upstream_answers(answer[:100_000])
     assert other.session.holds_upstream
     holder.client_sends(frame[MIB + SMALL_BYTES :])
@@ -115,24 +116,81 @@ def test_what_is_held_behind_a_mute_is_counted() -> None:
     assert c.core.memory.used_bytes == 0
 
 
+def announcing(sent_bytes: int, *, size: int, client_id: str = "rude") -> bytes:
+    """The first bytes of a Produce that announces more."""
+    frame = produce(1, size=sent_bytes, client_id=client_id)
+    return pack(">i", size) + frame[4:sent_bytes]
+
+
+def test_m02_stalled_uploads_keep_no_shorter_request_waiting() -> None:
+    rude = several(10, queued_max_request_bytes=32 * MIB)
+    for c in rude:
+        c.client_sends(announcing(4 * MIB, size=100 * MIB), piece_bytes=SMALL_BYTES)
+    assert rude[0].core.memory.full
+    honest, frame = rude[0].another(), produce(7, size=300_000)
+    honest.client_sends(frame, piece_bytes=100_000).upstream_sees(frame)
+
+
+def test_m02_uploads_that_stall_just_before_their_end_give_way_to_one_that_waits() -> None:
+    rude = several(10, queued_max_request_bytes=32 * MIB, announced_max_request_bytes=1)
+    for c in rude:
+        c.client_sends(announcing(4 * MIB, size=4 * MIB + 2_000), piece_bytes=SMALL_BYTES)
+    honest, frame = rude[0].another(), produce(7, size=300_000)
+    honest.client_sends(frame, piece_bytes=100_000).still_muted()
+    for _ in range(2):
+        for c in rude:
+            if c.closed_by is None and c.session.reading_client:
+                c.client_sends(b"r" * 100)
+        honest.after(PATIENCE_MS)
+    assert {c.closed_by for c in rude} == {None, CloseCause.FRAME_TIMEOUT}
+    for c in rude:
+        if c.closed_by is not None:
+            c.session.ended(now_ms=0)
+    honest.upstream_sees(frame)
+
+
+def test_who_sends_fast_enough_keeps_its_place() -> None:
+    alone, first, other = several(3, queued_max_request_bytes=MIB, announced_max_request_bytes=1)
+    alone.client_sends(announcing(SMALL_BYTES, size=MIB))  # takes the bound, so all others are collected
+    second = PATIENCE_MS // 1000 * session_settings().min_frame_bytes_per_s
+    first.client_sends(announcing(2 * MIB, size=3 * MIB), piece_bytes=SMALL_BYTES)
+    other.client_sends(announcing(SMALL_BYTES + 1, size=4 * MIB)).still_muted()
+    for _ in range(4):
+        other.after(PATIENCE_MS)
+        first.client_sends(b"r" * second).alive()
+    other.after(PATIENCE_MS)
+    other.after(PATIENCE_MS)
+    first.closed(CloseCause.FRAME_TIMEOUT).session.ended(now_ms=0)
+    other.reading()
+
+
 class _Holder:
     accounted_bytes = 0
+    bytes_from_client = 0
 
-    def __init__(self) -> None:
+    def __init__(self, missing_bytes: int) -> None:
         self.freed = 0
+        self.missing_bytes = missing_bytes
+
+    def give_way(self, received_bytes: int, elapsed_ms: int) -> None:
+        raise AssertionError
 
     def memory_freed(self) -> None:
         self.freed += 1
 
 
-def test_the_one_that_holds_the_most_goes_on_first() -> None:
+def test_the_one_that_misses_the_least_goes_on_first() -> None:
     budget = MemoryBudget(MIB)
-    holders: list[Any] = [_Holder() for _ in range(4)]
-    for at, holder in enumerate(holders):
-        budget.account(holder, MIB + at)
+    holders: list[Any] = [_Holder(missing) for missing in (20, 40, 30, 20)]
+    for holder in holders:
+        budget.account(holder, MIB)
     assert [budget.must_wait(holder, MIB) for holder in holders] == [False, True, True, True]
     budget.account(holders[0], 0)
     assert [holder.freed for holder in holders] == [0, 0, 0, 1]
+    shorter: Any = _Holder(19)
+    budget.account(shorter, MIB)
+    assert not budget.must_wait(shorter, MIB)
+    budget.leave(shorter)
     budget.leave(holders[3])
     assert [holder.freed for holder in holders] == [0, 0, 1, 1]
 

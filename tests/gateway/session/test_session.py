@@ -268,6 +268,30 @@ def test_a_drain_takes_no_further_request_and_waits_for_those_under_way() -> Non
     assert c.session.drained
 
 
+@pytest.mark.parametrize("cut", [20, 50_000])
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_a_drain_waits_for_a_request_that_has_begun_and_was_not_passed_on(cut: int, whole_first: bool) -> None:
+    """It may be kept since too little of it is here, or since no more may be announced."""
+    first = Conversation(settings=session_settings(announced_max_request_bytes=1 if whole_first else 2**30))
+    first.client_sends(produce(1, size=LARGE)[:BEGUN])
+    c, request = first.another(), produce(2, size=60_000 + whole_first * LARGE)
+    c.client_sends(request[: cut + whole_first * LARGE]).upstream_sees()
+    c.session.drain()
+    assert not c.session.drained
+    c.reading().client_sends(request[cut + whole_first * LARGE :] + heartbeat(3)).upstream_sees(request)
+    c.upstream_answers(produce_reply(2)).client_sees(produce_reply(2)).still_muted()
+    assert c.session.drained
+
+
+def test_a_drain_waits_for_no_head_that_is_not_here_and_for_no_client_that_stalls() -> None:
+    c = Conversation().client_sends(produce(1, size=60_000)[:10])
+    c.session.drain()
+    assert c.session.drained
+    c = Conversation().client_sends(heartbeat(1), produce(2, size=60_000)[:50_000])
+    c.session.drain()
+    c.after(session_settings().frame_timeout_ms + 60_000).closed(CloseCause.FRAME_TIMEOUT)
+
+
 # -- bounds -----------------------------------------------------------------------------------------------
 def test_b03_an_honest_client_at_50_kb_per_second_has_time_for_a_mebibyte() -> None:
     settings = session_settings()
