@@ -82,7 +82,7 @@ class Listener:
 
     Attributes:
         name: as configured; a label of metrics.
-        channels: open client connections.
+        channels: open client connections, in the order in which they came.
         lingering: closed ones whose last bytes have not left.
         scheduler: steps that are due for channels.
         long_work: steps of work that takes long, shared by all listeners.
@@ -144,7 +144,7 @@ class Listener:
         self.now_ms = now_ms
         self.connector = connector
         self.settings = settings
-        self.channels: set[Channel] = set()
+        self.channels: dict[Channel, None] = {}
         self.lingering = Lingering(loop, most=max_lingering)
         self.scheduler = BatchScheduler(loop)
         self.long_work = long_work or LongWork(loop)
@@ -244,7 +244,7 @@ class Listener:
     def adopt(self, accepted: AcceptedSocket) -> None:
         """Give an admitted socket its session and its transport."""
         channel = self._open_channel(self, accepted)
-        self.channels.add(channel)
+        self.channels[channel] = None
         self._observer.connection_opened(self.name)
         for listener in self.siblings:
             listener.evict_over_limit()
@@ -295,7 +295,7 @@ class Listener:
 
     def closed(self, channel: Channel, cause: CloseCause) -> None:
         """See `ChannelOwner`."""
-        self.channels.discard(channel)
+        self.channels.pop(channel, None)
         channel.session.ended(now_ms=self.now_ms())
         if self._tls_acceptor is not None:
             self._tls_acceptor.forget(channel)
