@@ -245,6 +245,11 @@ campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: fou
 campaign-adversary: $(VENV)/.up-to-date kafka ## random clients look for ways around their quotas, 30 minutes [ARGS="--seed N --episodes N --replay FILE"]
 	$(BIN)/python -m benchmarks.adversary $(ARGS)
 
+.PHONY: campaign-simulation
+campaign-simulation: $(VENV)/.up-to-date ## 10,000 seeds of the simulation and its hour, 20 minutes [SEEDS=0:10000]
+	$(BIN)/python -m simulation --hour
+	$(BIN)/python -m simulation --seeds $(or $(SEEDS),0:10000) --jobs $(shell nproc)
+
 .PHONY: campaign-chaos
 campaign-chaos: $(VENV)/.up-to-date kafka ## kills, stops, pauses, lost topics, full disks and wrong clocks: 300 rounds, 40 minutes, as root [ARGS="--seed N --rounds N"]
 	$(BIN)/python -m benchmarks.chaos $(ARGS)

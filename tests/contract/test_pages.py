@@ -19,6 +19,7 @@ PACKAGES = (
     "pipeline",
     "protocol",
     "quotas",
+    "simulation",
     "sluice",
     "testkit",
     "tests",

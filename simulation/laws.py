@@ -1,0 +1,461 @@
+"""The laws: what holds in every run, whoever does what (docs/testing.md).
+
+Each law is a method that reports what breaks it. Laws about state are checked every 100 ms of the world's clock. The
+others are checked when something crosses a wire, when all clients have left, or when the gateways have stopped.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.app import Gateway
+from gateway.session.mute import MuteReason
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.usage_record import UsageApi
+from simulation import messages
+from simulation.gateways import GatewayUnderTest
+from simulation.network import LEAST_BYTES_PER_S
+from simulation.plan import Key, Plan, limit_of
+from simulation.wire import Bucket, Frame, Sums, Tap
+from simulation.world import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    from simulation.clients import Actor, Asked, Connection
+    from simulation.process import HostedProcess
+    from simulation.run import Run
+
+EXCHANGE_NS: Final = 400 * NS_PER_MS
+"""What members of a fleet, or workers, know of each other is at most this old, when nothing is lost."""
+
+GONE_NS: Final = 12 * NS_PER_S
+"""A connection whose client is gone ends within this time."""
+
+LATE_MS: Final = 1_500
+"""A timer may be this late: the gateway's process is busy, and due steps are done in small batches."""
+
+_THROTTLED: Final = int(MuteReason.THROTTLED)
+_HANDSHAKE_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A law that was broken.
+
+    Attributes:
+        law: its name.
+        at_ms: when it was noticed, since the run began.
+        detail: what broke it.
+    """
+
+    law: str
+    at_ms: int
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.law} at {self.at_ms} ms: {self.detail}"
+
+
+class Laws:
+    """All laws of one run.
+
+    Attributes:
+        violations: what was found.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Nothing is found yet."""
+        self.run = run
+        self.plan: Plan = run.plan
+        self.violations: list[Violation] = []
+        self._buckets: dict[tuple[str, object, str], Bucket] = {}
+        self._acknowledged: dict[tuple[int, str], tuple[float, int]] = {}
+        section = self.plan.tables.get("client_quota", {})
+        self.window_ns = section.get("window_num", 11) * section.get("window_size_seconds", 1) * NS_PER_S
+        self._scope = section.get("scope", "gateway")
+        faults = {each.what for each in self.plan.faults}
+        self._members = sum(count + (count > 1) for count in self.plan.gateways)
+        self._killed = "worker_killed" in faults
+        self._steady = not faults & {"worker_killed", "pause", "stall", "reset", "broker_away"}
+        self._fault_ns = sum(each.for_ms + 1_000 for each in self.plan.faults) * NS_PER_MS
+        self._lied = "broker_lies" in faults
+        if self._lied:  # the rest of a reply that never comes is waited for
+            self._fault_ns += 60 * NS_PER_S
+
+    def report(self, law: str, detail: str) -> None:
+        """This law is broken."""
+        if len(self.violations) < 20:
+            self.violations.append(Violation(law, self.run.elapsed_ms, detail))
+
+    # -- bytes that pass -------------------------------------------------------------------------------------
+
+    def passed(self, tap: Tap, frame: Frame, count: int) -> None:
+        """Bytes of a Produce have left for a broker."""
+        self._pour("producer_byte_rate", tap, frame.client_id, count, frame.size)
+
+    def fetched(self, tap: Tap, client_id: str, count: int) -> None:
+        """The answer to a Fetch, of so many bytes, has begun to come."""
+        self._pour("consumer_byte_rate", tap, client_id, count, count)
+
+    def _pour(self, key: Key, tap: Tap, client_id: str, count: int, size: int) -> None:
+        limit = limit_of(self.plan, client_id, key)
+        if limit is None:
+            return
+        bucket = self._bucket(key, tap, client_id, limit)
+        now_ns = max(self.run.world.now_ns, tap.process.local_ns)
+        bucket.largest = max(bucket.largest, size)
+        bucket.pour(count, now_ns, self.window_ns + 2 * NS_PER_S)
+        self.counter_bound(key, tap, client_id, bucket, now_ns)
+
+    def _place(self, tap: Tap) -> object:
+        if self._scope == "fleet":
+            return None
+        number = tap.process.unit.number
+        return number if self._scope == "gateway" else (number, tap.channel.broker_id)
+
+    def _bucket(self, key: Key, tap: Tap, client_id: str, limit: float) -> Bucket:
+        name = (key, self._place(tap), client_id)
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = Bucket(limit, self.run.world.now_ns)
+        return bucket
+
+    def counter_bound(self, key: Key, tap: Tap, client_id: str, bucket: Bucket, now_ns: int) -> None:
+        """In any span of time a counter passes at most quota x (time + 2 windows), a request, and what had begun."""
+        bound = bucket.rate * 2 * self.window_ns / NS_PER_S + bucket.largest + bucket.rate
+        if bucket.level <= bound:
+            return
+        members = self._members_of(tap)
+        if members > 1:
+            if not self._steady:
+                return
+            bound += (members - 1) * bucket.largest + bucket.within(EXCHANGE_NS, now_ns)
+        bound += self._begun(client_id)
+        if bucket.level > bound:
+            self.report(
+                "counter_bound",
+                f"{key} of {client_id}: {bucket.level:,.0f} bytes in the bucket, and at most {bound:,.0f} may be",
+            )
+
+    def _members_of(self, tap: Tap) -> int:
+        if self._scope == "fleet":
+            return self._members
+        count = self.plan.gateways[tap.process.unit.number - 1]
+        return 1 if count == 1 else count
+
+    def _begun(self, client_id: str) -> int:
+        """What requests of this client announce that have come in part."""
+        return sum(
+            tap.under_way(client_id) for unit in self.run.gateways for tap in self.run.wires[unit].open
+        )
+
+    # -- replies ---------------------------------------------------------------------------------------------
+
+    def answered(self, actor: Actor, connection: Connection, asked: Asked, frame: bytes) -> None:
+        """A client has got a reply."""
+        throttle_ms = _throttle_of(asked, frame)
+        if throttle_ms:
+            until_ns = self.run.world.now_ns + throttle_ms * NS_PER_MS
+            connection.quiet_until_ns = max(connection.quiet_until_ns, until_ns)
+        if not actor.honest:
+            return
+        longest_ns = self.longest_wait_ns(actor)
+        if throttle_ms * NS_PER_MS > longest_ns:
+            self.report(
+                "waits_are_debts",
+                f"{actor.plan.client_id} is to wait {throttle_ms} ms after api {asked.key}, "
+                f"and owes {longest_ns // NS_PER_MS} ms",
+            )
+        self._waited(actor, asked, longest_ns)
+
+    def gave_up(self, actor: Actor, asked: Iterable[Asked]) -> None:
+        """A client has waited too long, as it thinks."""
+        if actor.honest:
+            longest_ns = self.longest_wait_ns(actor)
+            for each in asked:
+                self._waited(actor, each, longest_ns)
+
+    def _waited(self, actor: Actor, asked: Asked, longest_ns: int) -> None:
+        waited_ns = self.run.world.now_ns - asked.at_ns
+        most_ns = 5 * NS_PER_S + self._fault_ns + longest_ns + self._transfer_ns(actor)
+        if waited_ns > most_ns:
+            self.report(
+                "waits_are_debts",
+                f"{actor.plan.client_id} waited {waited_ns // NS_PER_MS} ms for api {asked.key}, "
+                f"and should have waited {most_ns // NS_PER_MS} ms at most",
+            )
+
+    def _transfer_ns(self, actor: Actor) -> int:
+        options = actor.options
+        most_bytes = options.get("most_bytes", 10_000) if actor.plan.does != "consume" else 120_000
+        return int(8 * options.get("in_flight", 1) * (most_bytes + 1_000) / LEAST_BYTES_PER_S * NS_PER_S)
+
+    def longest_wait_ns(self, actor: Actor) -> int:
+        """No client waits longer than for the debt of its counter, and for the turns of the counter's connections."""
+        client_id = actor.plan.client_id
+        longest = 0.0
+        now_ns = self.run.world.now_ns
+        for (_, _, name), bucket in self._buckets.items():
+            if name != client_id:
+                continue
+            turns = 1 + sum(
+                len(each.connections) for each in self.run.actors if each.plan.client_id == client_id
+            )
+            # A request that is counted by the gateway may not have passed to the broker yet.
+            level = (
+                max(bucket.level_at(now_ns), bucket.window_sum)
+                + 2 * turns * bucket.largest
+                + self._begun(client_id)
+            )
+            longest = max(longest, level / bucket.rate)
+        window_s = self.window_ns / NS_PER_S
+        if longest:
+            longest += window_s
+        if limit_of(self.plan, client_id, "request_percentage") is not None:
+            longest += 3 * window_s
+        rate = limit_of(self.plan, client_id, "controller_mutation_rate")
+        if rate is not None:
+            section = self.plan.tables.get("mutation_quota", {})
+            most = 3 * max(actor.options.get("most_partitions", 4), self.run.cluster.default_partitions * 3)
+            sharers = sum(each.plan.client_id == client_id for each in self.run.actors)
+            burst_s = section.get("window_num", 11) * section.get("window_size_seconds", 1)
+            longest += 2 * burst_s + (most * (1 + sharers) + 2 * 50) / rate
+        return int(longest * NS_PER_S)
+
+    # -- quotas ----------------------------------------------------------------------------------------------
+
+    def acknowledged(self, number: int, client_id: str, value: float) -> None:
+        """A gateway has said that this quota is in force."""
+        unit = self.run.gateways[number - 1]
+        self._acknowledged[number, client_id] = (value, self.run.world.now_ns)
+        self.quotas_in_force(unit, client_id, value)
+
+    def quotas_in_force(self, unit: GatewayUnderTest, client_id: str, value: float) -> None:
+        """A quota that was acknowledged is in force in every process that serves."""
+        if self._killed or not self._steady:
+            return
+        for process, gateway in unit.serving:
+            found = gateway.limits.get(QuotaEntity(client_id=client_id), QuotaKey.PRODUCER_BYTE_RATE)
+            if found not in (value, *self.run.asked_quotas[client_id]):
+                self.report(
+                    "quotas_in_force",
+                    f"{process.name}: the quota of {client_id} is {found}, and was set to {value}",
+                )
+
+    # -- state -----------------------------------------------------------------------------------------------
+
+    def check_state(self) -> None:
+        """The laws about the gateways' state between two events."""
+        for unit in self.run.gateways:
+            for process, gateway in unit.serving:
+                # What was due while a process stood still is done now.
+                if process.alive and self.run.world.now_ns >= process.paused_until_ns + 2 * NS_PER_S:
+                    self.accounts_agree(process, gateway)
+                    self.mutes_end(process, gateway)
+            self.gone_clients_are_gone(unit)
+        self.nothing_fails()
+
+    def accounts_agree(self, process: HostedProcess, gateway: Gateway) -> None:
+        """Opened - closed = active, and what connections hold adds up to what the budgets say, within the budgets."""
+        for name, listener in gateway.listeners.items():
+            metrics: Any = gateway._connection_metrics
+            closed = sum(count for (of, _), count in metrics._closed.items() if of == name)
+            if metrics._opened[name] - closed != len(listener.channels):
+                self.report(
+                    "opened_less_closed_is_active",
+                    f"{process.name}: {metrics._opened[name]} - {closed} != {len(listener.channels)}",
+                )
+            sessions = [channel.session for channel in listener.channels]
+            held = sum(session.accounted_bytes for session in sessions)
+            memory = gateway.memory
+            if held != memory.used_bytes:
+                self.report(
+                    "budgets",
+                    f"{process.name}: connections hold {held} bytes, and the budget says {memory.used_bytes}",
+                )
+            most = memory.limit_bytes + gateway.operations.config.limits.max_frame_bytes
+            if held > most + len(sessions) * 2 * _HANDSHAKE_BYTES:
+                self.report(
+                    "budgets", f"{process.name}: {held} bytes are held, and {memory.limit_bytes} may be"
+                )
+            announced = sum(session._announced_bytes for session in sessions)
+            if announced != gateway.announced.used_bytes:
+                self.report(
+                    "budgets",
+                    f"{process.name}: requests announce {announced} bytes, "
+                    f"and the bound counts {gateway.announced.used_bytes}",
+                )
+        if gateway.pool is None and gateway._worker is None:
+            counted = sum(
+                gateway.connections.snapshot(now_ms=gateway._now_ms()).by_listener[name][0]
+                for name in gateway.listeners
+            )
+            active = sum(len(each.channels) for each in gateway.listeners.values())
+            if counted != active and not any(each._acceptor._waiting for each in gateway.listeners.values()):
+                self.report(
+                    "opened_less_closed_is_active", f"{process.name}: {counted} places are taken by {active}"
+                )
+        share = gateway.limits.share
+        if not 0 < share <= 1:
+            self.report("shares", f"{process.name}: its share of the limits is {share}")
+
+    def mutes_end(self, process: HostedProcess, gateway: Gateway) -> None:
+        """A mute ends when its time is over, and a request that has come is never forgotten."""
+        now_ms = gateway._now_ms()
+        for listener in gateway.listeners.values():
+            for channel in listener.channels:
+                session = channel.session
+                if session.muted & _THROTTLED and now_ms > session.throttling.until_ms + LATE_MS:
+                    self.report(
+                        "mutes_end",
+                        f"{process.name}: {session.peer} is muted {now_ms - session.throttling.until_ms} ms longer: "
+                        f"{MuteReason(session.muted)!r}, wakes in {session.wake_at_ms - now_ms} ms",
+                    )
+
+    def gone_clients_are_gone(self, unit: GatewayUnderTest) -> None:
+        """A connection whose client is gone ends soon, whatever it waits for."""
+        now_ns = self.run.world.now_ns
+        for tap in list(self.run.wires[unit].open):
+            end = tap.transport._end
+            # The end of a client that sent more than its socket's buffer takes is behind what is not read.
+            if not (end.reset or (end.ended and end.peer.closed)):
+                tap.gone_ns = None
+            elif tap.gone_ns is None:
+                tap.gone_ns = now_ns
+            elif now_ns - tap.gone_ns > GONE_NS + self._fault_ns + self._longest_reply_ns(tap):
+                self.report(
+                    "gone_clients_are_gone",
+                    f"{unit.name}: {end.peer.address} has been gone for {(now_ns - tap.gone_ns) // NS_PER_MS} ms",
+                )
+                tap.gone_ns = now_ns
+
+    def _longest_reply_ns(self, tap: Tap) -> int:
+        """A client that has half-closed gets its replies first, and each of them may have to wait for its turn."""
+        return 0 if not tap.waiting else 4 * self.window_ns
+
+    def nothing_fails(self) -> None:
+        """No task, timer or connection of the gateway ends by a fault of its own."""
+        log = self.run.failures
+        while log:
+            self.report("nothing_fails", log.pop(0))
+        for unit in self.run.gateways:
+            for process in [*unit.processes, *unit.dead]:
+                while process.faults:
+                    self.report("nothing_fails", process.faults.pop(0))
+        if not self._lied:
+            while self.run.cluster.problems:
+                self.report("bytes_of_others", self.run.cluster.problems.pop(0))
+
+    # -- when all clients have left --------------------------------------------------------------------------
+
+    def expects(self, event: str) -> bool:
+        """Whether a log line of a failure is what a fault of the plan brings."""
+        return event == "worker_killed" and not self._steady
+
+    def check_quiet(self) -> None:
+        """The laws that hold when no client is connected."""
+        for unit in self.run.gateways:
+            for process, gateway in unit.serving:
+                self.nothing_is_kept(process, gateway)
+            if unit.main is not None and unit.main in unit.gateways:
+                self.places_are_free(unit, unit.gateways[unit.main])
+        for actor in self.run.actors:
+            if actor.asked != actor.answered + actor.given_up:
+                self.report(
+                    "answered_once_in_order", f"{actor.plan.client_id}: some request was never answered"
+                )
+
+    def nothing_is_kept(self, process: HostedProcess, gateway: Gateway) -> None:
+        """Nothing is kept of a connection that has ended."""
+        left = {
+            "connections": sum(len(each.channels) for each in gateway.listeners.values()),
+            "bytes in memory": gateway.memory.used_bytes,
+            "announced bytes": gateway.announced.used_bytes,
+            "waiting for memory": gateway.memory.waiting,
+        }
+        for quotas in (gateway.client_quotas.produce, gateway.client_quotas.fetch):
+            for _, tracker in quotas.own():
+                left["places at a bound"] = left.get("places at a bound", 0) + bool(tracker.queue)
+                left["answers under way"] = left.get("answers under way", 0) + tracker.fetches
+        for what, count in left.items():
+            if count:
+                self.report("nothing_is_kept", f"{process.name}: {count} {what}")
+
+    def places_are_free(self, unit: GatewayUnderTest, gateway: Gateway) -> None:
+        """No place of a connection is taken."""
+        snapshot = gateway.connections.snapshot(now_ms=gateway._now_ms())
+        taken = sum(snapshot.by_listener[name][0] for name in gateway.listeners)
+        if taken:
+            self.report("opened_less_closed_is_active", f"{unit.name}: {taken} places are taken by nothing")
+
+    # -- at the end ------------------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """The laws that hold when the gateways have stopped."""
+        self.nothing_fails()
+        for unit in self.run.gateways:
+            if not unit.finished:
+                self.report("stops", f"{unit.name} has not ended in time")
+            else:
+                self.records_are_what_passed(unit)
+        run = self.run
+        own = run.clients_process.descriptors
+        left = [number for number in run.network.files if number not in own]
+        if left and all(unit.finished for unit in run.gateways):
+            self.report("nothing_is_kept", f"{len(left)} descriptors are open after the end")
+
+    def records_are_what_passed(self, unit: GatewayUnderTest) -> None:
+        """Usage records = what crossed the wire, to the byte, for each client."""
+        requests: defaultdict[tuple[str, str], int] = defaultdict(int)
+        offered: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for row in unit.rows():
+            requests[row[3], row[2]] += row[5]
+            offered[row[3], row[2]] += row[8]
+        sums = self.run.wires[unit].sums
+        for client_id in sorted({*sums, *(name for _, name in requests)}):
+            if client_id == "~other":
+                continue
+            wire = sums.get(client_id) or Sums()
+            for api, what, recorded, least, most in self._compared(client_id, wire, requests, offered):
+                if self._killed and unit.was_killed:
+                    least = 0
+                if not least <= recorded <= most:
+                    self.report(
+                        "records_are_what_passed",
+                        f"{unit.name}: {api} of {client_id!r}: {recorded:,} {what} are recorded, and "
+                        + (f"{least:,} passed" if least == most else f"{least:,} to {most:,} passed"),
+                    )
+
+    def _compared(
+        self,
+        client_id: str,
+        wire: Sums,
+        requests: dict[tuple[str, str], int],
+        offered: dict[tuple[str, str], float],
+    ) -> Iterator[tuple[str, str, float, float, float]]:
+        produce, fetch = UsageApi.PRODUCE.value, UsageApi.FETCH.value
+        yield produce, "bytes", offered[produce, client_id], wire.produced, wire.produced
+        yield produce, "requests", requests[produce, client_id], wire.produce_requests, wire.produce_requests
+        yield fetch, "bytes", offered[fetch, client_id], wire.fetched[0], wire.fetched[1]
+        yield fetch, "requests", requests[fetch, client_id], wire.fetch_answers[0], wire.fetch_answers[1]
+        if limit_of(self.plan, client_id, "request_percentage") is not None:
+            answers = sum(wire.answers.values())
+            api = UsageApi.REQUEST.value
+            yield api, "answers", requests[api, client_id], answers, answers + wire.unwritten
+
+
+def _throttle_of(asked: Asked, frame: bytes) -> int:
+    key, version = asked.key, asked.version
+    if key == messages.PRODUCE:
+        return messages.read_produce_throttle(version, frame)
+    if key in (messages.FETCH, messages.HEARTBEAT) or (key == messages.METADATA and version >= 3):
+        return messages.throttle_in_head(key, version, frame)
+    if key == messages.CREATE_TOPICS and version >= 2:
+        return int.from_bytes(frame[9 if version >= 5 else 8 :][:4], "big")
+    if key == messages.CREATE_PARTITIONS:
+        return int.from_bytes(frame[9 if version >= 2 else 8 :][:4], "big")
+    if key == messages.DELETE_TOPICS and version >= 1:
+        return int.from_bytes(frame[9 if version >= 4 else 8 :][:4], "big")
+    return 0

@@ -1,0 +1,54 @@
+"""The whole gateway in virtual time: in each seed every law holds (docs/testing.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from simulation.__main__ import ROOT, is_broken, line_of
+from simulation.plan import Client, Fault, Plan, make
+from simulation.run import run
+from tests.simulation.findings import FINDINGS
+
+SEEDS = 300
+PARTS = 10
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+def test_every_law_holds_in_each_seed(part: int) -> None:
+    found = [line for seed in range(part, SEEDS, PARTS) if is_broken(line := line_of(seed))]
+    assert found == [], f"python -m simulation --seed {found[0].split()[0]}"
+
+
+def test_plans_that_once_broke_a_law_break_none() -> None:
+    for name, plan in FINDINGS.items():
+        assert run(plan).violations == [], name
+
+
+def test_a_seed_is_the_same_run_in_each_process_whatever_the_order_of_its_hashes() -> None:
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-P", "-m", "simulation", "--seeds", "30:45", "--digests"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": hash_seed},
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("0", "1", "random")
+    }
+    assert len(outputs) == 1
+    assert len(outputs.pop().splitlines()) == 16
+
+
+def test_two_seeds_are_not_the_same_run() -> None:
+    assert run(make(3)).digest != run(make(4)).digest
+
+
+def test_a_printed_plan_is_the_plan() -> None:
+    for seed in range(50):
+        plan = make(seed)
+        assert eval(str(plan), {"Client": Client, "Fault": Fault, "Plan": Plan}) == plan
