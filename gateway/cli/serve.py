@@ -218,7 +218,7 @@ Whoever connects may change quotas, and what is set is forgotten at the end. Mor
 Try, in another shell (kafka-tool runs Kafka's own tools):
   a topic             {sluice} kafka-tool kafka-topics {server} --create --topic hello
   write to it         echo hi | {python} -m kafka.producer -b {gateway} -t hello
-  read it             {python} -m kafka.consumer -b {gateway} -t hello -C auto_offset_reset=earliest
+  read until Ctrl-C   {python} -m kafka.consumer -b {gateway} -t hello -C auto_offset_reset=earliest
   set a quota         client id "{_DEMO_CLIENT_ID}" may create or delete {_DEMO_RATE} partition per second:
     set               {sluice} kafka-tool kafka-configs {server} --alter {client} {setting}
     accepted          {create.format("first")}

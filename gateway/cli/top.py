@@ -17,7 +17,7 @@ def add_parser(commands: Any) -> None:
         help="who uses what now, how near to its limit, and who waits: a live screen",
         description="Show a running gateway live: clients by what counts them, nearest to their limits first, who "
         "waits and by which quota, connections and the loop. Changes nothing. Keys: s sort, r reverse, / filter, "
-        "Enter why, q quit.",
+        "m members, Enter why, q quit.",
         allow_abbrev=False,
     )
     admin_port.add_argument(parser)

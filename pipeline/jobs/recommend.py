@@ -145,6 +145,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         scope=scope.value,
         window_num=arguments.window_num,
         window_ms=arguments.window_ms,
+        open_days=", ".join(day.date for day in chosen if day.open),
     )
     settings = RecommendationSettings(
         arguments.target,
@@ -159,7 +160,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     plan = with_expectations(plan, kept)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(plan.to_json(), encoding="utf-8")
-    for text in stricter_than_asked(arguments.target, windows):
+    for text in (*stricter_than_asked(arguments.target, windows), *basis.notes()):
         print(text)
     for check in plan.capacity:
         print(f"{check.key}: {check.note}")

@@ -49,6 +49,8 @@ def run(arguments: argparse.Namespace) -> Exit:
     (target / "report.json").write_text(report.to_json(), encoding="utf-8")
     (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")
     print(f"{len(report.clients)} clients over {len(report.days)} days, {report.completeness:.2%} complete")
+    if open_days := ", ".join(day.date for day in report.days if day.open):
+        print(f"not over when compacted: {open_days}")
     if report.absent:
         print(f"not compacted, and so not in it: {report.absent_text}")
     print(target / "index.html")

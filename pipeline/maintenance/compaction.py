@@ -77,7 +77,9 @@ def compact(
                 why = NotYetCompleteError
                 if not expectation.lies_ahead(day):
                     waiting.append(day)
-                left = f"{day} is not closed: half a day would count as a quiet one"
+                left = f"{day} is not closed: half a day would count as a quiet one. Wait for its end" + (
+                    "" if expectation.lies_ahead(day) else ", or say --allow-open"
+                )
             elif day in found.pruned:
                 left = f"{day} was compacted and has been pruned: what came of it since is not the day"
             elif read.gone:

@@ -107,6 +107,7 @@ class Basis:
         scope: `fleet` where all gateways of a fleet count together, `gateway` where the brokers of each do, `broker`
             where each broker counts by itself.
         window_num, window_ms: samples of a rate, and their length.
+        open_days: those that were not over when they were compacted, after commas.
     """
 
     first_day: str
@@ -119,6 +120,13 @@ class Basis:
     scope: str = "gateway"
     window_num: int = 11
     window_ms: int = 1_000
+    open_days: str = ""
+
+    def notes(self) -> list[str]:
+        """What is to be known before the plan is applied."""
+        if not self.open_days:
+            return []
+        return [f"not over when compacted, so quotas may be too low: {self.open_days}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +340,7 @@ def _optional(data: Any, name: str, where: str) -> float | None:
     return float(value)
 
 
-_COUNTING: Final[dict[str, type[Any]]] = {"scope": str, "window_num": int, "window_ms": int}
+_COUNTING: Final[dict[str, type[Any]]] = {"scope": str, "window_num": int, "window_ms": int, "open_days": str}
 
 
 def _basis(data: dict[str, Any]) -> Basis:

@@ -71,6 +71,8 @@ def show(path: Path, *, keep_too: bool) -> Exit:
         f"made {plan.made_at} from {basis.days} days, {basis.first_day} to {basis.last_day}, "
         f"{basis.completeness:.2%} complete; at most {basis.target:.1%} throttled, margin {basis.margin:g}"
     )
+    for note in basis.notes():
+        print(note)
     for check in plan.capacity:
         print(f"{check.key}: {'fits' if check.fits else 'DOES NOT FIT'}; {check.note}")
     print(f"for counters of a {basis.scope}, with {basis.window_num} windows of {basis.window_ms} ms")

@@ -218,6 +218,18 @@ def test_a_plan_without_any_quota_does_not_end_as_one_with_quotas(tmp_path: Path
     assert (code, plan.entries, plan.too_little) == (Exit.NOTHING_TO_DO, (), ())
 
 
+def test_a_plan_from_a_day_that_was_not_over_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    day = date(0).isoformat()
+    rows = History(clients={"c": (("g1",), range(DAYS))}).rows(0)
+    publish_day(str(tmp_path), CompactedDay(day, open=True), [compacted_table_of(rows)])
+    write_client_tables(tmp_path)
+    _, plan = recommended(tmp_path, "--allow-open", days=1)
+    note = f"not over when compacted, so quotas may be too low: {day}"
+    assert (plan.basis.open_days, note in capsys.readouterr().out) == (day, True)
+    assert main(["plan", "show", str(tmp_path / "plan.json")]) == Exit.DONE
+    assert note in capsys.readouterr().out
+
+
 def test_a_plan_of_an_older_release_tells_its_clients_all_the_same() -> None:
     text = plan_of().to_json()
     old = '{"gateway": "g", "reason": "is 4.0% complete", "clients": ["produce of user=u"]}'
