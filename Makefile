@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 CACHE := $(or $(SLUICE_CACHE_DIR),.cache)
 UPSTREAM ?=
 ARGS ?=
-FUZZ_SECONDS ?= 300
+ONLY ?=
+SEED ?=
 # The first Python here that is new enough: `make PYTHON=...` to choose another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
@@ -72,7 +73,7 @@ static: $(VENV)/.pipeline-up-to-date
 
 # Neither Kafka nor Spark; a file at a time on each core.
 UNIT := -q --dist loadfile --ignore=tests/integration
-NOT_LONG := not integration and not spark
+NOT_LONG := not integration and not spark and not campaign
 
 .PHONY: quick
 quick: $(VENV)/.pipeline-up-to-date
@@ -85,25 +86,20 @@ check: ## format, ruff, mypy --strict, import contracts, unit tests with fewer e
 # `check` shuffles anew each time; a red run of the long suite must be one that can be repeated.
 ORDER ?= 1
 IN_ORDER = --randomly-seed=$(ORDER)
-# Workers do not take over -X dev by themselves.
-DEV = PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest --tx '$(1)*popen//python=$(BIN)/python -X dev' $(IN_ORDER)
-# Real brokers and clients on a shared machine, and what runs beside them with what they leave of its cores: three
-# tests of a suite may need a second try, which is shown.
-TRIES = --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks --rerun-except "was told"
 
 .PHONY: integration
 integration: kafka
-	@# Tests with real brokers mostly wait: two files at a time, each worker with brokers and addresses of its own.
-	$(call DEV,2) $(TRIES) --dist loadfile -m "integration and not spark"
+	@# Tests with real brokers mostly wait: more files at a time than there are cores, each worker with brokers and addresses of its own.
+	PYTHONASYNCIODEBUG=1 $(BIN)/python -m pytest -n 3 $(IN_ORDER) --dist loadfile -m "integration and not spark and not campaign"
 
 .PHONY: test
 test: $(VENV)/.pipeline-up-to-date ## all of check, test-compiled, the tests with a real Kafka and Spark; in the order that ORDER=number gives
 	@$(MAKE) --no-print-directory -j2 --output-sync=target static kafka spark-jars
-	$(call DEV,$(shell nproc)) $(UNIT) -m "$(NOT_LONG)"
+	$(BIN)/python -m pytest -n auto $(IN_ORDER) $(UNIT) -m "$(NOT_LONG)"
 	@# The compiled core is built and tested in the time that those leave.
 	@$(MAKE) --no-print-directory -j2 integration compiled-meanwhile
 	@# Spark waits more than it works: its tasks of a test are seconds of start, and milliseconds of work.
-	$(BIN)/python -m pytest -n 2 $(IN_ORDER) $(TRIES) --dist loadfile -m spark
+	$(BIN)/python -m pytest -n 2 $(IN_ORDER) --dist loadfile -m "spark and not campaign"
 
 # --- the compiled core (docs/decisions/0024-compiled-core.md) ------------------------------------------------
 
@@ -129,25 +125,17 @@ compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
 .PHONY: test-compiled
 test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core
-	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile $(if $(BESIDE_BROKERS),$(TRIES)) \
+	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile \
 	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
 	  tests/gateway/net tests/gateway/tls tests/gateway/upstream tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
 	@# Its wheel, installed elsewhere; that of the sources is among the unit tests.
-	SLUICE_COMPILED=1 $(BIN)/python -m pytest -q $(if $(BESIDE_BROKERS),$(TRIES)) tests/install/test_installed.py
+	SLUICE_COMPILED=1 $(BIN)/python -m pytest -q tests/install/test_installed.py
 
 .PHONY: compiled-meanwhile
 compiled-meanwhile:
 	@for needed in gcc:gcc python3-dev:python3-config; do command -v $${needed#*:} >/dev/null || \
 	  { echo "SKIPPED the compiled core: install with: apt-get install $${needed%:*}"; exit 0; }; done; \
-	nice -n 19 $(MAKE) --no-print-directory --output-sync=target test-compiled BESIDE_BROKERS=1
-
-.PHONY: fuzz
-fuzz: compiled ## the fuzz and property tests with twenty times as many examples, both cores side by side, and coverage-guided fuzzing [FUZZ_SECONDS=300]
-	@# With so many examples a test may take longer than one that hangs is given.
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=0 -m "$(NOT_LONG)" tests/fuzz tests/reference
-	$(BIN)/python -m tests.fuzz.both_cores --seconds $(FUZZ_SECONDS)
-	for target in sasl proxy_protocol principals mapping_rules client_quotas; do \
-	  $(BIN)/python -m tests.fuzz.atheris_run $$target --seconds $(FUZZ_SECONDS); done
+	nice -n 19 $(MAKE) --no-print-directory --output-sync=target test-compiled
 
 .PHONY: format
 format: $(VENV)/.up-to-date ## format the code and fix what ruff can fix
@@ -223,70 +211,6 @@ bench-tls: $(VENV)/.up-to-date ## what TLS costs per GB and per handshake, besid
 bench-store: $(VENV)/.up-to-date kafka ## a hundred thousand quotas: start, alterations, look-ups; in a file and in a topic [ARGS=...]
 	$(BIN)/python -m benchmarks.store --topic $(ARGS)
 
-.PHONY: campaign-connections
-campaign-connections: $(VENV)/.up-to-date kafka ## connection limits: accuracy beside Kafka's, slow clients, churn, 20 minutes
-	$(BIN)/python -m benchmarks.connections.accuracy
-	$(BIN)/python -m benchmarks.connections.slowloris
-	$(BIN)/python -m benchmarks.connections.churn
-
-.PHONY: campaign-tls
-campaign-tls: $(VENV)/.up-to-date ## a storm of 300 handshakes a second beside an established client; silent ones, 12 minutes
-	$(BIN)/python -m benchmarks.tls.storm $(ARGS)
-
-.PHONY: campaign-limits
-campaign-limits: $(VENV)/.up-to-date ## the largest bodies of every API and version: how long one event takes; writes docs/limits.md [ARGS=...]
-	$(BIN)/python -m benchmarks.limits --write docs/limits.md $(ARGS)
-
-.PHONY: campaign-accuracy
-campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: four client families and a cheater, 4 minutes [ARGS=...]
-	$(BIN)/python -m benchmarks.accuracy $(ARGS)
-
-.PHONY: campaign-adversary
-campaign-adversary: $(VENV)/.up-to-date kafka ## random clients look for ways around their quotas, 30 minutes [ARGS="--seed N --episodes N --replay FILE"]
-	$(BIN)/python -m benchmarks.adversary $(ARGS)
-
-.PHONY: campaign-simulation
-campaign-simulation: $(VENV)/.up-to-date ## 10,000 seeds of the simulation and its hour, 20 minutes [SEEDS=0:10000]
-	$(BIN)/python -m simulation --hour
-	$(BIN)/python -m simulation --seeds $(or $(SEEDS),0:10000) --jobs $(shell nproc)
-
-.PHONY: campaign-chaos
-campaign-chaos: $(VENV)/.up-to-date kafka ## kills, stops, pauses, lost topics, full disks and wrong clocks: 300 rounds, 40 minutes, as root [ARGS="--seed N --rounds N"]
-	$(BIN)/python -m benchmarks.chaos $(ARGS)
-
-.PHONY: campaign-alerts
-campaign-alerts: $(VENV)/.up-to-date kafka ## every alert fires on a real fault and stops after it, 6 minutes, as root [ARGS="--only ALERT"]
-	$(BIN)/python -m benchmarks.alerts $(ARGS)
-
-.PHONY: campaign-overload
-campaign-overload: $(VENV)/.up-to-date kafka ## all attacks at once on a gateway in 512 MiB, 7 minutes, as root [ARGS=...]
-	$(BIN)/python -m benchmarks.adversary.overload $(ARGS)
-
-.PHONY: campaign-announced
-campaign-announced: compiled kafka ## honest clients beside requests that announce much and send little, 10 minutes [ARGS="--seconds N"]
-	$(BIN)/python -m benchmarks.adversary.announced $(ARGS)
-
-.PHONY: campaign-order
-campaign-order: $(VENV)/.up-to-date ## two million small frames through all quotas with chaos in the timing, 3 minutes [ARGS=...]
-	$(BIN)/python -m benchmarks.order $(ARGS)
-
-.PHONY: campaign-pipeline
-campaign-pipeline: $(VENV)/.pipeline-up-to-date kafka spark-jars ## ingests killed with a batch in flight, files and topic, 10 minutes [ARGS=...]
-	$(BIN)/python -m benchmarks.pipeline_exactly_once $(ARGS)
-
-.PHONY: campaign-backtest
-campaign-backtest: $(VENV)/.pipeline-up-to-date ## quotas of earlier days on the next, beside other rules, 20 minutes [ARGS=...]
-	$(BIN)/python -m benchmarks.backtest $(ARGS)
-	$(BIN)/python -m benchmarks.backtest_feedback
-
-.PHONY: campaign-fidelity
-campaign-fidelity: $(VENV)/.pipeline-up-to-date kafka ## what simulate says beside what a real gateway did, 12 minutes [ARGS=...]
-	$(BIN)/python -m benchmarks.fidelity_campaign $(ARGS)
-
-.PHONY: campaign-crash
-campaign-crash: $(VENV)/.up-to-date ## SIGKILL and failing calls at every system call of an alteration of quotas, 5 minutes [ARGS=...]
-	$(BIN)/python -m benchmarks.crash $(ARGS)
-
 # In a folder of its own: nothing else needs a mutation tester.
 MUTATION := $(CACHE)/mutation
 
@@ -295,9 +219,9 @@ $(MUTATION)/.up-to-date: benchmarks/mutation/requirements.txt $(VENV)/.up-to-dat
 	@$(PIP) --require-hashes --no-deps --target $(MUTATION) -r $<
 	@touch $@
 
-.PHONY: campaign-mutation
-campaign-mutation: $(MUTATION)/.up-to-date ## the share of small faults in quotas, session and protocol that unit tests find, 25 minutes [ARGS=...]
-	PYTHONHASHSEED=0 PYTHONPATH=$(MUTATION) $(BIN)/python -m benchmarks.mutation $(ARGS)
+.PHONY: campaigns
+campaigns: compiled kafka spark-jars $(MUTATION)/.up-to-date ## what takes minutes, real rates or many seeds, 5 hours, as root; one line of results each [ONLY="chaos order" SEED=7]
+	$(BIN)/python -m campaigns $(ONLY) $(if $(SEED),--seed $(SEED))
 
 # --- keeping it --------------------------------------------------------------------------------------------
 

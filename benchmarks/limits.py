@@ -416,7 +416,7 @@ def page(rows: list[Outcome], *, newest_alone: bool) -> str:
         "# The largest bodies that may pass",
         "",
         "What one event of the loop takes for the largest body of each API that is seen whole, and the memory of",
-        "the exchange, also as a multiple of its largest frame. `make campaign-limits` measures and writes this",
+        "the exchange, also as a multiple of its largest frame. The campaign `limits` measures and writes this",
         f"page; of each body it has {versions}. CPU time, the least of three runs.",
         "Goals: 20 ms, 3 times.",
         "",

@@ -1,7 +1,7 @@
 """``python -m benchmarks.upgrade``: clients connect all the time while the gateway is replaced and reloaded.
 
 200 connects a second, each with one request, before a Kafka of one broker; a producer whose records must all be there
-once. Upgrades and reloads take turns. Nothing may be refused, reset or lost.
+once. Upgrades and reloads take turns. Nothing may be refused, reset or lost: 1 when something was.
 """
 
 import argparse
@@ -31,7 +31,7 @@ _HOST: Final = "127.0.0.1"
 _PATIENCE_S: Final = 120.0
 
 
-def main() -> None:
+def main() -> int:
     """Run it, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--upgrades", type=int, default=50)
@@ -45,6 +45,8 @@ def main() -> None:
     name = "upgrade" if arguments.workers == 1 else f"upgrade-workers{arguments.workers}"
     keep_results(found, _page(found), arguments.output, name)
     print(_page(found))
+    wrong = [found[name] for name in ("records_not_delivered", "records_missing", "records_twice")]
+    return int(any(wrong) or set(found["connects"]) != {"answered"} or not found["ready_at_the_end"])
 
 
 def _campaign(arguments: argparse.Namespace, directory: Path, brokers: str) -> dict[str, Any]:
@@ -148,4 +150,4 @@ def _page(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,10 +5,7 @@
 """
 
 import asyncio
-import gc
 import os
-import sys
-import warnings
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -43,15 +40,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from testkit.tls import Pki  # most tests do without the gateway's packages that it needs
 
     return Pki(tmp_path_factory.mktemp("pki"))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What a failed test left open, and its frames kept, is not the fault of its second try."""
-    if getattr(item, "execution_count", 1) > 1:
-        sys.last_exc = sys.last_value = sys.last_traceback = None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.keep import keep_results
+from benchmarks.keep import command_line, keep_results
 from benchmarks.mutation.mutants import Mutant, places, sample
 from benchmarks.mutation.runs import Covered, Outcome, try_mutants
 from benchmarks.relay.machine import describe_machine, load_average
@@ -75,7 +74,7 @@ def main() -> int:
 
     try_mutants([file for each in files.values() for file in each], choose, report)
     document = {
-        "command": "make campaign-mutation" + f' ARGS="{" ".join(sys.argv[1:])}"' * bool(sys.argv[1:]),
+        "command": command_line("benchmarks.mutation"),
         "started": started,
         "seconds": round(time.monotonic() - began),
         "seed": options.seed,

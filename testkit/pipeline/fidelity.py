@@ -6,7 +6,7 @@ that were throttled and the sum of the times told: of Produce by the gateway's o
 clients got, of mutations how many were refused or throttled, else by what the records say that the gateway did.
 
 Bounds: as many mutations, exactly; bytes (Produce and Fetch): mean absolute error of the share at most 1 point,
-median error of the times at most 5 %. `make campaign-fidelity` is the long run.
+median error of the times at most 5 %. `make campaigns ONLY=fidelity` is the long run.
 """
 
 from __future__ import annotations

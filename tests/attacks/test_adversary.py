@@ -1,4 +1,4 @@
-"""Random clients find no way around their quotas; `make campaign-adversary` goes on for half an hour."""
+"""Random clients find no way around their quotas; `make campaigns ONLY=adversary` goes on for half an hour."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A few rounds of faults at random; `make campaign-chaos` goes on with hundreds."""
+"""A few rounds of faults at random; `make campaigns ONLY=chaos` goes on with hundreds."""
 
 import pytest
 

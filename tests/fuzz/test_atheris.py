@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what is parsed before anybody is known; `make fuzz` runs longer and more targets."""
+"""Coverage-guided fuzzing of what is parsed before anybody is known; campaigns fuzz longer and more targets."""
 
 import subprocess
 import sys

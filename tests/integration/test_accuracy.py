@@ -49,6 +49,6 @@ def test_c02_real_clients_and_a_cheater_get_their_quota_and_no_more(kafka3: Kafk
         campaign.prepare()
         results = {(result.family, result.verb): result.ratio for result in campaign.run()}
     # The time measured begins and ends somewhere in a sample: that much more may fall into it (1.09 is usual for a
-    # cheater). `make campaign-accuracy` measures 60 s.
+    # cheater). `make campaigns ONLY=accuracy` measures 60 s.
     most = 1 + SAMPLE_S / plan.measured_s
     assert {client: ratio for client, ratio in results.items() if not 0.8 <= ratio <= most} == {}

@@ -1,6 +1,6 @@
 """Alerts that real faults make fire, by a real Prometheus with the shipped rules in less time.
 
-The cheapest of the campaign (`make campaign-alerts`), which has a fault for each.
+The cheapest of the campaign (`make campaigns ONLY=alerts`), which has a fault for each.
 """
 
 from __future__ import annotations

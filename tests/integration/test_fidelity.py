@@ -1,4 +1,4 @@
-"""The replay of a real gateway's records says what the gateway did; `make campaign-fidelity` is the long run."""
+"""The replay of a real gateway's records says what the gateway did; longer in the campaign `fidelity`."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Kills with a batch in flight. The long form, with the topic and more kills, is `make campaign-pipeline`."""
+"""Kills with a batch in flight. With the topic and more kills: the campaign `exactly-once`."""
 
 import datetime
 from pathlib import Path

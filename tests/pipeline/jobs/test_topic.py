@@ -1,4 +1,4 @@
-"""The usage topic of a real Kafka. Broker restarts and more kills: `make campaign-pipeline`."""
+"""The usage topic of a real Kafka. Broker restarts and more kills: `make campaigns ONLY=exactly-once`."""
 
 from pathlib import Path
 from typing import Final

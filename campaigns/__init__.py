@@ -1,0 +1,1 @@
+"""What needs minutes, real rates or many seeds: `make campaigns` runs all of it and keeps one page of results."""

@@ -1,0 +1,165 @@
+"""``python -m campaigns``: runs the campaigns one after the other and keeps one line of each.
+
+The page is benchmarks/results/campaigns.md. A campaign that fails is a line "finding": the others run all the same,
+and the exit code is 1 at the end. Some campaigns need root; `make campaigns` builds what the others need. The output
+of each campaign is in `.cache/campaigns/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from campaigns.listed import CAMPAIGNS, SEED, Campaign
+from pinned_jars import cache_dir
+
+ROOT: Final = Path(__file__).parents[1]
+RESULTS: Final = ROOT / "benchmarks" / "results"
+_LOGS: Final = cache_dir() / "campaigns"
+_HANGS_S: Final = 3 * 3_600.0
+_MOST_CHARS: Final = 160
+_TITLE: Final = """\
+# Campaigns
+
+The last run of each campaign. `make campaigns` runs all of them and `make campaigns ONLY="chaos order" SEED=7` some
+of them. "finding" means that the campaign failed. Campaigns without a seed do the same each time.
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The last run of a campaign, as the page shows it.
+
+    Attributes:
+        name: of the campaign.
+        date: when it began, in UTC.
+        commit: of the sources.
+        seed: what was drawn at random followed from it; None when nothing was.
+        figure: the line of its output that says how much was done.
+        passed: whether it ended with 0.
+    """
+
+    name: str
+    date: str
+    commit: str
+    seed: int | None
+    figure: str
+    passed: bool
+
+
+def run(campaign: Campaign, *, seed: int, commit: str, logs: Path = _LOGS) -> Line:
+    """One campaign, from its start to its end.
+
+    Args:
+        campaign: of which the program is run.
+        seed: stands in its command where it has one.
+        commit: of the sources.
+        logs: the folder that keeps what it prints.
+    """
+    date = datetime.now(UTC).isoformat(timespec="minutes")
+    logs.mkdir(parents=True, exist_ok=True)
+    log = logs / f"{campaign.name}.log"
+    command = [sys.executable, *(argument.replace(SEED, str(seed)) for argument in campaign.command)]
+    environment = os.environ | dict(campaign.environment)
+    with log.open("wb") as output:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=_HANGS_S,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            output.write(b"\nit did not end by itself\n")
+            done = -1
+    figure = figure_of(log.read_text(errors="replace"), campaign.figure)
+    return Line(campaign.name, date, commit, seed if campaign.seeded else None, figure, done == 0)
+
+
+def figure_of(output: str, pattern: str) -> str:
+    """The last line that matches the pattern, else the last line that is not empty; at most 160 characters."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    found = [line for line in lines if re.search(pattern, line)] or lines
+    return re.sub(r"\s+", " ", found[-1].strip("|* ="))[:_MOST_CHARS] if found else ""
+
+
+def page(lines: Iterable[Line]) -> str:
+    """The page with these lines, in the order of the list of campaigns."""
+    found = {line.name: line for line in lines}
+    table = [
+        "| Campaign | What it shows | Date | Commit | Seed | Figure | Result |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for campaign in CAMPAIGNS:
+        if (line := found.get(campaign.name)) is None:
+            table.append(f"| {campaign.name} | {campaign.shows} | not run yet | | | | |")
+            continue
+        cells = (
+            campaign.name,
+            campaign.shows,
+            line.date,
+            line.commit,
+            "" if line.seed is None else str(line.seed),
+            line.figure,
+            "passed" if line.passed else "**finding**",
+        )
+        table.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    return _TITLE + "\n".join(table) + "\n"
+
+
+def keep(line: Line, folder: Path) -> None:
+    """Replaces the campaign's line in both files, the page and its raw data."""
+    raw = folder / "campaigns.json"
+    kept = json.loads(raw.read_text()) if raw.exists() else []
+    lines = [*(Line(**each) for each in kept if each["name"] != line.name), line]
+    folder.mkdir(parents=True, exist_ok=True)
+    raw.write_text("[\n " + ",\n ".join(json.dumps(asdict(each)) for each in lines) + "\n]\n")
+    (folder / "campaigns.md").write_text(page(lines))
+
+
+def run_all(chosen: Sequence[Campaign], *, seed: int, commit: str, folder: Path, logs: Path = _LOGS) -> int:
+    """Run these and keep their lines; the number of those that failed."""
+    findings = 0
+    for campaign in chosen:
+        print(f"{campaign.name}: {campaign.shows}", flush=True)
+        line = run(campaign, seed=seed, commit=commit, logs=logs)
+        keep(line, folder)
+        print(f"  {'passed' if line.passed else 'FINDING'}: {line.figure}", flush=True)
+        findings += not line.passed
+    return findings
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m campaigns", description=__doc__)
+    names = [campaign.name for campaign in CAMPAIGNS]
+    parser.add_argument("only", nargs="*", metavar="NAME", help=f"these alone: {', '.join(names)}")
+    parser.add_argument("--seed", type=int, help="of what is drawn at random; a new one by default")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the page")
+    options = parser.parse_args()
+    if unknown := set(options.only) - set(names):
+        parser.error(f"no such campaign: {', '.join(sorted(unknown))}")
+    chosen = [campaign for campaign in CAMPAIGNS if not options.only or campaign.name in options.only]
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return int(run_all(chosen, seed=seed, commit=described.stdout.strip(), folder=options.output) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Every campaign, in the order in which `make campaigns` runs them: the short ones first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pinned_jars import cache_dir
+
+SEED: Final = "{seed}"
+"""Stands in a command for the seed of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A program that ends with 0 when what it shows held.
+
+    Attributes:
+        name: `make campaigns ONLY=name` runs it alone.
+        shows: what holds when it passes.
+        command: the arguments of Python.
+        figure: the last line of the output that matches this regular expression is the figure that is kept.
+        environment: names and values that its process gets beside those of the run.
+    """
+
+    name: str
+    shows: str
+    command: tuple[str, ...]
+    figure: str = r"\S"
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the seed changes what it does."""
+        return any(SEED in argument for argument in self.command)
+
+
+def _module(module: str, *arguments: str) -> tuple[str, ...]:
+    return ("-m", module, *arguments)
+
+
+_PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=0")
+_SEEDED: Final = f"--randomly-seed={SEED}"
+_PASSED: Final = r"\b\d+ (passed|failed|errors?)\b"
+_SUMMARY: Final = r"^\*\*.*\*\*"
+
+CAMPAIGNS: Final = (
+    Campaign("tests", "the tests that are marked `campaign`", (*_PYTEST, _SEEDED, "-m", "campaign"), _PASSED),
+    Campaign(
+        "properties",
+        "fuzz and property tests with 2,000 examples each",
+        (
+            *_PYTEST,
+            _SEEDED,
+            "-m",
+            "not integration and not spark",
+            "tests/fuzz",
+            "tests/reference",
+            "tests/quotas",
+        ),
+        _PASSED,
+    ),
+    Campaign(
+        "both-cores",
+        "the compiled core does what the sources do",
+        _module("tests.fuzz.both_cores", "--seconds", "300"),
+    ),
+    *(
+        Campaign(
+            f"fuzz-{target.replace('_', '-')}",
+            f"coverage-guided fuzzing of {target.replace('_', ' ')}",
+            _module("tests.fuzz.atheris_run", target, "--seconds", "300"),
+            r"number_of_executed_units",
+        )
+        for target in ("sasl", "proxy_protocol", "principals", "mapping_rules", "client_quotas")
+    ),
+    Campaign("simulated-hour", "an hour of whole gateways breaks no law", _module("simulation", "--hour")),
+    Campaign(
+        "simulation",
+        "10,000 seeds of whole gateways break no law",
+        _module("simulation", "--seeds", "0:10000", "--jobs", "2"),
+    ),
+    Campaign(
+        "order",
+        "two million small frames stay in order under every quota",
+        _module("benchmarks.order", "--seed", SEED),
+        _SUMMARY,
+    ),
+    Campaign(
+        "accuracy", "byte rates hold, by client family", _module("benchmarks.accuracy"), r"^\| librdkafka "
+    ),
+    Campaign(
+        "crash", "the quota store survives a kill at every system call", _module("benchmarks.crash"), _SUMMARY
+    ),
+    Campaign(
+        "connection-rates",
+        "connection rates hold, beside Kafka's",
+        _module("benchmarks.connections.accuracy"),
+        r"^\| Sluice \| address ",
+    ),
+    Campaign(
+        "slow-clients",
+        "slow clients go at their deadlines",
+        _module("benchmarks.connections.slowloris"),
+        r"^\| silent ",
+    ),
+    Campaign(
+        "churn",
+        "connections that come and go leave nothing behind",
+        _module("benchmarks.connections.churn"),
+        r"^\*\*[\d,]+ connections",
+    ),
+    Campaign("tls-storm", "a storm of handshakes", _module("benchmarks.tls.storm"), r"^\| Sluice \| storm "),
+    Campaign(
+        "limits",
+        "the largest bodies of every API hold the loop for at most 20 ms; writes docs/limits.md",
+        _module("benchmarks.limits", "--write", "docs/limits.md"),
+        r"^\d+ cases",
+    ),
+    Campaign("alerts", "every alert fires and stops", _module("benchmarks.alerts"), r"fired and stopped"),
+    Campaign(
+        "overload", "all attacks at once in 512 MiB", _module("benchmarks.adversary.overload"), _SUMMARY
+    ),
+    Campaign(
+        "announced",
+        "what is announced and not sent costs nobody else",
+        _module("benchmarks.adversary.announced"),
+    ),
+    Campaign(
+        "fleet-schedules",
+        "one quota over a fleet, in 1,000 random schedules",
+        _module("benchmarks.fleet", "--schedules", "1000"),
+    ),
+    Campaign("fleet-faults", "one quota over a fleet, under faults", _module("benchmarks.fleet", "--faults")),
+    Campaign(
+        "upgrade",
+        "no client notices 50 upgrades and 100 reloads",
+        _module("benchmarks.upgrade"),
+        r"^\| connects \|",
+    ),
+    Campaign(
+        "exactly-once",
+        "ingests that are killed lose no row and count none twice",
+        _module("benchmarks.pipeline_exactly_once", "--seed", SEED),
+        r"^\| files ",
+    ),
+    Campaign(
+        "fidelity",
+        "simulate says what a gateway did",
+        _module("benchmarks.fidelity_campaign", "--seed", SEED),
+        _SUMMARY,
+    ),
+    Campaign(
+        "backtest", "quotas of earlier days fit the next", _module("benchmarks.backtest"), r"^\| 1 day \|"
+    ),
+    Campaign(
+        "feedback",
+        "quotas recommended from throttled days recover",
+        _module("benchmarks.backtest_feedback"),
+        r"^\| observed \|",
+    ),
+    Campaign(
+        "mutation",
+        "unit tests find small faults",
+        _module("benchmarks.mutation"),
+        r"^\| all ",
+        (("PYTHONHASHSEED", "0"), ("PYTHONPATH", str(cache_dir() / "mutation"))),
+    ),
+    Campaign(
+        "adversary",
+        "10,000 random clients find no way around their quotas",
+        _module("benchmarks.adversary", "--seed", SEED),
+        r"^\*\*.*violations",
+    ),
+    Campaign(
+        "chaos",
+        "300 rounds of faults lose nothing that was acknowledged",
+        _module("benchmarks.chaos", "--seed", SEED),
+        r"^\d+ rounds",
+    ),
+)
