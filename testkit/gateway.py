@@ -34,7 +34,7 @@ LISTENER: Final = "tests"
 _PORTS: Final = range(20_000, 31_000)
 """Below those that outgoing connections take."""
 
-_START_S: Final = 20.0
+_START_S: Final = 60.0
 
 
 def free_ports(count: int, besides: Iterable[int | str] = ()) -> int:

@@ -16,7 +16,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "hazards.md"
 
-_TEST: Final = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
+_TEST: Final = re.compile(r"^((?:@[^\n]+\n(?:[ )\]][^\n]*\n|\n)*)*)(?:async )?def (test_\w+)", re.MULTILINE)
+_CAMPAIGN: Final = re.compile(r"^(?:@|pytestmark = .*)pytest\.mark\.campaign", re.MULTILINE)
 _NUMBER: Final = re.compile(r"(?<=_)([a-m]\d\d)(?=_)")
 _CITED: Final = re.compile(r"\bhazards? ([A-M]\d\d(?:(?:, | and )[A-M]\d\d)*)")
 _SOURCES: Final = (
@@ -26,6 +27,7 @@ _SOURCES: Final = (
     "quotas",
     "pipeline",
     "embedded_kafka",
+    "campaigns",
     "testkit",
     "tests",
 )
@@ -38,10 +40,22 @@ def shown() -> dict[str, list[tuple[str, str]]]:
     """Hazard number -> (test file, test name), both sorted."""
     found = defaultdict(set)
     for path in (ROOT / "tests").rglob("test_*.py"):
-        for test in _TEST.findall(path.read_text()):
+        for _, test in _TEST.findall(path.read_text()):
             for number in _NUMBER.findall(test):
                 found[number.upper()].add((str(path.relative_to(ROOT / "tests")), test))
     return {number: sorted(tests) for number, tests in sorted(found.items())}
+
+
+def shown_by_campaigns_alone() -> set[str]:
+    """The numbers of hazards that no test of `make test` shows."""
+    quick, slow = set(), set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        text = path.read_text()
+        for decorators, test in _TEST.findall(text):
+            numbers = {number.upper() for number in _NUMBER.findall(test)}
+            whole_file = _CAMPAIGN.search(text.partition("\ndef ")[0].partition("\n@")[0]) is not None
+            (slow if whole_file or _CAMPAIGN.search(decorators) else quick).update(numbers)
+    return slow - quick
 
 
 def cited() -> set[str]:

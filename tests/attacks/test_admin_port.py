@@ -159,6 +159,7 @@ async def test_k21_one_import_at_a_time() -> None:
             assert third.status == 200
 
 
+@pytest.mark.slow
 async def test_l04_importing_and_telling_50_000_quotas_holds_nobody_up() -> None:
     body = b"".join(quota(at) for at in range(50_000))
     async with running_gateway(9) as running, loop_time() as loop, aiohttp.ClientSession() as session:

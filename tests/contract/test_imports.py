@@ -105,6 +105,7 @@ def distributions_of(top: str) -> set[str]:
     return {named(each) for each in DISTRIBUTIONS.get(top, ())}
 
 
+@pytest.mark.slow
 def test_m06_every_module_imports_what_its_installation_has() -> None:
     found = {module: faults_of(module, path.read_text()) for module, path in MODULES.items()}
     assert len(found) > 250

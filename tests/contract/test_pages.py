@@ -10,6 +10,7 @@ from testkit import hazards, sasl_matrix
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "benchmarks",
+    "campaigns",
     "config",
     "docs",
     "embedded_kafka",
@@ -66,6 +67,10 @@ def test_every_name_in_the_glossary_is_defined_somewhere() -> None:
 
 def test_the_page_of_hazards_lists_every_test_that_carries_a_number() -> None:
     assert hazards.PAGE.read_text() == hazards.page(), "run: python -m testkit.hazards"
+
+
+def test_every_hazard_has_a_test_that_is_no_campaign() -> None:
+    assert hazards.shown_by_campaigns_alone() == set()
 
 
 def test_every_hazard_that_a_comment_cites_is_on_the_page() -> None:

@@ -1,4 +1,4 @@
-"""Fuzz one target with coverage guidance: `python -m tests.fuzz.atheris_run TARGET --seconds N`.
+"""Fuzz one target with coverage guidance: `python -m tests.fuzz.atheris_run TARGET --seconds N [--runs N]`.
 
 A process of its own, since the modules under test are instrumented as they are imported. It ends with 0 when nothing
 was found; otherwise the traceback and the bytes are printed, and the bytes kept in the corpus folder as ``crash-*``.
@@ -25,7 +25,8 @@ def main() -> None:
     targets = TARGETS | PLANTED
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.atheris_run")
     parser.add_argument("target", choices=sorted(targets))
-    parser.add_argument("--seconds", type=int, default=30, help="how long (30)")
+    parser.add_argument("--seconds", type=int, default=30, help="how long at most (30)")
+    parser.add_argument("--runs", type=int, default=-1, help="how many at most")
     parser.add_argument("--corpus", type=Path, help="folder that keeps what was learnt (.cache/fuzz/TARGET)")
     arguments = parser.parse_args()
     corpus = arguments.corpus or Path(".cache", "fuzz", arguments.target)
@@ -34,6 +35,7 @@ def main() -> None:
         (corpus / f"seed-{number}").write_bytes(seed)
     options = [
         f"-max_total_time={arguments.seconds}",
+        f"-runs={arguments.runs}",
         f"-max_len={_MAX_BYTES}",
         f"-timeout={_SLOW_S}",
         f"-rss_limit_mb={_MAX_RSS_MB}",

@@ -9,20 +9,20 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
-SECONDS: Final = 10
-START_S: Final = 60
-"""For imports with instrumentation, on a machine that has something else to do."""
+RUNS: Final = 20_000
+"""A few seconds of each target."""
+HANGS_S: Final = 300
 
 
-def start(target: str, seconds: int, corpus: Path) -> subprocess.Popen[str]:
+def start(target: str, corpus: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.fuzz.atheris_run", target]
-    arguments = ["--seconds", str(seconds), "--corpus", str(corpus)]
+    arguments = ["--seconds", str(HANGS_S), "--runs", str(RUNS), "--corpus", str(corpus)]
     return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def finish(process: subprocess.Popen[str], seconds: int) -> str:
+def finish(process: subprocess.Popen[str]) -> str:
     try:
-        output, _ = process.communicate(timeout=seconds + START_S)
+        output, _ = process.communicate(timeout=HANGS_S)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
@@ -31,18 +31,18 @@ def finish(process: subprocess.Popen[str], seconds: int) -> str:
 
 
 def test_harness_finds_a_planted_bug(tmp_path: Path) -> None:
-    process = start("planted", SECONDS, tmp_path)
-    output = finish(process, SECONDS)
+    process = start("planted", tmp_path)
+    output = finish(process)
     assert process.returncode != 0
     assert "RuntimeError: the planted bug" in output
     (crash,) = tmp_path.glob("crash-*")
     assert crash.read_bytes().startswith(b"sluice")
 
 
-def test_h04_sasl_and_h25_proxy_headers_are_fuzzed_for_ten_seconds(tmp_path: Path) -> None:
-    running = {name: start(name, SECONDS, tmp_path / name) for name in ("sasl", "proxy_protocol")}
+def test_h04_sasl_and_h25_proxy_headers_are_fuzzed(tmp_path: Path) -> None:
+    running = {name: start(name, tmp_path / name) for name in ("sasl", "proxy_protocol")}
     for name, process in running.items():
-        output = finish(process, SECONDS)
+        output = finish(process)
         assert process.returncode == 0, f"{name}:\n{output[-4000:]}"
         (runs,) = (line for line in output.splitlines() if "number_of_executed_units" in line)
-        assert int(runs.rpartition(":")[2]) > 1_000, output[-1000:]
+        assert int(runs.rpartition(":")[2]) >= RUNS, output[-1000:]

@@ -72,6 +72,10 @@ FAULTS: Final = {
 }
 
 
+QUICK_FAULT: Final = "a whole number that becomes a float"
+"""Found within the first few seeds; the others take up to 20 s each."""
+
+
 @pytest.mark.skipif(core_name() != "compiled core", reason="make test-compiled")
 def test_m04_both_cores_do_the_same_with_whatever_peers_send() -> None:
     with Core(ROOT) as sources, Core(COMPILED) as compiled:
@@ -80,8 +84,10 @@ def test_m04_both_cores_do_the_same_with_whatever_peers_send() -> None:
     assert found is None, found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == QUICK_FAULT else pytest.mark.campaign) for name in FAULTS],
+)
 def test_fault_of_one_core_is_found(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
     for package in ("config", "gateway", "protocol", "quotas"):

@@ -142,7 +142,7 @@ async def test_a04_thousand_announced_frames_of_100_mb_cost_what_was_received(tm
         grown = process.rss_bytes() - before
         assert grown / len(clients) < 4096, f"{grown / len(clients):.0f} bytes for each"
         # Nobody sends the rest: the deadline of the collected ones closes them, the others have theirs from accept.
-        await until(lambda: process.open_files() < 700, seconds=10)
+        await until(lambda: process.open_files() < 700)
         for client in clients[::2]:
             assert await client.receive_rest() == b""
         for client in clients:

@@ -88,7 +88,7 @@ async def test_h25_header_comes_before_tls(first: bytes, tmp_path: Path) -> None
             lambda: asyncio.StreamReaderProtocol(reader), sock=plain.sock, ssl=trusting, server_hostname="localhost"
         )
         transport.write(fetch(7))
-        reply = await asyncio.wait_for(reader.readexactly(8), 5)
+        reply = await asyncio.wait_for(reader.readexactly(8), 60)
         assert reply[4:] == b"\x00\x00\x00\x07"
         assert running.channels[0].session.peer == "192.0.2.7:40000"
         transport.abort()

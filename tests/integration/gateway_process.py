@@ -34,7 +34,7 @@ BROKER_PORTS: Final = 4
 # Below the ports that the kernel gives to outgoing connections.
 _PORTS: Final = range(12_000, 19_000)
 _GIVEN: Final[set[int]] = set()
-_START_TIMEOUT_S: Final = 20.0
+_START_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.02
 
 

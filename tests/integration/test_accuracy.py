@@ -13,6 +13,7 @@ pytestmark = pytest.mark.integration
 SAMPLE_S = 1
 
 
+@pytest.mark.campaign
 def test_producers_of_one_topic_share_its_quota_and_consumers_have_one_each(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -34,6 +35,7 @@ def test_producers_of_one_topic_share_its_quota_and_consumers_have_one_each(
     assert min(results["together", "produce"], results["librdkafka", "fetch"]) >= 0.8
 
 
+@pytest.mark.campaign
 def test_c02_real_clients_and_a_cheater_get_their_quota_and_no_more(kafka3: KafkaCluster, tmp_path: Path) -> None:
     """Windows of three samples: short bursts. Rates that clients in pure Python reach on a busy machine."""
     plan = Plan(

@@ -84,6 +84,7 @@ class Race:
 
 
 # Each step has a connection of its own, which the least loaded worker gets.
+@pytest.mark.campaign
 @pytest.mark.parametrize("workers", WORKERS)
 def test_random_mutations_get_the_same_codes_and_throttle_times_from_kafka_and_from_the_gateway(
     workers: int, kafka: KafkaCluster, start_gateway: StartGateway

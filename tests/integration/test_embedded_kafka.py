@@ -147,7 +147,7 @@ def listening(address: Address) -> bool:
     return True
 
 
-def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"

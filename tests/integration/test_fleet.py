@@ -129,6 +129,7 @@ def assert_one_quota_passes(load: list[GreedyProducer], *, at_most: int = 8) -> 
     assert 3.3 * QUOTA < passed < at_most * QUOTA
 
 
+@pytest.mark.campaign
 def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_an_upgrade_and_a_death(
     kafka: KafkaCluster, fleet: tuple[GatewayProcess, GatewayProcess, str]
 ) -> None:
@@ -236,6 +237,7 @@ def test_two_gateways_of_two_workers_share_quotas_of_a_client_and_a_topic_and_on
         assert create(b, f"{name}-b") == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
+@pytest.mark.campaign
 def test_an_upgrade_of_one_of_two_gateways_of_two_workers_grants_no_second_quota(
     kafka: KafkaCluster, tap: Tap, tmp_path: Path
 ) -> None:
@@ -256,6 +258,7 @@ def test_an_upgrade_of_one_of_two_gateways_of_two_workers_grants_no_second_quota
         a.eventually(lambda: members(a) == members(b) == 6, WITHIN_S)
 
 
+@pytest.mark.campaign
 def test_thousands_of_names_that_are_news_at_each_request_make_few_messages_and_no_room_for_others(
     kafka: KafkaCluster, tap: Tap, tmp_path: Path
 ) -> None:

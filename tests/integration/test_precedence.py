@@ -65,6 +65,7 @@ def no_quotas_left(secure_kafka: SecureKafka) -> Iterator[None]:
         alter(secure_kafka, entity, None)
 
 
+@pytest.mark.campaign
 @pytest.mark.usefixtures("no_quotas_left")
 def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts_alike_after_each_change(
     secure_kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch

@@ -40,15 +40,13 @@ broker_ports = 4
         client.ask("DeleteTopics", 6, topics=[{"name": name} for name in TOPICS], timeout_ms=30_000)
 
 
-def test_g07_a_change_is_visible_through_every_listener_within_a_second(listeners: list[Address]) -> None:
+def test_g07_a_change_is_visible_through_every_listener_at_once(listeners: list[Address]) -> None:
     with WireClient(listeners[0]) as one, WireClient(listeners[1]) as other:
         setting, looking = QuotaSide(one, "one"), QuotaSide(other, "other")
         for value in (5.0, 6.0, None):
             assert setting.alter((ANONYMOUS, {"request_percentage": value}))[0][0] == 0
-            answered = time.monotonic()
             expected = {} if value is None else {(("user", "ANONYMOUS"),): {"request_percentage": value}}
             assert looking.everything() == expected, "at once: no need to ask twice"
-            assert time.monotonic() - answered < 1
 
 
 def test_c23_connections_listeners_and_client_ids_of_one_user_share_one_bucket(listeners: list[Address]) -> None:
@@ -66,11 +64,10 @@ def test_c23_connections_listeners_and_client_ids_of_one_user_share_one_bucket(l
             began = time.monotonic()
             # Eleven tokens: six and five take them all; one more makes the debt that stops everybody.
             assert [create(at, partitions)[0] for at, partitions in enumerate((6, 5))] == [0, 0]
-            codes = [create(2, 10)[0], create(3, 1)[0], create(4, 1)[0]]
-            elapsed_s = time.monotonic() - began
+            codes = [create(2, 50)[0], create(3, 1)[0], create(4, 1)[0]]
             assert codes == [0, 89, 89]
             _, throttle_ms = create(5, 1)
-            expected_s = 6 + 5 + 10 - 11 - (time.monotonic() - began)
-            assert throttle_ms / 1000 == pytest.approx(expected_s, abs=max(0.5, elapsed_s * 0.2))
+            # All of it but the eleven tokens, at one a second, less the time that has passed.
+            assert 50 - (time.monotonic() - began) - 0.1 <= throttle_ms / 1000 <= 50
         finally:
             admin.clear()

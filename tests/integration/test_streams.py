@@ -34,6 +34,7 @@ NEWEST: Final = {
 }
 
 
+@pytest.mark.campaign
 def test_e02_streams_of_both_protocols_count_as_directly_while_leaders_move_and_a_broker_restarts(
     gateway3: GatewayProcess, kafka3: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def leads(client: WireClient) -> bool:
     return {(each.error_code, len(each.partitions)) for each in topics} == {(ErrorCode.NONE, 1)}
 
 
+@pytest.mark.campaign
 def test_topics_of_two_workers_add_up_to_their_clients_and_have_one_quota(
     tap: Tap, kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

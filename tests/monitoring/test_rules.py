@@ -107,6 +107,7 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_each_alert_fires_alone_on_its_fault_and_stops_after_it(tmp_path: Path) -> None:
     assert FAULTS.keys() == ALERTS.keys()
     file = tmp_path / "test.json"

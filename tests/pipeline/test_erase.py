@@ -148,8 +148,9 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "name", "names"), NAMES)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.campaign)])
 def test_all_is_as_if_the_client_had_never_been_there(
     tmp_path: Path, option: str, name: str, names: dict[str, str], seed: int
 ) -> None:
@@ -200,6 +201,7 @@ def test_user_and_client_id_together_mean_rows_with_both(tmp_path: Path) -> None
     assert contents(out)["clients"] == contents(never)["clients"]
 
 
+@pytest.mark.slow
 def test_a_client_id_that_looks_like_an_address_is_not_the_address(tmp_path: Path) -> None:
     out = History(3, ip="10.0.0.70").make(tmp_path)
     assert erase(tmp_path, "--ip", "::ffff:10.0.0.70", "--yes") == 0
@@ -353,6 +355,7 @@ def test_results_lose_the_client_and_keep_all_others(root: Path, capsys: pytest.
     assert not list((root / "elsewhere/report").iterdir())
 
 
+@pytest.mark.slow
 def test_results_without_the_client_keep_their_bytes_and_what_cannot_be_read_is_said(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -369,6 +372,7 @@ def test_results_without_the_client_keep_their_bytes_and_what_cannot_be_read_is_
 
 
 # -- usage files -----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_file_that_a_gateway_writes_is_left_and_said_and_one_that_it_left_is_erased(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -393,6 +397,7 @@ def test_a_file_that_a_gateway_writes_is_left_and_said_and_one_that_it_left_is_e
     assert b"mallory" not in gzip.decompress(parts[0].read_bytes())
 
 
+@pytest.mark.slow
 def test_usage_files_keep_owner_rights_and_time_and_lines_of_others_their_bytes(root: Path) -> None:
     plain = root / "in" / "older.jsonl"
     spaced = json.dumps(json.loads(line(7, row("app")))).encode()
@@ -416,6 +421,7 @@ def test_usage_files_keep_owner_rights_and_time_and_lines_of_others_their_bytes(
     assert not list((root / "in").glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_file_that_is_completed_meanwhile_is_found_under_its_name(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +442,7 @@ def test_a_file_that_is_completed_meanwhile_is_found_under_its_name(
 
 
 # -- other writers and other jobs ------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_what_other_writers_have_left_of_the_client_goes_too(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(root / "out")
     wanted = root / "wanted"
@@ -469,6 +476,7 @@ def test_what_other_writers_have_left_of_the_client_goes_too(root: Path, capsys:
     assert results_of(out) == results_of(str(wanted / "out"))
 
 
+@pytest.mark.slow
 def test_a_file_below_a_table_that_cannot_be_read_is_said(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torn = root / "out/raw/date=none/torn.parquet"
     torn.write_bytes(b"PAR1 mallory")
@@ -499,6 +507,7 @@ def erase_within(
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client_id", ["mallory", "trudy"])
 def test_an_ingest_that_has_read_the_client_before_does_not_bring_it_back(
     root: Path, monkeypatch: pytest.MonkeyPatch, client_id: str
@@ -516,6 +525,7 @@ def test_an_ingest_that_has_read_the_client_before_does_not_bring_it_back(
     assert sum("'gw': 'c'" in each and "'kind': 'rows'" in each for each in contents(out)["raw"]) == 1
 
 
+@pytest.mark.slow
 def test_a_compaction_that_has_read_the_client_before_does_not_bring_it_back(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -572,6 +582,7 @@ def test_large_tables_are_erased_in_several_commits_and_what_comes_meanwhile_too
     assert sum("'gw': 'l'" in each for each in contents(out)["raw"]) == 2
 
 
+@pytest.mark.slow
 def test_a_client_that_was_alone_on_its_days_leaves_days_without_rows(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     lines = line(0, row("mallory"), events=(event("mallory"),)), line(1)
@@ -680,27 +691,41 @@ def steps(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[lis
     return taken, all_of(root)
 
 
+def killed_before(
+    at: int, prepared: Path, steps: tuple[list[str], Any], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Erases with a kill before this step, and once more: others lose nothing, and nothing of the client is left."""
+    taken, wanted = steps
+    before = contents(str(prepared / "out"))
+    shutil.copytree(prepared, root)
+    with monkeypatch.context() as patched:
+        dying(patched, at)
+        with pytest.raises(Killed):
+            erase_all(root)
+    after = contents(str(root / "out"))
+    for name in ("raw", "compacted"):
+        others = {each for each in before[name] if "mallory" not in each}
+        assert others - heads(before[name]) <= set(after[name])
+        assert len(heads(before[name])) == len(heads(after[name]))
+    assert not any(day["late"] for day in status(str(root / "out"), LONG_AFTER)["days"])
+    assert erase_all(root) in (Exit.DONE, Exit.NOTHING_TO_DO)
+    assert files_with(root, "mallory") == []
+    assert all_of(root) == wanted, f"killed before step {at}: {taken[at]}"
+    shutil.rmtree(root)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({name for _, name in STEPS}))
+def test_killed_before_a_step_of_each_kind_nothing_of_others_is_lost_and_the_next_run_does_the_rest(
+    prepared: Path, steps: tuple[list[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    killed_before(steps[0].index(name), prepared, steps, tmp_path / "root", monkeypatch)
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_killed_before_any_step_nothing_of_others_is_lost_and_the_next_run_does_the_rest(
     prepared: Path, steps: tuple[list[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    taken, wanted = steps
-    before = contents(str(prepared / "out"))
-    for at in range(part, len(taken), _PARTS):
-        root = tmp_path / f"at-{at}"
-        shutil.copytree(prepared, root)
-        with monkeypatch.context() as patched:
-            dying(patched, at)
-            with pytest.raises(Killed):
-                erase_all(root)
-        after = contents(str(root / "out"))
-        for name in ("raw", "compacted"):
-            others = {each for each in before[name] if "mallory" not in each}
-            assert others - heads(before[name]) <= set(after[name])
-            assert len(heads(before[name])) == len(heads(after[name]))
-        assert not any(day["late"] for day in status(str(root / "out"), LONG_AFTER)["days"])
-        assert erase_all(root) in (Exit.DONE, Exit.NOTHING_TO_DO)
-        assert files_with(root, "mallory") == []
-        assert all_of(root) == wanted, f"killed before step {at}: {taken[at]}"
-        shutil.rmtree(root)
+    for at in range(part, len(steps[0]), _PARTS):
+        killed_before(at, prepared, steps, tmp_path / "root", monkeypatch)

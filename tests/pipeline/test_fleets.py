@@ -87,6 +87,7 @@ def written(out: Path, rows: Rows, scopes: Mapping[str, str]) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_m07_a_fleet_gets_the_quota_of_one_gateway_that_saw_everything(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     rows: Rows = []

@@ -139,6 +139,7 @@ def entities_of(out: str) -> list[str]:
     return sorted(days.map_entities(work, "text string", arrays=ARRAYS).toArrow().column("text").to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", KEEPING)
 def test_what_keeps_the_rows_is_accepted_by_every_job(
     out: str, operation: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
@@ -158,6 +159,7 @@ def test_what_keeps_the_rows_is_accepted_by_every_job(
     assert [day.erased for day in published_days(out)] == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", KEEPING)
 def test_days_are_compacted_from_rows_that_were_moved_as_from_others(
     out: str, operation: Callable[[str, str], None]
@@ -192,6 +194,7 @@ def delete_moved_and_vacuum(out: str, table: str) -> None:
 DELETING = [delete_one, merge_away, delete_moved_and_vacuum]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", DELETING)
 def test_a_client_that_another_writer_has_deleted_counts_as_erased(
     out: str, operation: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
@@ -348,6 +351,7 @@ def test_two_that_write_moved_rows_anew_at_once_do_it_once(out: str, monkeypatch
         raw_table(out).in_order()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["_write_state", "commit", "rows_of"])
 @pytest.mark.parametrize("after", range(3))
 def test_killed_while_it_writes_moved_rows_anew_the_next_job_does_it(

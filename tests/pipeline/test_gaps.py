@@ -121,6 +121,7 @@ def quotas_of(plan: Plan) -> dict[str, float]:
     return {str(entry.entity.client_id): entry.value for entry in plan.entries}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["gateway", "fleet:cluster/shares"])
 def test_m08_one_silent_gateway_and_one_clock_set_back_cost_each_client_two_days(
     scope: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -164,6 +165,7 @@ def test_m08_one_silent_gateway_and_one_clock_set_back_cost_each_client_two_days
     assert (code, len(plan.entries), plan.left_out, plan.too_little) == (Exit.DONE, 42, (), ())
 
 
+@pytest.mark.slow
 def test_clients_of_other_gateways_keep_all_their_days(tmp_path: Path) -> None:
     history = History()
     history.clients = {gw: ((gw,), range(DAYS)) for gw in GATEWAYS}
@@ -173,6 +175,7 @@ def test_clients_of_other_gateways_keep_all_their_days(tmp_path: Path) -> None:
     assert {str(entry.entity.client_id): entry.days for entry in plan.entries} == {"g1": 10, "g2": 9, "g3": 9}
 
 
+@pytest.mark.slow
 def test_a_default_covers_who_is_not_known_and_the_backtest_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +195,7 @@ def test_a_default_covers_who_is_not_known_and_the_backtest_goes_on(
     assert "no client has a day that is not left out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_day_on_which_no_gateway_wrote_is_left_out_too(tmp_path: Path) -> None:
     history = everywhere(3)
     history.lines = {gw: [(0, 3 * DAY_S), (4 * DAY_S, DAYS * DAY_S)] for gw in GATEWAYS}
@@ -201,6 +205,7 @@ def test_a_day_on_which_no_gateway_wrote_is_left_out_too(tmp_path: Path) -> None
     assert plan.left_out == (LeftOut("", date(3).isoformat(), "has written nothing", 3),)
 
 
+@pytest.mark.slow
 def test_a_plan_without_any_quota_does_not_end_as_one_with_quotas(tmp_path: Path) -> None:
     history = everywhere(2)
     history.silent("g3", SILENT)

@@ -110,7 +110,7 @@ def _files(table: Table, before: Snapshot, schema: pa.Schema, days: list[str | N
     return parts.end()
 
 
-@pytest.fixture(params=["here", "s3"])
+@pytest.fixture(params=["here", pytest.param("s3", marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     root = str(tmp_path / "out") if request.param == "here" else request.getfixturevalue("bucket")
     return Folder(root, monkeypatch)

@@ -105,6 +105,7 @@ def test_a_wrong_value_in_an_event_costs_its_line(bad: list[Any]) -> None:
     assert [each["seq"] for each in found["rows"]] == [[1]]
 
 
+@pytest.mark.slow
 def test_a_file_of_many_lines_is_gathered_in_pieces_without_losing_any() -> None:
     lines = [line(seq, *(row(f"c{number}") for number in range(50))) for seq in range(3_000)]
     found = collected(*lines)
@@ -148,6 +149,7 @@ def joined(table: pa.Table, at_once: int = 1_000) -> list[dict[str, Any]]:
     return [each for batch in join_chunks(table.to_batches(at_once)) for each in batch.to_pylist()]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.sampled_from("abcd"), unique=True), min_size=1, max_size=40),
     st.integers(1, 9),
@@ -220,6 +222,7 @@ def test_the_driver_gets_lines_tears_and_files_and_no_rows(tmp_path: Path) -> No
     assert not (tmp_path / "nothing").exists()
 
 
+@pytest.mark.slow
 def test_a_task_has_few_files_open_however_many_days_its_lines_have(tmp_path: Path) -> None:
     lines = [line(seq, row(), ts=DAY + 86_400 * (seq % 1_500)) for seq in range(3_000)]
     descriptors = []
@@ -236,6 +239,7 @@ def test_a_task_has_few_files_open_however_many_days_its_lines_have(tmp_path: Pa
     assert max(descriptors) <= before + 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parts", "buckets"), [(1, 32), (3, 32), (32, 32), (5, 256), (7, FINE_BUCKETS)])
 def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts: int, buckets: int) -> None:
     clients = [f"c{number}" for number in range(200)]

@@ -26,7 +26,7 @@ COLUMNS = pa.schema([("date", pa.date32()), ("x", pa.int64())])
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
-@pytest.fixture(params=["here", "s3"])
+@pytest.fixture(params=["here", pytest.param("s3", marks=pytest.mark.slow)])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     root = str(tmp_path / "a b?") if request.param == "here" else request.getfixturevalue("bucket")
     return Table(f"{root}/table", COLUMNS, ["date"], take_over_rows)

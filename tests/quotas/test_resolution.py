@@ -51,7 +51,7 @@ EIGHT: list[tuple[str | None, str | None]] = [
 
 
 @given(st.sets(st.integers(0, 7), min_size=1))
-def test_first_configured_of_the_eight_levels_wins_and_shapes_the_counter(levels: set[int]) -> None:
+def test_c25_first_configured_of_the_eight_levels_wins_and_shapes_the_counter(levels: set[int]) -> None:
     limits = _limits([(*EIGHT[level], level + 1) for level in levels])
     match = resolve(limits, KEY, "u", "c")
     user, client_id = EIGHT[min(levels)]

@@ -71,6 +71,7 @@ def test_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> 
     assert main(["check-config", "x"]) == 130
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", ["listener", "admin"])
 def test_f17_busy_port_is_one_line_and_code_2(busy: str, file: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

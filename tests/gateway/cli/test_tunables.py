@@ -32,6 +32,7 @@ def test_others_go_on_as_they_are(environment: dict[str, str], library: str, pro
     assert tunables_wanted(environment, library, processors) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("privileged", [False, True])
 @pytest.mark.parametrize("command", ["serve", "quotas"])
 def test_serve_starts_again_once_in_place(command: str, privileged: bool) -> None:

@@ -33,7 +33,7 @@ def produce(correlation_id: int = 1, *, size: int = 0, acks: int = 1) -> bytes:
 async def only_upstream(connections: list[BrokerConnection]) -> BrokerConnection:
     """The one connection that was made for the one client."""
     (connection,) = connections
-    await asyncio.wait_for(connection.ended.wait(), 5)
+    await asyncio.wait_for(connection.ended.wait(), 60)
     return connection
 
 

@@ -72,7 +72,7 @@ async def test_peer_that_takes_nothing_is_given_up_after_a_while(
             lingering.close(connection.transport)
             await asyncio.sleep(0.1)
             assert lingering.unsent
-            await until(lambda: not lingering.unsent, seconds=2)
+            await until(lambda: not lingering.unsent)
             assert connection.transport.is_closing()
 
 

@@ -15,7 +15,7 @@ from testkit.raw_client import HOST, RawClient, refused, until
 
 def connect_now(port: int) -> socket.socket:
     """A connection that the kernel has accepted and the gateway has not seen."""
-    return socket.create_connection((HOST, port), timeout=5)
+    return socket.create_connection((HOST, port), timeout=60)
 
 
 def accept(running: RunningGateway, listening: object) -> None:

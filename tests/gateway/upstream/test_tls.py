@@ -170,7 +170,7 @@ async def test_d19_a_client_that_leaves_during_the_handshake_with_the_broker_tak
         await until(lambda: len(broker.connections) == 2 and broker.connections[1].received_bytes > 0)
         client.reset()
         await running.ended_by(CloseCause.CLIENT_CLOSED)
-        await asyncio.wait_for(broker.connections[1].ended.wait(), 3)
+        await asyncio.wait_for(broker.connections[1].ended.wait(), 60)
 
 
 async def test_d17_verification_and_the_name_of_brokers_are_as_configured(pki: Pki, tmp_path: Path) -> None:

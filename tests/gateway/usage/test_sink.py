@@ -11,7 +11,7 @@ from gateway.usage.line import Line, Tally
 from gateway.usage.sink import ThreadedSink
 from tests.gateway.usage.files import line
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class FaultyWriter:

@@ -238,6 +238,7 @@ def test_names_that_nothing_follows_or_that_were_removed_do_not_pile_up() -> Non
     assert len(mine.log.history(100)) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_l04_an_alteration_of_50_000_changes_ends_in_slices_with_the_same_outcome() -> None:
     values = [(QuotaEntity(user=f"user-{at}"), PRODUCE, 1.0) for at in range(50_000)]
