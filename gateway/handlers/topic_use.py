@@ -256,12 +256,12 @@ class _Count:
         else:
             self._now_ms = now_ms
             walk.take(data, at, end)
-            if self._on_end is not None and self._api.key is ApiKey.PRODUCE:
-                # What can not be counted does not go on: records behind it would pass by the quota.
-                if walk.fault is not None:
-                    raise walk.fault
-                if self._topics > _MOST_TOPICS:
-                    raise TooManyElements
+            if self._on_end is None or self._api.key is not ApiKey.PRODUCE:
+                return
+            # What can not be counted does not go on: records behind it would pass by the quota.
+            if walk.fault is not None or self._topics > _MOST_TOPICS:
+                self._left_bytes = max(0, self._left_bytes - (end - at))
+                raise walk.fault or TooManyElements
 
     def end(self, *, now_ms: int) -> None:
         """See `Watch`."""

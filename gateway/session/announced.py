@@ -3,6 +3,7 @@
 A broker makes room for a whole request as soon as it has read its size. Some hundred heads of a few bytes, each of
 which announces 100 MB, thus take all of its memory (hazard M02). So a request that has not come whole is passed on
 only while the rest of it fits here; otherwise the gateway collects it first, as far as its memory budget allows.
+Where one does not fit, those that have announced and send nothing have to end.
 
 The bound of one kind of clients is what the others have left free, so that half is the most that one of them takes
 alone (dynamic thresholds with alpha = 1; Choudhury and Hahne, 1998).
@@ -10,12 +11,23 @@ alone (dynamic thresholds with alpha = 1; Choudhury and Hahne, 1998).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from quotas.trackers import Kind
 
 PASS_ON_BYTES: Final = 64 * 1024
 """A request is passed on when so much of it is here, or all of it."""
+
+
+LOOK_MS: Final = 1_000
+"""Announcing connections are not looked at more often."""
+
+
+class Announcer(Protocol):
+    """A session, as far as it announces."""
+
+    def stop_announcing(self, *, now_ms: int) -> None:
+        """Another one's request does not fit: end, if the client sends nothing, or too slowly."""
 
 
 class AnnouncedBytes:
@@ -26,12 +38,14 @@ class AnnouncedBytes:
         used_bytes: what is announced now.
     """
 
-    __slots__ = ("_of_kinds", "limits", "used_bytes")
+    __slots__ = ("_announcers", "_looked_at_ms", "_of_kinds", "limits", "used_bytes")
 
     def __init__(self, limits: AnnouncedLimits) -> None:
         self.limits = limits
         self.used_bytes = 0
         self._of_kinds: dict[Kind, int] = {}
+        self._announcers: dict[Announcer, None] = {}
+        self._looked_at_ms = 0
 
     def fits(self, kind: Kind, rest_bytes: int) -> bool:
         """Whether a request of such a client may announce so much more than has come of it.
@@ -41,13 +55,22 @@ class AnnouncedBytes:
         used = self.used_bytes
         return not used or self._of_kinds.get(kind, 0) + rest_bytes <= self.limits.limit_bytes - used
 
-    def begin(self, kind: Kind, rest_bytes: int) -> None:
+    def press(self, *, now_ms: int) -> None:
+        """A request does not fit: those that have announced and do not send end."""
+        if now_ms >= self._looked_at_ms + LOOK_MS:
+            self._looked_at_ms = now_ms
+            for each in list(self._announcers):
+                each.stop_announcing(now_ms=now_ms)
+
+    def begin(self, announcer: Announcer, kind: Kind, rest_bytes: int) -> None:
         """A request is passed on of which so much is missing."""
+        self._announcers[announcer] = None
         self.used_bytes += rest_bytes
         self._of_kinds[kind] = self._of_kinds.get(kind, 0) + rest_bytes
 
-    def end(self, kind: Kind, rest_bytes: int) -> None:
+    def end(self, announcer: Announcer, kind: Kind, rest_bytes: int) -> None:
         """It has come whole, or its connection has ended."""
+        del self._announcers[announcer]
         self.used_bytes -= rest_bytes
         left = self._of_kinds[kind] - rest_bytes
         if left:

@@ -8,7 +8,7 @@ not read on. One at a time may go on all the same, the one that misses the least
 beginnings that never end, and a short request does not wait for a long one. At most the budget is held, one whole
 frame above it, and `SMALL_BYTES` and what was just received for each connection.
 
-While some wait, a connection that could send and hardly does has to end: see `press`.
+While some wait, a connection whose client could send or take bytes and hardly does has to end: see `press`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ class Holder(Protocol):
     """A session, as far as its bytes are concerned."""
 
     accounted_bytes: int
-    bytes_from_client: int
 
     @property
     def missing_bytes(self) -> int:
         """How much of what it collects has not come."""
 
-    def give_way(self, received_bytes: int, elapsed_ms: int) -> None:
-        """Others wait: end, unless so much in so much time is enough."""
+    @property
+    def moved_bytes(self) -> int:
+        """What its client has sent, and taken, until now."""
+
+    def give_way(self, moved_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
+        """Others wait: end, unless so much in so much time is enough; a throttle is no excuse for the foremost."""
 
     def memory_freed(self) -> None:
         """It may go on."""
@@ -56,7 +59,7 @@ class MemoryBudget:
         self.later: Callable[[Callable[[], None]], None] = lambda step: step()
         self._waiting: dict[Holder, None] = {}
         self._foremost: Holder | None = None  # it may go on above the limit
-        self._received: dict[Holder, int] = {}  # from those that hold much, at the last look
+        self._moved: dict[Holder, int] = {}  # of those that hold much, at the last look
         self._large: dict[Holder, None] = {}  # those that hold much
         self._looked_at_ms = 0
         self._looking = False
@@ -76,8 +79,14 @@ class MemoryBudget:
         """How many connections wait for bytes of others."""
         return len(self._waiting)
 
-    def account(self, holder: Holder, held_bytes: int) -> None:
-        """What a connection holds now."""
+    def account(self, holder: Holder, held_bytes: int, *, behind_bytes: int = 0) -> None:
+        """What a connection holds now.
+
+        Args:
+            holder: the connection.
+            held_bytes: all of it.
+            behind_bytes: of these, what has come behind what it collects and is not looked at yet.
+        """
         held_before = holder.accounted_bytes
         self.used_bytes += held_bytes - held_before
         holder.accounted_bytes = held_bytes
@@ -85,9 +94,10 @@ class MemoryBudget:
             self._large[holder] = None
         elif held_before > SMALL_BYTES:
             del self._large[holder]
-        if held_bytes < held_before:
-            if holder is self._foremost and held_bytes <= SMALL_BYTES:
-                self._foremost = None
+        has_ended = holder is self._foremost and held_bytes - behind_bytes <= SMALL_BYTES
+        if has_ended:
+            self._foremost = None
+        if has_ended or held_bytes < held_before:
             self._look()
 
     def must_wait(self, holder: Holder, collected_bytes: int) -> bool:
@@ -102,24 +112,26 @@ class MemoryBudget:
         return True
 
     def press(self, *, now_ms: int) -> None:
-        """One that waits asks, every `PATIENCE_MS`: those that hold much and have sent too little since then end.
+        """One that waits asks, every `PATIENCE_MS`: those that hold much and have moved too little since then end.
 
-        Else some that hold the beginnings of large requests, and send nothing more, would keep all others out.
+        Else some that hold the beginnings of large requests and send nothing more, or do not take their answers,
+        would keep all others out.
         """
         elapsed_ms = now_ms - self._looked_at_ms
         if elapsed_ms < PATIENCE_MS:
             return
         self._looked_at_ms = now_ms
-        before, self._received = self._received, {each: each.bytes_from_client for each in self._large}
+        before, self._moved = self._moved, {each: each.moved_bytes for each in self._large}
         # Nobody waited between two looks that lie far apart.
         if self.full and elapsed_ms < 2 * PATIENCE_MS:
-            for holder, received_bytes in list(self._received.items()):
+            for holder, moved_bytes in list(self._moved.items()):
                 if holder in before:
-                    holder.give_way(received_bytes - before[holder], elapsed_ms)
+                    foremost = holder is self._foremost
+                    holder.give_way(moved_bytes - before[holder], elapsed_ms, foremost=foremost)
 
     def leave(self, holder: Holder) -> None:
         """The connection has ended."""
-        self._received.pop(holder, None)
+        self._moved.pop(holder, None)
         self._waiting.pop(holder, None)
         if holder is self._foremost:
             self._foremost = None

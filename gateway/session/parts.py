@@ -71,6 +71,10 @@ class RequestParts:
     def take(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
         """See `Watch`."""
         came_bytes = end - at
+        if self._inner is not None:
+            self._inner.take(
+                data, at, end, now_ms=now_ms
+            )  # first: a piece with a fault does not pass, nor count
         self._left_bytes -= came_bytes
         if self._row is not None:
             self._row.add(came_bytes)
@@ -78,8 +82,6 @@ class RequestParts:
             self._on_last(came_bytes, now_ms)
         elif self._tracker is not None:
             self._tracker.record_part(came_bytes, now_ms=now_ms)
-        if self._inner is not None:
-            self._inner.take(data, at, end, now_ms=now_ms)
 
     def end(self, *, now_ms: int) -> None:
         """See `Watch`."""

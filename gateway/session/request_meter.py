@@ -74,7 +74,8 @@ class RequestMeter:
         return TimedRequest(api, client_id, self.event_ns)
 
     def take_up(self, api: Api, client_id: str) -> TimedRequest:
-        """A request is collected, which may be answered here: without a reply nothing of it counts as timed."""
+        """A request is collected, which may be answered here or take steps: the event is not exempt."""
+        self.timed_event = True
         return TimedRequest(api, client_id, self.event_ns)
 
     def spend(self, now_ns: int) -> None:

@@ -57,6 +57,7 @@ _REWRITE: Final = HeadDecision.REWRITE
 _COLLECT: Final = HeadDecision.COLLECT
 _MORE: Final = HeadDecision.MORE
 # Plain numbers: an operation on members of an enum costs a microsecond.
+_AWAITS_BROKER: Final = int(MuteReason.CONNECTING | MuteReason.UPSTREAM_FULL)
 _BACK_PRESSURE: Final = int(MuteReason.CONNECTING | MuteReason.UPSTREAM_FULL | MuteReason.CLIENT_FULL)
 _CLIENT_CLOSED: Final = CloseCause.CLIENT_CLOSED
 _UPSTREAM: Final = Side.UPSTREAM
@@ -257,7 +258,7 @@ class ClientSession(Session, ChunkTaker):
             if route is None:
                 return False
             left = parser.frame_end - received
-            if left and (left < 0 or not self._may_begin(received, left)):
+            if left and (left < 0 or not self._may_begin(received, left, now_ms)):
                 return False
             pending = self.responses.pending
             if len(pending) >= self._settings.max_in_flight_requests - 1:
@@ -310,6 +311,8 @@ class ClientSession(Session, ChunkTaker):
         """Take received bytes; where they are not requests that may pass, `refusal` is set (see `refuse`)."""
         self.bytes_from_client += len(data)
         self.idle_since_ms = now_ms
+        if self.muted & _HALF_CLOSED:
+            return  # refused: nothing behind that may pass, not even the rest of what has passed in part
         try:
             if self._held:
                 self._hold_more(data)
@@ -403,7 +406,7 @@ class ClientSession(Session, ChunkTaker):
                 if (
                     (missing_bytes := parser.frame_end - received) > 0
                     and (head is not None or route.collect is None)
-                    and not self._may_begin(received - at, missing_bytes)
+                    and not self._may_begin(received - at, missing_bytes, now_ms)
                 ):
                     # In full where it may not be announced; what is awaited then is no beginning that may never end.
                     wanted_bytes = parser.size + 4
@@ -461,9 +464,15 @@ class ClientSession(Session, ChunkTaker):
             raise
         self._end_chunk(data, start, at, wanted_bytes, now_ms)
 
-    def _may_begin(self, received_bytes: int, missing_bytes: int) -> bool:
+    def _may_begin(self, received_bytes: int, missing_bytes: int, now_ms: int) -> bool:
         """Whether a request is passed on of which so much is here and so much is not."""
-        return received_bytes >= PASS_ON_BYTES and self._announced.fits(self.kind, missing_bytes)
+        if received_bytes < PASS_ON_BYTES:
+            return False
+        announced = self._announced
+        if announced.fits(self.kind, missing_bytes):
+            return True
+        announced.press(now_ms=now_ms)
+        return announced.fits(self.kind, missing_bytes)
 
     def _relay_rest(self, missing_bytes: int, now_ms: int) -> None:
         """The last request is relayed, and so much of it is still to come."""
@@ -471,12 +480,12 @@ class ClientSession(Session, ChunkTaker):
         self._expect_rest(missing_bytes, now_ms)
         self._announced_bytes = missing_bytes
         self._announced_kind = self.kind
-        self._announced.begin(self._announced_kind, missing_bytes)
+        self._announced.begin(self, self._announced_kind, missing_bytes)
 
     def _end_announcement(self) -> None:
         """The request that is relayed has come whole, or never will."""
         if self._announced_bytes:
-            self._announced.end(self._announced_kind, self._announced_bytes)
+            self._announced.end(self, self._announced_kind, self._announced_bytes)
             self._announced_bytes = 0
 
     def _begin_chunk(self) -> bool:
@@ -515,9 +524,11 @@ class ClientSession(Session, ChunkTaker):
             self.to_upstream.append(data if end - start == len(data) else data[start:end])
 
     def _hold(self, data: bytes) -> None:
-        """Keep what came in behind a mute, unless it came after the beginning of a drain."""
+        """Keep what came in behind a mute, unless it is no part of a request that had begun before a drain."""
         if not self.muted & _DRAINING:
             self._held.append(data)
+        elif self._parser.begun:
+            self._held.append(self._parser.of_request(data))
 
     def _hold_more(self, data: bytes) -> None:
         """Keep what came behind something that is held; small pieces are joined, an object for each is too many."""
@@ -708,12 +719,30 @@ class ClientSession(Session, ChunkTaker):
         """See `Holder`."""
         return max(self._parser.missing_bytes, self.responses.missing_bytes)
 
-    def give_way(self, received_bytes: int, elapsed_ms: int) -> None:
-        """See `Holder`. Only a client that is read can be slow."""
-        wanted_bytes = min(
-            self._parser.missing_bytes, self._settings.min_frame_bytes_per_s * elapsed_ms // 1000
-        )
-        if not self.muted and received_bytes < wanted_bytes:
+    @property
+    def moved_bytes(self) -> int:
+        """See `Holder`."""
+        return self.bytes_from_client + self.bytes_from_upstream - self._unsent_bytes[0]
+
+    def give_way(self, moved_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
+        """See `Holder`. A client that is not read can't be slow to send."""
+        unread = self.muted & _AWAITS_BROKER if foremost else self.muted
+        wanted_bytes = 0 if unread else self._parser.missing_bytes
+        unsent_bytes = self._unsent_bytes[0]
+        if unsent_bytes > SMALL_BYTES:
+            wanted_bytes = max(wanted_bytes, unsent_bytes)
+        wanted_bytes = min(wanted_bytes, self._settings.min_frame_bytes_per_s * elapsed_ms // 1000)
+        if moved_bytes < wanted_bytes:
+            self.close(CloseCause.WRITE_TIMEOUT if unsent_bytes > SMALL_BYTES else CloseCause.FRAME_TIMEOUT)
+            self.memory_freed()
+
+    def stop_announcing(self, *, now_ms: int) -> None:
+        """See `Announcer`. A client that is not read for a slow broker can't be slow."""
+        if self.muted & _BACK_PRESSURE:
+            return
+        # Its deadline is that of the whole request; so much of that time is for what has not come.
+        left_ms = self._parser.relay_left * 1000 // self._settings.min_frame_bytes_per_s
+        if now_ms >= min(self.idle_since_ms + PATIENCE_MS, self._frame_deadline_ms - left_ms):
             self.close(CloseCause.FRAME_TIMEOUT)
             self.memory_freed()
 
@@ -726,10 +755,8 @@ class ClientSession(Session, ChunkTaker):
         collected = max(self._parser.kept_bytes, responses.collected_bytes)
         unsent_bytes = self._unsent_bytes[0] + self._unsent_bytes[1]
         held_bytes = self._parser.kept_bytes + responses.held_bytes + self._in_hand_bytes + unsent_bytes
-        if self._held:
-            held_bytes += sum(map(len, self._held))
-        if held_bytes != self.accounted_bytes:
-            memory.account(self, held_bytes)
+        behind_bytes = sum(map(len, self._held)) if self._held else 0
+        memory.account(self, held_bytes + behind_bytes, behind_bytes=behind_bytes)
         local_bytes = responses.local_bytes
         if muted & _REPLIES_FULL:
             if local_bytes <= MAX_LOCAL_REPLY_BYTES // 2 and not (local_bytes and memory.full):
@@ -1075,7 +1102,7 @@ class ClientSession(Session, ChunkTaker):
             return self.accounted_bytes < MAX_HELD_BYTES and self._memory.half_free
         if muted == _DRAINING:
             return self._parser.begun
-        return self._parser.relay_left > 0 and not muted & _BACK_PRESSURE
+        return self._parser.relay_left > 0 and not muted & (_BACK_PRESSURE | _HALF_CLOSED)
 
     def on_timer(self, *, now_ms: int) -> None:
         """Do what is due, and set `wake_at_ms` to what comes next; see `LATE_MS`."""
@@ -1090,10 +1117,14 @@ class ClientSession(Session, ChunkTaker):
                 # The rest of the frame was not read because of us: the client gets its time again.
                 self._frame_deadline_ms = now_ms + settings.frame_timeout_ms
             else:
-                self.close(CloseCause.FRAME_TIMEOUT if self._started else CloseCause.FIRST_FRAME_TIMEOUT)
+                self.close(
+                    CloseCause.FRAME_TIMEOUT
+                    if self._started or self._parser.begun
+                    else CloseCause.FIRST_FRAME_TIMEOUT
+                )
         patience_ms = settings.idle_timeout_ms if self._sasl is None else settings.frame_timeout_ms
         idle_at_ms = self.idle_since_ms + patience_ms
-        if not self.responses.idle or self.steps:
+        if not self.responses.idle or self.steps or self.muted & _MEMORY_FULL:
             # A long poll is not idleness (hazard B21), however long the broker takes.
             idle_at_ms = now_ms + settings.idle_timeout_ms
         elif idle_at_ms <= now_ms and late:

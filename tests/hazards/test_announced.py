@@ -142,6 +142,52 @@ def test_m02_all_requests_together_announce_no_more_than_the_bound_and_honest_on
     c.another().client_sends(frame[:300_000]).upstream_sees(frame[:300_000])
 
 
+@pytest.mark.parametrize("drips", [False, True])
+def test_m02_who_announces_and_does_not_send_leaves_the_bound_to_others(drips: bool) -> None:
+    c = Conversation(settings=session_settings(announced_max_request_bytes=LIMIT))
+    silent = c.another().client_sends(announcing(PASS_ON_BYTES, announced=LIMIT))
+    begin = announcing(PASS_ON_BYTES, announced=1_000_000)
+    c.another().client_sends(begin).upstream_sees()
+    silent.alive()
+    for _ in range(60):
+        c.after(1_000)
+        if drips and silent.closed_by is None:
+            silent.client_sends(b"r")
+        c.another().client_sends(begin)
+    silent.closed(CloseCause.FRAME_TIMEOUT).session.ended(now_ms=c.clock.now_ms)
+    c.another().client_sends(begin).upstream_sees(begin)
+
+
+def test_m02_who_sends_what_was_announced_keeps_its_place() -> None:
+    settings = session_settings(announced_max_request_bytes=LIMIT)
+    c = Conversation(settings=settings)
+    busy = c.another().client_sends(announcing(PASS_ON_BYTES, announced=LIMIT))
+    for _ in range(100):
+        c.after(1_000)
+        busy.client_sends(b"r" * settings.min_frame_bytes_per_s)
+        c.another().client_sends(announcing(PASS_ON_BYTES, announced=1_000_000)).upstream_sees()
+    busy.alive()
+
+
+def test_m01_behind_what_was_refused_nothing_passes_and_nothing_counts() -> None:
+    """Else the rest of a request passes with a hole that the client chooses, and topics behind it by their quota."""
+    c = Conversation(producer_byte_rate=1e6)
+    c.core.limits.set(parse_entity("topic=victim"), QuotaKey.PRODUCER_BYTE_RATE, 1_000)
+    records = {"index": 0, "records": b"r" * 300}
+    many = [{"name": f"t{at:03}", "partition_data": [records]} for at in range(600)]
+    frame = wire.request(
+        "Produce", 7, correlation_id=9, client_id="tests", acks=1, timeout_ms=1_000,
+        topic_data=[*many, {"name": "victim", "partition_data": [{"index": 0, "records": b"v" * 900_000}]}],
+    )  # fmt: skip
+    owed = wire.request("Fetch", 4, correlation_id=1, topics=[])
+    c.client_sends(owed, frame[:100_000]).upstream_sees(owed, frame[:100_000])
+    c.client_sends(frame[100_000:200_000]).still_muted()
+    c.push(frame[200_000:]).upstream_sees()
+    tracker = c.core.client_quotas.produce_tracker("ANONYMOUS", "tests", None, now_ms=c.clock.now_ms)
+    assert tracker is not None
+    assert tracker._meter.recorded == 100_000 - 4
+
+
 def test_m02_one_request_alone_passes_however_large_it_is() -> None:
     c = Conversation(settings=session_settings(announced_max_request_bytes=1))
     begin = announcing(PASS_ON_BYTES)

@@ -16,7 +16,7 @@ from quotas.combine import ThrottledBy
 from quotas.usage_record import UsageApi
 from testkit import wire
 from testkit.conversation import Conversation
-from testkit.frames import create_topics, streams_heartbeat, unknown_api_versions
+from testkit.frames import create_topics, produce, streams_heartbeat, unknown_api_versions
 from testkit.sasl import EXCHANGES, SaslConversation
 
 TOO_MUCH_NS = 150_000_000
@@ -105,6 +105,17 @@ def test_time_of_the_broker_counts_once_for_one_answer_however_often_the_broker_
     assert asked == 1 + creates
     assert meter.row is not None
     assert (meter.row.requests, meter.row.max_units) == (1, asked)
+
+
+def test_time_of_a_deferred_request_is_the_clients_behind_one_that_is_exempt() -> None:
+    c, request = _mutation_in_debt()
+    meter = c.session.meter
+    assert meter is not None
+    exempt = produce(1, size=10, acks=0)
+    meter.event_ns = 1
+    c.client_sends(exempt + request)
+    meter.spend(1_000_001)
+    assert meter.busy_ns == 1_000_000
 
 
 def test_m03_a_flood_of_unknown_versions_is_held_to_the_clients_share() -> None:

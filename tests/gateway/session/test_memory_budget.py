@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.observability.events import CloseCause
+from gateway.observability.events import CloseCause, Side
 from gateway.session.memory_budget import PATIENCE_MS, SMALL_BYTES, MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.session import MAX_LOCAL_REPLY_BYTES
@@ -149,6 +149,44 @@ def test_m02_uploads_that_stall_just_before_their_end_give_way_to_one_that_waits
     honest.upstream_sees(frame)
 
 
+def test_m02_what_waits_behind_a_throttle_takes_no_place_above_the_budget() -> None:
+    alone, rude, last = several(3, queued_max_request_bytes=MIB, announced_max_request_bytes=1)
+    alone.client_sends(announcing(SMALL_BYTES, size=MIB))
+    rude.client_sends(announcing(MIB, size=4 * MIB), piece_bytes=SMALL_BYTES)
+    first = large_metadata(100_000)
+    last.client_sends(first[:90_000])
+    last.session.throttling.most_in_flight = 1
+    last.push(first[90_000:] + large_metadata(10) * 5_000)
+    assert last.session.accounted_bytes > SMALL_BYTES
+    honest, frame = rude.another(), produce(7, size=300_000)
+    honest.client_sends(frame, piece_bytes=100_000).upstream_sees(frame)
+
+
+def test_m02_the_one_above_the_budget_gives_way_when_it_is_throttled() -> None:
+    alone, rude, last = several(3, queued_max_request_bytes=MIB, announced_max_request_bytes=1)
+    alone.client_sends(announcing(SMALL_BYTES, size=MIB))
+    rude.client_sends(announcing(MIB - SMALL_BYTES, size=4 * MIB), piece_bytes=SMALL_BYTES)
+    last.client_sends(announcing(SMALL_BYTES + 1, size=2 * SMALL_BYTES)).throttle(3_600_000)
+    honest, frame = rude.another(), produce(7, size=300_000)
+    honest.client_sends(frame[:100_000]).still_muted()
+    honest.after(2 * PATIENCE_MS)
+    last.closed(CloseCause.FRAME_TIMEOUT).session.ended(now_ms=0)
+    honest.client_sends(frame[100_000:], piece_bytes=100_000).upstream_sees(frame)
+
+
+def test_m02_who_does_not_take_its_answers_gives_way_to_one_that_waits() -> None:
+    alone, rude, honest = several(3, queued_max_request_bytes=MIB, announced_max_request_bytes=1)
+    alone.client_sends(announcing(SMALL_BYTES, size=MIB))
+    rude.step(lambda _now_ms: rude.session.unsent(Side.CLIENT, MIB))
+    waiting = rude.another().client_sends(announcing(SMALL_BYTES + 1, size=MIB)).reading()
+    frame = produce(7, size=2 * MIB)
+    honest.client_sends(frame[:100_000]).still_muted()
+    honest.after(2 * PATIENCE_MS)
+    rude.closed(CloseCause.WRITE_TIMEOUT).session.ended(now_ms=0)
+    waiting.closed(CloseCause.FRAME_TIMEOUT).session.ended(now_ms=0)
+    honest.client_sends(frame[100_000:], piece_bytes=100_000).upstream_sees(frame)
+
+
 def test_who_sends_fast_enough_keeps_its_place() -> None:
     alone, first, other = several(3, queued_max_request_bytes=MIB, announced_max_request_bytes=1)
     alone.client_sends(announcing(SMALL_BYTES, size=MIB))  # takes the bound, so all others are collected
@@ -166,13 +204,13 @@ def test_who_sends_fast_enough_keeps_its_place() -> None:
 
 class _Holder:
     accounted_bytes = 0
-    bytes_from_client = 0
+    moved_bytes = 0
 
     def __init__(self, missing_bytes: int) -> None:
         self.freed = 0
         self.missing_bytes = missing_bytes
 
-    def give_way(self, received_bytes: int, elapsed_ms: int) -> None:
+    def give_way(self, moved_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
         raise AssertionError
 
     def memory_freed(self) -> None:

@@ -283,6 +283,14 @@ def test_a_drain_waits_for_a_request_that_has_begun_and_was_not_passed_on(cut: i
     assert c.session.drained
 
 
+def test_a_drain_keeps_what_came_of_a_request_behind_a_mute() -> None:
+    request = produce(1, size=60_000)
+    c = Conversation().client_sends(request[:50_000])
+    c.session.drain()
+    c.mute(MuteReason.CLIENT_FULL).push(request[50_000:55_000]).unmute(MuteReason.CLIENT_FULL)
+    c.client_sends(request[55_000:]).upstream_sees(request)
+
+
 def test_a_drain_waits_for_no_head_that_is_not_here_and_for_no_client_that_stalls() -> None:
     c = Conversation().client_sends(produce(1, size=60_000)[:10])
     c.session.drain()
