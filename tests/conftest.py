@@ -13,6 +13,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from testkit import leftovers
 from testkit.clock import FakeClock
 from testkit.secrets import secrets_in
 
@@ -21,6 +22,13 @@ settings.register_profile("brief", max_examples=20, deadline=None)
 settings.register_profile("quick", max_examples=100, deadline=None)
 settings.register_profile("thorough", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# See there.
+pytest_configure = leftovers.pytest_configure
+pytest_sessionstart = leftovers.pytest_sessionstart
+pytest_sessionfinish = leftovers.pytest_sessionfinish
+pytest_terminal_summary = leftovers.pytest_terminal_summary
+pytest_testnodedown = leftovers.pytest_testnodedown
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

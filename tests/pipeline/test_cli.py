@@ -121,6 +121,7 @@ def test_what_cannot_be_done_is_said_before_spark_starts(
         assert code == (Exit.NOT_YET_COMPLETE if "compacted" in fault else Exit.WRONG_ARGUMENTS)
 
 
+@pytest.mark.slow
 def test_incomplete_days_make_no_plan_and_the_status_is_told_without_spark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -251,6 +251,7 @@ def root(template: Path, tmp_path: Path) -> Path:
 MALLORY = Client.named(user=None, client_id="mallory", ip=None)
 
 
+@pytest.mark.slow
 def test_without_yes_it_only_says_what_there_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(str(root / "out")), lines_of(root / "in")
     versions = [table.read().version for table in tables_of(str(root / "out")).values()]
@@ -326,6 +327,7 @@ def write_results(root: Path) -> None:
     (root / "out/results/backtest/run=1/backtest.json").write_text('{"rules": []}')
 
 
+@pytest.mark.slow
 def test_results_lose_the_client_and_keep_all_others(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(root)
     capsys.readouterr()

@@ -262,6 +262,7 @@ def delete_state(out: str, table: str) -> None:
     handle(out, table).delete("date is null")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", [change, append, add_by_merge, delete_state])
 @pytest.mark.parametrize("moved_before", [False, True])
 def test_rows_that_another_writer_adds_or_changes_are_refused_until_the_version_before_is_restored(

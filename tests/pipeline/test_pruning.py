@@ -207,6 +207,7 @@ def test_reports_go_when_they_are_old_and_plans_and_what_has_a_name_never(local:
     assert left == ["plan/run=2026-08-31T120000Z", "report/run=20260901T120000Z", "sim/run=wide"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["sweep", "commit", "_write_state", "_delete"])
 @pytest.mark.parametrize("after", range(5))
 def test_killed_while_it_deletes_it_shows_nothing_half_and_the_next_run_does_the_rest(

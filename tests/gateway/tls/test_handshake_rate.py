@@ -157,6 +157,7 @@ class Fleet:
         self.crowd.loop.call_later(backoff_s, self.connect, number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "addresses", "within_ms"), [(10_000, 2_000, 54_000), (2_500, 1, 15_000)])
 def test_k09_ten_thousand_clients_that_reconnect_at_once_are_in_within_a_minute(
     clients: int, addresses: int, within_ms: int
