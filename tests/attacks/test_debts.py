@@ -211,7 +211,7 @@ def test_k04_producers_that_connect_anew_for_each_request_keep_to_the_bound(
 ) -> None:
     with WireClient(kafka.brokers[1]) as broker:
         create(broker, [attack.name for attack in PRODUCERS] + ["debt-honest"])
-        before = {attack: stored(broker, attack.name) for attack in PRODUCERS}  # a second try finds the first one's
+        before = {attack: stored(broker, attack.name) for attack in PRODUCERS}
         began = time.monotonic()
         _, took = asyncio.run(all_at_once(gateway.behind_tap(1), PRODUCERS, produce))
         size = len(produce(PRODUCERS[0])) - 4

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import subprocess
-from time import thread_time
+from time import monotonic, thread_time
 
 import pytest
 
@@ -22,15 +22,14 @@ async def test_h22_a_storm_of_handshakes_is_paced_and_all_come_in(pki: Pki) -> N
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 40}) as (_, running):
         # Those who say nothing have no place in the queue.
         silent = [await running.connect() for _ in range(30)]
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = monotonic()  # the loop's time stands still within a turn
         storm = [asyncio.create_task(TlsClient.connect(running.port, pki.trusting())) for _ in range(40)]
         await asyncio.sleep(0.5)
         halfway = handshakes(running, "TLSv1.3")
-        took_s = loop.time() - began
+        took_s = monotonic() - began
         assert halfway <= 40 * took_s + 2
         clients = await asyncio.gather(*storm)
-        assert loop.time() - began >= 38 / 40
+        assert monotonic() - began >= 38 / 40
         assert handshakes(running, "TLSv1.3") == 40
         assert running.gateway.tls.handshake_limiter.delayed >= 30
         for client in clients:

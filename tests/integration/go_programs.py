@@ -1,17 +1,18 @@
-"""The Go program of the tests (`go/`), built when first asked for."""
+"""The Go program of the tests (`go/`), built when first asked for and kept until its sources change."""
 
-import atexit
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.integration.built_programs import built
+
 _SOURCES = Path(__file__).parent / "go"
+_PROGRAM = "share_consumer"
 _LEAST = (1, 26)
 """What franz-go needs; Debian's package is older."""
 
@@ -25,13 +26,14 @@ def go_program() -> str:
     version = re.search(r"go(\d+)\.(\d+)", told)
     if go is None or version is None or (int(version[1]), int(version[2])) < _LEAST:
         pytest.skip("no Go 1.26, which franz-go needs; install it from go.dev")
-    fetched = subprocess.run(
-        [go, "mod", "download"], cwd=_SOURCES, env=environment, capture_output=True, text=True, check=False
-    )
-    if fetched.returncode:
-        pytest.skip(f"Go can't fetch franz-go: {fetched.stderr.strip()[-200:]}")
-    folder = tempfile.mkdtemp(prefix="sluice-go-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    binary = f"{folder}/share_consumer"
-    subprocess.run([go, "build", "-buildvcs=false", "-o", binary, "."], cwd=_SOURCES, env=environment, check=True)
-    return binary
+
+    def build(folder: Path) -> None:
+        fetched = subprocess.run(
+            [go, "mod", "download"], cwd=_SOURCES, env=environment, capture_output=True, text=True, check=False
+        )
+        if fetched.returncode:
+            pytest.skip(f"Go can't fetch franz-go: {fetched.stderr.strip()[-200:]}")
+        command = [go, "build", "-buildvcs=false", "-o", str(folder / _PROGRAM), "."]
+        subprocess.run(command, cwd=_SOURCES, env=environment, check=True)
+
+    return str(built(_PROGRAM, sorted(_SOURCES.iterdir()), told, build) / _PROGRAM)

@@ -1,9 +1,6 @@
 """Small Java programs of the tests (`java/`), compiled against the broker's own jars when first asked for."""
 
-import atexit
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -11,6 +8,7 @@ from pathlib import Path
 from embedded_kafka import jars
 from pinned_jars import cache_dir, ensure
 from testkit.packages import require_package
+from tests.integration.built_programs import built
 
 _SOURCES = Path(__file__).parent / "java"
 
@@ -53,10 +51,11 @@ def streams_jars() -> str:
 
 @cache
 def _compiled(javac: str, name: str, more_jars: str) -> str:
-    """The folder with the classes; it goes when the process ends."""
-    folder = tempfile.mkdtemp(prefix="sluice-java-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    class_path = f"{jars.installed().class_path()}:{more_jars}"
-    command = [javac, "-d", folder, "-cp", class_path, str(_SOURCES / f"{name}.java")]
-    subprocess.run(command, check=True, timeout=60)
-    return folder
+    """The folder with the classes."""
+    source, class_path = _SOURCES / f"{name}.java", f"{jars.installed().class_path()}:{more_jars}"
+
+    def build(folder: Path) -> None:
+        subprocess.run([javac, "-d", folder, "-cp", class_path, source], check=True, timeout=300)
+
+    version = subprocess.check_output([javac, "-version"], text=True)
+    return str(built(name, [source], version + class_path, build))

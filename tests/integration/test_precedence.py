@@ -76,7 +76,7 @@ def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts
     for _ in range(ATTEMPTS):
         differences, changes = race(secure_kafka)
         if changes < 3 * len(LEVELS) or differences:
-            time.sleep(FORGOTTEN_S + 1)  # else the next try, also one of the whole test, begins with full counters
+            time.sleep(FORGOTTEN_S + 1)  # else the next attempt begins with full counters
         assert differences == []
         if changes == 3 * len(LEVELS):
             return

@@ -29,6 +29,7 @@ class Attacked:
 
     def __init__(self, gateway: GatewayProcess) -> None:
         self.gateway = gateway
+        self._asked: list[subprocess.Popen[str]] = []
 
     def all(self) -> list[int]:
         """Processes with this configuration file: workers and what forks them have their supervisor's arguments."""
@@ -56,10 +57,19 @@ class Attacked:
 
     def begin(self) -> "subprocess.Popen[str]":
         command = [str(SLUICE), "upgrade", "--admin", str(self.gateway.admin)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._asked.append(asked)
+        return asked
+
+    def stop(self) -> None:
+        """End the gateway, and the commands of tests that failed before their end."""
+        for asked in self._asked:
+            asked.kill()
+            asked.communicate()
+        self.gateway.stop()
 
     def ends(self, asked: "subprocess.Popen[str]") -> tuple[int, str]:
-        out, error = asked.communicate(timeout=90)
+        out, error = asked.communicate(timeout=300)
         return asked.returncode, out + error
 
     def next(self, old: int, *, with_ports: bool) -> int:
@@ -110,11 +120,12 @@ def parent(pid: int) -> int:
 @contextmanager
 def attacked(directory: Path, kafka: KafkaCluster, tap: Tap, tables: str) -> Iterator[Attacked]:
     gateway = GatewayProcess(directory, kafka.brokers.values(), tap, GatewayOptions(tables=DRAIN + tables))
+    found = Attacked(gateway)
     gateway.start()
     try:
-        yield Attacked(gateway)
+        yield found
     finally:
-        gateway.stop()
+        found.stop()
 
 
 @pytest.fixture(scope="module")

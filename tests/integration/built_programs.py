@@ -1,0 +1,36 @@
+"""Programs of the tests in other languages: built once, and kept in the cache folder until their sources change."""
+
+import fcntl
+import shutil
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from pinned_jars import cache_dir
+
+
+def built(name: str, sources: Sequence[Path], made_with: str, build: Callable[[Path], None]) -> Path:
+    """The folder with what was built.
+
+    Args:
+        name: of the program.
+        sources: files that it is built of.
+        made_with: everything else that decides what is built, such as the compiler's version.
+        build: writes into an empty folder; workers of a test run wait for the one that builds.
+    """
+    digest = sha256(made_with.encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    folder = cache_dir() / "built" / f"{name}-{digest.hexdigest()[:16]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            for earlier in folder.parent.glob(f"{name}-*"):
+                shutil.rmtree(earlier)
+            new = folder.with_suffix(".new")
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            build(new)
+            new.rename(folder)
+    return folder
