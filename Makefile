@@ -124,8 +124,8 @@ compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every
 
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
 .PHONY: test-compiled
-test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core
-	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile \
+test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core and fewer examples
+	HYPOTHESIS_PROFILE=brief SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile \
 	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
 	  tests/gateway/net tests/gateway/tls tests/gateway/upstream tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
 	@# Its wheel, installed elsewhere; that of the sources is among the unit tests.

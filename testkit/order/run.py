@@ -70,15 +70,16 @@ class Outcome:
         return asdict(self)
 
 
-def _tables() -> str:
+def _tables(tighter: int) -> str:
     text = "[client_quota]\nwindow_num = 3\n"
     for client_id, tight in CLIENTS.items():
         text += f'[[quotas]]\nclient_id = "{client_id}"\n'
-        text += "".join(f"{key} = {value}\n" for key, value in (NEVER_REACHED | tight).items())
+        limits = NEVER_REACHED | {key: type(value)(value / tighter) for key, value in tight.items()}
+        text += "".join(f"{key} = {value}\n" for key, value in limits.items())
     return text
 
 
-async def run(requests: int, *, folder: Path, seed: int, limit_s: float) -> Outcome:
+async def run(requests: int, *, folder: Path, seed: int, limit_s: float, tighter: int = 1) -> Outcome:
     """Send so many requests and check everything.
 
     Args:
@@ -86,6 +87,7 @@ async def run(requests: int, *, folder: Path, seed: int, limit_s: float) -> Outc
         folder: for the gateway's configuration.
         seed: of the chaos.
         limit_s: for the sending; what is not answered by then is a fault.
+        tighter: what the tight quotas are divided by, so that few requests meet them too.
     """
     loop = asyncio.get_running_loop()
     dice = random.Random(seed)
@@ -93,7 +95,7 @@ async def run(requests: int, *, folder: Path, seed: int, limit_s: float) -> Outc
     cluster = ScriptedBroker()
     server = await loop.create_server(lambda: Broker(counts, dice, cluster), HOST, 0)
     cluster.port = server.sockets[0].getsockname()[1]
-    async with server, gateway_process(folder, cluster.port, tables=_tables()) as gateway:
+    async with server, gateway_process(folder, cluster.port, tables=_tables(tighter)) as gateway:
         clients = []
         began_s = time.monotonic()
         for number in range(len(CLIENTS) * CONNECTIONS_PER_CLIENT):

@@ -7,12 +7,12 @@ import pytest
 from testkit.order.frames import Kind, kinds
 from testkit.order.run import run
 
-REQUESTS = 5_000
+REQUESTS = 10_000
 
 
 @pytest.mark.integration
 async def test_thousands_of_small_frames_keep_their_order_through_throttles_and_chaos(tmp_path: Path) -> None:
-    outcome = await run(REQUESTS, folder=tmp_path, seed=4, limit_s=120)
+    outcome = await run(REQUESTS, folder=tmp_path, seed=4, limit_s=300, tighter=4)
     assert outcome.faults == []
     assert outcome.requests == REQUESTS
     throttled = {what.split()[0] for what, count in outcome.throttled_requests.items() if count}

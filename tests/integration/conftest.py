@@ -6,7 +6,7 @@ Clients reach a gateway through the tap, which fails the test during which a bro
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -80,27 +80,32 @@ def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     assert told == [], "a secret was told"
 
 
-@pytest.fixture(scope="session")
+@contextmanager
+def _started(tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartGateway]:
+    with ExitStack() as stack:
+
+        def start(cluster: KafkaCluster, options: GatewayOptions | None = None) -> GatewayProcess:
+            directory = tmp_path_factory.mktemp("gateway")
+            gateway = GatewayProcess(directory, cluster.brokers.values(), tap, options)
+            gateway.start()
+            stack.callback(gateway.stop)
+            return gateway
+
+        yield start
+
+
+@pytest.fixture(scope="module")
 def start_gateway(tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartGateway]:
-    """Starts gateways that live as long as the session; for those that tests share."""
-    started: list[GatewayProcess] = []
-
-    def start(cluster: KafkaCluster, options: GatewayOptions | None = None) -> GatewayProcess:
-        directory = tmp_path_factory.mktemp("gateway")
-        gateway = GatewayProcess(directory, cluster.brokers.values(), tap, options)
-        gateway.start()
-        started.append(gateway)
-        return gateway
-
-    yield start
-    for gateway in started:
-        gateway.stop()
+    """Starts gateways that live as long as the tests of a file; for those that tests share."""
+    with _started(tap, tmp_path_factory) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")
-def gateway3(start_gateway: StartGateway, kafka3: KafkaCluster) -> GatewayProcess:
-    """A gateway before the three brokers, with a quota that nobody in the tests reaches."""
-    return start_gateway(kafka3, GatewayOptions(quotas={"never-reached": 1e6}))
+def gateway3(tap: Tap, kafka3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway before the three brokers, with a quota that no test reaches; shared by the session."""
+    with _started(tap, tmp_path_factory) as start:
+        yield start(kafka3, GatewayOptions(quotas={"never-reached": 1e6}))
 
 
 def eventually(condition: Callable[[], bool], within_s: float = WITHIN_S, told: Callable[[], str] = str) -> None:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ class Attacked:
     def __init__(self, gateway: GatewayProcess) -> None:
         self.gateway = gateway
         self._asked: list[subprocess.Popen[str]] = []
+        self._before: set[int] = set()
 
     def all(self) -> list[int]:
         """Processes with this configuration file: workers and what forks them have their supervisor's arguments."""
@@ -56,6 +57,7 @@ class Attacked:
         return self.holders()[0]
 
     def begin(self) -> "subprocess.Popen[str]":
+        self._before = set(self.all())
         command = [str(SLUICE), "upgrade", "--admin", str(self.gateway.admin)]
         asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self._asked.append(asked)
@@ -72,13 +74,16 @@ class Attacked:
         out, error = asked.communicate(timeout=300)
         return asked.returncode, out + error
 
-    def next(self, old: int, *, with_ports: bool) -> int:
-        """The process that is to replace this one, as soon as it is there, or has the ports too."""
+    def next(self, *, with_ports: bool) -> int:
+        """The process that is to replace the one before, as soon as it is there, or has the ports too.
+
+        The one before may have ended by then.
+        """
         found: list[int] = []
 
         def came() -> bool:
-            among = self.holders() if with_ports else self.all()
-            found[:] = [pid for pid in among if parent(pid) == old]
+            among = set(self.holders() if with_ports else self.all()) - self._before
+            found[:] = [pid for pid in among if parent(pid) not in among]
             return found != []
 
         within(came)
@@ -94,6 +99,12 @@ class Attacked:
 
     def log(self) -> str:
         return self.gateway.log_file.read_text()
+
+
+def end(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended by itself."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def within(condition: Callable[[], bool]) -> None:
@@ -158,7 +169,7 @@ def test_the_next_one_is_told_to_end(one: Attacked) -> None:
     with Newcomers(one.gateway.behind_tap(0), per_s=30) as newcomers:
         old = one.serving()
         asked = one.begin()
-        os.kill(one.next(old, with_ports=False), signal.SIGTERM)
+        os.kill(one.next(with_ports=False), signal.SIGTERM)
         code, text = one.ends(asked)
         assert code == 1, text
         assert one.serving() == old
@@ -170,8 +181,8 @@ def test_the_next_one_is_told_to_end(one: Attacked) -> None:
 def test_the_old_one_is_killed(one: Attacked, with_ports: bool) -> None:
     old = one.serving()
     asked = one.begin()
-    new = one.next(old, with_ports=with_ports)
-    os.kill(old, signal.SIGKILL)
+    new = one.next(with_ports=with_ports)
+    end(old, signal.SIGKILL)
     one.ends(asked)  # it may have served a moment before
     one.gateway._process.poll()  # type: ignore[union-attr]
     assert one.serving() == new
@@ -198,8 +209,8 @@ def test_another_user_may_not_ask(one: Attacked) -> None:
 def test_the_old_one_is_told_to_end(one: Attacked) -> None:
     old = one.serving()
     asked = one.begin()
-    one.next(old, with_ports=True)
-    os.kill(old, signal.SIGTERM)
+    one.next(with_ports=True)
+    end(old, signal.SIGTERM)
     code, _ = one.ends(asked)
     if code:  # before the next one served: both end, as it was told
         within(lambda: one.all() == [])
@@ -219,8 +230,8 @@ def test_workers_serve_on_when_their_supervisor_is_killed_meanwhile(
         assert set(newcomers.outcomes) == {"answered"}
         old = two.serving()
         asked = two.begin()
-        new = two.next(old, with_ports=True)
-        os.kill(old, signal.SIGKILL)
+        new = two.next(with_ports=True)
+        end(old, signal.SIGKILL)
         two.ends(asked)
         assert two.serving() == new
         two.settle(4)

@@ -16,7 +16,7 @@ from pipeline.storage.raw_table import raw_table
 from testkit.pipeline.spark import QUICK
 from testkit.pipeline.usage_lines import line, place, row
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 ROOT: Final = Path(__file__).parents[3]
 SUBMIT: Final = Path(pyspark.__file__).parent / "bin" / "spark-submit"

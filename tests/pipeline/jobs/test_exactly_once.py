@@ -25,7 +25,7 @@ from testkit.pipeline.usage_lines import LONG_AFTER
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("storage", ["here", "s3"])
+@pytest.mark.parametrize("storage", ["here", pytest.param("s3", marks=pytest.mark.campaign)])
 def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_any_engine(
     spark: Any, tmp_path: Path, request: pytest.FixtureRequest, storage: str
 ) -> None:

@@ -55,6 +55,7 @@ def on_each(out: str, names: tuple[str, ...], *statements: str) -> list[str]:
     return [text.format(f"delta.`{out}/{name}`") for name in names for text in statements]
 
 
+@pytest.mark.campaign
 def test_m09_what_keeps_the_rows_is_accepted(out: str, run_sql: Run) -> None:
     before = contents(out), known(out)
     statements = on_each(
@@ -107,6 +108,7 @@ def test_m09_what_is_deleted_counts_as_erased_and_erase_cleans_what_is_left(
     run_sql(f"SELECT assert_true(count(*) = {len(after['raw']) + 1}) FROM delta.`{out}/raw`")
 
 
+@pytest.mark.campaign
 def test_rows_in_deletion_vectors_and_changed_rows_are_refused(out: str, run_sql: Run) -> None:
     others = [each for each in contents(out)["raw"] if "'bob'" not in each]
     table = f"delta.`{out}/raw`"
