@@ -84,14 +84,11 @@ class Received:
         produce_bytes: of whole Produce frames, as the quota counts them.
         produced: how many.
         fetched_bytes: of answers that were sent, as the quota counts them.
-        created, deleted: partitions.
     """
 
     produce_bytes: int = 0
     produced: int = 0
     fetched_bytes: int = 0
-    created: int = 0
-    deleted: int = 0
 
 
 class Cluster:
@@ -104,6 +101,7 @@ class Cluster:
         version: another one after each change of topics or nodes.
         problems: what no gateway should have passed on.
         default_partitions: of a topic that Metadata creates.
+        mutated: is given a client id, and how many partitions were created or deleted for it.
     """
 
     def __init__(self, world: World, network: Network, *, nodes: int, topics: dict[str, int]) -> None:
@@ -123,6 +121,7 @@ class Cluster:
         self.problems: list[str] = []
         self.default_partitions = 2
         self.counts: Counter[str] = Counter()
+        self.mutated: Callable[[str, int], None] = lambda _client_id, _permits: None
         self._metadata: dict[tuple[int, int, bytes], bytes] = {}
         self.nodes = {number: Node(self, number) for number in range(1, nodes + 1)}
         for name, partitions in topics.items():
@@ -146,7 +145,7 @@ class Cluster:
         self.topics[name] = Topic(name, topic_id, leaders, client_id)
         self.version += 1
         if client_id:
-            self.of(client_id).created += partitions
+            self.mutated(client_id, partitions)
 
     def move_leaders(self) -> None:
         """Each partition is led by the next node that serves."""
@@ -186,8 +185,9 @@ class Cluster:
             if topic is None and may_create and name:
                 self.create(name, self.default_partitions, head.client_id)
                 self.counts["auto_created"] += 1
-                topic = self.topics[name]
-            error = 0 if topic is not None else 3
+                error = 5  # its leader is not known yet
+            else:
+                error = 0 if topic is not None else 3
             fields: dict[str, Any] = {"error_code": error, "name": name, "is_internal": False}
             if head.version >= 10:
                 fields["topic_id"] = None if topic is None else topic.topic_id
@@ -252,7 +252,7 @@ class Cluster:
             topic = self.topics.get(each.name)
             error = 3 if topic is None else 37 if each.count <= len(topic.leaders) else 0
             if topic is not None and not error and not asked.validate_only:
-                self.of(head.client_id).created += each.count - len(topic.leaders)
+                self.mutated(head.client_id, each.count - len(topic.leaders))
                 ids = list(self.nodes)
                 topic.leaders += [ids[at % len(ids)] for at in range(len(topic.leaders), each.count)]
                 self.version += 1
@@ -272,7 +272,7 @@ class Cluster:
         for name in asked.topic_names:
             topic = self.topics.pop(name, None)
             if topic is not None:
-                self.of(head.client_id).deleted += len(topic.leaders)
+                self.mutated(head.client_id, len(topic.leaders))
                 self.version += 1
             results.append({"name": name, "error_code": 3 if topic is None else 0})
         return wire.response(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -202,6 +203,9 @@ class Actor:
         await self.sleep_ms(self.dice.randrange(0, 400))
         try:
             await BEHAVIOURS[self.plan.does](self)
+        except Exception as exc:  # noqa: BLE001  (a client that stops early would hide what it was to find)
+            where = traceback.extract_tb(exc.__traceback__)[-1]
+            self.run.report("clients_go_on", f"{self.plan.does}: {exc!r} at {where.filename}:{where.lineno}")
         finally:
             for connection in list(self.connections):
                 connection.close()

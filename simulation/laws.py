@@ -15,11 +15,11 @@ from gateway.app import Gateway
 from gateway.session.mute import MuteReason
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.usage_record import UsageApi
-from simulation import messages
 from simulation.gateways import GatewayUnderTest
-from simulation.network import LEAST_BYTES_PER_S
+from simulation.network import GONE_NS, LEAST_BYTES_PER_S
 from simulation.plan import Key, Plan, limit_of
 from simulation.wire import Bucket, Frame, Sums, Tap
+from simulation.wire import throttle_ms as throttle_of
 from simulation.world import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 EXCHANGE_NS: Final = 400 * NS_PER_MS
 """What members of a fleet, or workers, know of each other is at most this old, when nothing is lost."""
 
-GONE_NS: Final = 12 * NS_PER_S
-"""A connection whose client is gone ends within this time."""
+SOON_NS: Final = 12 * NS_PER_S
+"""A connection whose client is gone ends within this time, when it waits for no reply."""
 
 LATE_MS: Final = 1_500
 """A timer may be this late: the gateway's process is busy, and due steps are done in small batches."""
@@ -71,6 +71,10 @@ class Laws:
         self.plan: Plan = run.plan
         self.violations: list[Violation] = []
         self._buckets: dict[tuple[str, object, str], Bucket] = {}
+        self._charged: defaultdict[str, float] = defaultdict(float)
+        self._ever_charged: defaultdict[str, float] = defaultdict(float)
+        self._mutated: defaultdict[str, int] = defaultdict(int)
+        self._permits: dict[str, Bucket] = {}
         self._acknowledged: dict[tuple[int, str], tuple[float, int]] = {}
         section = self.plan.tables.get("client_quota", {})
         self.window_ns = section.get("window_num", 11) * section.get("window_size_seconds", 1) * NS_PER_S
@@ -78,10 +82,10 @@ class Laws:
         faults = {each.what for each in self.plan.faults}
         self._members = sum(count + (count > 1) for count in self.plan.gateways)
         self._killed = "worker_killed" in faults
-        self._steady = not faults & {"worker_killed", "pause", "stall", "reset", "broker_away"}
+        self._steady = not faults & {"worker_killed", "pause", "stall", "reset", "broker_away", "fleet_away"}
         self._fault_ns = sum(each.for_ms + 1_000 for each in self.plan.faults) * NS_PER_MS
         self._lied = "broker_lies" in faults
-        if self._lied:  # the rest of a reply that never comes is waited for
+        if self._lied or "broker_keeps_fetches" in faults:  # a reply that never comes is waited for
             self._fault_ns += 60 * NS_PER_S
 
     def report(self, law: str, detail: str) -> None:
@@ -155,7 +159,7 @@ class Laws:
 
     def answered(self, actor: Actor, connection: Connection, asked: Asked, frame: bytes) -> None:
         """A client has got a reply."""
-        throttle_ms = _throttle_of(asked, frame)
+        throttle_ms = throttle_of(asked.key, asked.version, len(frame) - 4, frame)
         if throttle_ms:
             until_ns = self.run.world.now_ns + throttle_ms * NS_PER_MS
             connection.quiet_until_ns = max(connection.quiet_until_ns, until_ns)
@@ -254,6 +258,9 @@ class Laws:
                 if process.alive and self.run.world.now_ns >= process.paused_until_ns + 2 * NS_PER_S:
                     self.accounts_agree(process, gateway)
                     self.mutes_end(process, gateway)
+                    self.bytes_are_owed_once(process, gateway)
+            if unit.main is not None and unit.main in unit.gateways:
+                self.permits_are_owed_once(unit.main, unit.gateways[unit.main])
             self.gone_clients_are_gone(unit)
         self.nothing_fails()
 
@@ -314,6 +321,42 @@ class Laws:
                         f"{MuteReason(session.muted)!r}, wakes in {session.wake_at_ms - now_ms} ms",
                     )
 
+    def bytes_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
+        """No counter holds more than all that its client has ever sent or received, through all gateways together."""
+        counted: tuple[tuple[Key, Any], ...] = (
+            ("producer_byte_rate", gateway.client_quotas.produce),
+            ("consumer_byte_rate", gateway.client_quotas.fetch),
+        )
+        for key, quotas in counted:
+            for scoped, tracker in quotas.own():
+                client_id = scoped.tracker_key.client_id
+                if limit_of(self.plan, client_id, key) is None:  # what passed was not added up
+                    continue
+                found = [
+                    bucket for name, bucket in self._buckets.items() if (name[0], name[2]) == (key, client_id)
+                ]
+                connections = sum(len(wire.open) for wire in self.run.wires.values())
+                most = sum(bucket.total + bucket.largest * (2 + connections) for bucket in found)
+                most += self._begun(client_id) + 200_000 * (1 + connections)
+                held = tracker._meter._total
+                if held > most and not self._lied:
+                    self.report(
+                        "owed_once",
+                        f"{process.name}: {key} of {client_id} counts {held:,.0f}, and {most:,.0f} passed",
+                    )
+
+    def permits_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
+        """No client owes more permits than were ever taken from it, by all gateways together."""
+        now_ms = gateway._now_ms()
+        for key, tracker in gateway.mutations.own():
+            taken = tracker.meter.taken(now_ms=now_ms)
+            most: float = self._ever_charged[key.client_id]
+            if taken > most + 0.001:
+                self.report(
+                    "owed_once",
+                    f"{process.name}: {key.client_id} owes {taken:g} permits, and {most:g} were taken",
+                )
+
     def gone_clients_are_gone(self, unit: GatewayUnderTest) -> None:
         """A connection whose client is gone ends soon, whatever it waits for."""
         now_ns = self.run.world.now_ns
@@ -324,7 +367,7 @@ class Laws:
                 tap.gone_ns = None
             elif tap.gone_ns is None:
                 tap.gone_ns = now_ns
-            elif now_ns - tap.gone_ns > GONE_NS + self._fault_ns + self._longest_reply_ns(tap):
+            elif now_ns - tap.gone_ns > SOON_NS + self._fault_ns + self._longest_reply_ns(tap):
                 self.report(
                     "gone_clients_are_gone",
                     f"{unit.name}: {end.peer.address} has been gone for {(now_ns - tap.gone_ns) // NS_PER_MS} ms",
@@ -332,8 +375,8 @@ class Laws:
                 tap.gone_ns = now_ns
 
     def _longest_reply_ns(self, tap: Tap) -> int:
-        """A client that has half-closed gets its replies first, and each of them may have to wait for its turn."""
-        return 0 if not tap.waiting else 4 * self.window_ns
+        """A client that has half-closed gets its replies first, until the kernel finds out that it is gone."""
+        return GONE_NS if tap.waiting else 0
 
     def nothing_fails(self) -> None:
         """No task, timer or connection of the gateway ends by a fault of its own."""
@@ -350,6 +393,55 @@ class Laws:
 
     # -- when all clients have left --------------------------------------------------------------------------
 
+    # -- mutations -------------------------------------------------------------------------------------------
+
+    def charged(self, client_id: str, permits: float) -> None:
+        """A gateway has taken permits of this client, or given some back."""
+        self._charged[client_id] += permits
+        self._ever_charged[client_id] += max(0.0, permits)
+
+    def mutated(self, client_id: str, permits: int) -> None:
+        """A broker has created or deleted partitions for this client."""
+        self._mutated[client_id] += permits
+        limit = limit_of(self.plan, client_id, "controller_mutation_rate")
+        if limit is None or client_id == "":
+            return
+        now_ns = self.run.world.now_ns
+        bucket = self._permits.get(client_id)
+        if bucket is None:
+            bucket = self._permits[client_id] = Bucket(limit, now_ns)
+        bucket.pour(permits, now_ns, self.window_ns)
+        bound = self._most_permits(client_id, limit)
+        if bucket.level > bound:
+            self.report(
+                "mutation_bound",
+                f"{client_id}: {bucket.level:,.1f} permits are used beyond the rate, and at most {bound:,.1f} may be",
+            )
+
+    def _most_permits(self, client_id: str, limit: float) -> float:
+        """Burst + one request; one window more for requests that can not be refused; so for each counter."""
+        section = self.plan.tables.get("mutation_quota", {})
+        burst = limit * int(section.get("window_num", 11) * section.get("window_size_seconds", 1))
+        users = [each for each in self.run.actors if each.plan.client_id == client_id]
+        most = sum(
+            3 * each.options.get("most_partitions", self.run.cluster.default_partitions) for each in users
+        )
+        old = any(not each.options.get("strict", True) for each in users)
+        counters = len(self.plan.gateways)
+        return float(counters * (burst * (2 if old else 1) + most + 2 * limit))
+
+    def permits_are_what_was_done(self) -> None:
+        """Permits taken less permits given back are the partitions that brokers have created and deleted."""
+        for client_id in sorted({*self._charged, *self._mutated}):
+            charged, done = self._charged[client_id], self._mutated[client_id]
+            if limit_of(self.plan, client_id, "controller_mutation_rate") is None:
+                continue
+            if charged < done - 0.001 or (self._steady and not self._lied and charged > done + 0.001):
+                self.report(
+                    "permits_are_what_was_done",
+                    f"{client_id} was charged {charged:g} permits, and {done} were used",
+                )
+
     def expects(self, event: str) -> bool:
         """Whether a log line of a failure is what a fault of the plan brings."""
         return event == "worker_killed" and not self._steady
@@ -361,6 +453,7 @@ class Laws:
                 self.nothing_is_kept(process, gateway)
             if unit.main is not None and unit.main in unit.gateways:
                 self.places_are_free(unit, unit.gateways[unit.main])
+        self.permits_are_what_was_done()
         for actor in self.run.actors:
             if actor.asked != actor.answered + actor.given_up:
                 self.report(
@@ -444,18 +537,3 @@ class Laws:
             answers = sum(wire.answers.values())
             api = UsageApi.REQUEST.value
             yield api, "answers", requests[api, client_id], answers, answers + wire.unwritten
-
-
-def _throttle_of(asked: Asked, frame: bytes) -> int:
-    key, version = asked.key, asked.version
-    if key == messages.PRODUCE:
-        return messages.read_produce_throttle(version, frame)
-    if key in (messages.FETCH, messages.HEARTBEAT) or (key == messages.METADATA and version >= 3):
-        return messages.throttle_in_head(key, version, frame)
-    if key == messages.CREATE_TOPICS and version >= 2:
-        return int.from_bytes(frame[9 if version >= 5 else 8 :][:4], "big")
-    if key == messages.CREATE_PARTITIONS:
-        return int.from_bytes(frame[9 if version >= 2 else 8 :][:4], "big")
-    if key == messages.DELETE_TOPICS and version >= 1:
-        return int.from_bytes(frame[9 if version >= 4 else 8 :][:4], "big")
-    return 0

@@ -27,6 +27,12 @@ FIRST_DESCRIPTOR: Final = 1_000_000
 LEAST_BYTES_PER_S: Final = 400_000
 """What the slowest link carries."""
 
+GONE_NS: Final = 120 * NS_PER_S
+"""When a kernel that asks for signs of life knows that a peer is gone.
+
+The peer's kernel forgets its socket after a minute, and the next probe comes within another one.
+"""
+
 _SO_MEMINFO: Final = 55
 _SIOCOUTQNSD: Final = 0x894B
 _ON_RESET: Final = struct.pack("ii", 1, 0)
@@ -77,6 +83,7 @@ class End:
         unsent_bytes: that have not come to the peer's end.
         ended: the peer sends nothing more, and all of it has come.
         reset: the connection is gone.
+        asks_for_life: a peer that is gone is noticed (SO_KEEPALIVE).
     """
 
     __slots__ = (
@@ -85,6 +92,7 @@ class End:
         "_in",
         "_out",
         "address",
+        "asks_for_life",
         "closed",
         "ended",
         "file",
@@ -115,6 +123,7 @@ class End:
         self.unsent_bytes = 0
         self.ended = self.reset = self.closed = self.finished = False
         self.wants_room = False
+        self.asks_for_life = False
         self._in: deque[bytes] = deque()
         self._out: deque[bytes] = deque()
         self._flying = False
@@ -273,6 +282,7 @@ class End:
         self.closed = True
         self.file = None
         self.finish()
+        self.network.world.after(GONE_NS, self.peer._find_out)
         if self.reset or (not self._flying and not self._out):
             self.network.forget(self)
 
@@ -305,6 +315,11 @@ class End:
         elif self.file is not None:
             self.file.readable()
 
+    def _find_out(self) -> None:
+        """The peer was closed long ago, and says so when it is asked for a sign of life."""
+        if self.asks_for_life and not self.closed:
+            self._lose()
+
     def gone(self, mask: int) -> int:
         """What poll(2) tells of it."""
         found = 0
@@ -329,6 +344,7 @@ class File:
 
     __slots__ = (
         "_read_posted",
+        "asks_for_life",
         "end",
         "listening",
         "messages",
@@ -348,6 +364,7 @@ class File:
         self.messages: deque[tuple[bytes, list[File]]] | None = None
         self.pair: File | None = None
         self.references = 0
+        self.asks_for_life = False
         self.process: Process | None = None
         self.transport: Any = None
         self.reader: tuple[Callable[..., object], tuple[Any, ...]] | None = None
@@ -781,8 +798,12 @@ class SimSocket:
         return self._timeout_s
 
     def setsockopt(self, level: int, option: int, value: Any) -> None:
-        """Nothing but a reset at the end is of interest."""
+        """A reset at the end, and whether a peer that is gone is noticed."""
         file = self.file
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+            file.asks_for_life = bool(value)
+            if file.end is not None:
+                file.end.asks_for_life = bool(value)
         resets = (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER) and value == _ON_RESET
         if resets and file.end is not None:
             file.end.abort()
@@ -852,6 +873,7 @@ class SimSocket:
         """The next connection."""
         end = self._next_accepted()
         file = File(self.network, end=end)
+        file.asks_for_life = end.asks_for_life = self.file.asks_for_life
         descriptor = self.network.open(file, self.network.world.current)
         sock = type(self)(self.network, self.family, self.type, descriptor=descriptor)
         return sock, end.peer.address

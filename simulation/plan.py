@@ -21,6 +21,7 @@ FAULTS: Final = (
     "disk_full",
     "worker_killed",
     "pause",
+    "fleet_away",
 )
 
 
@@ -163,7 +164,7 @@ def make(seed: int) -> Plan:
         if len(quotas) > 1 and quotas[-2].get("default_client_id"):
             quotas[-2:] = [{**quotas[-2], **quotas[-1]}]
     tables["quotas"] = quotas
-    seconds = dice.randrange(8, 25)
+    seconds = dice.randrange(4, 13)
     faults = []
     for _ in range(dice.choice((0, 0, 1, 2, 3))):
         what = dice.choice(FAULTS)
@@ -247,6 +248,8 @@ def _honest(dice: random.Random, at: int, gateways: int, quotas: list[dict[str, 
         options = {"version": dice.choice((1, 3, 4)), "pause_ms": dice.choice((100, 1_000))}
     elif does == "look":
         options = {"version": dice.choice((1, 5, 9, 12)), "pause_ms": 300, "create": dice.random() < 0.5}
+        if not known and options["create"] and dice.random() < 0.6:
+            quotas.append({"client_id": client_id, "controller_mutation_rate": 2.0})
     else:
         options = {"pause_ms": 1_500}
     return Client(does, client_id, gateway, options)

@@ -36,6 +36,7 @@ import gateway.server.replacement
 import gateway.server.status_routes
 import gateway.server.worker
 import gateway.server.workers
+import gateway.upstream.keepalive
 from simulation.network import End, File, Network, SimSocket, Transport
 from simulation.world import Process, World
 
@@ -100,9 +101,7 @@ class HostedProcess(Process):
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         """See asyncio."""
-        future = self.create_future()
-        self.call_later(0.0005, future.set_result, None)
-        await future
+        await asyncio.sleep(0.0005)
         names = self.network.names
         if not host:
             host = self.ip
@@ -178,9 +177,7 @@ class HostedProcess(Process):
 
     async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **_: Any) -> Any:
         """See asyncio."""
-        ready = self.create_future()
-        self.call_soon(ready.set_result, None)
-        await ready
+        await asyncio.sleep(0)
         return self._attach(protocol_factory, sock, ours=False)
 
     async def create_unix_connection(
@@ -188,9 +185,7 @@ class HostedProcess(Process):
     ) -> Any:
         """See asyncio; of a socket that is connected."""
         assert path is None
-        ready = self.create_future()
-        self.call_soon(ready.set_result, None)
-        await ready
+        await asyncio.sleep(0)
         return self._attach(protocol_factory, sock, ours=None)
 
     def _attach(self, protocol_factory: Any, sock: SimSocket, *, ours: bool | None) -> Any:
@@ -228,6 +223,7 @@ _SOCKETS: Final = (
     gateway.server.replacement,
     gateway.server.worker,
     gateway.server.workers,
+    gateway.upstream.keepalive,
 )
 _CLOCKS: Final = (
     gateway.runtime.slices,

@@ -17,6 +17,7 @@ import gateway.app
 import gateway.fleet.topic
 import gateway.usage.service
 import simulation.gateways
+from quotas.mutations import MutationDecision, MutationQuotas
 from simulation.brokers import Cluster
 from simulation.clients import Actor
 from simulation.fleet import SimShareTopic, TopicService
@@ -63,7 +64,7 @@ class Run:
 
     Attributes:
         plan: what is run.
-        world, network, cluster, gateways, actors, laws: see there.
+        world, network, cluster, gateways, actors, fleet_topics, laws: see there.
         wires: what crossed the wire at each gateway.
         failures: log lines that must not be.
         asked_quotas: all values that clients have asked for, by client id.
@@ -88,8 +89,10 @@ class Run:
         self.gateways: list[GatewayUnderTest] = []
         self.wires: dict[GatewayUnderTest, Wire] = {}
         self.actors: list[Actor] = []
+        self.fleet_topics = TopicService(self.world)
         self._leaving = False
         self.laws = Laws(self)
+        self.cluster.mutated = self.laws.mutated
 
     @property
     def elapsed_ms(self) -> int:
@@ -262,6 +265,9 @@ class Run:
                 world.after(after_ns, setattr, unit, "disk_full", False)
             case "worker_killed" if unit.workers:
                 unit.kill_worker(fault.where)
+            case "fleet_away":
+                self.fleet_topics.away = True
+                world.after(after_ns, setattr, self.fleet_topics, "away", False)
             case "pause":
                 processes = unit.processes
                 if processes:
@@ -272,10 +278,9 @@ class Run:
         for node in self.cluster.nodes.values():
             node.slow_ns = 0
             node.lies = None
-            if node.keeps_fetches or self.cluster.counts["kept_fetches"]:
-                node.keeps_fetches = False
-                node.stop()
+            node.keeps_fetches = False
             node.start()
+        self.fleet_topics.away = False
         for unit in self.gateways:
             unit.disk_full = False
 
@@ -306,14 +311,41 @@ class Run:
                 mock.patch.object(gateway.app, "TICK_S", 1.0),
                 mock.patch.object(gateway.usage.service, "ThreadedSink", KeptLines),
                 mock.patch.object(gateway.fleet.topic, "ShareTopic", SimShareTopic),
-                mock.patch.object(SimShareTopic, "service", TopicService(self.world), create=True),
+                mock.patch.object(SimShareTopic, "service", self.fleet_topics, create=True),
                 mock.patch.object(secrets, "token_hex", token_hex),
                 mock.patch.object(secrets, "token_bytes", dice.randbytes),
                 mock.patch.object(uuid, "uuid4", uuid4),
             ):
                 stack.enter_context(patch)
+            stack.enter_context(_permits_to(self.laws))
             stack.enter_context(_log_to(self))
             yield
+
+
+@contextmanager
+def _permits_to(laws: Laws) -> Iterator[None]:
+    """Tell the laws of permits that are taken and given back."""
+    charge, refund = MutationQuotas.charge, MutationQuotas.refund
+
+    def charging(
+        self: MutationQuotas, user: str, client_id: str, permits: float, **more: Any
+    ) -> MutationDecision:
+        decision = charge(self, user, client_id, permits, **more)
+        laws.charged(client_id, decision.charged)
+        return decision
+
+    def refunding(
+        self: MutationQuotas, decision: MutationDecision, permits: float | None = None, *, now_ms: int
+    ) -> None:
+        refund(self, decision, permits, now_ms=now_ms)
+        back = decision.charged if permits is None else min(permits, decision.charged)
+        laws.charged(decision.tracker_key.client_id, -max(0.0, back))
+
+    with (
+        mock.patch.object(MutationQuotas, "charge", charging),
+        mock.patch.object(MutationQuotas, "refund", refunding),
+    ):
+        yield
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from simulation import messages
 from simulation.network import Transport
-from simulation.world import NS_PER_S, World
+from simulation.world import NS_PER_MS, NS_PER_S, World
 
 _HEAD: Final = Struct(">ihhih")
 _SIZE: Final = Struct(">i")
@@ -83,8 +83,8 @@ class Stream:
         """Call `on_bytes(frame, count, first, data)` for each part of a frame whose head is known.
 
         Args:
-            on_bytes: `count` more bytes of the frame are here; `first`: its head has just come; `data`: the frame if
-                it came in one piece, otherwise empty.
+            on_bytes: `count` more bytes of the frame are here; `first`: its head has just come; `data`: what has come
+                of it, if that is one piece.
             requests: whether the frames are requests; otherwise they are replies.
         """
         self._on_bytes = on_bytes
@@ -153,9 +153,36 @@ class Stream:
         came = frame.came = min(size + 4, available)
         if frame.whole:
             self.current = None
-        whole = data[at : at + came] if not kept and came == size + 4 else b""
-        self._on_bytes(frame, came, True, whole)
+        self._on_bytes(frame, came, True, b"" if kept else data[at : at + came])
         return at + came - kept
+
+
+def throttle_ms(key: int, version: int, size: int, reply: bytes) -> int:
+    """What a reply tells its client to wait; 0 as well where the part that is here does not say so.
+
+    Args:
+        key, version: of the request.
+        size: of the whole reply, as its first four bytes say.
+        reply: the reply, or its beginning.
+    """
+    if key == messages.PRODUCE:
+        return messages.read_produce_throttle(version, reply) if len(reply) == size + 4 else 0
+    first = _THROTTLE_SINCE.get(key)
+    if first is None or version < first[0]:
+        return 0
+    at = 9 if version >= first[1] else 8
+    return int.from_bytes(reply[at : at + 4], "big") if len(reply) >= at + 4 else 0
+
+
+_THROTTLE_SINCE: Final = {
+    messages.FETCH: (1, 12),
+    messages.METADATA: (3, 9),
+    messages.HEARTBEAT: (1, 4),
+    messages.CREATE_TOPICS: (2, 5),
+    messages.CREATE_PARTITIONS: (0, 2),
+    messages.DELETE_TOPICS: (1, 4),
+}
+"""The versions since which a reply begins with throttle_time_ms, and since which its header has tags."""
 
 
 class Bucket:
@@ -163,15 +190,17 @@ class Bucket:
 
     Attributes:
         level: what it holds.
+        total: all that was ever poured into it.
         passed: (when, bytes) of the last window.
         largest: the largest request.
     """
 
-    __slots__ = ("at_ns", "largest", "level", "passed", "rate", "window_sum")
+    __slots__ = ("at_ns", "largest", "level", "passed", "rate", "total", "window_sum")
 
     def __init__(self, rate: float, now_ns: int) -> None:
         self.rate = rate
         self.level = 0.0
+        self.total = 0
         self.at_ns = now_ns
         self.largest = 0
         self.passed: deque[tuple[int, int]] = deque()
@@ -180,6 +209,7 @@ class Bucket:
     def pour(self, amount: int, now_ns: int, window_ns: int) -> None:
         """So much has passed now."""
         self.level = self.level_at(now_ns) + amount
+        self.total += amount
         self.at_ns = max(self.at_ns, now_ns)
         passed = self.passed
         passed.append((now_ns, amount))
@@ -264,6 +294,7 @@ class Tap:
         transport: of the client.
         channel: the gateway's own object.
         waiting: requests without a reply, in order; of Produce with acks 0 none.
+        muted_until_ns: the client was told to wait until then.
     """
 
     __slots__ = (
@@ -276,6 +307,7 @@ class Tap:
         "_upstream_asked",
         "channel",
         "gone_ns",
+        "muted_until_ns",
         "process",
         "transport",
         "upstream",
@@ -290,6 +322,7 @@ class Tap:
         self.channel = channel
         self.upstream: Transport | None = None
         self.gone_ns: int | None = None
+        self.muted_until_ns = 0
         self.waiting: deque[Frame] = deque()
         self._asked: dict[int, Frame] = {}
         self._upstream_asked: deque[Frame] = deque()
@@ -350,7 +383,7 @@ class Tap:
             frame.at_ns = self.wire.world.now_ns
             self.waiting.append(frame)
 
-    def _reply(self, reply: Frame, _count: int, first: bool, _data: bytes) -> None:
+    def _reply(self, reply: Frame, _count: int, first: bool, data: bytes) -> None:
         if not first:
             return
         wire = self.wire
@@ -364,6 +397,12 @@ class Tap:
                 f"reply {reply.correlation_id} while request {request.correlation_id} was the next",
             )
         wire.sums[request.client_id].answers[request.key] += 1
+        if data:
+            until_ns = (
+                self.process.local_ns
+                + throttle_ms(request.key, request.version, reply.size, data) * NS_PER_MS
+            )
+            self.muted_until_ns = max(self.muted_until_ns, until_ns)
         if request.key == messages.FETCH:
             asked = self._asked.pop(request.correlation_id, None)
             if asked is None:  # the gateway answered by itself
@@ -373,6 +412,12 @@ class Tap:
 
     def _passed(self, frame: Frame, count: int, first: bool, _data: bytes) -> None:
         wire = self.wire
+        if first and self.process.local_ns < self.muted_until_ns - 3 * NS_PER_MS and not self.channel._closed:
+            wire.report(
+                "mutes_hold",
+                f"{frame.client_id} had {(self.muted_until_ns - self.process.local_ns) // NS_PER_MS} ms to wait, "
+                f"but request {frame.key} was passed on",
+            )
         if frame.key == messages.PRODUCE:
             sums = wire.sums[frame.client_id]
             counted = count

@@ -313,6 +313,8 @@ class Process(asyncio.BaseEventLoop):
         if self.alive:
             handle = asyncio.Handle(callback, args, self, context)
             self._ready.append(handle)  # type: ignore[attr-defined]
+            if self.world.current is not self:  # from outside: nothing else would wake it
+                self._be_due(self.world.now_ns)
             return handle
         return asyncio.Handle(callback, args, self, context)
 
