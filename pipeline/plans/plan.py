@@ -5,7 +5,7 @@ As JSON, one object (every key is always there; null where it says so):
     {"format": "sluice-plan", "version": 1, "made_at": "2026-11-21T21:00:00Z",
      "basis": {"first_day": "2026-11-14", "last_day": "2026-11-20", "days": 7, "completeness": 0.9998,
                "target": 0.01, "margin": 1.15, "model": "deferral", "scope": "gateway", "window_num": 11,
-               "window_ms": 1000},
+               "window_ms": 1000, "open_days": ""},
      "capacity": [{"key": "producer_byte_rate", "limit": 2e8 | null, "allocated": 9e8, "peak": 1.6e8,
                    "over_allocation": 5.6, "fits": true, "note": "..."}],
      "entries": [{"entity": {"user": "alice", "client-id": null}, "key": "producer_byte_rate",
