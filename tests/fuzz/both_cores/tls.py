@@ -6,6 +6,8 @@ server did, and what came out of it.
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,7 +30,9 @@ _KEY_SHARE: Final = 51
 
 @cache
 def _pki() -> Pki:
-    return Pki(Path(mkdtemp(prefix="sluice-tls-")))
+    folder = mkdtemp(prefix="sluice-tls-")
+    atexit.register(shutil.rmtree, folder)
+    return Pki(Path(folder))
 
 
 # -- without OpenSSL -----------------------------------------------------------------------------------------
