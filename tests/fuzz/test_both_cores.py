@@ -6,6 +6,7 @@ A fault is planted in a copy of the sources, which stands for the other core: wh
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,7 +16,7 @@ import pytest
 
 from gateway.runtime.compiled_core import core_name
 from testkit import wire
-from tests.fuzz.both_cores import messages
+from tests.fuzz.both_cores import messages, tls
 from tests.fuzz.both_cores.__main__ import COMPILED, ROOT, Core, compare
 from tests.fuzz.both_cores.conversations import FAILED
 from tests.fuzz.both_cores.one_core import play
@@ -75,7 +76,7 @@ FAULTS: Final = {
 
 
 QUICK_FAULT: Final = "a whole number that becomes a float"
-"""Found within the first few seeds; the others take up to 20 s each."""
+"""Found within ten seeds; the others take up to 20 s each."""
 
 
 @pytest.mark.skipif(core_name() != "compiled core", reason="make test-compiled")
@@ -99,11 +100,18 @@ def test_fault_of_one_core_is_found(name: str, tmp_path: Path) -> None:
     assert fault.line in source
     file.write_text(source.replace(fault.line, fault.instead))
     with Core(ROOT) as sources, Core(tmp_path) as faulty:
-        found = compare(sources, faulty, range(SEEDS))
+        found = compare(sources, faulty, range(10 if name == QUICK_FAULT else SEEDS))
     assert found is not None
     assert "to repeat it: python -m tests.fuzz.both_cores --seed " in found
 
 
+@pytest.fixture
+def no_certificates_left() -> Iterator[None]:
+    yield
+    tls.forget_certificates()
+
+
+@pytest.mark.usefixtures("no_certificates_left")
 def test_seeds_are_played_alike_twice_and_do_nothing_that_no_core_may() -> None:
     for seed in range(60):
         lines = play(seed)

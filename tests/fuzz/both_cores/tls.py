@@ -29,10 +29,23 @@ _KEY_SHARE: Final = 51
 
 
 @cache
-def _pki() -> Pki:
+def _folder() -> str:
     folder = mkdtemp(prefix="sluice-tls-")
-    atexit.register(shutil.rmtree, folder)
-    return Pki(Path(folder))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def _pki() -> Pki:
+    return Pki(Path(_folder()))
+
+
+def forget_certificates() -> None:
+    """Remove their folder before the process ends; the next connection makes another."""
+    if _pki.cache_info().currsize:
+        shutil.rmtree(_folder())
+        _pki.cache_clear()
+        _folder.cache_clear()
 
 
 # -- without OpenSSL -----------------------------------------------------------------------------------------
