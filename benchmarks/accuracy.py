@@ -15,7 +15,7 @@ from typing import Final
 from benchmarks.accuracy_report import keep, within
 from benchmarks.keep import command_line
 from benchmarks.relay.machine import describe_machine, load_average
-from testkit.accuracy.campaign import FAMILIES, GATEWAY, KAFKA, SIDES, Plan, run_campaign
+from campaigns.accuracy.campaign import FAMILIES, GATEWAY, KAFKA, SIDES, Plan, run_campaign
 
 HONEST: Final = tuple(family for family in FAMILIES if family != "cheater")
 RESULTS: Final = Path(__file__).resolve().parent / "results"

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from testkit.accuracy.campaign import GATEWAY, KAFKA, Plan, Result
+from campaigns.accuracy.campaign import GATEWAY, KAFKA, Plan, Result
 
 LOWEST: Final = 0.90
 HIGHEST: Final = 1.05

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine
+from campaigns.alerts.campaign import Outcome, play
+from campaigns.alerts.faults import QUOTA_TOPIC, rounds
+from campaigns.alerts.gateways import FaultyGateway, wait_for
+from campaigns.alerts.prometheus import Prometheus
+from campaigns.alerts.rules import RULES, alerts, shortened
 from embedded_kafka.kafka import KafkaCluster
-from testkit.alerts.campaign import Outcome, play
-from testkit.alerts.faults import QUOTA_TOPIC, rounds
-from testkit.alerts.gateways import FaultyGateway, wait_for
-from testkit.alerts.prometheus import Prometheus
-from testkit.alerts.rules import RULES, alerts, shortened
 from testkit.packages import require_package
 
 RESULTS: Final = Path(__file__).with_name("results")

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from testkit.crash_points import CrashPoints, Outcome
-from testkit.crash_scenarios import SCENARIOS
-from testkit.power_loss import images
+from campaigns.crash_points import CrashPoints, Outcome
+from campaigns.crash_scenarios import SCENARIOS
+from campaigns.power_loss import images
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 

@@ -17,7 +17,7 @@ import uvloop
 
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from testkit.order.run import Outcome, run
+from campaigns.order.run import Outcome, run
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 

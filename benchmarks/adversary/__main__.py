@@ -13,15 +13,15 @@ from typing import Any, Final
 from benchmarks.adversary.report import page, piece_of
 from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from testkit.adversary.campaign import AT_ONCE, Campaign, Report
-from testkit.adversary.script import Script
-from testkit.adversary.stage import Stage
-from testkit.adversary.verdict import judge
-from testkit.adversary.watch import Watch
+from campaigns.adversary.campaign import AT_ONCE, Campaign, Report
+from campaigns.adversary.script import Script
+from campaigns.adversary.stage import Stage
+from campaigns.adversary.verdict import judge
+from campaigns.adversary.watch import Watch
 
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
-HOLED: Final = (sys.executable, "-m", "testkit.adversary.holed_gateway")
-TIMED: Final = (sys.executable, "-m", "testkit.adversary.timed_gateway")
+HOLED: Final = (sys.executable, "-m", "campaigns.adversary.holed_gateway")
+TIMED: Final = (sys.executable, "-m", "campaigns.adversary.timed_gateway")
 
 
 def main() -> int:

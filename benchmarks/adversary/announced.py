@@ -17,7 +17,7 @@ from benchmarks.adversary import each_attack
 from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.paths import with_compiled_core
-from testkit.adversary.stage import Stage
+from campaigns.adversary.stage import Stage
 
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 ATTACKS: Final = ("announced sizes", "announced parts", "unknown versions")

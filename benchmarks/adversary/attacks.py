@@ -13,12 +13,12 @@ from struct import pack
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
+from campaigns.adversary.honest_client import HONEST
+from campaigns.adversary.requests import number
+from campaigns.adversary.script import make_script
+from campaigns.adversary.stage import FLOODER, Stage
 from gateway.session.announced import PASS_ON_BYTES
 from testkit import wire
-from testkit.adversary.honest_client import HONEST
-from testkit.adversary.requests import number
-from testkit.adversary.script import make_script
-from testkit.adversary.stage import FLOODER, Stage
 
 Attack: TypeAlias = Callable[[Stage], Awaitable[None]]
 

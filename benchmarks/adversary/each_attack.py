@@ -21,8 +21,8 @@ from benchmarks.adversary.attacks import ADMIN_ATTACKS, ATTACKS, attack
 from benchmarks.adversary.report import quantile
 from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from testkit.adversary.honest import HonestClient
-from testkit.adversary.stage import Stage
+from campaigns.adversary.honest import HonestClient
+from campaigns.adversary.stage import Stage
 
 MOST_S: Final = 60.0
 GOAL: Final = 1.2

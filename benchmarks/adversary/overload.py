@@ -25,8 +25,8 @@ from benchmarks.adversary.memory_cgroup import MemoryGroup, memory_group
 from benchmarks.adversary.report import quantile
 from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from testkit.adversary.honest import HonestClient
-from testkit.adversary.stage import Stage
+from campaigns.adversary.honest import HonestClient
+from campaigns.adversary.stage import Stage
 
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 LIMIT_BYTES: Final = 512 << 20

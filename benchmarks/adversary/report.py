@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from testkit.adversary.campaign import Report
-from testkit.adversary.honest_client import PATIENCE_S
-from testkit.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S
-from testkit.adversary.watch import EVENT_CPU_MS, MAX_RSS_BYTES
+from campaigns.adversary.campaign import Report
+from campaigns.adversary.honest_client import PATIENCE_S
+from campaigns.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S
+from campaigns.adversary.watch import EVENT_CPU_MS, MAX_RSS_BYTES
 
 SHOWN_SEEDS: Final = 40
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from testkit.chaos.campaign import ChaosCampaign
+from campaigns.chaos.campaign import ChaosCampaign
 
 ROWS: Final = ("L01", "L02", "L03", "L04", "L05", "L06")
 COUNTED: Final = ("alterations", "records", "drained", "looks", "green", "usage_lines")

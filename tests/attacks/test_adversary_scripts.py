@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from campaigns.adversary.player import Outcome
+from campaigns.adversary.requests import encode, number
+from campaigns.adversary.script import Script, make_script
+from campaigns.adversary.shrink import shrink
+from campaigns.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S, Found
+from campaigns.adversary.verdict import SLACK_S, Violation, judge
+from campaigns.adversary.watch import EVENT_CPU_MS, MAX_RSS_BYTES, Watch
 from testkit import wire
-from testkit.adversary.player import Outcome
-from testkit.adversary.requests import encode, number
-from testkit.adversary.script import Script, make_script
-from testkit.adversary.shrink import shrink
-from testkit.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S, Found
-from testkit.adversary.verdict import SLACK_S, Violation, judge
-from testkit.adversary.watch import EVENT_CPU_MS, MAX_RSS_BYTES, Watch
 
 SEEDS = range(60)
 

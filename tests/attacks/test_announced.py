@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
+from campaigns.adversary.requests import batch
 from embedded_kafka.kafka import KafkaCluster
 from gateway.session.announced import PASS_ON_BYTES
 from testkit import wire
-from testkit.adversary.requests import batch
 from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from testkit.chaos import gateways
-from testkit.chaos.gateways import Patience
-from testkit.chaos.schedule import Fault, round_of
+from campaigns.chaos import gateways
+from campaigns.chaos.gateways import Patience
+from campaigns.chaos.schedule import Fault, round_of
 
 
 def test_a_round_can_be_played_again_and_as_many_rounds_as_there_are_faults_have_each() -> None:

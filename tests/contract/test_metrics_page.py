@@ -25,6 +25,7 @@ NAMING: Final = (
     ROOT / "gateway" / "server" / "status_page.html",
     *sorted((ROOT / "gateway" / "cli").glob("*.py")),
     *sorted((ROOT / "testkit").rglob("*.py")),
+    *sorted((ROOT / "campaigns").rglob("*.py")),
 )
 NO_METRICS: Final = frozenset(
     {"gateway_id", "gateway_config", "gateway_process", "gateway_core", "gateway_class", "gateway_index"}

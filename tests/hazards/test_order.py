@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from testkit.order.frames import Kind, kinds
-from testkit.order.run import run
+from campaigns.order.frames import Kind, kinds
+from campaigns.order.run import run
 
 REQUESTS = 10_000
 

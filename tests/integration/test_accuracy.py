@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from campaigns.accuracy.campaign import GATEWAY, Campaign, Plan
 from embedded_kafka.kafka import KafkaCluster
-from testkit.accuracy.campaign import GATEWAY, Campaign, Plan
 
 pytestmark = pytest.mark.integration
 

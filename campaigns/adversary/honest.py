@@ -11,9 +11,9 @@ import contextlib
 import json
 import sys
 
-from testkit.adversary import honest_client
-from testkit.adversary.honest_client import EVERY_S, PATIENCE_S
-from testkit.adversary.stage import Stage
+from campaigns.adversary import honest_client
+from campaigns.adversary.honest_client import EVERY_S, PATIENCE_S
+from campaigns.adversary.stage import Stage
 from testkit.wire_client import now_ms
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from testkit.adversary.stage import Stage
-from testkit.adversary.timed_gateway import EVENT
-from testkit.adversary.verdict import Violation
+from campaigns.adversary.stage import Stage
+from campaigns.adversary.timed_gateway import EVENT
+from campaigns.adversary.verdict import Violation
 
 MAX_RSS_BYTES: Final = 320 << 20
 """Some 95 of it are the process itself, the rest what thirty clients with requests below 1 MB can make it hold."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from struct import Struct, unpack_from
 from typing import Final, cast
 
+from campaigns.order.frames import Kind, correlation_id, kinds
 from testkit.broker import Request, ScriptedBroker
-from testkit.order.frames import Kind, correlation_id, kinds
 
 _SIZE: Final = Struct(">i")
 _REQUEST_HEAD: Final = Struct(">ihhi")

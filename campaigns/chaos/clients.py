@@ -13,8 +13,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka.record import MemoryRecordsBuilder
 
+from campaigns.chaos.gateways import ChaosGateway
 from testkit import wire
-from testkit.chaos.gateways import ChaosGateway
 from testkit.raw_client import HOST, Ended, RawClient
 from testkit.wire_client import WireClient
 

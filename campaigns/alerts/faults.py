@@ -16,8 +16,8 @@ from typing import Final, Self
 
 from confluent_kafka.admin import AdminClient
 
+from campaigns.alerts.gateways import FEW, NEAR, NEAR_BYTES_PER_S, FaultyGateway, wait_for
 from embedded_kafka.kafka import KafkaCluster
-from testkit.alerts.gateways import FEW, NEAR, NEAR_BYTES_PER_S, FaultyGateway, wait_for
 from testkit.frames import produce
 from testkit.raw_client import HOST
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from testkit.alerts.faults import Fault
-from testkit.alerts.prometheus import Prometheus
+from campaigns.alerts.faults import Fault
+from campaigns.alerts.prometheus import Prometheus
 
 FIRES_WITHIN_S: Final = 150.0
 STOPS_WITHIN_S: Final = 60.0

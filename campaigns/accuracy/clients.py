@@ -1,4 +1,4 @@
-"""One client that does nothing but produce or consume, as a process: ``python -m testkit.accuracy.clients JOB``.
+"""One client that does nothing but produce or consume, as a process: ``python -m campaigns.accuracy.clients JOB``.
 
 JOB is JSON (`Job`). It prints a line whenever it has got further: seconds on the machine's monotonic clock, and the
 bytes of record values so far (of whole frames for the cheater). It runs until it is terminated.
@@ -21,7 +21,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 
-from testkit.accuracy.cheater import cheat
+from campaigns.accuracy.cheater import cheat
 
 RECORD_BYTES: Final = 10_000
 BATCH_BYTES: Final = 65_536

@@ -13,9 +13,9 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from campaigns.order.peers import Broker, Client, Counts, no_delay
 from testkit.broker import HOST, ScriptedBroker
 from testkit.gateway import gateway_process
-from testkit.order.peers import Broker, Client, Counts, no_delay
 
 CONNECTIONS_PER_CLIENT: Final = 2
 

@@ -18,9 +18,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from embedded_kafka.kafka import KafkaCluster, KafkaStartError
-from gateway.runtime.lateness import LATE_MS
-from testkit.chaos.clients import (
+from campaigns.chaos.clients import (
     BASE,
     HalfFrame,
     NumberedProducer,
@@ -30,7 +28,7 @@ from testkit.chaos.clients import (
     port_of_leader,
     slow_sender,
 )
-from testkit.chaos.gateways import (
+from campaigns.chaos.gateways import (
     DRAIN_TIMEOUT_MS,
     FRAME_TIMEOUT_MS,
     KEEP_HOURS,
@@ -39,9 +37,11 @@ from testkit.chaos.gateways import (
     Patience,
     copy_of_source,
 )
-from testkit.chaos.schedule import SQLITE_GATEWAY, TOPIC_GATEWAYS, Fault, Step, round_of
-from testkit.chaos.usage_ledger import UsageLedger
-from testkit.chaos.watch import STALE_S, ReadinessWatch
+from campaigns.chaos.schedule import SQLITE_GATEWAY, TOPIC_GATEWAYS, Fault, Step, round_of
+from campaigns.chaos.usage_ledger import UsageLedger
+from campaigns.chaos.watch import STALE_S, ReadinessWatch
+from embedded_kafka.kafka import KafkaCluster, KafkaStartError
+from gateway.runtime.lateness import LATE_MS
 from testkit.raw_client import HOST
 from testkit.wire_client import ConnectionEnded, WireClient
 

@@ -21,7 +21,16 @@ from testkit.raw_client import HOST
 
 _ROOT: Final = Path(__file__).parents[2]
 _DEBUG_MODES: Final = ("PYTHONASYNCIODEBUG", "PYTHONDEVMODE")
-_PACKAGES: Final = ("config", "embedded_kafka", "gateway", "pinned_jars", "protocol", "quotas", "testkit")
+_PACKAGES: Final = (
+    "config",
+    "embedded_kafka",
+    "gateway",
+    "pinned_jars",
+    "protocol",
+    "quotas",
+    "campaigns",
+    "testkit",
+)
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
 FRAME_TIMEOUT_MS: Final = 1_000
@@ -164,7 +173,7 @@ class ChaosGateway:
         self.steady_since_s = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "testkit.chaos.stepped_gateway", "serve", "--config", self._config],
+                [sys.executable, "-m", "campaigns.chaos.stepped_gateway", "serve", "--config", self._config],
                 cwd=self._source,
                 env={
                     # Debug modes of the tests are not for processes whose time is measured.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from testkit.adversary.script import Script
+from campaigns.adversary.script import Script
 
 Fails: TypeAlias = Callable[[list[Script]], Awaitable[list[bool]]]
 """Plays scripts, at the same time if it can: which of them fail."""

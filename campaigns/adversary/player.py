@@ -13,9 +13,9 @@ from struct import pack, unpack_from
 from typing import Any, Final
 from uuid import UUID
 
+from campaigns.adversary.requests import encode, number, topic_name
+from campaigns.adversary.script import SECONDS, Script, Step
 from testkit import wire
-from testkit.adversary.requests import encode, number, topic_name
-from testkit.adversary.script import SECONDS, Script, Step
 from testkit.wire_client import now_ms
 
 AUTO_PARTITIONS: Final = 3

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from testkit.chaos.clients import BASE, QuotaWriter
-from testkit.chaos.gateways import ChaosGateway
+from campaigns.chaos.clients import BASE, QuotaWriter
+from campaigns.chaos.gateways import ChaosGateway
 
 STALE_S = 5.0
 _EVERY_S = 0.2

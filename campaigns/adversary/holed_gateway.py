@@ -1,4 +1,4 @@
-"""The gateway with a hole: what shows that the adversary finds one. `python -m testkit.adversary.holed_gateway serve`
+"""The gateway with a hole, which the adversary must find: `python -m campaigns.adversary.holed_gateway serve`.
 
 The hole: a CreateTopics request of more than 10,000 partitions in total costs nothing, since the controller refuses
 such a request as a whole. It does not look at `__cluster_metadata`, however, so a request padded with that name is

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from kafka.record.memory_records import MemoryRecordsBuilder
 
+from campaigns.adversary.script import Step
 from testkit import wire
-from testkit.adversary.script import Step
 
 CORRELATION_ID_AT: Final = 8
 _RIGHTS: Final = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from testkit.adversary.honest import HonestClient
-from testkit.adversary.honest_client import PATIENCE_S
-from testkit.adversary.player import Outcome
-from testkit.adversary.script import Script, make_script
-from testkit.adversary.shrink import shrink
-from testkit.adversary.stage import Found, Stage
-from testkit.adversary.verdict import Violation, judge
-from testkit.adversary.watch import EVENT_CPU_MS, Watch
+from campaigns.adversary.honest import HonestClient
+from campaigns.adversary.honest_client import PATIENCE_S
+from campaigns.adversary.player import Outcome
+from campaigns.adversary.script import Script, make_script
+from campaigns.adversary.shrink import shrink
+from campaigns.adversary.stage import Found, Stage
+from campaigns.adversary.verdict import Violation, judge
+from campaigns.adversary.watch import EVENT_CPU_MS, Watch
 from testkit.wire_client import now_ms
 
 OF_THE_PROCESS: Final = frozenset({"stall", "memory", "honest", "ended"})

@@ -25,10 +25,7 @@ from typing import Final
 
 import confluent_kafka
 
-from embedded_kafka import jars
-from embedded_kafka.kafka import KafkaCluster
-from embedded_kafka.tools import tool_command
-from testkit.accuracy.clients import (
+from campaigns.accuracy.clients import (
     BATCH_BYTES,
     FETCH_BYTES,
     PARTITION_FETCH_BYTES,
@@ -36,6 +33,9 @@ from testkit.accuracy.clients import (
     RECORDS_PER_BATCH,
     Job,
 )
+from embedded_kafka import jars
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import tool_command
 from testkit.gateway import free_ports
 from testkit.serving import serving
 from testkit.wire_client import WireClient
@@ -154,7 +154,7 @@ def _progress(line: str, before: float) -> tuple[float, float] | None:
 def command(job: Job) -> list[str]:
     """The command line of a client."""
     if job.family != "java":
-        return [sys.executable, "-m", "testkit.accuracy.clients", job.text()]
+        return [sys.executable, "-m", "campaigns.accuracy.clients", job.text()]
     if job.verb == "produce":
         arguments = [
             *("--bootstrap-server", job.bootstrap, "--topic", job.topic, "--num-records", "100000000"),

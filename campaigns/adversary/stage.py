@@ -23,11 +23,11 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
+from campaigns.adversary.honest_client import HONEST, PASSWORD
+from campaigns.adversary.player import AUTO_PARTITIONS, Login, Outcome, Player
+from campaigns.adversary.requests import batch
+from campaigns.adversary.script import LISTENERS, Script
 from embedded_kafka.kafka import Address, KafkaCluster
-from testkit.adversary.honest_client import HONEST, PASSWORD
-from testkit.adversary.player import AUTO_PARTITIONS, Login, Outcome, Player
-from testkit.adversary.requests import batch
-from testkit.adversary.script import LISTENERS, Script
 from testkit.gateway import free_ports
 from testkit.process_group import kill_all
 from testkit.raw_client import HOST

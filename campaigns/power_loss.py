@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from testkit.crash_points import CrashPoints
-from testkit.crash_scenarios import Scenario
+from campaigns.crash_points import CrashPoints
+from campaigns.crash_scenarios import Scenario
 
 TRACED: Final = "pwrite64,ftruncate,fdatasync,fsync,sendto"
 

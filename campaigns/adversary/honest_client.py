@@ -1,4 +1,4 @@
-"""One honest client: `python -m testkit.adversary.honest_client HOST PORT TOPIC client|user SECONDS`.
+"""One honest client: `python -m campaigns.adversary.honest_client HOST PORT TOPIC client|user SECONDS`.
 
 It asks until it is ended, and writes a line for each answer: when, how long it took, what went wrong. It imports
 little, as it is to be there at once.
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from struct import unpack
 from typing import Any, Final
 
+from campaigns.adversary.requests import batch
 from testkit import wire
-from testkit.adversary.requests import batch
 from testkit.wire_client import now_ms
 
 PATIENCE_S: Final = 15.0

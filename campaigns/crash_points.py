@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from campaigns.crash_scenarios import SCENARIOS, Scenario
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from quotas.entities import QuotaEntity, QuotaKey
-from testkit.crash_scenarios import SCENARIOS, Scenario
 from testkit.quota_stores import FETCH, Seen, alteration, sqlite_store
 
 Values = dict[tuple[QuotaEntity, QuotaKey], float]

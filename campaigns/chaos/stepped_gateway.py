@@ -1,4 +1,4 @@
-"""The gateway with a wall clock that can be set: `python -m testkit.chaos.stepped_gateway serve --config FILE`.
+"""The gateway with a wall clock that can be set: `python -m campaigns.chaos.stepped_gateway serve --config FILE`.
 
 The file that CLOCK_OFFSET names has the seconds by which the clock is ahead. Files that are completed get its time,
 as they would on a machine whose clock is wrong. CHAOS_WITHOUT names rows (L02,L05) whose mending is taken out, which

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from testkit.adversary.player import Outcome
-from testkit.adversary.script import Script
-from testkit.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S, Found
+from campaigns.adversary.player import Outcome
+from campaigns.adversary.script import Script
+from campaigns.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S, Found
 
 SLACK_S: Final = 0.5
 """Between the first byte of a script and the gateway's clock, and at its end."""
