@@ -455,6 +455,9 @@ class Laws:
                 self.places_are_free(unit, unit.gateways[unit.main])
         self.permits_are_what_was_done()
         for actor in self.run.actors:
+            refused = "connections" in self.plan.tables or not self._steady or self._fault_ns
+            if actor.honest and not refused and not actor.answered and actor.options.get("acks") != 0:
+                self.report("clients_are_served", f"{actor.plan.client_id} has got no reply")
             if actor.asked != actor.answered + actor.given_up:
                 self.report(
                     "answered_once_in_order", f"{actor.plan.client_id}: some request was never answered"

@@ -101,13 +101,19 @@ class HostedProcess(Process):
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         """See asyncio."""
-        await asyncio.sleep(0.0005)
+        await self._after(0.0005)
         names = self.network.names
         if not host:
             host = self.ip
         if host not in names and not host[0].isdigit():
             raise socket.gaierror(-2, "Name or service not known")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (names.get(host, host), port))]
+
+    def _after(self, delay_s: float) -> asyncio.Future[None]:
+        """Done so much later; a future, since some of the gateway's coroutines run without a task."""
+        future: asyncio.Future[None] = self.create_future()
+        self.call_later(delay_s, lambda: None if future.done() else future.set_result(None))
+        return future
 
     def add_reader(  # type: ignore[override]
         self, fd: Any, callback: Callable[..., object], *args: Any
@@ -177,7 +183,7 @@ class HostedProcess(Process):
 
     async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **_: Any) -> Any:
         """See asyncio."""
-        await asyncio.sleep(0)
+        await self._after(0)
         return self._attach(protocol_factory, sock, ours=False)
 
     async def create_unix_connection(
@@ -185,7 +191,7 @@ class HostedProcess(Process):
     ) -> Any:
         """See asyncio; of a socket that is connected."""
         assert path is None
-        await asyncio.sleep(0)
+        await self._after(0)
         return self._attach(protocol_factory, sock, ours=None)
 
     def _attach(self, protocol_factory: Any, sock: SimSocket, *, ours: bool | None) -> Any:
