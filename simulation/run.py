@@ -17,7 +17,7 @@ import gateway.app
 import gateway.fleet.topic
 import gateway.usage.service
 import simulation.gateways
-from quotas.mutations import MutationDecision, MutationQuotas
+from quotas.mutations import MutationDecision, MutationQuotas, MutationTracker
 from simulation.brokers import Cluster
 from simulation.clients import Actor
 from simulation.fleet import SimShareTopic, TopicService
@@ -325,7 +325,7 @@ class Run:
 @contextmanager
 def _permits_to(laws: Laws) -> Iterator[None]:
     """Tell the laws of permits that are taken and given back."""
-    charge, refund = MutationQuotas.charge, MutationQuotas.refund
+    charge, give_back = MutationQuotas.charge, MutationTracker.give_back
 
     def charging(
         self: MutationQuotas, user: str, client_id: str, permits: float, **more: Any
@@ -334,16 +334,13 @@ def _permits_to(laws: Laws) -> Iterator[None]:
         laws.charged(client_id, decision.charged)
         return decision
 
-    def refunding(
-        self: MutationQuotas, decision: MutationDecision, permits: float | None = None, *, now_ms: int
-    ) -> None:
-        refund(self, decision, permits, now_ms=now_ms)
-        back = decision.charged if permits is None else min(permits, decision.charged)
-        laws.charged(decision.tracker_key.client_id, -max(0.0, back))
+    def giving_back(self: MutationTracker, permits: float, *, now_ms: int) -> None:
+        give_back(self, permits, now_ms=now_ms)
+        laws.charged(self.match.tracker_key.client_id, -permits)
 
     with (
         mock.patch.object(MutationQuotas, "charge", charging),
-        mock.patch.object(MutationQuotas, "refund", refunding),
+        mock.patch.object(MutationTracker, "give_back", giving_back),
     ):
         yield
 

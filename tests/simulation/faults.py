@@ -1,0 +1,184 @@
+"""Faults that are planted in a copy of the sources; a law has to find each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A line of a source, and what stands there instead.
+
+    Attributes:
+        file: of the source.
+        line: what stands there, once in the file.
+        instead: what the fault makes of it.
+    """
+
+    file: str
+    line: str
+    instead: str
+
+
+FAULTS: Final = {
+    "announced bytes are charged and not given back": Fault(
+        "gateway/handlers/produce.py", ("            row.count(came_bytes)\n"), ("            row.count(size)\n")
+    ),
+    "announced bytes are charged to the quota": Fault(
+        "gateway/handlers/produce.py",
+        ("        if tracker is not None:\n            tracker.record_part(came_bytes, now_ms=now_ms)\n"),
+        ("        if tracker is not None:\n            tracker.record_part(size, now_ms=now_ms)\n"),
+    ),
+    "the rest of a request is not counted": Fault(
+        "gateway/session/parts.py",
+        ("            self._row.add(came_bytes)\n        if not self._left_bytes:\n"),
+        ("            pass\n        if not self._left_bytes:\n"),
+    ),
+    "a reply that comes in parts is counted twice": Fault(
+        "gateway/session/response_queue.py",
+        ("            answer.row.count(0)\n"),
+        ("            answer.row.count(size - answer.less_bytes)\n"),
+    ),
+    "a debt leaves with its connection": Fault(
+        "quotas/rate_quotas.py",
+        ("        self.blocked_until_ms = blocked_ms\n        if blocked_ms > now_ms"),
+        ("        if blocked_ms > now_ms"),
+    ),
+    "a throttled client is not muted": Fault(
+        "gateway/session/session.py",
+        ("        self.throttle(final_ms, sensor.tracker, now_ms=now_ms)\n        if self.meter.claim(by"),
+        ("        if self.meter.claim(by"),
+    ),
+    "a mute is not ended": Fault(
+        "gateway/session/session.py",
+        ("            self.unmute(MuteReason.THROTTLED, now_ms=now_ms)\n"),
+        ("            pass\n"),
+    ),
+    "the timer of a mute is not set": Fault(
+        "gateway/session/session.py",
+        ("        if until_ms < self.wake_at_ms:\n            self.wake_at_ms = until_ms\n"),
+        (""),
+    ),
+    "a wait is ten times too long": Fault(
+        "quotas/rate_quotas.py",
+        ("        throttle_time_ms = meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)\n"),
+        (
+            "        throttle_time_ms = 10 * meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)\n"  # noqa: E501
+        ),
+    ),
+    "a place at the bound is kept for ever": Fault(
+        "gateway/session/throttle_state.py",
+        ("                sensor.tracker.leave(self)\n        muting = self._muting\n"),
+        ("                pass\n        muting = self._muting\n"),
+    ),
+    "a Fetch stays under way when its client leaves": Fault(
+        "gateway/session/throttle_state.py",
+        ("        self.fetch_ends()\n        for sensor in"),
+        ("        for sensor in"),
+    ),
+    "a reply is not timed": Fault(
+        "gateway/session/session.py",
+        ("            pending[-1].timed = self.meter.start(api, client_id)\n"),
+        ("            if api.key != 12:\n                pending[-1].timed = self.meter.start(api, client_id)\n"),
+    ),
+    "the gateway's own replies are not timed": Fault(
+        "gateway/session/session.py",
+        (
+            "            else:\n"
+            "                self.request_answered(timed, now_ms=now_ms)\n"
+            "            self._answering = timed\n"
+        ),
+        (""),
+    ),
+    "replies are swapped": Fault(
+        "gateway/session/response_queue.py",
+        ("        if self.idle:\n            self.to_client.append(frame)\n"),
+        ("        if True:\n            self.to_client.append(frame)\n"),
+    ),
+    "a connection ends with a reply unsent": Fault(
+        "gateway/session/session.py",
+        (
+            "        if self.muted & _IN_FLIGHT_FULL and len(self.responses) <= self.throttling.most_in_flight // 2:\n"  # noqa: E501
+            "            self.muted &= ~_IN_FLIGHT_FULL\n"
+        ),
+        (""),
+    ),
+    "an announcement is not ended": Fault(
+        "gateway/session/session.py",
+        (
+            "        self._end_watch(now_ms)\n"
+            "        self._end_announcement()\n"
+            "        self.responses.ended(now_ms=now_ms)\n"
+        ),
+        ("        self._end_watch(now_ms)\n        self.responses.ended(now_ms=now_ms)\n"),
+    ),
+    "memory is not given back": Fault("gateway/session/session.py", ("        self._memory.leave(self)\n"), ("")),
+    "a place of a connection is given back twice": Fault(
+        "gateway/net/listener.py",
+        ("        self._places.release(self.name, channel.ip)\n"),
+        (
+            "        self._places.release(self.name, channel.ip)\n"
+            "        if len(self.channels) > 6:\n"
+            "            self._places.release(self.name, channel.ip)\n"
+        ),
+    ),
+    "permits are given back twice": Fault(
+        "quotas/mutations.py",
+        ("        tracker.give_back(amount, now_ms=now_ms)\n"),
+        ("        tracker.give_back(amount, now_ms=now_ms)\n        tracker.give_back(amount, now_ms=now_ms)\n"),
+    ),
+    "refused topics are charged": Fault(
+        "quotas/mutations.py",
+        ("                tracker.throttles.refused_total += 1\n"),
+        (
+            "                tracker.throttles.refused_total += 1\n"
+            "                meter.record(permits, now_ms=now_ms)\n"
+        ),
+    ),
+    "topics that Metadata creates cost nothing": Fault(
+        "gateway/handlers/metadata.py",
+        ("        decision = self._charge(session, client_id, name, strict=True, now_ms=now_ms)\n"),
+        ('        decision = self._charge(session, "", name, strict=True, now_ms=now_ms)\n'),
+    ),
+    "a member tells all that it ever charged": Fault(
+        "quotas/mutations.py", ("        untold = recorded - self._settled\n"), ("        untold = recorded\n")
+    ),
+    "what was told is told again": Fault(
+        "quotas/rate_quotas.py",
+        ("        self._settled += told\n        self._quiet = 0.0\n"),
+        ("        self._quiet = 0.0\n"),
+    ),
+    "a share is negative": Fault(
+        "gateway/fleet/exchange.py",
+        ("        return 1 / max(self.members(now_ms=now_ms), self._rules.members)\n"),
+        ("        return 0.5 - max(self.members(now_ms=now_ms), self._rules.members)\n"),
+    ),
+    "a worker's tick ends with an exception": Fault(
+        "gateway/server/worker.py",
+        (
+            "        # First, so that what fails in one tick does not end them.\n"
+            "        self._tick = asyncio.get_running_loop().call_later(TICK_S, self._alive)\n"
+            '        self.link.tell("alive")\n'
+            "        for each in self.on_tick:\n"
+            "            each()\n"
+        ),
+        (
+            '        self.link.tell("alive")\n'
+            "        for each in self.on_tick:\n"
+            "            each()\n"
+            "        if len(self.handlers) > 3:\n"
+            "            raise RuntimeError\n"
+            "        self._tick = asyncio.get_running_loop().call_later(TICK_S, self._alive)\n"
+        ),
+    ),
+    "a chunk for one side is written twice": Fault(
+        "gateway/net/channel.py",
+        ("                    upstream.writelines(chunks)\n                chunks.clear()\n"),
+        (
+            "                    upstream.writelines(chunks)\n"
+            "                    upstream.write(chunks[0])\n"
+            "                chunks.clear()\n"
+        ),
+    ),
+}

@@ -1,0 +1,47 @@
+"""Laws find faults: each fault is planted in a copy of the sources, and some seed breaks a law."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulation.__main__ import ROOT
+from tests.simulation.faults import FAULTS
+
+SEEDS = "0:500"
+
+
+def _find(name: str, folder: Path) -> str:
+    fault = FAULTS[name]
+    for package in ("config", "gateway", "protocol", "quotas"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    file = folder / fault.file
+    source = file.read_text()
+    assert source.count(fault.line) == 1
+    file.write_text(source.replace(fault.line, fault.instead))
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    found = subprocess.run(
+        [sys.executable, "-P", "-m", "simulation", "--seeds", SEEDS, "--at-first", "--no-shrink"],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 1, found.stdout + found.stderr
+    return found.stdout
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_found_within_500_seeds(name: str, tmp_path: Path) -> None:
+    assert "with a law that was broken" in _find(name, tmp_path)
+
+
+@pytest.mark.slow
+def test_fault_is_found(tmp_path: Path) -> None:
+    assert "answered_once_in_order" in _find("replies are swapped", tmp_path)
