@@ -84,12 +84,8 @@ FAULTS: Final = {
     ),
     "the gateway's own replies are not timed": Fault(
         "gateway/session/session.py",
-        (
-            "            else:\n"
-            "                self.request_answered(timed, now_ms=now_ms)\n"
-            "            self._answering = timed\n"
-        ),
-        (""),
+        ("            self.request_answered(timed, now_ms=now_ms)\n            self._answering = timed\n"),
+        ("            pass\n"),
     ),
     "replies are swapped": Fault(
         "gateway/session/response_queue.py",
