@@ -205,7 +205,10 @@ class Actor:
             await BEHAVIOURS[self.plan.does](self)
         except Exception as exc:  # noqa: BLE001  (a client that stops early would hide what it was to find)
             where = traceback.extract_tb(exc.__traceback__)[-1]
-            self.run.report("clients_go_on", f"{self.plan.does}: {exc!r} at {where.filename}:{where.lineno}")
+            if self.loop.alive:
+                self.run.report(
+                    "clients_go_on", f"{self.plan.does}: {exc!r} at {where.filename}:{where.lineno}"
+                )
         finally:
             for connection in list(self.connections):
                 connection.close()
