@@ -57,6 +57,18 @@ def test_k11_a_topic_that_is_made_anew_is_known_by_its_new_id(cluster: ScriptedC
     assert written(cluster) == []
 
 
+@pytest.mark.parametrize("version", [1, 8, 12])
+@pytest.mark.parametrize("quota", [{}, {"controller_mutation_rate": 5}], ids=["no-quota", "mutation-quota"])
+def test_k11_no_question_of_a_client_makes_a_topic_of_the_gateway(version: int, quota: dict[str, Any]) -> None:
+    cluster = ScriptedCluster({})
+    c = Conversation(cluster=cluster, own_topics=[OWN], **quota)
+    c.core.context.topology.cluster.auto_create_topics = True
+    flag = {"allow_auto_topic_creation": True} if version >= 4 else {}
+    c.exchange("Metadata", version, topics=[{"name": OWN}, {"name": "new"}], **flag)
+    creating = [body for body in cluster.asked("Metadata") if body.allow_auto_topic_creation]
+    assert [[topic.name for topic in body.topics] for body in creating] == [["new"]]
+
+
 @pytest.mark.parametrize("acks", [0, 1])
 def test_k11_what_the_broker_does_not_know_is_not_given_to_it(cluster: ScriptedCluster, acks: int) -> None:
     c = Conversation(cluster=cluster, own_topics=[OWN])
