@@ -34,10 +34,10 @@ class Holder(Protocol):
         """How much of what it collects has not come."""
 
     @property
-    def moved_bytes(self) -> int:
-        """What its client has sent, and taken, until now."""
+    def moved_bytes(self) -> tuple[int, int]:
+        """What its client has sent, and what it has taken, until now."""
 
-    def give_way(self, moved_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
+    def give_way(self, sent_bytes: int, taken_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
         """Others wait: end, unless so much in so much time is enough; a throttle is no excuse for the foremost."""
 
     def memory_freed(self) -> None:
@@ -59,7 +59,7 @@ class MemoryBudget:
         self.later: Callable[[Callable[[], None]], None] = lambda step: step()
         self._waiting: dict[Holder, None] = {}
         self._foremost: Holder | None = None  # it may go on above the limit
-        self._moved: dict[Holder, int] = {}  # of those that hold much, at the last look
+        self._moved: dict[Holder, tuple[int, int]] = {}  # of those that hold much, at the last look
         self._large: dict[Holder, None] = {}  # those that hold much
         self._looked_at_ms = 0
         self._looking = False
@@ -124,10 +124,15 @@ class MemoryBudget:
         before, self._moved = self._moved, {each: each.moved_bytes for each in self._large}
         # Nobody waited between two looks that lie far apart.
         if self.full and elapsed_ms < 2 * PATIENCE_MS:
-            for holder, moved_bytes in list(self._moved.items()):
+            for holder, (sent_bytes, taken_bytes) in list(self._moved.items()):
                 if holder in before:
-                    foremost = holder is self._foremost
-                    holder.give_way(moved_bytes - before[holder], elapsed_ms, foremost=foremost)
+                    sent_before, taken_before = before[holder]
+                    holder.give_way(
+                        sent_bytes - sent_before,
+                        taken_bytes - taken_before,
+                        elapsed_ms,
+                        foremost=holder is self._foremost,
+                    )
 
     def leave(self, holder: Holder) -> None:
         """The connection has ended."""

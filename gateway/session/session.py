@@ -720,21 +720,20 @@ class ClientSession(Session, ChunkTaker):
         return max(self._parser.missing_bytes, self.responses.missing_bytes)
 
     @property
-    def moved_bytes(self) -> int:
+    def moved_bytes(self) -> tuple[int, int]:
         """See `Holder`."""
-        return self.bytes_from_client + self.bytes_from_upstream - self._unsent_bytes[0]
+        return self.bytes_from_client, self.bytes_from_upstream - self._unsent_bytes[0]
 
-    def give_way(self, moved_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
+    def give_way(self, sent_bytes: int, taken_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
         """See `Holder`. A client that is not read can't be slow to send."""
+        enough_bytes = self._settings.min_frame_bytes_per_s * elapsed_ms // 1000
         unread = self.muted & _AWAITS_BROKER if foremost else self.muted
-        wanted_bytes = 0 if unread else self._parser.missing_bytes
+        missing_bytes = 0 if unread else self._parser.missing_bytes
         unsent_bytes = self._unsent_bytes[0]
-        if unsent_bytes > SMALL_BYTES:
-            wanted_bytes = max(wanted_bytes, unsent_bytes)
-        wanted_bytes = min(wanted_bytes, self._settings.min_frame_bytes_per_s * elapsed_ms // 1000)
-        if moved_bytes < wanted_bytes:
-            self.close(CloseCause.WRITE_TIMEOUT if unsent_bytes > SMALL_BYTES else CloseCause.FRAME_TIMEOUT)
-            self.memory_freed()
+        if unsent_bytes > SMALL_BYTES and taken_bytes < min(unsent_bytes, enough_bytes):
+            self._make_room(CloseCause.WRITE_TIMEOUT)
+        elif sent_bytes < min(missing_bytes, enough_bytes):
+            self._make_room(CloseCause.FRAME_TIMEOUT)
 
     def stop_announcing(self, *, now_ms: int) -> None:
         """See `Announcer`. A client that is not read for a slow broker can't be slow."""
@@ -743,8 +742,12 @@ class ClientSession(Session, ChunkTaker):
         # Its deadline is that of the whole request; so much of that time is for what has not come.
         left_ms = self._parser.relay_left * 1000 // self._settings.min_frame_bytes_per_s
         if now_ms >= min(self.idle_since_ms + PATIENCE_MS, self._frame_deadline_ms - left_ms):
-            self.close(CloseCause.FRAME_TIMEOUT)
-            self.memory_freed()
+            self._make_room(CloseCause.FRAME_TIMEOUT)
+
+    def _make_room(self, cause: CloseCause) -> None:
+        """End for others' sake: the event is another connection's, so the shell has to be called to look."""
+        self.close(cause)
+        self.memory_freed()
 
     def _account(self) -> None:
         """Tell the memory budget what is held, and mute the client for it where that is due."""

@@ -149,6 +149,20 @@ def test_m02_uploads_that_stall_just_before_their_end_give_way_to_one_that_waits
     honest.upstream_sees(frame)
 
 
+def test_m02_answers_that_come_meanwhile_are_no_upload() -> None:
+    alone, rude = several(2, queued_max_request_bytes=MIB, announced_max_request_bytes=1)
+    alone.client_sends(announcing(SMALL_BYTES, size=MIB))
+    rude.client_sends(fetch(9), announcing(2 * MIB, size=2 * MIB + 2_000))
+    honest, frame = rude.another(), produce(7, size=300_000)
+    honest.client_sends(frame[:100_000]).still_muted()
+    rude.upstream_answers(pack(">ii", 100 * MIB, 9))
+    for _ in range(2):
+        rude.upstream_answers(bytes(MIB))
+        honest.after(PATIENCE_MS)
+    rude.closed(CloseCause.FRAME_TIMEOUT).session.ended(now_ms=0)
+    honest.client_sends(frame[100_000:], piece_bytes=100_000).upstream_sees(frame)
+
+
 def test_m02_what_waits_behind_a_throttle_takes_no_place_above_the_budget() -> None:
     alone, rude, last = several(3, queued_max_request_bytes=MIB, announced_max_request_bytes=1)
     alone.client_sends(announcing(SMALL_BYTES, size=MIB))
@@ -204,13 +218,13 @@ def test_who_sends_fast_enough_keeps_its_place() -> None:
 
 class _Holder:
     accounted_bytes = 0
-    moved_bytes = 0
+    moved_bytes = 0, 0
 
     def __init__(self, missing_bytes: int) -> None:
         self.freed = 0
         self.missing_bytes = missing_bytes
 
-    def give_way(self, moved_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
+    def give_way(self, sent_bytes: int, taken_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
         raise AssertionError
 
     def memory_freed(self) -> None:
