@@ -45,6 +45,13 @@ _RANGES: Final = {
     messages.ALTER_CLIENT_QUOTAS: (0, 1),
 }
 
+
+def _response(name: str, head: Head, **results: Any) -> bytes:
+    return wire.response(
+        name, head.version, correlation_id=head.correlation_id, throttle_time_ms=0, **results
+    )
+
+
 _PATTERN_BYTES: Final = 1 << 20
 
 
@@ -237,13 +244,7 @@ class Cluster:
             if head.version >= 7 and not error and each.name in self.topics:
                 result["topic_id"] = self.topics[each.name].topic_id
             results.append(result)
-        return wire.response(
-            "CreateTopics",
-            head.version,
-            correlation_id=head.correlation_id,
-            throttle_time_ms=0,
-            topics=results,
-        )
+        return _response("CreateTopics", head, topics=results)
 
     def create_partitions(self, head: Head, frame: bytes) -> bytes:
         """CreatePartitions."""
@@ -258,13 +259,7 @@ class Cluster:
                 topic.leaders += [ids[at % len(ids)] for at in range(len(topic.leaders), each.count)]
                 self.version += 1
             results.append({"name": each.name, "error_code": error, "error_message": None})
-        return wire.response(
-            "CreatePartitions",
-            head.version,
-            correlation_id=head.correlation_id,
-            throttle_time_ms=0,
-            results=results,
-        )
+        return _response("CreatePartitions", head, results=results)
 
     def delete_topics(self, head: Head, frame: bytes) -> bytes:
         """DeleteTopics by name."""
@@ -276,13 +271,7 @@ class Cluster:
                 self.mutated(head.client_id, len(topic.leaders))
                 self.version += 1
             results.append({"name": name, "error_code": 3 if topic is None else 0})
-        return wire.response(
-            "DeleteTopics",
-            head.version,
-            correlation_id=head.correlation_id,
-            throttle_time_ms=0,
-            responses=results,
-        )
+        return _response("DeleteTopics", head, responses=results)
 
     def describe_configs(self, head: Head, frame: bytes) -> bytes:
         """DescribeConfigs of a broker."""
@@ -309,13 +298,7 @@ class Cluster:
             }
             for each in asked.resources
         ]
-        return wire.response(
-            "DescribeConfigs",
-            head.version,
-            correlation_id=head.correlation_id,
-            throttle_time_ms=0,
-            results=results,
-        )
+        return _response("DescribeConfigs", head, results=results)
 
 
 class Node:

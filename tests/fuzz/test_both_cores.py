@@ -5,9 +5,7 @@ A fault is planted in a copy of the sources, which stands for the other core: wh
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -16,6 +14,7 @@ import pytest
 
 from gateway.runtime.compiled_core import core_name
 from testkit import wire
+from testkit.planted_fault import Fault
 from tests.fuzz.both_cores import messages, tls
 from tests.fuzz.both_cores.__main__ import COMPILED, ROOT, Core, compare
 from tests.fuzz.both_cores.conversations import FAILED
@@ -25,15 +24,6 @@ SEEDS: Final = 4_000
 """Each planted fault is found within so many."""
 SEEDS_OF_TESTS: Final = 1_500
 """Ten seconds of CPU for two cores. The campaign `both-cores` plays them for five minutes."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A line of a source, and what a core would make of it."""
-
-    file: str
-    line: str
-    instead: str
 
 
 FAULTS: Final = {
@@ -49,7 +39,7 @@ FAULTS: Final = {
         "        at = (at + size + 2**31) % 2**32 - 2**31\n    return at\n\n\ndef _called",
     ),
     "an error of another class": Fault(
-        "protocol/plain_topics.py", "    except IndexError:\n", "    except OverflowError:\n"
+        "protocol/plain_topics.py", "    except IndexError:\n", "    except OverflowError:\n", places=2
     ),
     "an attribute that may be None": Fault(
         "gateway/tls/transport.py",
@@ -92,13 +82,7 @@ def test_m04_both_cores_do_the_same_with_whatever_peers_send() -> None:
     [pytest.param(name, marks=pytest.mark.slow if name == QUICK_FAULT else pytest.mark.campaign) for name in FAULTS],
 )
 def test_fault_of_one_core_is_found(name: str, tmp_path: Path) -> None:
-    fault = FAULTS[name]
-    for package in ("config", "gateway", "protocol", "quotas"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    file = tmp_path / fault.file
-    source = file.read_text()
-    assert fault.line in source
-    file.write_text(source.replace(fault.line, fault.instead))
+    FAULTS[name].plant(tmp_path)
     with Core(ROOT) as sources, Core(tmp_path) as faulty:
         found = compare(sources, faulty, range(10 if name == QUICK_FAULT else SEEDS))
     assert found is not None

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True)
-class Fault:
-    """A line of a source, and what stands there instead.
-
-    Attributes:
-        file: of the source.
-        line: what stands there, once in the file.
-        instead: what the fault makes of it.
-    """
-
-    file: str
-    line: str
-    instead: str
-
+from testkit.planted_fault import Fault
 
 FAULTS: Final = {
     "announced bytes are charged and not given back": Fault(

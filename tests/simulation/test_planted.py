@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +16,7 @@ SEEDS = "0:500"
 
 
 def _find(name: str, folder: Path) -> str:
-    fault = FAULTS[name]
-    for package in ("config", "gateway", "protocol", "quotas"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    file = folder / fault.file
-    source = file.read_text()
-    assert source.count(fault.line) == 1
-    file.write_text(source.replace(fault.line, fault.instead))
+    FAULTS[name].plant(folder)
     path = os.pathsep.join([str(folder), str(ROOT)])
     found = subprocess.run(
         [sys.executable, "-P", "-m", "simulation", "--seeds", SEEDS, "--at-first", "--no-shrink"],
