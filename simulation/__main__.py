@@ -63,7 +63,7 @@ def is_broken(line: str) -> bool:
 
 
 def as_test(plan: Plan, outcome: Outcome) -> str:
-    """A test that runs a plan, to be pasted into `tests/simulation/test_findings.py`."""
+    """A test that runs a plan; the plan is for `tests/simulation/findings.py`."""
     law = outcome.violations[0].law if outcome.violations else "fails"
     body = str(plan).replace("\n", "\n    ")
     return f"def test_{law}() -> None:\n    plan = {body}\n    assert run(plan).violations == []\n"
