@@ -1,13 +1,15 @@
 """``python -m benchmarks.adversary.announced``: honest clients beside what is announced and not sent.
 
 Through the gateway and at the broker itself (`each_attack`), for the gateway as sources and compiled (`make compiled`
-first), as one process and with two workers. 1 when an honest client was not served through the gateway.
+first), as one process and with two workers, by TLS and without. 1 when an honest client was not served through the
+gateway.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,20 +39,23 @@ def main() -> int:
     }
     tables: list[str] = []
     faults = 0
-    for compiled in (False, True):
-        for workers in (1, 2):
-            kind = (
-                f"{'compiled' if compiled else 'sources'}, {'one process' if workers == 1 else 'two workers'}"
-            )
-            print(kind, flush=True)
-            stage = Stage(
-                prefix=with_compiled_core([]) if compiled else (),
-                more_configuration=f"[server]\nworkers = {workers}\n",
-            )
-            rows = asyncio.run(each_attack.measure(stage, ATTACKS, options.seconds))
-            faults += sum(row.faults for row in rows)
-            document["rows"] += [{"gateway": kind, **each_attack.as_row(row)} for row in rows]
-            tables += ["", f"## {kind.capitalize()}", "", *each_attack.table(rows)]
+    for compiled, workers, tls in itertools.product((False, True), (1, 2), (False, True)):
+        words = (
+            "compiled" if compiled else "sources",
+            "one process" if workers == 1 else "two workers",
+            "TLS" if tls else "plain",
+        )
+        kind = ", ".join(words)
+        print(kind, flush=True)
+        stage = Stage(
+            prefix=with_compiled_core([]) if compiled else (),
+            more_configuration=f"[server]\nworkers = {workers}\n",
+            tls=tls,
+        )
+        rows = asyncio.run(each_attack.measure(stage, ATTACKS, options.seconds))
+        faults += sum(row.faults for row in rows)
+        document["rows"] += [{"gateway": kind, **each_attack.as_row(row)} for row in rows]
+        tables += ["", f"## {kind[0].upper()}{kind[1:]}", "", *each_attack.table(rows)]
     document["load_average_after"] = load_average()
     title = "# Honest clients beside what is announced and not sent"
     text = "\n".join([title, "", *each_attack.head(document, options.seconds), *tables]) + "\n"

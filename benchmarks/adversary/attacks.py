@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import socket
+import ssl
 import string
 from collections.abc import Awaitable, Callable
 from functools import cache
@@ -220,6 +221,9 @@ class _Connection:
         self._address = (
             (str(admin_address.hostname), int(admin_address.port or 0)) if admin else stage.plain[0]
         )
+        ca = None if admin else stage.ca
+        self._context = None if ca is None else ssl.create_default_context(cafile=ca)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._sock = socket.socket()
         self._sock.setblocking(False)
         if receive_buffer_bytes is not None:
@@ -228,19 +232,35 @@ class _Connection:
     async def open(self) -> None:
         async with asyncio.timeout(_PATIENCE_S):
             await asyncio.get_running_loop().sock_connect(self._sock, self._address)
+            if self._context is not None:
+                host, _ = self._address
+                self._streams = await asyncio.open_connection(
+                    sock=self._sock, ssl=self._context, server_hostname=host
+                )
 
     async def send(self, data: bytes) -> None:
         async with asyncio.timeout(_PATIENCE_S):
-            await asyncio.get_running_loop().sock_sendall(self._sock, data)
+            if self._streams is None:
+                await asyncio.get_running_loop().sock_sendall(self._sock, data)
+            else:
+                self._streams[1].write(data)
+                await self._streams[1].drain()
 
     async def receive(self) -> None:
         """Anything at all."""
         async with asyncio.timeout(_PATIENCE_S):
-            if not await asyncio.get_running_loop().sock_recv(self._sock, _MIB):
+            if self._streams is None:
+                received = await asyncio.get_running_loop().sock_recv(self._sock, _MIB)
+            else:
+                received = await self._streams[0].read(_MIB)
+            if not received:
                 raise ConnectionError("closed")
 
     def close(self) -> None:
-        self._sock.close()
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+        else:
+            self._sock.close()
 
     async def __aenter__(self) -> _Connection:
         await self.open()

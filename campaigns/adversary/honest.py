@@ -36,7 +36,8 @@ class HonestClient:
             past: asks the broker itself, past the gateway.
         """
         host, port = stage.cluster.brokers[1] if past else (stage.sasl if user else stage.plain)[0]
-        self._arguments = (host, str(port), stage.readable[0], "user" if user else "client", str(every_s))
+        ca = "" if past else str(stage.ca or "")
+        self._arguments = (host, str(port), stage.readable[0], "user" if user else "client", str(every_s), ca)
         self.took_ms: list[float] = []
         self.long_waits: list[tuple[float, float]] = []
         self.faults: list[tuple[float, str]] = []

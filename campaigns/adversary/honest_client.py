@@ -1,7 +1,7 @@
-"""One honest client: `python -m campaigns.adversary.honest_client HOST PORT TOPIC client|user SECONDS`.
+"""One honest client: `python -m campaigns.adversary.honest_client HOST PORT TOPIC client|user SECONDS CA`.
 
-It asks until it is ended, and writes a line for each answer: when, how long it took, what went wrong. It imports
-little, as it is to be there at once.
+CA is the file of an authority, and empty without TLS. It asks until it is ended, and writes a line for each answer:
+when, how long it took, what went wrong. It imports little, as it is to be there at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from struct import unpack
@@ -43,6 +44,7 @@ class Client:
         *,
         user: bool,
         every_s: float,
+        ca: str,
         tell: Callable[[float, str | None], None],
     ) -> None:
         """Not connected yet.
@@ -52,12 +54,14 @@ class Client:
             topic: that it writes and reads.
             user: with authentication.
             every_s: between an answer and the next request.
+            ca: the file of an authority; empty: without TLS.
             tell: is given how long an answer took, in milliseconds, or what went wrong.
         """
         self._address = address
         self._topic = topic
         self._user = user
         self._every_s = every_s
+        self._context = ssl.create_default_context(cafile=ca) if ca else None
         self._tell = tell
         self._prefix = f"honest-{int(user)}-{address[1]}"
 
@@ -69,7 +73,7 @@ class Client:
             asked = "connect"
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    reader, writer = await asyncio.open_connection(*self._address)
+                    reader, writer = await asyncio.open_connection(*self._address, ssl=self._context)
                     if self._user:
                         await self._log_in(reader, writer)
                 for _ in range(50):
@@ -142,7 +146,8 @@ def _tell(took_ms: float, fault: str | None) -> None:
 
 
 if __name__ == "__main__":
-    _host, _port, _topic, _kind, _every = sys.argv[1:]
-    asyncio.run(
-        Client((_host, int(_port)), _topic, user=_kind == "user", every_s=float(_every), tell=_tell).run()
+    _host, _port, _topic, _kind, _every, _ca = sys.argv[1:]
+    _client = Client(
+        (_host, int(_port)), _topic, user=_kind == "user", every_s=float(_every), ca=_ca, tell=_tell
     )
+    asyncio.run(_client.run())

@@ -31,6 +31,7 @@ from embedded_kafka.kafka import Address, KafkaCluster
 from testkit.gateway import free_ports
 from testkit.process_group import kill_all
 from testkit.raw_client import HOST
+from testkit.tls import Pki
 from testkit.wire_client import WireClient, now_ms
 
 QUOTA_BYTES_PER_S: Final = 20_000
@@ -97,6 +98,7 @@ class Stage:
         prefix: Sequence[str] = (),
         more_configuration: str = "",
         write_topics: int = WRITE_TOPICS,
+        tls: bool = False,
     ) -> None:
         """Nothing runs yet.
 
@@ -105,8 +107,10 @@ class Stage:
             prefix: a command that runs it.
             more_configuration: of the gateway, as TOML text.
             write_topics: how many there are; as many scripts can be under way or waiting for their verdict.
+            tls: whether clients come to the gateway by TLS. To the broker itself they never do.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="sluice-adversary-"))
+        self._pki = Pki(self._folder) if tls else None
         self._program = [*prefix, *(program or [str(Path(sys.executable).with_name("sluice"))])]
         self._more_configuration = more_configuration
         self._write_names = [f"write-{at}" for at in range(write_topics)]
@@ -185,6 +189,11 @@ class Stage:
     @property
     def _sasl(self) -> tuple[Address, ...]:
         return tuple(Address(HOST, self._ports + 2 * at) for at in range(LISTENERS, 2 * LISTENERS))
+
+    @property
+    def ca(self) -> Path | None:
+        """The authority that clients trust which connect from now on; None: without TLS."""
+        return None if self._pki is None or self.direct else self._pki.authority.certificate
 
     @property
     def readable(self) -> tuple[str, UUID]:
@@ -375,7 +384,12 @@ sasl = {login}
             text += f'[[listeners]]\nname = "l{at}"\nbind = "{host}:{port}"\nfirst_broker_port = {port + 1}\n'
             text += "lowest_broker_id = 1\nbroker_ports = 1\n"
             if at >= LISTENERS:
-                text += 'security_protocol = "SASL_PLAINTEXT"\nupstream = "sasl"\n'
+                text += 'upstream = "sasl"\n'
+            protocol = ("SASL_" if at >= LISTENERS else "") + ("PLAINTEXT" if self._pki is None else "SSL")
+            text += f'security_protocol = "{protocol}"\n'
+            if self._pki is not None:
+                server = self._pki.server
+                text += f'[listeners.tls]\ncertificate = "{server.certificate}"\nkey = "{server.key}"\n'
         quotas = (
             f"producer_byte_rate = {QUOTA_BYTES_PER_S}\nconsumer_byte_rate = {QUOTA_BYTES_PER_S}\n"
             f"controller_mutation_rate = {MUTATIONS_PER_S}\n"
