@@ -258,3 +258,5 @@ def _await_end(workers: dict[int, int], within_s: float) -> None:
     for pid, number in workers.items():
         _log.error("worker_killed", worker=number, pid=pid, reason="it has not ended after its supervisor")
         os.kill(pid, signal.SIGKILL)
+    for pid in workers:
+        os.waitpid(pid, 0)

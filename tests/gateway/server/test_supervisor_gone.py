@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -117,7 +116,7 @@ async def test_a_supervisor_that_stands_still_is_not_gone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("work", ["time.sleep(3600)", "signal.pause()", "os.kill(os.getpid(), signal.SIGSTOP)"])
-def test_a_worker_that_never_began_is_killed_with_what_forked_it(work: str) -> None:
+async def test_a_worker_that_never_began_is_killed_with_what_forked_it(work: str) -> None:
     program = (
         "import os, signal, sys, time\n"
         "from gateway.observability.logging_setup import setup\n"
@@ -130,12 +129,14 @@ def test_a_worker_that_never_began_is_killed_with_what_forked_it(work: str) -> N
         "print('forked', flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    pipe = asyncio.subprocess.PIPE
+    first = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=pipe, stderr=pipe, start_new_session=True
     )
-    # The pipe ends with the last process that has it.
-    out, error = done.communicate(timeout=60)
-    assert (out, members(done.pid)) == (b"forked\n", [])
+    # The pipes end with the last process that has them, shortly before it counts as ended.
+    out, error = await asyncio.wait_for(first.communicate(), 60)
+    assert out == b"forked\n"
+    await until(lambda: members(first.pid) == [])
     assert error.count(b"worker_killed") == 1
 
 
