@@ -17,7 +17,7 @@ from testkit import wire
 from testkit.broker import PRODUCE, BrokerConnection, Request, ScriptedBroker
 from testkit.frames import produce
 from testkit.gateway import GatewayProcess, broker_and_gateway, gateway_process, metric_of
-from testkit.raw_client import HOST, RawClient
+from testkit.raw_client import HOST, RawClient, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -122,7 +122,7 @@ async def test_j09_hundred_reloads_leave_nothing_behind_and_end_no_connection(tm
         async with await gateway.connect() as client:
             await throttle_of(client, 0)
             text = file.read_text()
-            before = None
+            before = 0
             for number in range(1, 101):
                 limit = 10**12 + number
                 file.write_text(text + QUOTA_TEXT.replace(f"= {LIMIT}", f"= {limit}"))
@@ -131,7 +131,7 @@ async def test_j09_hundred_reloads_leave_nothing_behind_and_end_no_connection(tm
                 assert await throttle_of(client, number) == 0
                 if number == 10:
                     before = gateway.open_files()
-            assert gateway.open_files() == before
+            await until(lambda: gateway.open_files() <= before)  # the connection of the last reload closes soon
         assert await gateway.metric("gateway_config_reloads_total", result="applied") == 100
 
 
