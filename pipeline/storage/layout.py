@@ -92,7 +92,7 @@ LINES: Final = {
 FINE_BUCKETS: Final = 1024
 """By which raw rows are ordered."""
 _SECONDS_PER_BUCKET: Final = 2_000_000
-_LEAST_BUCKETS: Final = 32
+_LEAST_BUCKETS: Final = 4
 
 
 def bucket_of(user: str, client_id: str, api: str) -> int:

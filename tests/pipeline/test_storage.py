@@ -223,7 +223,7 @@ def test_a_keys_bucket_never_changes() -> None:
 
 
 def test_a_day_has_as_many_buckets_as_it_is_large() -> None:
-    assert [buckets_for(rows) for rows in (0, 64_000_000, 64_000_001, 10**9, 10**12)] == [32, 32, 64, 512, 1024]
+    assert [buckets_for(rows) for rows in (0, 64_000_000, 64_000_001, 10**9, 10**12)] == [4, 32, 64, 512, 1024]
 
 
 def test_what_is_read_of_a_day_adds_up() -> None:
