@@ -1,4 +1,4 @@
-"""Which hazard is shown by which test: docs/hazards.md is made from hazards.toml and the names of the tests.
+"""Which hazard is shown by which test: tests/hazards.md is made from hazards.toml and the names of the tests.
 
 `python -m testkit.hazards` writes the page; a contract test fails when it is out of date. A number that a test or a
 comment cites and hazards.toml does not explain is an error.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs" / "hazards.md"
+PAGE: Final = ROOT / "tests" / "hazards.md"
 
 _TEST: Final = re.compile(r"^((?:@[^\n]+\n(?:[ )\]][^\n]*\n|\n)*)*)(?:async )?def (test_\w+)", re.MULTILINE)
 _CAMPAIGN: Final = re.compile(r"^(?:@|pytestmark = .*)pytest\.mark\.campaign", re.MULTILINE)
@@ -70,7 +70,7 @@ def cited() -> set[str]:
 
 
 def page() -> str:
-    """docs/hazards.md as it should be.
+    """tests/hazards.md as it should be.
 
     Raises:
         KeyError: a test carries a number that hazards.toml does not explain.
