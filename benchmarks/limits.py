@@ -1,6 +1,6 @@
 """The largest bodies that may pass, for every API and version that is seen whole: how long one event holds the loop.
 
-    python -m benchmarks.limits [--only NAME] [--scale 1.0] [--write docs/limits.md]
+    python -m benchmarks.limits [--only NAME] [--scale 1.0] [--write benchmarks/results/limits.md]
 
 Each request goes through a session as its channel would have it: in chunks, with the broker's largest answer behind
 it, long work step by step. Per event the CPU time of the thread is taken, the least of three runs, as neighbours only

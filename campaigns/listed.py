@@ -113,8 +113,8 @@ CAMPAIGNS: Final = (
     Campaign("tls-storm", "a storm of handshakes", _module("benchmarks.tls.storm"), r"^\| Sluice \| storm "),
     Campaign(
         "limits",
-        "the largest bodies of every API hold the loop for at most 20 ms; writes docs/limits.md",
-        _module("benchmarks.limits", "--write", "docs/limits.md"),
+        "the largest bodies of every API hold the loop for at most 20 ms; writes benchmarks/results/limits.md",
+        _module("benchmarks.limits", "--write", "benchmarks/results/limits.md"),
         r"^\d+ cases",
     ),
     Campaign("alerts", "every alert fires and stops", _module("benchmarks.alerts"), r"fired and stopped"),

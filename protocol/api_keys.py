@@ -328,7 +328,7 @@ MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
 }
 """The newest version that may pass, of each API on offer: a newer one may name brokers in a place that this code does
-not know (docs/apis.md)."""
+not know (docs/reference/apis.md)."""
 
 
 @dataclass(frozen=True, slots=True)

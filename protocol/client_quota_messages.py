@@ -32,13 +32,13 @@ from protocol.primitives import (
 from protocol.steps import Steps
 
 MAX_ENTRIES: Final = 2_000
+"""Entities in one request; their components and operations together are capped as well."""
+
 ENTRIES_AT_ONCE: Final = 100
 """Entries of an alteration that are looked at in one step: some 30 us each, with the longest names 130."""
 
 _BYTES_AT_ONCE: Final = 512 * 1024
 """Of names that are looked at in one step."""
-
-"""Entities in one request; their components and operations together are capped as well."""
 
 MAX_TEXT_BYTES: Final = 32_767
 _FLOAT64: Final = Struct(">d")

@@ -1,4 +1,4 @@
-"""Random schedules of a fleet against the bound of docs/behaviour.md; see `testkit.fleet`."""
+"""Random schedules of a fleet against its bound, by `testkit.fleet` (docs/explanation/one-quota-over-a-fleet.md)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def _page(document: dict[str, object], rows: list[dict[str, object]]) -> str:
         "",
         f"`{document['command']}`, {document['cpu_s']} s of CPU. Each plays 60 s with 2 to 6 members that",
         "join and die, one to four clients at each, silence and bursts; messages take up to 20, 60, 200 or 500 ms.",
-        "*Worst*: the largest part of the bound (docs/behaviour.md) that was in use, at any request that passed.",
+        "*Worst*: the largest part of the bound (docs/explanation/one-quota-over-a-fleet.md) that was in use,",
+        "at any request that passed.",
         "*Beyond one gateway*: how much more than one gateway's burst (22 s of the limit) passed, in such bursts.",
         "",
         "| kind | schedules | above the bound | worst | beyond one gateway, at most | median |",

@@ -23,7 +23,7 @@ import uvloop
 from gateway.cli.main import main
 
 TOLD_MS: Final = 20
-"""The longest that one event may hold the loop (docs/limits.md)."""
+"""The longest that one event may hold the loop (benchmarks/results/limits.md)."""
 
 EVENT: Final = "event_took"
 _PROTOCOL: Final = (

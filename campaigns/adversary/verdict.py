@@ -1,4 +1,4 @@
-"""What must hold after a script: the formulas of docs/behaviour.md, for any number of connections."""
+"""What must hold after a script: the formulas of docs/reference/quota-semantics.md, for any number of connections."""
 
 from __future__ import annotations
 

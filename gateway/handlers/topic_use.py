@@ -50,7 +50,7 @@ from quotas.topic_quotas import TopicQuotas
 _unpack_batch: Final = Struct(">i4xb40xi").unpack_from
 """Length, magic and number of records, from the length of a batch on."""
 
-_MOST_TOPICS: Final = 500
+MOST_TOPICS: Final = 500
 """Of one Produce while topics have quotas, at up to 100 us each: more would hold the loop."""
 
 _MOST_HEAD_BYTES: Final = 2 * MAX_BYTES_BEFORE_ACKS
@@ -259,7 +259,7 @@ class _Count:
             if self._on_end is None or self._api.key is not ApiKey.PRODUCE:
                 return
             # What can not be counted does not go on: records behind it would pass by the quota.
-            if walk.fault is not None or self._topics > _MOST_TOPICS:
+            if walk.fault is not None or self._topics > MOST_TOPICS:
                 self._left_bytes = max(0, self._left_bytes - (end - at))
                 raise walk.fault or TooManyElements
 
@@ -420,7 +420,7 @@ class ProduceTopics:
             walk.take(self._data, self._body_at, min(self._end, len(self._data)))
             if walk.fault is not None:
                 raise walk.fault
-            if len(found) > _MOST_TOPICS:
+            if len(found) > MOST_TOPICS:
                 raise TooManyElements
             if walk.topic is not None:
                 found.append((walk.topic, 0, 0))
