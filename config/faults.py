@@ -85,6 +85,17 @@ def value_text(value: object) -> str:
     return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."
 
 
+def allowed(model: type[BaseModel], key: Key) -> str:
+    """What a key may be set to, in the words of the errors.
+
+    Args:
+        model: the one that has the key.
+        key: its path below `model`.
+    """
+    kind, metadata, _ = _found_at(model, key)
+    return _allowed(kind, metadata, None)
+
+
 def _unknown(name: str, parent: Any) -> str:
     known = list(parent.model_fields) if isinstance(parent, type) and issubclass(parent, BaseModel) else []
     if parent is QuotaRule and name in list(QuotaKey):

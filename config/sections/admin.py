@@ -17,15 +17,19 @@ def _host(text: str) -> str:
 
 
 class AdminSettings(Section, frozen=True):
-    """The port of /metrics, /healthz, /readyz and the kill switch. It has no password, so it is on loopback.
+    """The admin port: /metrics, /healthz, /readyz, the status page and the kill switch.
+
+    It has no password, so it listens on loopback.
 
     Attributes:
-        bind: address and port; port 0 is any free one.
-        remote_changes: whether other machines may change something where `bind` lets them in.
-        allowed_hosts: host names that it is asked under, beside localhost, that of `bind` and every address. Under
-            others it does not answer: a web page may have its own name lead here.
-        max_entity_series: how many users and clients have series of their own, per quota; the others share one. 250
-            keep a scrape with all quotas below 10,000 series.
+        bind: address and port. Port 0 takes any free port.
+        remote_changes: whether other machines may change something through this port. They must also be able
+            to reach `bind`.
+        allowed_hosts: further host names under which the port answers. It always answers to localhost, to the
+            host of `bind` and to every IP address. It refuses all other names, because a web page could let
+            its own name point here.
+        max_entity_series: how many users and clients have metric series of their own, per quota. The others
+            share one series. 250 keep a scrape with all quotas below 10,000 series.
     """
 
     bind: BindAddress = HostPort("127.0.0.1", 9644)

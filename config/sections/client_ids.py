@@ -7,11 +7,13 @@ from quotas.limits import EmptyClientId
 
 
 class ClientIdSettings(Section, frozen=True):
-    """How client ids are read.
+    """How Sluice reads client ids.
 
     Attributes:
-        empty: what a client without a client id is; see quotas.limits.Limits.
-        prefixes: whether users and client ids of quotas that end in ``*`` stand for all names that begin so.
+        empty: how to treat a client without a client id. kafka: as Kafka does, so the client matches no quota
+            for a client id. as_named: like a client whose id is the empty name.
+        prefixes: whether a user or client id that ends in `*` in a quota stands for all names with that
+            beginning.
     """
 
     empty: EmptyClientId = "kafka"

@@ -11,17 +11,19 @@ _DEFAULTS = RateSettings()
 
 
 class ClientQuotaSettings(Section, frozen=True):
-    """How byte rates and request time are measured. The limits themselves are in [[quotas]].
+    """How byte rates and request time are measured. The limits themselves are in `[[quotas]]`.
 
     Attributes:
-        window_num: Kafka's quota.window.num.
-        window_size_seconds: Kafka's quota.window.size.seconds.
-        scope: what one counter covers. fleet: all gateways that share usage ([fleet]); gateway: all brokers together;
-            broker: each by itself, as a cluster does.
-        request_time: what request_percentage counts. gateway: CPU time of this process; upstream: the time brokers
-            take to answer requests that do not wait for other clients.
-        max_trackers: how many counters of each quota there may be; beyond, those of one user or network share one.
-        idle_expiry_ms: how long the counter of a silent client is kept; Kafka's sensors expire after an hour too.
+        window_num: number of samples in the average. Kafka's quota.window.num.
+        window_size_seconds: length of one sample. Kafka's quota.window.size.seconds.
+        scope: what one counter covers. fleet: all gateways that share usage (`[fleet]`). gateway: all brokers
+            together. broker: each broker separately, as in Kafka.
+        request_time: what request_percentage counts. gateway: the CPU time of the gateway. upstream: the time
+            that brokers take to answer. Requests that wait for other clients do not count.
+        max_trackers: maximum number of counters for each quota. Beyond it, clients of one user or network
+            share a counter.
+        idle_expiry_ms: how long the counter of a silent client is kept. Kafka's sensors also expire after an
+            hour.
     """
 
     window_num: WindowNum = _DEFAULTS.window_num

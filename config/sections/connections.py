@@ -19,24 +19,28 @@ from quotas.ip_limits import IPV6_PREFIX_BITS
 
 
 class ConnectionSettings(Section, frozen=True):
-    """Limits of all listeners together. Rates are averages over the windows of [client_quota].
+    """Limits of all listeners together. Rates are averages over the windows of `[client_quota]`.
 
     Attributes:
-        max_connections: Kafka's max.connections; None: as many as there are file descriptors for.
-        max_connection_creation_rate: Kafka's max.connection.creation.rate, per second; None: unlimited.
-        max_connections_per_ip: Kafka's max.connections.per.ip; None: unlimited.
+        max_connections: Kafka's max.connections. Not set: as many as the file descriptors allow.
+        max_connection_creation_rate: Kafka's max.connection.creation.rate, per second. Not set: unlimited.
+        max_connections_per_ip: Kafka's max.connections.per.ip. Not set: unlimited.
         max_connections_per_ip_overrides: other limits for single addresses.
-        after_hold: what becomes of a socket that was held because its address connects too often. close: what Kafka
-            does; recheck: let in when the address is within its rate by then, as KIP-612 says.
-        max_held: how many sockets may be held at once; None: an eighth of the file descriptors, 1,000 at most.
-        max_tls_handshakes_per_second: how many TLS handshakes begin per second, of all listeners; the others wait.
-            200 with RSA 2048 take about half a core.
-        protected_slots: connections that the protected listener may have when `max_connections` is reached; enough
-            for the operator's own tools.
-        failed_authentication_delay_ms: Kafka's connection.failed.authentication.delay.ms, and its default; at most
-            60 s, since a socket is kept for as long.
-        ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client; 128: each is its own.
-        max_trackers: how many addresses are told apart by their rates; beyond, those of one network share one.
+        after_hold: what happens to a held connection, whose address connects too often, at the end of the
+            hold. close: it is closed, as in Kafka. recheck: it is let in if its address is within its rate by
+            then, as KIP-612 says.
+        max_held: maximum number of held connections. Not set: an eighth of the file descriptors, at most
+            1,000.
+        max_tls_handshakes_per_second: how many TLS handshakes start per second on all listeners. Further ones
+            wait. 200 handshakes with RSA 2048 take about half a core.
+        protected_slots: connections that the protected listener may have after `max_connections` is reached.
+            The default is enough for an operator's own tools.
+        failed_authentication_delay_ms: Kafka's connection.failed.authentication.delay.ms, with its default.
+            The bound is 60 s, because each delayed answer keeps a socket open.
+        ipv6_prefix_bits: IPv6 addresses that agree in this many leading bits are one client. 128: each
+            address is its own.
+        max_trackers: how many addresses have a rate counter of their own. Beyond it, addresses of one network
+            share a counter.
     """
 
     max_connections: Count | None = None

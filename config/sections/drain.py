@@ -9,8 +9,8 @@ class DrainSettings(Section, frozen=True):
     """How the gateway stops.
 
     Attributes:
-        timeout_ms: how long requests already read may take to be answered before connections are closed; 30 s is
-            what most clients wait for an answer.
+        timeout_ms: how long requests that were already read may take until they are answered. Then their
+            connections are closed. Most clients wait 30 s for an answer.
     """
 
     timeout_ms: CountOrZero = 30_000

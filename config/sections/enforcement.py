@@ -11,10 +11,11 @@ from quotas.limits import Enforcement
 
 
 class EnforcementSettings(Section, frozen=True):
-    """What is done with all quotas: enforced, only watched, or nothing.
+    """What the gateway does with all quotas. `sluice enforcement` changes it at run time.
 
     Attributes:
-        mode: see quotas.limits.Enforcement.
+        mode: enforce: clients are throttled and refused. observe: quotas are computed and reported, but no
+            client is throttled or refused. off: quotas are not computed.
     """
 
     mode: Annotated[Enforcement, Field(strict=False)] = Enforcement.ENFORCE

@@ -12,22 +12,29 @@ _TOPIC = r"^[A-Za-z0-9._-]{1,249}$"  # Kafka's rule for names of topics
 
 
 class FleetSettings(Section, frozen=True):
-    """What members tell each other; the same in all of them but for `member`.
+    """How the gateways of a fleet share usage, so that a quota holds for all of them together.
+
+    Needs `client_quota.scope = "fleet"`. All members need the same values, except for `member`.
 
     Attributes:
-        member: names this gateway, unique in the fleet; None: usage.gateway_id, or the host's name.
-        topic: of the cluster behind the gateways. Made if it is not there.
-        replication_factor: of one that is made; None: 3, or as many brokers as there are.
-        interval_ms: the time between two messages about a counter near its limit.
-        heartbeat_ms: the time between two messages when there is nothing to tell.
-        timeout_ms: a member that was not heard for so long is not there; one that does not hear itself is isolated.
-        max_counters_per_s: told and heard; beyond, the interval grows.
-        on_isolation: what an isolated member goes on with. share: the limits divided by the members seen last; local:
-            the limits; last: the limits, less what the others used last.
-        members: how many there are at least, for a member that has seen none yet.
-        secret_file: messages are signed with what is in it, and others do not count; the same in all members. None:
-            that of quota_store.
-        previous_secret_file: messages signed with this one count as well.
+        member: name of this gateway, unique in the fleet. Not set: `usage.gateway_id`, or the host's name.
+        topic: the topic for the messages, in the cluster behind the gateways. The gateway creates it if it
+            does not exist.
+        replication_factor: used when the gateway creates the topic. Not set: 3, or the number of brokers if
+            that is smaller.
+        interval_ms: time between two messages about a counter near its limit.
+        heartbeat_ms: time between two messages when nothing has changed.
+        timeout_ms: a member that sends nothing for this time counts as gone. A member whose own messages do
+            not come back for this time counts as isolated.
+        max_counters_per_s: how many counters may be sent and received per second. Beyond it, the interval
+            grows.
+        on_isolation: which limits an isolated member enforces. share: the limits divided by the last known
+            number of members. local: the full limits. last: the limits minus the last known use of the other
+            members.
+        members: minimum number of members, for a member that has not seen any yet.
+        secret_file: members sign their messages with the secret in this file and ignore messages without a
+            valid signature. All members need the same secret. Not set: `quota_store.secret_file`.
+        previous_secret_file: messages signed with this secret are accepted too.
     """
 
     member: ShortName | None = None

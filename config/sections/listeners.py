@@ -26,13 +26,16 @@ from config.security_protocol import SecurityProtocol, SecurityProtocolKey, TlsV
 
 
 class ProxyProtocolSettings(Section, frozen=True):
-    """Load balancers that tell their clients' addresses; a listener with this section takes nothing else.
+    """Load balancers that send the client's address in a PROXY header.
+
+    With this table the listener accepts no other connections.
 
     Attributes:
-        trusted: addresses and blocks of the load balancers; any other peer is closed unread, since a
-            header can name any address.
-        timeout_ms: from accept to the end of the header, which load balancers send at once.
-        max_waiting: how many sockets may be without their header at once; each counts as a connection.
+        trusted: addresses and blocks of the load balancers. Connections from other addresses are closed
+            unread, since a header can name any address.
+        timeout_ms: time from the connection to the end of the header. Load balancers send the header at once.
+        max_waiting: how many sockets may wait for their header at the same time. Each one counts as a
+            connection.
     """
 
     trusted: Annotated[tuple[PeerOrBlock, ...], Field(strict=False, min_length=1, max_length=256)]
@@ -46,12 +49,13 @@ class ProxyProtocolSettings(Section, frozen=True):
 
 
 class ListenerSasl(Section, frozen=True):
-    """Names of clients of a listener with SASL, where the exchange alone does not tell them.
+    """User names for clients on a listener with SASL whose exchange does not contain a name.
 
     Attributes:
-        unknown_principal: user name of clients by GSSAPI, by mechanisms that are not known here, and by OAuth tokens
-            that cannot be read.
-        delegation_token_principal: of clients that log in by a delegation token, whose owner only the brokers know.
+        unknown_principal: user name for clients that log in with GSSAPI, with an unknown mechanism, or with
+            an OAuth token that cannot be read.
+        delegation_token_principal: user name for clients that log in with a delegation token. Only the
+            brokers know the token's owner.
         oauthbearer_principal_claim: the brokers' sasl.oauthbearer.sub.claim.name.
     """
 
@@ -68,22 +72,25 @@ def _rules(text: str) -> str:
 class ListenerTls(Section, frozen=True):
     """TLS of a listener: Kafka's ssl.* settings.
 
-    Files are PEM, as OpenSSL reads them, and read again when they change. A password is in a file of its own, so that
-    no secret is in this one.
+    Files are PEM, as OpenSSL reads them. The gateway reads them again when they change. Passwords are in files of
+    their own, so that the configuration holds no secret.
 
     Attributes:
-        certificate: the server's certificate, and those of intermediate authorities behind it.
-        key: its private key; may be the same file.
-        key_password_file: holds the key's password, where it has one.
-        client_auth: whether clients show certificates of their own; Kafka's ssl.client.auth.
-        client_ca: the authorities that may have signed them.
-        client_crl: revocation lists of these authorities; each authority needs one then.
-        minimum_version: older clients are refused.
-        ciphers: OpenSSL's list for TLS 1.2; None: its own. Those of TLS 1.3 are all good and can't be chosen.
-        handshake_timeout_ms: from accept to the end of the handshake, the wait in its queue included.
+        certificate: the server's certificate, followed by those of intermediate authorities.
+        key: its private key. It may be in the same file.
+        key_password_file: file with the key's password, if the key has one.
+        client_auth: whether clients must present a certificate. Kafka's ssl.client.auth.
+        client_ca: authorities that may have signed the clients' certificates.
+        client_crl: revocation lists of these authorities. Each authority then needs one.
+        minimum_version: clients with older versions are refused.
+        ciphers: OpenSSL's cipher list for TLS 1.2. Not set: OpenSSL's default. The ciphers of TLS 1.3 are all
+            secure and cannot be chosen.
+        handshake_timeout_ms: time from the connection to the end of the handshake, including the wait for its
+            start.
         principal_mapping_rules: Kafka's ssl.principal.mapping.rules.
-        certificate_texts: how texts in clients' names are read. by_kind: as brokers do whose Java has the security
-            updates of 2026; utf8: as older ones do. Only letters beyond ASCII and wide strings differ.
+        certificate_texts: how texts in clients' names are decoded. by_kind: like brokers whose Java has the
+            security updates of 2026. utf8: like older ones. The two differ only for letters beyond ASCII and
+            for wide strings.
     """
 
     certificate: NonEmpty
@@ -122,27 +129,32 @@ def _port_after_bind(data: dict[str, Any]) -> int:
 
 
 class ListenerSettings(Section, frozen=True):
-    """The ports of one listener: a bootstrap port and one port per broker.
+    """The ports of one listener: a bootstrap port and one port for each broker.
 
-    Broker N is advertised as ``advertised_host``, ``first_broker_port + (N - lowest_broker_id)``. The port
-    of a broker thus never changes, whatever the order in which brokers come and go.
+    The gateway advertises broker N as ``advertised_host``, ``first_broker_port + (N - lowest_broker_id)``. So the
+    port of a broker never changes, in whatever order brokers come and go.
 
     Attributes:
-        name: in metrics and logs; unique.
-        bind: address and bootstrap port; port 0 is any free one, for tests.
-        advertised_host: what clients are told to connect to. The bind host unless that is a wildcard.
-        first_broker_port: of the broker with the lowest id. The port after `bind` if not given.
-        lowest_broker_id: the smallest broker id that gets a port.
-        broker_ports: how many ids get one; a broker beyond is never shown to clients. 100 are more than
-            most clusters have.
-        max_connections: Kafka's max.connections of this listener, broker ports included; None: unlimited.
-        max_connection_creation_rate: Kafka's max.connection.creation.rate of this listener; None: unlimited.
-        protected: exempt from the limits of all listeners together, as Kafka's inter-broker listener is; one may be.
-        security_protocol: what clients speak; with SASL nothing else is relayed before they have authenticated.
-        tls: required where security_protocol has TLS.
-        sasl: names of clients, where security_protocol has SASL; None: the defaults.
-        upstream: one of [[upstreams]]; None: [upstream].
-        proxy_protocol: the load balancers that all clients come through; None: there are none.
+        name: name in metrics and logs. Unique.
+        bind: address and bootstrap port. Port 0 takes any free port, for tests.
+        advertised_host: the host that clients are sent to. Not set: the host of `bind`. Required if that is a
+            wildcard.
+        first_broker_port: port of the broker with the lowest id. Not set: the port after `bind`.
+        lowest_broker_id: the lowest broker id that gets a port.
+        broker_ports: how many broker ids get a port. Clients never see brokers beyond this number. Few
+            clusters have more than 100 brokers.
+        max_connections: Kafka's max.connections of this listener, including its broker ports. Not set:
+            unlimited.
+        max_connection_creation_rate: Kafka's max.connection.creation.rate of this listener. Not set:
+            unlimited.
+        protected: the listener is exempt from the limits of all listeners together, like Kafka's inter-broker
+            listener. Only one listener may be protected.
+        security_protocol: what clients must use. With SASL, only the SASL exchange is relayed until the
+            client has authenticated.
+        tls: required if security_protocol includes TLS.
+        sasl: names of clients, if security_protocol includes SASL. Not set: the defaults.
+        upstream: name of one of `[[upstreams]]`. Not set: `[upstream]`.
+        proxy_protocol: the load balancers through which all clients connect. Not set: there are none.
     """
 
     name: ShortName

@@ -8,7 +8,12 @@ from config.section_base import Section
 
 
 class LogSettings(Section, frozen=True):
-    """What is written to standard error."""
+    """Logging to standard error.
+
+    Attributes:
+        level: the lowest level that is logged.
+        format: format of the log, one line per event.
+    """
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["logfmt", "json"] = "logfmt"

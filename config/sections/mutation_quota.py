@@ -14,17 +14,18 @@ _DEFAULTS = MutationSettings()
 
 
 class MutationQuotaSettings(Section, frozen=True):
-    """How controller mutations are measured. The limits themselves are in [[quotas]].
+    """How controller mutations are measured. The limits themselves are in `[[quotas]]`.
 
     Attributes:
-        algorithm: token_bucket is what Kafka released; rate and spread_rate are what it replaced.
+        algorithm: how mutations are counted. Kafka released token_bucket. It replaced rate and spread_rate.
         window_num: Kafka's controller.quota.window.num.
         window_size_seconds: Kafka's controller.quota.window.size.seconds.
-        validate_only: what requests that only validate cost. kip: nothing; kraft: as much as real ones.
-        default_num_partitions: what -1 partitions counts until the cluster has told its num.partitions; Kafka's
-            default.
-        max_trackers: how many counters there may be; beyond, those of one user or network share one.
-        idle_expiry_ms: how long the counter of a silent client is kept; Kafka's sensors expire after an hour too.
+        validate_only: what requests that only validate cost. kip: nothing. kraft: as much as real ones.
+        default_num_partitions: what a request for -1 partitions costs until the cluster has reported its
+            num.partitions. Kafka's default.
+        max_trackers: maximum number of counters. Beyond it, clients of one user or network share a counter.
+        idle_expiry_ms: how long the counter of a silent client is kept. Kafka's sensors also expire after an
+            hour.
     """
 
     algorithm: Annotated[MutationAlgorithm, Field(strict=False)] = _DEFAULTS.algorithm

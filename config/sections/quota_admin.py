@@ -35,14 +35,15 @@ def _principal(text: str) -> str:
 
 
 class QuotaAdminSettings(Section, frozen=True):
-    """Rights of Kafka clients; the admin port has its own.
+    """Rights of Kafka clients to see and change quotas. The admin port has rights of its own.
 
     Attributes:
-        admins: principals that always may, as Kafka writes them; "User:ANONYMOUS" is all without authentication.
-        authorize: for all others. deny: never; ask_cluster: the broker is asked, on the client's own connection;
-            anyone: always, for development.
-        broker_limits: what max.connections and its like of a broker are. gateway: the gateway's own limits of
-            connections; relay: the broker's, as if there were no gateway.
+        admins: principals that are always allowed, as Kafka writes them. "User:ANONYMOUS" stands for all
+            clients without authentication.
+        authorize: who else is allowed. deny: no other principal. ask_cluster: the broker decides; the gateway
+            asks it on the client's own connection. anyone: every client, for development.
+        broker_limits: what max.connections and similar settings of a broker apply to. gateway: they are the
+            gateway's own connection limits. relay: they are the broker's, as without a gateway.
     """
 
     admins: Annotated[tuple[Annotated[str, AfterValidator(_principal)], ...], Field(strict=False)] = ()

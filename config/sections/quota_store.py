@@ -12,23 +12,28 @@ _TOPIC = r"^[A-Za-z0-9._-]{1,249}$"  # Kafka's rule for names of topics
 
 
 class QuotaStoreSettings(Section, frozen=True):
-    """What keeps the quotas that AlterClientQuotas and `sluice quotas import` change.
+    """Where quotas are kept that AlterClientQuotas or `sluice quotas` changed.
 
     Attributes:
-        kind: sqlite: a file of this gateway; topic: a topic of the cluster, which several gateways share; memory:
-            forgotten at the end.
-        data_dir: for sqlite: a directory that no other gateway uses; relative to where the gateway is started.
-        topic: for topic: its name. Made if it is not there.
-        replication_factor: for topic: of one that is made; None: 3, or as many brokers as there are.
-        max_quotas: how many quotas it may hold; all are in memory.
-        max_history: how many changes are remembered.
-        write_timeout_ms: for topic: how long an alteration may take, its wait for others included; below the
-            30 s of a client's request.timeout.ms. At the end a gateway waits 5 s longer for any store.
-        secret_file: for topic: its records are signed with what is in it, and others do not count; the same in all
-            gateways that share the topic. None: every record counts.
-        previous_secret_file: records signed with this one count as well; at the start they are signed anew.
-        accept_unsigned: true: records without a signature count as well, and are signed at the start; false: they
-            are passed over; None: as false, but a topic in which nothing is signed stops the start.
+        kind: sqlite: a file of this gateway. topic: a topic of the cluster, which several gateways share.
+            memory: nothing is kept after the end.
+        data_dir: for sqlite: a directory that no other gateway uses. A relative path starts where the gateway
+            is started.
+        topic: for topic: its name. The gateway creates it if it does not exist.
+        replication_factor: for topic: used when the gateway creates it. Not set: 3, or the number of brokers
+            if that is smaller.
+        max_quotas: maximum number of quotas. All of them are in memory.
+        max_history: how many changes the history keeps.
+        write_timeout_ms: for topic: how long an alteration may take, including its wait for others. The
+            default is below the 30 s of a client's request.timeout.ms. When a gateway stops it waits up to 5
+            s longer, for any kind of store.
+        secret_file: for topic: records are signed with the secret in this file, and records without a valid
+            signature are ignored. All gateways that share the topic need the same secret. Not set: every
+            record counts.
+        previous_secret_file: records signed with this secret are accepted too. The gateway signs them again
+            when it starts.
+        accept_unsigned: true: records without a signature are accepted, and signed at the start. false: they
+            are ignored. Not set: as false, but the gateway does not start if nothing in the topic is signed.
     """
 
     kind: Literal["sqlite", "topic", "memory"] = "sqlite"

@@ -17,20 +17,28 @@ Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class QuotaRule(Section, frozen=True):
-    """The quotas of one entity: a user, a client id, a pair of them, an address, a topic; by name or as the default.
+    """The quotas of one entity: a user, a client id, a pair of them, an address or a topic.
 
-    The default has a key of its own, so that every name stays a name: ``user = "<default>"`` is a user of
+    Each is given by name or as the default.
+
+    The default has a key of its own, so that every name stays a name: ``user = "<default>"`` is a user with
     that name.
 
     Attributes:
-        user, default_user, client_id, default_client_id: the entity that the quotas are for.
-        ip, default_ip: an address, a block of addresses that share one counter, or every other address by itself.
-        topic, default_topic: a topic, or every other topic by itself; alone, or with a user or a client id.
-        observe: compute and report, but mute and refuse nothing; all quotas of this entity alike.
-        producer_byte_rate, consumer_byte_rate: bytes per second; whole numbers, as Kafka stores them.
-        request_percentage: of one core; 200 is two of them.
-        controller_mutation_rate: partitions per second.
-        connection_creation_rate: connections per second; for addresses, which have no other quota.
+        user: a user, by name.
+        default_user: every user without a quota of its own, each separately.
+        client_id: a client id, by name.
+        default_client_id: every client id without a quota of its own, each separately.
+        ip: an address, or a block of addresses that share one counter.
+        default_ip: every other address, each separately.
+        topic: a topic, by name. Alone, or together with a user or a client id.
+        default_topic: every other topic, each separately.
+        observe: compute and report, but throttle and refuse nothing. Applies to all quotas of this entity.
+        producer_byte_rate: produced bytes per second. A whole number, as Kafka stores it.
+        consumer_byte_rate: fetched bytes per second. A whole number, as Kafka stores it.
+        request_percentage: percent of one core. 200 is two cores.
+        controller_mutation_rate: partitions per second, created or deleted.
+        connection_creation_rate: connections per second. The only quota that addresses have.
     """
 
     user: NonEmpty | None = None

@@ -16,8 +16,9 @@ class ServerSettings(Section, frozen=True):
     """The processes of a gateway.
 
     Attributes:
-        workers: how many processes serve clients. 1: the gateway is one process. More: a supervisor accepts and hands
-            connections to so many workers. auto: one worker for each core that this process may use.
+        workers: how many processes serve clients. 1: the gateway is one process. More: a supervisor accepts
+            connections and hands them to the workers. auto: one worker for each core that the gateway may
+            use.
     """
 
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | Literal["auto"] = 1

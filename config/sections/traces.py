@@ -24,14 +24,14 @@ def _url(text: str) -> str:
 
 
 class TraceSettings(Section, frozen=True):
-    """Where spans go, and how many.
+    """OpenTelemetry traces of mutations, logins and changes of quotas.
 
     Attributes:
-        endpoint: of a collector that takes OTLP over HTTP, with its path; None: none are made. Headers that it wants
-            are taken from OTEL_EXPORTER_OTLP_HEADERS, as in other programs.
-        ca: PEM file with the authorities of an https endpoint; the system's if not given.
-        max_spans_per_second: operations of each kind that are told; further ones are counted.
-        max_queued_spans: spans that wait for a collector that is slow or away, about 2 KiB each.
+        endpoint: URL of a collector that accepts OTLP over HTTP, with its path. Not set: no traces. The
+            gateway takes headers from OTEL_EXPORTER_OTLP_HEADERS, like other programs.
+        ca: PEM file with the authorities of an https endpoint. Not set: the system's.
+        max_spans_per_second: how many operations of each kind are traced. Further ones are only counted.
+        max_queued_spans: how many spans may wait for a slow or unreachable collector. Each takes about 2 KiB.
     """
 
     endpoint: Annotated[str, AfterValidator(_url)] | None = None

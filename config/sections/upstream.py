@@ -25,15 +25,19 @@ SendProxyProtocolKey: TypeAlias = Annotated[SendProxyProtocol, Field(strict=Fals
 
 
 class UpstreamTls(Section, frozen=True):
-    """TLS to the brokers. Files as of listeners.
+    """TLS to the brokers. Files are read as for listeners.
 
     Attributes:
-        ca: the authorities that may have signed the brokers' certificates; None: those the system trusts.
-        certificate, key, key_password_file: the gateway's own, where brokers ask for one.
-        verify: whether a broker's certificate and name are checked. False: any host can pose as the cluster.
-        server_name: the name to expect in every broker's certificate; None: the host that is connected to.
-        minimum_version: older brokers are refused.
-        ciphers: as of listeners.
+        ca: authorities that may have signed the brokers' certificates. Not set: those that the system trusts.
+        certificate: the gateway's own certificate, for brokers that ask for one.
+        key: the private key of the gateway's certificate.
+        key_password_file: file with the key's password, if the key has one.
+        verify: whether the gateway checks a broker's certificate and name. false: any host can pose as the
+            cluster.
+        server_name: the name that every broker's certificate must have. Not set: the host that the gateway
+            connects to.
+        minimum_version: brokers with older versions are refused.
+        ciphers: as for listeners.
     """
 
     ca: NonEmpty | None = None
@@ -62,14 +66,15 @@ class UpstreamTls(Section, frozen=True):
 
 
 class UpstreamSasl(Section, frozen=True):
-    """The gateway's own user, for what it asks the brokers itself; clients' connections never use it.
+    """The gateway's own user, for its own requests to the brokers. Clients' connections never use it.
 
-    The password is in a file of its own, so that no secret is in this one.
+    The password is in a file of its own, so that the configuration holds no secret.
 
     Attributes:
-        mechanism: one of those that the brokers' listener has.
-        username: of this user.
-        password_file: holds the password, and perhaps a line end; read at each login, so a new one needs no restart.
+        mechanism: a SASL mechanism that the brokers' listener supports.
+        username: name of this user.
+        password_file: file with the password. A line end after it is ignored. The gateway reads it at each
+            login, so a new password needs no restart.
     """
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -81,17 +86,19 @@ class UpstreamSettings(Section, frozen=True):
     """The Kafka cluster behind the gateway.
 
     Attributes:
-        bootstrap: brokers to ask for the others; the first that answers.
-        connect_timeout_ms: for one connection to one broker; shorter than clients wait (hazard D02).
-        topology_refresh_ms: how often the cluster is asked for its brokers; changes also show in relayed answers.
-        security_protocol: of the brokers' listener; what connections to it begin with.
-        tls: how its TLS is done; None: with the authorities that the system trusts.
-        sasl: the gateway's own user there; clients log in as themselves.
-        send_proxy_protocol: whether connections begin with a PROXY header that tells the client's address.
+        bootstrap: brokers that the gateway asks for the other brokers. The first one that answers is used.
+        connect_timeout_ms: timeout for one connection to one broker. The default is shorter than clients wait.
+        topology_refresh_ms: how often the gateway asks the cluster for its brokers. It also sees changes in
+            the answers that it relays.
+        security_protocol: protocol of the brokers' listener.
+        tls: TLS to the brokers. Not set: with the authorities that the system trusts.
+        sasl: the gateway's own user there. Clients log in as themselves.
+        send_proxy_protocol: whether connections to brokers start with a PROXY header that contains the
+            client's address.
     """
 
     bootstrap: Annotated[tuple[ConnectAddress, ...], Field(strict=False, min_length=1)]
-    connect_timeout_ms: Milliseconds = 5_000
+    connect_timeout_ms: Milliseconds = 5_000  # hazard D02
     topology_refresh_ms: Milliseconds = 30_000
     security_protocol: SecurityProtocolKey = SecurityProtocol.PLAINTEXT
     tls: UpstreamTls | None = None
@@ -116,7 +123,7 @@ class NamedUpstreamSettings(UpstreamSettings, frozen=True):
     """Another way to the same cluster: other listeners of its brokers.
 
     Attributes:
-        name: unique; listeners and metrics call it by this.
+        name: unique name. Listeners and metrics use it.
     """
 
     name: ShortName

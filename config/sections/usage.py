@@ -13,28 +13,32 @@ _GIB: Final = 1024**3
 
 
 class UsageSettings(Section, frozen=True):
-    """What every client used, one line per second.
+    """Usage records: what every client used, in one line per second.
 
     Attributes:
-        kind: off; files: gzip files in `directory`; topic: the Kafka topic `topic` of the cluster behind the gateway.
-        gateway_id: names this gateway in its records, unique among gateways; None: the host's name.
-        directory: of the files; the gateway makes it.
-        rotate_seconds, rotate_bytes: a file is completed after so long, or with so many bytes. Only complete files
-            are read.
-        keep_hours, keep_bytes: files of the directory beyond that are deleted, oldest first. A week, so that
-            the pipeline may be away for days; 1,000 clients that are always active make 2 GB a day.
-        topic: its name; made when it is not there and the gateway may.
-        secret_file: lines in a topic are signed with what is in it (None: not), so that the pipeline can tell them.
-        topic_partitions, topic_replication_factor: of a topic that is made; -1 leaves it to the brokers.
-        max_rows: clients in one line; all others share one row.
-        max_events: controller mutations in one line; further ones are only counted.
-        topics: whether it is also counted which topics clients produce to and fetch from.
-        max_topics_per_client: topics of one client and API in one line; all others share one row.
+        kind: off: no records. files: gzip files in `directory`. topic: the Kafka topic `topic` of the cluster
+            behind the gateway.
+        gateway_id: name of this gateway in its records. Unique among gateways. Not set: the host's name.
+        directory: directory of the files. The gateway creates it.
+        rotate_seconds: a file is completed after this time. Only complete files are read.
+        rotate_bytes: a file is completed at this size.
+        keep_hours: older files are deleted. A week lets the pipeline be away for days.
+        keep_bytes: when the files are larger in total, the oldest are deleted. 1,000 clients that are always active
+            make 2 GB a day.
+        topic: name of the topic. The gateway creates it if it does not exist and the gateway may.
+        secret_file: lines in a topic are signed with the secret in this file, so that the pipeline can
+            recognise them. Not set: they are not signed.
+        topic_partitions: used when the gateway creates the topic. -1: the brokers' default.
+        topic_replication_factor: used when the gateway creates the topic. -1: the brokers' default.
+        max_rows: clients in one line. All others share one row.
+        max_events: controller mutations in one line. Further ones are only counted.
+        topics: whether to count which topics clients produce to and fetch from.
+        max_topics_per_client: topics of one client and API in one line. All others share one row.
         max_topics: the same for all clients together.
-        max_queued_bytes: lines that wait for a slow disk or cluster; further ones are dropped and counted. 16 MiB
-            are about half an hour at a hundred clients.
-        privacy: plain: names as they are; hashed: keyed hashes of user, client id, address and topic.
-        salt_file: the key of the hashes, made when it is not there; in `directory` if not given.
+        max_queued_bytes: lines that may wait for a slow disk or cluster. Further ones are dropped and
+            counted. 16 MiB last about half an hour with a hundred clients.
+        privacy: plain: names as they are. hashed: keyed hashes of user, client id, address and topic.
+        salt_file: file with the key of the hashes. The gateway creates it. Not set: `.usage-salt` in `directory`.
     """
 
     kind: Literal["off", "files", "topic"] = "off"

@@ -1,0 +1,153 @@
+"""docs/reference/configuration.md, made from the config package: `python -m testkit.configuration_page` writes it.
+
+Keys, values and defaults are those of the models. The meaning of a key is its line in the model's docstring. Whether
+a reload takes a changed key is what `gateway.server.reload` says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from config import Config, HostPort
+from config.faults import allowed
+from config.section_base import Section
+from gateway.server.reload import LIVE, LIVE_EXCEPT, LIVE_OF_LISTENERS
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
+
+_HEAD: Final = """# Configuration
+
+The configuration is one TOML file. Sluice reads and checks all of it before it opens a socket. This page is
+generated from the code by `python -m testkit.configuration_page`.
+
+* Examples with every key: [full.toml](../../config/examples/full.toml) and
+  [secure.toml](../../config/examples/secure.toml). The shortest file that works:
+  [minimal.toml](../../config/examples/minimal.toml).
+* Values keep their TOML type: `"9092"` is not a number and `1` is not true. Unknown keys are errors.
+* Units are in the names: `_ms` is milliseconds, `_seconds` seconds, `_hours` hours, `_bytes` bytes,
+  `_bytes_per_s` and `_byte_rate` bytes per second, `_percentage` percent of one core.
+* `[section]` is one table. `[[section]]` is a list of tables.
+* `sluice check-config FILE` checks a file without starting anything: see [the command line](cli.md).
+
+The column **Reload** says what happens to a changed key when the running gateway reads the file again
+(`sluice reload`). *Yes*: the change is in force at once. *Restart*: the change waits for the next start, is reported,
+and does not block the others. Changes in `[limits]` apply to new connections; those of `write_timeout_ms` and
+`min_write_bytes_per_s` also to open ones. Certificate files are read again at every reload, whatever is in this file.
+"""
+
+_ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_SPAN: Final = re.compile(r"a whole number in (-?\d+)\.\.(\d+)")
+_TEXT: Final = re.compile(r"a string(?: that matches (\S+)| of at least one character)?")
+_VALUE_FIRST: Final = re.compile(r"\w+: ")
+_ADDRESSES: Final = {
+    "ip": "IP address or block",
+    "trusted": "array of IP addresses and blocks",
+    "bootstrap": "array of `host:port`",
+}
+"""Keys whose texts have a form that their type does not show."""
+
+
+def page() -> str:
+    """docs/reference/configuration.md as it should be."""
+    parts = [_HEAD]
+    for name, field in Config.model_fields.items():
+        (model,) = _models(field.annotation)
+        parts += _section(
+            name, f"[[{name}]]" if get_origin(field.annotation) is tuple else f"[{name}]", model
+        )
+    return "\n".join(parts)
+
+
+def _models(kind: Any) -> list[type[BaseModel]]:
+    """The sections in the type of a key."""
+    return [
+        each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, BaseModel)
+    ]
+
+
+def _section(path: str, title: str, model: type[BaseModel]) -> Iterator[str]:
+    summary = (inspect.getdoc(model) or "").partition("\n\nAttributes:")[0]
+    yield f"## `{title}`\n\n{_plain(summary)}\n"
+    extended = model.__mro__[1].model_fields if model.__mro__[1] is not Section else {}
+    if extended:
+        yield "It has all keys of `[upstream]`, and one more:\n"
+    yield "| Key | Value | Default | Reload | Meaning |\n|---|---|---|---|---|"
+    meanings = _meanings(model)
+    tables = []
+    for key, field in model.model_fields.items():
+        if key in extended:
+            continue
+        below = f"{path}.{key}"
+        found = _models(field.annotation)
+        tables += [(below, each) for each in found]
+        cells = (
+            f"`{key}`",
+            f"table, [below](#{below.replace('.', '')})" if found else _values(model, key, field.annotation),
+            _default(field),
+            "yes" if _is_live(path, key) else "restart",
+            meanings[key],
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    for below, each in tables:
+        yield from _section(below, f"[{below}]", each)
+
+
+def _meanings(model: type[BaseModel]) -> dict[str, str]:
+    found = _ATTRIBUTE.findall(inspect.getdoc(model) or "")
+    texts = {key: _plain(" ".join(text.split())) for key, text in found}
+    return {
+        key: text if _VALUE_FIRST.match(text) else text[:1].upper() + text[1:] for key, text in texts.items()
+    }
+
+
+def _plain(text: str) -> str:
+    return text.replace("``", "`")
+
+
+def _values(model: type[BaseModel], key: str, kind: Any) -> str:
+    if key in _ADDRESSES:
+        return _ADDRESSES[key]
+    if NoneType in get_args(kind):
+        kind = next(each for each in get_args(kind) if each is not NoneType)
+    if get_origin(kind) is tuple:
+        return "array of strings"
+    if get_origin(kind) is Mapping:
+        return "table: IP address = number"
+    if kind is HostPort:
+        return "`host:port`"
+    text = allowed(model, (key,)).removeprefix("one of ")
+    text = _SPAN.sub(lambda found: f"number, {int(found[1]):,} to {int(found[2]):,}", text)
+    return _TEXT.sub(lambda found: f"string, `{found[1]}`" if found[1] else "string", text)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return "`{}`" if field.default_factory is dict else "see meaning"
+    if field.default is PydanticUndefined:
+        return "**required**"
+    if field.default is None:
+        return "not set"
+    value = field.default.value if isinstance(field.default, Enum) else field.default
+    return f"`{json.dumps(str(value) if isinstance(value, HostPort) else value)}`"
+
+
+def _is_live(path: str, key: str) -> bool:
+    if path == "listeners":
+        return key in LIVE_OF_LISTENERS
+    return path.partition(".")[0] in LIVE and f"{path}.{key}" not in LIVE_EXCEPT
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
