@@ -1,8 +1,4 @@
-"""The command line, ``sluice``.
-
-Exit codes: 0 done, 1 a running gateway could not be asked or refused, 2 the arguments or the configuration are wrong
-or a port is taken (lines on standard error say which), 130 interrupted before there was anything to drain.
-"""
+"""The command line, ``sluice``, and its exit codes."""
 
 from __future__ import annotations
 
@@ -11,9 +7,18 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from gateway.cli.tunables import start_with_tunables
+
+EXIT_CODES: Final = {
+    0: "done",
+    1: "a running gateway did not answer or refused, or there is nothing to show",
+    2: "the arguments or the configuration are wrong, or the gateway cannot start; standard error says why",
+    3: "check-config --strict alone: the file has notes and no error",
+    130: "interrupted before the gateway served clients",
+}
+"""Exit codes of all commands."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -73,7 +78,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     from gateway.runtime.compiled_core import core_name
 
-    parser = _Parser(prog="sluice", description="A quota gateway for Apache Kafka.", allow_abbrev=False)
+    codes = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
+    parser = _Parser(
+        prog="sluice",
+        description="A quota gateway for Apache Kafka.",
+        epilog=codes,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}, {core_name()}")
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in (serve, check_config, quotas, usage, top, why, enforcement, reload, upgrade, kafka_tool):
