@@ -1,7 +1,7 @@
 """A fleet in one process, on a clock of its own: members, their clients, a topic that delays, loses and repeats.
 
 `run_schedule` plays one random schedule and compares what all members together let through with the bound of
-docs/behaviour.md. Everything follows from the seed.
+docs/explanation/one-quota-over-a-fleet.md. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ class _Run:
         return outcome
 
     def _count_isolation(self) -> None:
-        """What members that are cut off may let through by themselves: see docs/behaviour.md."""
+        """What members that are cut off may let through (docs/explanation/one-quota-over-a-fleet.md)."""
         for member, _ in self.cuts:
             if not member.was_cut:
                 member.was_cut = True

@@ -3,7 +3,7 @@
 The forwarded max_bytes is lowered to what the quota's window can pass; the answer tells the wait for all of it, is
 counted as it comes, delivered in full, and the channel is muted. Kafka instead throws the data away and
 answers empty: a gateway would have paid for the transfer already, and a batch larger than the window would never
-arrive (hazards C12, C13; docs/behaviour.md).
+arrive (hazards C12, C13; docs/reference/differences-from-kafka.md).
 
 A client with a limit has one Fetch under way per connection, as everywhere in Kafka: many at once would all be
 answered in full before the first of them is counted. Those of all its connections share the window between them.

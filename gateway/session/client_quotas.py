@@ -2,7 +2,8 @@
 
 One object for the whole gateway, so that a client's connections, on whatever listener, share what it may use.
 The arithmetic is in `quotas`; what a "request handler thread" is for a gateway is decided here (see
-docs/behaviour.md): the CPU time this process spends on the client's events, or the time a broker takes to answer.
+docs/reference/quota-semantics.md): the CPU time this process spends on the client's events, or the time a broker
+takes to answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Clients that use a new connection for each request, or hundreds at once: no more than the stated bound passes.
 
-The bound is quota x (time + 2 windows) + one request, whatever the number of connections (docs/behaviour.md). A
-window is three samples of a second here, so that an attack takes seconds. What passed is counted at the broker, or by
-what the attacker got.
+The bound is quota x (time + 2 windows) + one request, whatever the number of connections
+(docs/reference/quota-semantics.md). A window is three samples of a second here, so that an attack takes seconds. What
+passed is counted at the broker, or by what the attacker got.
 """
 
 from __future__ import annotations

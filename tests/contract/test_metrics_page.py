@@ -20,7 +20,7 @@ RULES: Final[list[dict[str, Any]]] = [
     for rule in group["rules"]
 ]
 NAMING: Final = (
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts),
     ROOT / "README.md",
     ROOT / "gateway" / "server" / "status_page.html",
     *sorted((ROOT / "gateway" / "cli").glob("*.py")),

@@ -2,10 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from testkit import hazards, sasl_matrix
+from testkit import cli_page, configuration_page, hazards, limits_page, sasl_matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -25,11 +26,12 @@ PACKAGES = (
     "testkit",
     "tests",
 )
+DECISIONS = ROOT / "docs" / "decisions"
 PAGES = (
     "README.md",
-    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "hazards.md"),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")) if DECISIONS not in path.parents),
 )
-GLOSSARY = "docs/glossary.md"
+GLOSSARY = "docs/reference/glossary.md"
 MADE_BY_A_JOB = "quarantine/"  # no folder of the project
 
 _PATH = re.compile(r"`([\w./-]+(?:\.py|\.md|\.toml|/))`")
@@ -52,8 +54,17 @@ PRESENT = _present()
 @pytest.mark.parametrize("page", PAGES)
 def test_every_path_and_link_on_a_page_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    links = [link for link in _LINK.findall(text) if not ((ROOT / page).parent / link).exists()]
-    assert [path for path in _PATH.findall(text) if path not in PRESENT] + links == []
+    assert [path for path in _PATH.findall(text) if path not in PRESENT] + _broken_links(ROOT / page) == []
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DECISIONS.glob("*.md")))
+def test_every_link_of_a_decision_leads_somewhere(page: str) -> None:
+    assert _broken_links(DECISIONS / page) == []
+
+
+def _broken_links(page: Path) -> list[str]:
+    links: list[str] = _LINK.findall(page.read_text(encoding="utf-8"))
+    return [link for link in links if not (page.parent / link).exists()]
 
 
 def test_every_name_in_the_glossary_is_defined_somewhere() -> None:
@@ -65,8 +76,11 @@ def test_every_name_in_the_glossary_is_defined_somewhere() -> None:
     assert sorted(named - defined) == []
 
 
-def test_the_page_of_hazards_lists_every_test_that_carries_a_number() -> None:
-    assert hazards.PAGE.read_text() == hazards.page(), "run: python -m testkit.hazards"
+@pytest.mark.parametrize(
+    "made", [hazards, configuration_page, cli_page, limits_page], ids=lambda made: made.__name__.rpartition(".")[2]
+)
+def test_a_generated_page_is_up_to_date(made: Any) -> None:
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), f"run: python -m {made.__name__}"
 
 
 def test_every_hazard_has_a_test_that_is_no_campaign() -> None:

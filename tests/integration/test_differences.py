@@ -1,4 +1,7 @@
-"""Where the gateway answers otherwise than Kafka 4.3.1: the table in docs/behaviour.md, each row shown on both."""
+"""Where the gateway answers otherwise than Kafka 4.3.1: each row of a table, shown on both.
+
+The table is in docs/reference/differences-from-kafka.md.
+"""
 
 from collections.abc import Iterator
 from typing import Any, Final

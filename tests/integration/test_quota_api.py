@@ -1,6 +1,6 @@
 """Describe/AlterClientQuotas of the gateway beside Kafka 4.3.1: the same request, the same answer.
 
-Where they differ on purpose, both answers are here and the row is in docs/behaviour.md.
+Where they differ on purpose, both answers are here and the row is in docs/reference/differences-from-kafka.md.
 """
 
 import ipaddress
