@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gateway.cli.main import EXIT_CODES, make_parser
+from gateway.cli.main import make_parser
 from pipeline import cli as pipeline_cli
-from pipeline.errors import MEANINGS
 from testkit.command_line import parsers
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
@@ -22,25 +21,19 @@ _HEAD: Final = """# Command line
 There are two programs: `sluice` runs and operates a gateway, `sluice-pipeline` works on usage records. In a checkout,
 `python -m sluice` and `python -m pipeline` do the same. This page is generated from their argument parsers by
 `python -m testkit.cli_page`. Every command also has `--help`.
+The exit codes are on [a page of their own](exit-codes.md).
 """
 
 
 def page() -> str:
     """docs/reference/cli.md as it should be."""
-    parts = [_HEAD, "## Exit codes of `sluice`\n", *_codes(EXIT_CODES)]
-    parts += ["## Exit codes of `sluice-pipeline`\n", *_codes(MEANINGS)]
+    parts = [_HEAD]
     for name, parser in parsers("sluice", make_parser()):
         parts += _command(name, parser)
     for job in pipeline_cli.JOBS:
         for name, parser in parsers(f"sluice-pipeline {job}", pipeline_cli.make_parser(job)):
             parts += _command(name, parser)
     return "\n".join(parts)
-
-
-def _codes(meanings: dict[int, str]) -> Iterator[str]:
-    yield "| Code | Meaning |\n|---:|---|"
-    yield from (f"| {int(code)} | {meaning} |" for code, meaning in meanings.items())
-    yield ""
 
 
 def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -1,8 +1,7 @@
-"""Which client, by which mechanism, in which situation: the cells that are tested, and their table in docs/sasl.md.
+"""The cells of clients, mechanisms and situations that are tested, and their table in docs/reference/sasl.md.
 
 Every cell is a test of its own (`tests/integration/test_sasl_matrix.py`), so the page cannot say more than the tests
-show. `python -m testkit.sasl_matrix` writes the table into the page; a test of the contract room says when it
-is out of date.
+show. `python -m testkit.sasl_matrix` writes the table into the page.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "sasl.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "sasl.md"
 _BEGIN: Final = "<!-- matrix -->"
 _END: Final = "<!-- end of matrix -->"
 

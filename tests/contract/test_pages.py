@@ -1,11 +1,15 @@
 """What the documentation names exists, and the generated pages are up to date."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.cli.main import EXIT_CODES
+from pipeline.errors import MEANINGS
+from quotas.usage_record import Event, Row, TopicRow
 from testkit import cli_page, configuration_page, hazards, limits_page, sasl_matrix
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +85,35 @@ def test_every_name_in_the_glossary_is_defined_somewhere() -> None:
 )
 def test_a_generated_page_is_up_to_date(made: Any) -> None:
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), f"run: python -m {made.__name__}"
+
+
+def test_the_page_of_exit_codes_has_those_of_both_programs() -> None:
+    text = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
+    ours, _, pipelines = text.partition("## sluice-pipeline")
+    assert re.findall(r"^\| `(\d+)` \| (.+) \|$", ours, re.MULTILINE) == _rows(EXIT_CODES)
+    assert re.findall(r"^\| (\d+) \| (.+) \|$", pipelines, re.MULTILINE) == _rows(MEANINGS)
+
+
+def _rows(meanings: Mapping[int, str]) -> list[tuple[str, str]]:
+    return [(str(int(code)), meaning) for code, meaning in meanings.items()]
+
+
+@pytest.mark.parametrize("fields", [Row, Event, TopicRow], ids=lambda fields: fields.__name__)
+def test_the_page_of_usage_records_has_every_field(fields: Any) -> None:
+    text = (ROOT / "docs" / "reference" / "usage-records.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d, -]+) \| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \|", text, re.MULTILINE)
+    named = [(positions, re.findall(r"\w+", names)) for positions, names in rows]
+    assert [each.name for each in fields] in _tables(named)
+
+
+def _tables(rows: list[tuple[str, list[str]]]) -> list[list[str]]:
+    """The names of each table; every table begins with position 0."""
+    found: list[list[str]] = []
+    for positions, names in rows:
+        if positions.startswith("0"):
+            found.append([])
+        found[-1] += names
+    return found
 
 
 def test_every_hazard_has_a_test_that_is_no_campaign() -> None:

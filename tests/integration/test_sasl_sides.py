@@ -1,6 +1,6 @@
 """The same exchanges, by hand, to a real broker and through the gateway: the same answers and the same ends.
 
-What differs on purpose is in `DIFFERENT`, and in docs/sasl.md.
+What differs on purpose is in `DIFFERENT`, and in docs/reference/sasl.md.
 """
 
 from collections.abc import Iterator, Sequence
