@@ -1,0 +1,1 @@
+"""Programs that measure, and their last results in `benchmarks/results/`."""

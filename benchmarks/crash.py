@@ -1,5 +1,4 @@
-"""``python -m benchmarks.crash``: a process that alters quotas ends, or a call of it fails, at every system call; and
-the power goes.
+"""``python -m benchmarks.crash``: a process that alters quotas ends, or fails, at every system call; power cuts too.
 
 1 when a store was afterwards neither the old nor the new one, or something acknowledged was lost; the result is kept.
 """

@@ -1,4 +1,4 @@
-"""Keeps the last results of a benchmark: the raw data, and the page made of them."""
+"""Writes the results of a benchmark: raw data, and the page made from them."""
 
 from __future__ import annotations
 

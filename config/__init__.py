@@ -1,4 +1,4 @@
-"""What an operator writes, read and checked: the TOML file, its models, and the quota objects made from it.
+"""The configuration file, read and checked: its models, and the quota objects made from it.
 
 `sections/` has a module for each section of the file, `model.py` the rules between them, `loader.py` the reading,
 `faults.py` the error lines, `findings.py` what is allowed and can hardly be meant. The configuration is valid before

@@ -1,4 +1,4 @@
-"""Validation errors as lines of text: key path, value, and what would be allowed.
+"""Validation errors as text: key path, value, and what is allowed.
 
 Allowed values are read from the models, so a range is written down in one place.
 """

@@ -1,4 +1,4 @@
-"""What a configuration that can be read comes to all the same: a gateway that is never ready, or settings in vain.
+"""Findings in a valid configuration: a gateway that would never be ready, settings without effect.
 
 An error: the gateway would never be ready, or would do something else than what is written. A note: it may be meant.
 What breaks a rule of the file itself is refused when it is read (`config.loader`) and is not here. `CHECKS` is the

@@ -1,4 +1,4 @@
-"""IP addresses and blocks of them as operators write them. Each gets the one spelling that quotas know it by."""
+"""IP addresses and blocks as operators write them, normalised to one spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's regular expressions and replacement texts, in Python's: what Kafka's mapping rules are written in.
+"""Java's regular expressions and replacement texts, translated to Python: for Kafka's mapping rules.
 
 Most of both languages is the same. What is spelled differently is translated, what means something else here or does
 not exist is refused by name, so that no rule ever matches other names here than on the brokers.

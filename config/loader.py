@@ -1,4 +1,4 @@
-"""Reads configuration. Nothing else happens here: no socket, no name lookup, no log."""
+"""Reads a configuration file. No socket, no name lookup, no log."""
 
 from __future__ import annotations
 

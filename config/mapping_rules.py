@@ -1,4 +1,4 @@
-"""Kafka's ssl.principal.mapping.rules: from the name in a client's certificate to the name that quotas are for.
+"""Kafka's ssl.principal.mapping.rules: from a certificate's subject to the name that quotas use.
 
     RULE:pattern/replacement/   RULE:pattern/replacement/L   RULE:pattern/replacement/U   DEFAULT
 

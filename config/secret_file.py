@@ -1,4 +1,4 @@
-"""Files that hold a secret of the gateway's own."""
+"""Reads files with a secret of the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the models of all sections have in common: no unknown keys, no conversions, ranges by name."""
+"""The base of all sections: no unknown keys, no conversions, named ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Kafka's jars are, how they get there, and how a JVM is started with them.
+"""Finds and fetches Kafka's jars, and starts a JVM with them.
 
 The jars are those of the `pom.xml` beside this file; see `pinned_jars`. Beside them lie two things that are made
 once because making them costs a JVM start each: the first metadata record batch (what `kafka-storage format`

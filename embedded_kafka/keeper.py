@@ -1,4 +1,4 @@
-"""The process between us and a broker: when we die, however we die, it ends the broker.
+"""A process between Python and a broker: it ends the broker when Python dies, however it dies.
 
 Run as a script with the standard library only: `keeper.py PARENT_PID LOG_FILE PID_FILE SCRATCH COMMAND...`.
 

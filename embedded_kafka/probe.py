@@ -1,4 +1,4 @@
-"""Is this broker ready: could a client create a topic through it now?
+"""Whether a broker is ready: whether a client could create a topic through it now.
 
 Two requests over one raw connection, so that nothing but the standard library is needed and nothing on the cluster
 changes: Metadata (which brokers does it see alive?) and a CreateTopics that must fail with

@@ -1,4 +1,4 @@
-"""The gateway server.
+"""The gateway server: everything between a client's socket and a broker.
 
 Nouns:
     listener   accepts clients on its ports and admits or refuses them.

@@ -1,4 +1,4 @@
-"""The composition root: builds the parts, starts them, drains and stops them; and the process around it.
+"""The composition root: builds, starts, drains and stops all parts; handles the signals of the process.
 
 No logic of its own. The process has signals, the order of its life, and an exit code.
 """

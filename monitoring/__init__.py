@@ -1,1 +1,1 @@
-"""What Prometheus and Grafana are given: a dashboard as code, recording rules, alerts and their tests."""
+"""The Grafana dashboard as code, recording rules, alerts and their tests."""

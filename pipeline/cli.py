@@ -1,4 +1,4 @@
-"""The command line, ``sluice-pipeline JOB``; with spark-submit this file is the entry: ``pipeline/cli.py JOB``.
+"""The command line, ``sluice-pipeline JOB``; also the entry for spark-submit.
 
 Exit codes are those of `pipeline.errors`.
 """

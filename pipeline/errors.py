@@ -1,4 +1,4 @@
-"""How a job ends: its exit codes, and what it raises when it must not go on.
+"""The exit codes of jobs, and the errors that end one.
 
 Nothing of the pipeline is imported here, so that the command line can say the codes without any extra package.
 """

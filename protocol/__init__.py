@@ -1,4 +1,4 @@
-"""Bytes of the Kafka protocol and what they mean. Pure: no clock, no socket, no quota.
+"""Kafka's bytes and their meaning. Pure: no clock, no socket, no quota.
 
 Nouns:
     frame     a 4-byte big-endian size and that many bytes; a request or a response.

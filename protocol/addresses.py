@@ -1,4 +1,4 @@
-"""Responses that name brokers' addresses, rewritten so that clients see only the gateway's own.
+"""Rewrites brokers' addresses in responses, so that clients see only the gateway's own.
 
 Everything that is not a broker's host or port stays byte for byte as the broker wrote it. A broker that has no
 address here is left out (or answered as not available), never passed on: hazards E01-E08. Layouts follow the

@@ -1,4 +1,4 @@
-"""ApiVersions responses: cut to what broker *and* gateway understand.
+"""ApiVersions responses: cut to what both broker and gateway understand.
 
 Everything behind the array (throttle time, supported and finalized features) stays as the broker wrote it.
 Sources: ApiVersionsResponse, KIP-511. Produce keeps its minimum version 0: old librdkafka decides by its presence

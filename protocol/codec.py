@@ -1,4 +1,4 @@
-"""The gateway's own questions to the cluster.
+"""The gateway's own requests to the cluster, encoded and decoded; the only user of kafka-python.
 
 The only file that imports kafka-python's protocol. What it raises on bad bytes becomes `MalformedBody`.
 Versions are fixed: Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are served by every broker since 0.11,

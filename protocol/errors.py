@@ -1,4 +1,4 @@
-"""What a peer can do wrong on the wire. Every one of them closes the connection it came from."""
+"""The errors of a peer on the wire. Each closes the connection that it came from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch requests and replies, as far as the consumer byte rate must know them (KIP-13).
+"""Fetch requests and replies, as far as the consumer byte rate needs them (KIP-13).
 
 Layout of requests up to the fields that matter: [replica_id (v0-14)] max_wait_ms min_bytes [max_bytes (v3+)]
 [isolation_level (v4+)] [session_id session_epoch (v7+)]; of replies: [throttle_time_ms (v1+)] [error_code session_id

@@ -1,4 +1,4 @@
-"""Request heads: what stands at the start of every request frame.
+"""Request heads: size, api key, version, correlation id, client id.
 
 `size int32, api_key int16, api_version int16, correlation_id int32, client_id nullable string [, tags]`.
 The client id is a legacy string in every header version, flexible or not.

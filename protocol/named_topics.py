@@ -1,4 +1,4 @@
-"""Requests that name topics in one array: some of them are cut out, and answered in front of the broker's results.
+"""Requests that name topics in one array: removes some, and adds their answers to the broker's results.
 
 Produce, DeleteRecords, AlterPartitionReassignments, ElectLeaders, AddPartitionsToTxn, AlterConfigs and
 IncrementalAlterConfigs. What stays in a request stays byte for byte, and of an answer only the length of its array

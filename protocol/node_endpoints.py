@@ -1,4 +1,4 @@
-"""Replies that end with brokers' addresses: where their end begins, and what clients get in its place. Pure.
+"""Replies that end with brokers' addresses: finds the end and replaces it. Pure.
 
 Fetch v16 on (KIP-951) and share groups (KIP-932) tell brokers' addresses behind everything else, records included.
 A walk steps over those by their sizes, in any pieces, and copies nothing; only what stands behind the last topic, the

@@ -1,4 +1,4 @@
-"""The topics of a whole Produce request, or of a whole answer to a Fetch, without tags, as nearly all are. Pure.
+"""A fast path for the topics of whole Produce requests and Fetch responses without tags. Pure.
 
 See `topic_sizes`, which walks all others. This is compiled (docs/decisions/0024-compiled-core.md): a request may have
 a thousand partitions, and where one begins stands in the one before.

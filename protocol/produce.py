@@ -1,4 +1,4 @@
-"""Produce, as far as a relay must know it: is a reply owed, where is throttle_time_ms, which brokers does it name?
+"""Produce as a relay needs it: whether a reply is due, throttle_time_ms, and the brokers that it names.
 
 Records are never touched. Layout of requests: v0-2 acks; v3-8 transactional id, acks; v9+ the same with a compact id
 behind a tagged header. A misread acks=0 shifts every later reply (hazard A28), so the header is walked exactly.

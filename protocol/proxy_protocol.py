@@ -1,4 +1,4 @@
-"""PROXY protocol, versions 1 and 2: the address of a client behind a load balancer, in front of everything it sends.
+"""PROXY protocol, versions 1 and 2: reads and writes the address of a client behind a load balancer.
 
     v1   "PROXY TCP4 192.0.2.7 192.0.2.1 40000 9092" CR LF, at most 107 bytes
     v2   signature, version and command, family, length uint16, addresses, then fields of type, length, value

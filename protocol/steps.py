@@ -1,4 +1,4 @@
-"""Long walks in steps, so that other work can be done in between: while one event runs, every client waits.
+"""Long walks as generators in steps, so that the loop can do other work in between.
 
 A walk is a generator that yields after every `STEP_ELEMENTS` elements or so, and returns what it found. A short one
 ends before its first `yield`, so that one step of it has the result at once.

@@ -1,4 +1,4 @@
-"""Find throttle_time_ms inside a response and raise it in place (KIP-219).
+"""Finds throttle_time_ms in a response and raises it in place (KIP-219).
 
 The value is never lowered: what the broker wrote stays when it is larger (hazard C10). Responses without the
 field are left alone; muting the channel is then the only brake.

@@ -1,4 +1,4 @@
-"""Which topic names Kafka takes (`org.apache.kafka.common.internals.Topic`)."""
+"""Valid topic names (`org.apache.kafka.common.internals.Topic`)."""
 
 from __future__ import annotations
 

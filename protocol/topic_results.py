@@ -1,4 +1,4 @@
-"""Responses to CreateTopics, CreatePartitions and DeleteTopics: read per topic, and merged with our refusals.
+"""Responses to CreateTopics, CreatePartitions and DeleteTopics: read per topic, merged with our refusals.
 
 Results that the broker wrote are sent on byte for byte; only results that the gateway makes are encoded here.
 Layouts: CreateTopicsResponse v0-7, CreatePartitionsResponse v0-3, DeleteTopicsResponse v0-6.

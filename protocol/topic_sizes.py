@@ -1,4 +1,4 @@
-"""Whose records a Produce request or the answer to a Fetch or ShareFetch holds, found as its bytes pass. Pure.
+"""Bytes of records by topic in a Produce request or a Fetch response, found while it passes. Pure.
 
 A walk steps over records by their sizes, in any pieces, and keeps at most a topic's name of what it was given. Of
 records nothing is read but the heads of batches: how long each is, and how many records are in it. Layouts follow

@@ -1,4 +1,4 @@
-"""The one spelling of an address, and every spelling that Kafka takes for one. Pure.
+"""The canonical spelling of an address, and every spelling that Kafka accepts for it. Pure.
 
 Kafka reads addresses by Java's `InetAddress.getByName`. Parts of an IPv4 address are decimal, with leading zeros or
 without. The last part fills what is left (``127.1``, ``16909060``). An IPv6 address may be in brackets and have a

@@ -1,4 +1,4 @@
-"""Which connection passes next while a counter is at its bound (hazards K03, K04). Pure.
+"""The order in which connections pass while a counter is at its bound (hazards K03, K04). Pure.
 
 Kafka answers each request and mutes its connection, so connections of one client take turns by themselves. At the
 bound a request is not let pass, and one that asks at the right moment would be served: of many connections some would

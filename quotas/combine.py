@@ -1,4 +1,4 @@
-"""One request, several quotas: the client waits for the longest, and it counts for one family (KIP-124, KIP-599)."""
+"""Several quotas on one request: the longest wait applies, and counts for one family (KIP-124, KIP-599)."""
 
 from __future__ import annotations
 

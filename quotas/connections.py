@@ -1,4 +1,4 @@
-"""Which clients may connect now (KIP-612 rates, KIP-402 counts; Kafka's ConnectionQuotas).
+"""Admission of connections (KIP-612 rates, KIP-402 counts; Kafka's ConnectionQuotas).
 
 The order is Kafka's. First the rates of the gateway and of the listener: over one of them no connection is refused,
 the listener accepts none for a while. Then the slots: without a free one the listener waits as well. Then the

@@ -1,4 +1,4 @@
-"""What a quota is set for: users, client ids and addresses, each by name or as the default (KIP-55, KIP-612).
+"""Quota entities: users, client ids, addresses, topics; by name or as the default (KIP-55, KIP-612).
 
 A topic is an entity too, alone or with a user or a client id, which Kafka does not have. An address has one spelling,
 however it was written: see `quotas.addresses`.

@@ -1,4 +1,4 @@
-"""Which of many groups is the largest, kept up to date in constant time as members come and go."""
+"""The largest of many groups, in constant time while members come and go."""
 
 from __future__ import annotations
 

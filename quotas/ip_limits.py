@@ -1,4 +1,4 @@
-"""Client addresses: one name per client, and the connection rate that is configured for it (KIP-612).
+"""Client addresses: one name per client, and its configured connection rate (KIP-612).
 
 An exact address beats a block, the longest block beats a shorter one, any block beats the default. The default
 gives every address a counter of its own; the addresses of a block share one, which is what blocks are for.

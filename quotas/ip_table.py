@@ -1,4 +1,4 @@
-"""Which addresses and blocks have a quota, so that finding a client's takes no longer when there are more of them.
+"""A table of addresses and blocks with a quota; the time of a lookup does not grow with its size.
 
 A look-up asks for the address itself and then once for each prefix length in use, the longest first: at most 33
 times for IPv4 and 129 for IPv6. What the quotas are is in `quotas.limits`; this table changes with them, one name at

@@ -1,4 +1,4 @@
-"""Two sources of quotas in one set: the configuration file is the base, the quota store's overrides win.
+"""Two layers of quotas: the configuration file is the base, the quota store's overrides win.
 
 Key by key: an entity may have its producer_byte_rate from the store and its request_percentage from the file. What
 is in force is always in `Limits`, which all counters read; this only knows where each value came from, and what

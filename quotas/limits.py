@@ -1,4 +1,4 @@
-"""Every configured quota, validated by Kafka's rules, with the version number that caches watch.
+"""Every configured quota, validated by Kafka's rules, with a version number for caches.
 
 A quota is per key: the same entity may have a producer_byte_rate and no request_percentage. For each key
 the set also knows which entity families have at least one quota, because that decides what a client's use

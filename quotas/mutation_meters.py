@@ -1,4 +1,4 @@
-"""What controller mutations are measured with: the token bucket, the plain Rate or the draft's spread Rate.
+"""The meters of controller mutations: token bucket, plain Rate, and the draft's spread Rate.
 
 KIP-599 was released with the bucket. The two others are what it replaced, here under the same interface: their
 "tokens" are what the window can still take, so below zero means too many for all three.

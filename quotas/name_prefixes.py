@@ -1,4 +1,4 @@
-"""Names of quota entities that end in ``*`` and stand for every name that begins so; ours, and opt-in.
+"""Quota names that end in ``*`` and stand for every name with that beginning; opt-in, not in Kafka.
 
 Only which prefixes are set, and the longest ones of a name first. What a prefix means for precedence and for counters
 is in `quotas.resolution`. A single ``*`` is a name like any other: it would say the same as the default.

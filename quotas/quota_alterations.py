@@ -1,4 +1,4 @@
-"""What an AlterClientQuotas request comes to: Kafka's checks entry by entry, then the overrides that change.
+"""The result of an AlterClientQuotas request: Kafka's checks entry by entry, then the changed overrides.
 
 Pure, after ClientQuotaControlManager: the first fault of an entity is its answer, one bad value spoils its whole
 entry, other entries are carried out. An entity that stands twice in a request is carried out once, as its first entry

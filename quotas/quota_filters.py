@@ -1,4 +1,4 @@
-"""Which quotas a DescribeClientQuotas filter selects, and which filters Kafka refuses (KIP-546; ClientQuotasImage).
+"""The quotas that a DescribeClientQuotas filter selects, and the filters that Kafka refuses (KIP-546).
 
 A filter names entity types, each with a name, with its default or with anything. Not strict, an entity may have more
 types than the filter names. Nothing is resolved: an answer lists what is set, not what applies to a client.

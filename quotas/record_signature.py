@@ -1,4 +1,4 @@
-"""The signature of a record in a topic of the gateway: HMAC-SHA-256 under a secret that only its writers have. Pure.
+"""The signature of a record in a topic of the gateway: HMAC-SHA-256 under a shared secret. Pure.
 
 It stands in a header and covers the topic, the key, the value and its own version, each behind its length, so that no
 two records have the same bytes. It does not cover the order: what was signed once can be written again.

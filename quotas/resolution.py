@@ -1,4 +1,4 @@
-"""Which quota applies to a client, and what its use is counted by (KIP-55; Kafka's DefaultQuotaCallback).
+"""Which quota applies to a client, and which counter it uses (KIP-55; Kafka's DefaultQuotaCallback).
 
 Two questions with two answers. The *limit* comes from the first configured of eight levels. The *tracker
 key* says which clients share the counter: a level that names user and client counts each pair alone, a user level

@@ -1,4 +1,4 @@
-"""What a counter does not hold against its clients while only a part of its limit is in force here.
+"""Use that does not count against clients while only a part of a limit is in force here.
 
 A gateway that is cut off from its fleet goes on with a part of each limit (`Limits.set_share`), and its counters hold
 what all of the fleet has used. So a counter keeps the same part of that, as every member does: a client at its limit

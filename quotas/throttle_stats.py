@@ -1,4 +1,4 @@
-"""What became of the requests of one counter: how many waited, how long, how many would have."""
+"""Throttle statistics of one counter: how many requests waited, how long, how many would have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bounded table of counters that never forgives, and that no kind of client can fill for the others.
+"""A bounded table of counters that keeps debts, and that no kind of client can fill for the others.
 
 Client ids and addresses are free to invent, so the number of counters needs a limit. Each counter belongs to a
 *kind*: the clients whose names one party can invent, such as those of one user or of one network. When the table is

@@ -1,4 +1,4 @@
-"""The layout of a usage record: what the gateway writes once a second, and the pipeline reads.
+"""The layout of a usage record: the gateway writes one per second, the pipeline reads them.
 
 One JSON object per line and second, with short rows instead of an object for each client: positions are the
 fields below. A line is written for a second in which nothing happened too, so that a gap in `seq` means loss and

@@ -1,4 +1,4 @@
-"""Brokers: a model of the answers that matter to a gateway, and of what goes wrong with brokers.
+"""Model brokers: the responses that matter to a gateway, and brokers' faults.
 
 Topics never run out of records. The bytes of a topic follow from its name, and those that a client writes follow
 from its client id. So bytes that come to the wrong client show.

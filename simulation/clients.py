@@ -1,4 +1,4 @@
-"""Clients: habits of honest ones, and what clients do that want more than their quota or wish others ill.
+"""Model clients: honest ones, and ones that want more than their quota or attack others.
 
 A client is a coroutine in the loop of the process "clients". Its connections check what every client may expect: each
 reply answers the oldest request without a reply, and records are those of the topic that was asked for.

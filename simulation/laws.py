@@ -1,4 +1,4 @@
-"""The laws: what holds in every run, whoever does what (docs/testing.md).
+"""The laws: what must hold in every run (docs/testing.md).
 
 Each law is a method that reports what breaks it. Laws about state are checked every 100 ms of the world's clock. The
 others are checked when something crosses a wire, when all clients have left, or when the gateways have stopped.

@@ -1,4 +1,4 @@
-"""Frames of the APIs that are sent often, made and read by hand. Rare ones are `testkit.wire`'s.
+"""Frames of frequent APIs, written and read by hand; the rare ones come from `testkit.wire`.
 
 `tests/simulation/test_messages.py` compares them with kafka-python's.
 """

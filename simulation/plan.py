@@ -1,4 +1,4 @@
-"""Plans: all that a seed decides, as data.
+"""Plans: everything that a seed decides, as data.
 
 A plan can be printed as Python and pasted into a test. `make` draws one from a seed.
 """

@@ -1,4 +1,4 @@
-"""A process on a machine of the world: what asyncio's loops have of sockets, and what the machine has besides.
+"""A process of the simulated world: the asyncio loop, its sockets and its machine.
 
 `machine` puts the simulated sockets, clocks and threads in the place of the real ones for as long as a world runs.
 Compiled modules call each other natively, so only what they look up in a module at each call can be replaced.

@@ -1,4 +1,4 @@
-"""One run of a plan: the world is made, clients come and go, faults happen, laws are checked."""
+"""One run of a plan: creates the world, plays clients and faults, checks laws."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Final
 
 from gateway.cli.main import make_parser
@@ -18,10 +19,10 @@ PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.
 
 _HEAD: Final = """# Command line
 
-There are two programs: `sluice` runs and operates a gateway, `sluice-pipeline` works on usage records. In a checkout,
-`python -m sluice` and `python -m pipeline` do the same. This page is generated from their argument parsers by
-`python -m testkit.cli_page`. Every command also has `--help`.
-The exit codes are on [a page of their own](exit-codes.md).
+There are two programs: `sluice` runs and operates a gateway, `sluice-pipeline` works on usage
+records. In a checkout, `python -m sluice` and `python -m pipeline` do the same. This page is
+generated from their argument parsers by `python -m testkit.cli_page`. Every command also has
+`--help`. The exit codes are on [a page of their own](exit-codes.md).
 """
 
 
@@ -39,7 +40,7 @@ def page() -> str:
 def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     yield f"## `{name}`\n"
     if parser.description:
-        yield f"{_text(parser.description, parser)}\n"
+        yield fill(_text(parser.description, parser), 100, break_on_hyphens=False) + "\n"
     rows = [(_spelled(action), action) for action in parser._actions if action.help is not argparse.SUPPRESS]
     rows = [(spelled, action) for spelled, action in rows if "--help" not in spelled]
     if rows:

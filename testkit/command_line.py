@@ -1,4 +1,4 @@
-"""The commands of a program, out of its parser."""
+"""Lists the commands of a program from its argument parser."""
 
 from __future__ import annotations
 

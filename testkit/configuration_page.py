@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from textwrap import fill
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 
@@ -28,22 +29,25 @@ PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "conf
 
 _HEAD: Final = """# Configuration
 
-The configuration is one TOML file. Sluice reads and checks all of it before it opens a socket. This page is
-generated from the code by `python -m testkit.configuration_page`.
+The configuration is one TOML file. Sluice reads and checks all of it before it opens a socket. This
+page is generated from the code by `python -m testkit.configuration_page`.
 
 * Examples with every key: [full.toml](../../config/examples/full.toml) and
   [secure.toml](../../config/examples/secure.toml). The shortest file that works:
   [minimal.toml](../../config/examples/minimal.toml).
-* Values keep their TOML type: `"9092"` is not a number and `1` is not true. Unknown keys are errors.
+* Values keep their TOML type: `"9092"` is not a number and `1` is not true. Unknown keys are
+  errors.
 * Units are in the names: `_ms` is milliseconds, `_seconds` seconds, `_hours` hours, `_bytes` bytes,
   `_bytes_per_s` and `_byte_rate` bytes per second, `_percentage` percent of one core.
 * `[section]` is one table. `[[section]]` is a list of tables.
-* `sluice check-config FILE` checks a file without starting anything: see [the command line](cli.md).
+* `sluice check-config FILE` checks a file without starting anything: see [the command
+  line](cli.md).
 
-The column **Reload** says what happens to a changed key when the running gateway reads the file again
-(`sluice reload`). *Yes*: the change is in force at once. *Restart*: the change waits for the next start, is reported,
-and does not block the others. Changes in `[limits]` apply to new connections; those of `write_timeout_ms` and
-`min_write_bytes_per_s` also to open ones. Certificate files are read again at every reload, whatever is in this file.
+The column **Reload** says what happens to a changed key when the running gateway reads the file
+again (`sluice reload`). *Yes*: the change is in force at once. *Restart*: the change waits for the
+next start, is reported, and does not block the others. Changes in `[limits]` apply to new
+connections; those of `write_timeout_ms` and `min_write_bytes_per_s` also to open ones. Certificate
+files are read again at every reload, whatever is in this file.
 """
 
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
@@ -78,7 +82,8 @@ def _models(kind: Any) -> list[type[BaseModel]]:
 
 def _section(path: str, title: str, model: type[BaseModel]) -> Iterator[str]:
     summary = (inspect.getdoc(model) or "").partition("\n\nAttributes:")[0]
-    yield f"## `{title}`\n\n{_plain(summary)}\n"
+    paragraphs = [fill(each, 100, break_on_hyphens=False) for each in _plain(summary).split("\n\n")]
+    yield "\n\n".join([f"## `{title}`", *paragraphs]) + "\n"
     extended = model.__mro__[1].model_fields if model.__mro__[1] is not Section else {}
     if extended:
         yield "It has all keys of `[upstream]`, and one more:\n"

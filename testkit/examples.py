@@ -1,4 +1,4 @@
-"""How many examples of a property whose single example is a whole conversation."""
+"""The number of examples for properties whose example is a whole conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hazard is shown by which test: tests/hazards.md is made from hazards.toml and the names of the tests.
+"""tests/hazards.md: which test shows which hazard. `python -m testkit.hazards` writes it.
 
 `python -m testkit.hazards` writes the page; a contract test fails when it is out of date. A number that a test or a
 comment cites and hazards.toml does not explain is an error.

@@ -1,4 +1,4 @@
-"""Fails a run of pytest that leaves something behind: a process, a listening or abstract socket, a temporary folder.
+"""Fails a pytest run that leaves a process, a socket or a temporary folder behind.
 
 The hooks here are imported by tests/conftest.py. Processes are found by a variable that all of the run inherit, and
 ended; folders by a directory for temporary files that the run has for itself. Sockets are those of the process that

@@ -1,4 +1,4 @@
-"""`make demo`: a Kafka, the gateway before it, load for two minutes; then the records' whole way to new quotas.
+"""`make demo`: two minutes of load through the gateway, then from records to new quotas.
 
 Every step is a command of the product, printed before it runs, so that each can be tried again by hand. What it
 leaves stays in its folder: records, compacted days, plan, and the report's page.

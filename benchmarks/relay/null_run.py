@@ -1,4 +1,4 @@
-"""A run against the null broker: idle memory first, then rounds of windows."""
+"""A run against the null broker: idle memory first, then rounds of load."""
 
 import argparse
 from contextlib import ExitStack

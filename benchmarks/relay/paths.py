@@ -1,4 +1,4 @@
-"""The ways from the load to the broker: straight, or through one proxy."""
+"""The paths from the load to the broker: direct, or through one proxy."""
 
 import contextlib
 import shutil

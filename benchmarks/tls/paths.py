@@ -1,4 +1,4 @@
-"""The ways from the load to the broker, with TLS on the client's side of the proxy, or on the broker's."""
+"""The paths from the load to the broker with TLS, on the client's side of the proxy or on the broker's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs first on a core that several share: without it a measure says how the kernel deals out turns, not more.
+"""Scheduling priorities on a shared core, so that a measurement does not show the kernel's turns.
 
 Linux lets a process that is awake finish its slice of some milliseconds before one that wakes up gets the core, at
 whatever niceness. Real-time priority does not wait, and needs the right to it (CAP_SYS_NICE).

@@ -1,4 +1,4 @@
-"""The gateway with each event of its loop timed. `python -m campaigns.adversary.timed_gateway serve --config FILE`
+"""The gateway with each event of its loop timed: `python -m campaigns.adversary.timed_gateway serve`.
 
 The gateway's own watchdog measures turns, and pays for a timer alone; a turn has many events when many clients send
 at once. Here each callback and each call of a protocol is measured, in CPU time of the loop's thread, collections of

@@ -1,4 +1,4 @@
-"""A real Prometheus with the shipped rules, and which of them fire."""
+"""A real Prometheus with the shipped rules, and the alerts that fire."""
 
 from __future__ import annotations
 

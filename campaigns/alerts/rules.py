@@ -1,4 +1,4 @@
-"""The shipped rules in less time: a minute of theirs is a second, an hour a minute; thresholds and queries stay."""
+"""The shipped alert rules on a faster clock: a minute becomes a second; thresholds and queries stay."""
 
 from __future__ import annotations
 

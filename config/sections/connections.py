@@ -1,4 +1,4 @@
-"""[connections]: how many, how fast, and what becomes of those beyond (KIP-612, KIP-402, KIP-306).
+"""[connections]: how many connections, at which rate, and what happens beyond (KIP-612, KIP-402, KIP-306).
 
 Rates of single addresses are quotas and so in [[quotas]]; the limits of one listener are in [[listeners]].
 """

@@ -1,4 +1,4 @@
-"""[enforcement]: what is done with all quotas."""
+"""[enforcement]: whether quotas are enforced, observed or off."""
 
 from __future__ import annotations
 

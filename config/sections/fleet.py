@@ -1,4 +1,4 @@
-"""[fleet]: how gateways share usage, so that a quota is one for all of them; with client_quota.scope = "fleet"."""
+"""[fleet]: how gateways share usage, with client_quota.scope = "fleet"."""
 
 from __future__ import annotations
 

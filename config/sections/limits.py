@@ -1,4 +1,4 @@
-"""[limits]: bounds of client connections, quotas aside."""
+"""[limits]: bounds of client connections other than quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[log]: what is written to standard error."""
+"""[log]: logging to standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[usage]: whether usage records are written, where, and how much (docs/decisions/0007-usage-records.md)."""
+"""[usage]: whether and where usage records are written (docs/decisions/0007-usage-records.md)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The identity of a client: the state of its SASL exchange, the name in its certificate."""
+"""Who a client is: the state of its SASL exchange, the name in its certificate."""

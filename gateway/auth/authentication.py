@@ -1,4 +1,4 @@
-"""Where one connection stands in its SASL exchange, and which user it is afterwards. Pure.
+"""The SASL exchange of one connection: where it stands, and which user it ends with. Pure.
 
 The client's messages only make a claim; the broker's replies move it on. `principal` changes with a reply that ends
 an exchange successfully and with nothing else. Which reply that is, and which message its name is of, depends on

@@ -1,4 +1,4 @@
-"""Whose certificate it is: the principal's name that Kafka gives a client with TLS.
+"""The principal name that Kafka gives a client with a TLS certificate.
 
 Kafka's DefaultKafkaPrincipalBuilder takes the subject as Java's X500Principal.getName() writes it, which is RFC 2253
 with some habits of its own, and sends it through ssl.principal.mapping.rules. Quotas on the brokers name that text to

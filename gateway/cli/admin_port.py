@@ -1,4 +1,4 @@
-"""Talking to the admin port of a running gateway, for the commands that change it."""
+"""HTTP requests to the admin port of a running gateway, for the commands."""
 
 from __future__ import annotations
 

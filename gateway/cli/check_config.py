@@ -1,4 +1,4 @@
-"""``sluice check-config FILE``: is this file a configuration, what does it come to, and will it get ready."""
+"""``sluice check-config FILE``: checks a configuration file without starting anything."""
 
 from __future__ import annotations
 

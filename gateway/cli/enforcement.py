@@ -1,4 +1,4 @@
-"""``sluice enforcement``: the kill switch of a running gateway."""
+"""``sluice enforcement``: shows or changes the enforcement mode of a running gateway (the kill switch)."""
 
 from __future__ import annotations
 

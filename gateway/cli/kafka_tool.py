@@ -1,4 +1,4 @@
-"""``sluice kafka-tool``: Kafka's own command line tools, which the embedded Kafka brings."""
+"""``sluice kafka-tool``: runs Kafka's own command line tools from the embedded Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice quotas export``: what the quota store says, as text for Git."""
+"""``sluice quotas export``: writes the quota store as YAML, for Git."""
 
 from __future__ import annotations
 

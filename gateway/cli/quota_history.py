@@ -1,4 +1,4 @@
-"""``sluice quotas history``: who changed which quota, when, and what it was before."""
+"""``sluice quotas history``: who changed which quota, when, and the value before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice quotas import``: makes the quota store say what a file says, or only tells the difference."""
+"""``sluice quotas import``: sets the quotas of a YAML file in the store, or only shows the difference."""
 
 from __future__ import annotations
 

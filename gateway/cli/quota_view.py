@@ -1,4 +1,4 @@
-"""Which quotas `sluice quotas` looks at: those of a configuration file, or those in force in a running gateway."""
+"""The quotas that `sluice quotas` shows: of a configuration file, or of a running gateway."""
 
 from __future__ import annotations
 

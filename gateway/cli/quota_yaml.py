@@ -1,4 +1,4 @@
-"""Quotas as text for Git: `sluice quotas export` writes it, `import` reads it.
+"""The YAML of quotas: `sluice quotas export` writes it, `import` reads it.
 
     quotas:
     - user: alice

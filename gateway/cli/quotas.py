@@ -1,4 +1,4 @@
-"""``sluice quotas``: which quotas there are, and which one a client would get and why.
+"""``sluice quotas``: lists quotas, and shows which one applies to a client and why.
 
 Asks a running gateway, or answers from a configuration file alone. What changes quotas is in the commands below it.
 """

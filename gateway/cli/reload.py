@@ -1,4 +1,4 @@
-"""``sluice reload``: have a running gateway read its configuration file again, and see what came of it."""
+"""``sluice reload``: makes a running gateway read its configuration file again, and prints the result."""
 
 from __future__ import annotations
 

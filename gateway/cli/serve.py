@@ -1,4 +1,4 @@
-"""``sluice serve``: the gateway, in front of the user's cluster or of a Kafka that it brings along."""
+"""``sluice serve``: runs the gateway, before the user's cluster or before an embedded Kafka."""
 
 from __future__ import annotations
 

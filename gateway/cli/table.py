@@ -1,4 +1,4 @@
-"""Columns for people."""
+"""Aligned columns for text on a terminal."""
 
 from __future__ import annotations
 

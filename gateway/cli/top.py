@@ -1,4 +1,4 @@
-"""``sluice top``: who uses what now and who waits, as a live screen of a running gateway, also of a remote one."""
+"""``sluice top``: a live screen of usage and throttled clients of a running gateway."""
 
 from __future__ import annotations
 

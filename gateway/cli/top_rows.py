@@ -1,4 +1,4 @@
-"""The rows of ``sluice top``, put together without a terminal; `gateway.cli.top_screen` shows them.
+"""The rows of ``sluice top``, made from /status.json; `gateway.cli.top_screen` shows them.
 
 Names are what clients choose: what a terminal would act on, or order otherwise than it came, is written as an escape.
 """

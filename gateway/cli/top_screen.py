@@ -1,4 +1,4 @@
-"""The screen of ``sluice top``. Text is given to Textual as `Text`, which knows no markup."""
+"""The screen of ``sluice top``, in Textual. All text is passed as `Text`, which has no markup."""
 
 from __future__ import annotations
 

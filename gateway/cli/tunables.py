@@ -1,4 +1,4 @@
-"""What glibc is to be told before ``sluice serve`` begins.
+"""Settings of glibc that must be there before ``sluice serve`` starts.
 
 On AMD's Zen 3 and 4 glibc before 2.40 copies by ``rep movsb``, which takes ten times as long between some
 addresses (its bug 30994): some processes pay 2.4 times as much for 1 MB frames as others. The threshold is read when

@@ -1,4 +1,4 @@
-"""``sluice upgrade``: have a running gateway replaced by a new process, and see what came of it."""
+"""``sluice upgrade``: replaces a running gateway by a new process, and prints the result."""
 
 from __future__ import annotations
 

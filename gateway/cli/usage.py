@@ -1,4 +1,4 @@
-"""``sluice usage``: what each client used in the last minutes, from the files of the gateway. Needs no Spark."""
+"""``sluice usage``: what each client used in the last minutes, from usage files. Needs no Spark."""
 
 from __future__ import annotations
 

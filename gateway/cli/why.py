@@ -1,4 +1,4 @@
-"""``sluice why``: which quota made a client wait, what was measured, and what the client was told."""
+"""``sluice why``: which quota throttled a client, the measured rate, and the reported wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counters of this process as the exchange sees them: all quotas of clients alike. Pure."""
+"""The counters of this process as the exchange uses them: all quotas of clients in one form. Pure."""
 
 from __future__ import annotations
 

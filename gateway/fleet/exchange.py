@@ -1,4 +1,4 @@
-"""What a member tells the others, and what it makes of what they tell. Pure: messages and `now_ms` in, messages out.
+"""The exchange of usage between members: what to report, and how to count reports. Pure: `now_ms` in, messages out.
 
 Every member has its own counters and throttles by them alone. What others have recorded is recorded here too, as
 theirs: it delays nobody by itself, and Kafka's arithmetic over the sum gives the throttle times. A counter is told of

@@ -1,4 +1,4 @@
-"""The other members: which of their messages count, and who is there. Pure.
+"""The other members of the fleet: who is present, and which of their messages count. Pure.
 
 A message counts once. Numbers that were passed over are noted for a while, so that one that comes late counts too.
 Its sender is asked for it again meanwhile; one that does not come in that time is lost, and its sender is asked

@@ -1,4 +1,4 @@
-"""The fleet in a running gateway: its exchange, ticked and told what comes by the topic. [io]: timers of the loop."""
+"""The fleet in a running gateway: drives the exchange and its topic. [io]: timers of the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The message of a fleet: what a member has recorded since its last one. Pure.
+"""The message format of a fleet: what a member has recorded since its last message. Pure.
 
 One JSON object::
 

@@ -1,4 +1,4 @@
-"""The topic that gateways exchange their messages through. [io]: librdkafka's threads, and one that reads.
+"""The topic through which gateways exchange their messages. [io]: librdkafka's threads, and one that reads.
 
 One partition, so that all read the same order, their own messages included. Nothing in it is worth keeping: reading
 begins at its end, and retention is a minute. A topic that is gone is made again.

@@ -1,4 +1,4 @@
-"""Messages of a member that do not wait for its next tick. [io]: timers of the loop."""
+"""Messages that do not wait for the next interval, in a burst. [io]: timers of the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file per API family, all of the same shape: a class with `on_request` (collect) or `on_head` (relay).
+"""The table from API to handler: one file per API family, with `on_request` (collect) or `on_head` (relay).
 
 Everything that is not in this table is relayed unseen.
 """

@@ -1,4 +1,4 @@
-"""FindCoordinator, DescribeCluster and DescribeQuorum: forwarded as they are, their answers with our addresses."""
+"""FindCoordinator, DescribeCluster and DescribeQuorum: responses with the gateway's addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ApiVersions: the broker's answer, cut to what the gateway understands too (KIP-511), and what only the gateway has.
+"""Answers ApiVersions: the broker's response, cut to the versions that the gateway supports (KIP-511).
 
 Versions that we do not know are answered here with error 35, whatever their header looks like: kinder than Kafka,
 which closes unless the header is flexible (hazards A15, A16).

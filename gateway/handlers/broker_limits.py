@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: connection limits of brokers are set here, everything else is the broker's.
+"""IncrementalAlterConfigs: sets connection limits of brokers here, and forwards all other settings.
 
 A resource may name settings of both kinds. Ours are checked first; what is wrong with them is the resource's answer,
 and none of it is sent on. Otherwise the rest goes to the broker, and ours are made when it has accepted that.

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas (KIP-546), answered here: nothing of them reaches the broker.
+"""Answers DescribeClientQuotas and AlterClientQuotas (KIP-546); nothing of them reaches the broker.
 
 The cluster is asked only where it decides about permissions: about an alteration that is to be checked and not made,
 or about a description that selects nothing. While an alteration is made durable no other request of the connection is

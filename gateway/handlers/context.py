@@ -1,4 +1,4 @@
-"""What most handlers work with: one object per listener, made by the composition root."""
+"""What most handlers need: one object per listener, made by the composition root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs: broker settings that hold addresses are answered as null, like sensitive ones (hazard E19).
+"""DescribeConfigs: broker settings that contain addresses are answered as null (hazard E19).
 
 Connection limits of brokers are answered as the gateway's own where it has them, see
 `gateway.quota_admin.broker_limits`. Who asks a broker for `SCOPE_SETTING` by its name learns what one counter of the

@@ -1,4 +1,4 @@
-"""JoinGroup and SyncGroup: replies that wait for other clients, which a drain does not wait for (hazard L09).
+"""JoinGroup and SyncGroup: their replies depend on other clients, so a drain does not wait for them (hazard L09).
 
 The members of a group wait for each other, for minutes if need be. In a drain those that were answered have gone and
 can't come back here, so the others would wait until its deadline. They lose nothing: each asks again elsewhere.

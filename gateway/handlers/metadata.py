@@ -1,4 +1,4 @@
-"""Metadata: our addresses, and topics that the broker creates by itself charged to the client that named them.
+"""Metadata: rewrites addresses, and charges topics that the broker creates to the client that named them.
 
 A client with a mutation quota is asked for in two steps: first without the permission to create, then, when topics
 turned out to be unknown, each is charged as CreateTopics would be (strict, one by one, in the order of the answer),

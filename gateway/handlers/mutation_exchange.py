@@ -1,4 +1,4 @@
-"""One CreateTopics, CreatePartitions or DeleteTopics request from its accepted to its reply.
+"""One CreateTopics, CreatePartitions or DeleteTopics request, from its acceptance to its reply.
 
 `start` -> (the cluster's answers) -> `_validate` -> (the broker's) -> `_decide` -> (the broker's reply) -> `_merge`.
 Everything happens on the client's own upstream connection, so what the cluster tells is what it would tell this

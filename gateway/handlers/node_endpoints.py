@@ -1,4 +1,4 @@
-"""Replies that are relayed but for the brokers' addresses at their end (KIP-951, KIP-932)."""
+"""Rewrites the brokers' addresses at the end of responses that are otherwise relayed (KIP-951, KIP-932)."""
 
 from __future__ import annotations
 

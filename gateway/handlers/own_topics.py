@@ -1,4 +1,4 @@
-"""Requests that would write to, alter or delete the gateway's own topics (hazard K11).
+"""Refuses requests that would write to, alter or delete the gateway's own topics (hazard K11).
 
 Such topics are cut out of a request and answered with TOPIC_AUTHORIZATION_FAILED, the rest of it goes on. The rest
 may be empty: the broker then answers an empty array, and what the request cost is counted as ever. CreateTopics,

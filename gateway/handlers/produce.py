@@ -1,4 +1,4 @@
-"""Produce: relayed as it comes, under the producer byte rate (KIP-13).
+"""Produce: relayed as it arrives, under the producer byte rate (KIP-13).
 
 acks decide whether there will be a reply. The frame's bytes are counted as they come (hazard M01). When all of them
 are here, a client over its quota is muted, so the next frame waits even when it came in the same segment, and the

@@ -1,4 +1,4 @@
-"""Whether a client may administer quotas: known here, or asked of the broker on the client's own connection."""
+"""Whether a client may administer quotas: decided here, or by the broker on the client's own connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients did to topics a moment ago, while Metadata may not show it yet, and what may still come of timeouts.
+"""Recent changes of topics that Metadata may not show yet, and mutations that may still succeed after a timeout.
 
 A broker answers CreateTopics when the controller has decided; its own Metadata follows some milliseconds later, on a
 busy machine some hundred. A topic that is deleted or grown in between would be charged by guess, and a request that

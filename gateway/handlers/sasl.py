@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate on listeners with SASL: relayed one at a time, and understood on the way.
+"""SaslHandshake and SaslAuthenticate: relayed one at a time, and read to learn the user.
 
 The client is not read between its message and the broker's reply, so nothing it sends ahead is looked at with the
 wrong identity. Frames are forwarded as they came and not kept: what is left of one is the name in it.

@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat (KIP-1071): the broker creates the internal topics of a Streams application by itself.
+"""StreamsGroupHeartbeat (KIP-1071): refused to clients with a mutation quota, as the broker creates topics for it.
 
 Which ones, and how large, the coordinator finds out from a topology that any member may have sent long ago, and it
 creates them again at any member's heartbeat once they are gone. So no single request tells what it costs, and none

@@ -1,4 +1,4 @@
-"""Bytes by topic: of Produce requests, and of answers to Fetch and ShareFetch; for usage records and for quotas.
+"""Counts bytes by topic in Produce requests and in Fetch and ShareFetch responses, for usage records and quotas.
 
 What a request or an answer counts in its client's row is told apart: records by their topic, everything else under
 no name. What cannot be read is part of the latter, so that the topics of a row always add up to it. Nothing is held:

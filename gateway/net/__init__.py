@@ -1,1 +1,1 @@
-"""Clients' sockets and timers: accepting, listeners, channels, detectors of slow and gone peers, PROXY headers in."""
+"""Clients' sockets and timers: accepting, listeners, channels, slow and gone peers, PROXY headers."""

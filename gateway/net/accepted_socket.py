@@ -1,4 +1,4 @@
-"""An accepted socket, and what is known of it."""
+"""An accepted socket with its address and listener."""
 
 from __future__ import annotations
 

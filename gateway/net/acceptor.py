@@ -1,4 +1,4 @@
-"""The ports of one listener, and the admission of connections (KIP-612, KIP-402). Accepting is ours, not the loop's.
+"""Accepts sockets of one listener and admits connections by KIP-612 and KIP-402, in place of the loop's accept.
 
 uvloop accepts greedily, and at the end of the file descriptors it accepts and closes silently; so the
 listening sockets are watched for readability and accepted from here, a bounded number of times per turn of the loop

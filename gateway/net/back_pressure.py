@@ -1,4 +1,4 @@
-"""How long the connections of a listener were held up by one of their sides."""
+"""Measures how long connections of a listener waited for one of their sides."""
 
 from __future__ import annotations
 

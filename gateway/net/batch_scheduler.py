@@ -1,4 +1,4 @@
-"""Work that falls due for many connections at once, done in small batches so that data is handled in between.
+"""Runs work that is due for many connections at once in small batches, so that data is handled in between.
 
 Thousands of clients that came together have their deadlines together, and the loop calls all timers that are due
 before it looks at a socket again.

@@ -1,4 +1,4 @@
-"""Reads from a broker that are no larger than what the client's socket takes now.
+"""Limits reads from a broker to what the client's socket can take now.
 
 A chunk that was read has to be held until the client takes it. uvloop reads 256 KiB at once, which is cheapest
 as long as the kernel takes it all. For a client that is slow the size of each read is fitted, so that at most

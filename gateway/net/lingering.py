@@ -1,4 +1,4 @@
-"""Transports that were closed before their peer has everything: the last replies to clients that read slowly.
+"""Closed transports whose peer has not received everything yet: the last replies to slow clients.
 
 `close()` alone is not enough. The kernel answers input that nothing reads with RST, and then drops what it still has
 to send: a client that goes on sending would lose replies to requests that were carried out (hazard L02). So the

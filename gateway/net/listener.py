@@ -1,4 +1,4 @@
-"""Listeners: a `Listener` owns its ports, its channels and its table of routes; `Listeners` are all of a gateway.
+"""A `Listener` owns its ports, channels and table of routes; `Listeners` are all of a gateway.
 
 Counts and rates of connections are shared by all listeners through one `ConnectionQuotas`. The bootstrap port and
 the broker ports of a listener are ports of the same listener, so they share its limits.

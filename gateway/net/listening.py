@@ -1,4 +1,4 @@
-"""Listening sockets of clients' ports: made here, or taken over from the process that this one replaces.
+"""Listening sockets for clients: opened here, or inherited from the process that this one replaces.
 
 A port that goes over is never closed in between: connections wait in the kernel's backlog until the new process
 accepts. Until then its ports are held.

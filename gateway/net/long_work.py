@@ -1,4 +1,4 @@
-"""Long work of all connections: how much of it one turn of the loop does, however many of them have some."""
+"""Limits how much long work of all connections runs in one turn of the loop."""
 
 from __future__ import annotations
 

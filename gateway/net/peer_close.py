@@ -1,4 +1,4 @@
-"""Finds clients that left while they were not read from (hazard C08).
+"""Detects clients that left while they were not read (hazard C08).
 
 A paused transport sees neither FIN nor RST, so a client that exceeds its quota and vanishes would hold two
 descriptors until its throttle ends, and one that vanishes after a half-close as long as its broker takes to answer.

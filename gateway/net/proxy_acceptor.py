@@ -1,4 +1,4 @@
-"""Sockets that load balancers have opened, from accept to the end of their PROXY header (hazards H24 to H27).
+"""Sockets of load balancers, from accept to the end of their PROXY header (hazards H24 to H27).
 
 The header is read before the client's address decides anything, on the socket itself: what has arrived is looked at,
 and only the header is taken out of the kernel, so that TLS or Kafka finds its first byte untouched. A socket that

@@ -1,4 +1,4 @@
-"""Cuts off a peer that takes too little of what waits for it: a client (hazards B08, B10) or a broker (B11).
+"""Closes a peer that reads too slowly: a client (hazards B08, B10) or a broker (B11).
 
 What waits is here and in the kernel, which takes bytes in large pieces: of a socket with 4 MiB of buffer none for as
 long as a client needs for a third of that, though it reads all the time. So what counts is what the peer has not

@@ -1,4 +1,4 @@
-"""The TLS handshakes of one listener: after admission, before the first of Kafka's bytes (hazards H17 to H19).
+"""TLS handshakes of one listener: after admission, before the first Kafka bytes (hazards H17 to H19).
 
 A connection counts from accept on. Its handshake has a deadline and waits for the handshake rate limiter; its
 principal comes from the certificate, before its session sees a byte. Failures are counted by a closed list of

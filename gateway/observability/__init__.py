@@ -1,1 +1,1 @@
-"""What happened, as calls and closed lists; the metrics that count it; logging."""
+"""Events as calls and fixed lists; the metrics that count them; journal, status, traces, logging."""

@@ -1,4 +1,4 @@
-"""Series of connections: let in, delayed, held, refused, muted, closed (KIP-612, KIP-402).
+"""Metrics of connections: admitted, delayed, held, refused, muted, closed (KIP-612, KIP-402).
 
 Kafka's names are in the descriptions. Kafka shows averages and percentages; here they are counters to take the
 rate of. Two things hold at all times, for each listener:

@@ -1,4 +1,4 @@
-"""What happened, as calls, and the closed lists that are labels of metrics.
+"""Observable events as method calls, and the fixed lists that are labels of metrics.
 
 The lists are here so that metrics need not know the packages that count by them. Observers are called from the data
 path: they must be cheap and must not raise. Metrics implement both protocols; callers do not know them.

@@ -1,4 +1,4 @@
-"""Series of the exchange of usage between gateways."""
+"""Metrics of the exchange of usage between gateways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series of what operators and administrators change: the configuration, quotas, and the store that keeps them."""
+"""Metrics of configuration reloads, quota changes and the quota store."""
 
 from __future__ import annotations
 

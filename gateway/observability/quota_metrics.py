@@ -1,4 +1,4 @@
-"""Series per user and client, as the KIPs ask for: what each uses, what its limit is, how long it waited.
+"""Metrics per user and client, as the KIPs ask for: use, limit, throttle time, `would_throttle`.
 
 Clients choose their names and may be as many as they like, so there are three bounds. `quotas` bounds the
 counters; of those only the busiest have series of their own, all others share the row ``rule="other"``; and a long

@@ -1,4 +1,4 @@
-"""Series of requests: how many, by API; how long clients had to wait; permits; SASL exchanges.
+"""Metrics of requests: the throttle counters by API and rule, permits, SASL results.
 
 The data path counts in plain integers; series are made at a scrape. All labels come from closed sets.
 """

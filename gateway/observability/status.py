@@ -1,4 +1,4 @@
-"""What goes on now, in one JSON text: for the status page and for `sluice top`.
+"""The current state as one JSON snapshot, for the status page and `sluice top`.
 
 Every number is one of /metrics: rows of clients are those of `QuotaMetrics`, the rest is taken out of its families.
 The text is put together in slices, and is bounded by the number of series per client.

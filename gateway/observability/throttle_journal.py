@@ -1,4 +1,4 @@
-"""Why clients were told to wait: a bounded journal of throttles, filled only where one happens.
+"""The journal of throttles behind `sluice why`: bounded, and written only when a client is throttled.
 
 One entry stands for a client's throttles by one quota within a second; older entries are merged by the minute.
 Clients invent names, so there are three bounds: entries of a client, entries in all, and the length of a name. When

@@ -1,4 +1,4 @@
-"""Series of TLS: handshakes, why some failed, and until when our certificates are valid."""
+"""Metrics of TLS: handshakes, causes of failures, expiry of the gateway's certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is slow and rare, as traces: mutations, logins, changes of quotas. Pure; off, none of it is made.
+"""Traces of mutations, logins and quota changes. Pure. When off, nothing is created.
 
 A `Trace` is the record of one operation under way: when it began, which phases it went through, how it ended. It is
 handed to a sink once, at its end. Times are the loop's; the sink knows what time of day that is.

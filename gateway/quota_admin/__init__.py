@@ -1,1 +1,1 @@
-"""Changing quotas and limits of brokers in a running gateway: rights, audit lines, and the store that keeps them."""
+"""Changing quotas and broker limits at run time: rights, audit lines, and the store."""

@@ -1,4 +1,4 @@
-"""Runs the alterations that handlers of quota requests hand in, one task each.
+"""Runs alterations that the quota handlers submit, one task each.
 
 An alteration goes on when the client that asked for it has left: it may be durable already.
 """

@@ -1,4 +1,4 @@
-"""The audit lines of clients: changes of quotas and limits, and refusals.
+"""Audit log lines for clients: changes of quotas and limits, and refusals.
 
 Written at every log level. A flood of refusals is cut; changes are written all.
 """

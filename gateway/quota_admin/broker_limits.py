@@ -1,4 +1,4 @@
-"""Kafka's dynamic connection limits of a broker, as limits of this gateway (KIP-402, KIP-612).
+"""Kafka's dynamic connection limits of a broker, applied as limits of this gateway (KIP-402, KIP-612).
 
 Brokers behind a gateway see its connections and not the clients', so a limit of theirs would hit the gateway itself.
 These settings are therefore the gateway's own unless the configuration says otherwise. The gateway has one set of

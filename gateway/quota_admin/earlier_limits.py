@@ -1,4 +1,4 @@
-"""Takes over the file in which earlier versions kept the connection limits of brokers, beside a SQLite store.
+"""Imports the file in which earlier versions kept connection limits of brokers.
 
     {"format": 1, "limits": {"max.connections": "500"}, "sum": "..."}
 

@@ -1,4 +1,4 @@
-"""Rights to look at and change quotas by Kafka's own API, and what is counted and audited of their use.
+"""Rights to see and change quotas by Kafka's API, with their metrics and audit lines.
 
 Pure but for the functions it is given: they make an alteration durable, in its own time, and write the audit lines.
 Without authentication every client is ANONYMOUS, which has no rights unless it is given them.

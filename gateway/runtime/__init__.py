@@ -1,1 +1,1 @@
-"""What all of the gateway stands on: clocks, durable files, long work in slices, rights on topics."""
+"""The base of the gateway: clocks, durable files, long work in slices, access to topics."""

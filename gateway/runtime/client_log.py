@@ -1,4 +1,4 @@
-"""What librdkafka tells, in bearable numbers: with its brokers away it repeats itself twenty times a second."""
+"""Limits librdkafka's log: without its brokers it repeats itself twenty times a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python's garbage collector, which must not hold the loop: a full collection walks through every object there is.
+"""Keeps Python's garbage collector from blocking the loop: a full collection walks through every object.
 
 With ten thousand connections these are a million, and a walk takes a tenth of a second and more. So what survives a
 full collection is kept out of all later ones. It is let go of as soon as nothing refers to it, as everything is; only

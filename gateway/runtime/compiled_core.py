@@ -1,4 +1,4 @@
-"""Whether what sees every frame or connection is compiled here (docs/decisions/0024-compiled-core.md).
+"""Whether the modules on the data path are compiled here (docs/decisions/0024-compiled-core.md).
 
 Python takes a module's shared library before its source, whatever has become of the source since. So the build
 (`setup.py`) leaves a list of what it compiled, and a gateway does not start with libraries of other sources.

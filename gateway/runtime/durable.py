@@ -1,4 +1,4 @@
-"""What makes files and their names survive a power cut. Everything here blocks."""
+"""Writes files so that they and their names survive a power cut. Everything here blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coroutines that begin within the call that starts them, and go on when what they wait for is there.
+"""Coroutines that start within the call, and continue when their result arrives, without a task.
 
 A task takes a turn of the loop before its first step, a name, and a place in the set of all tasks: as much work as
 the steps themselves, twice for each connection of a client. What runs here is not a task: it waits for futures alone,

@@ -1,4 +1,4 @@
-"""When a deadline says nothing about a peer. Pure."""
+"""Whether a missed deadline is the peer's fault or comes from a pause of this process. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work in the loop, in slices: clients wait for one slice at most, however much there is to do.
+"""Runs long work in the loop in slices, so that clients wait for one slice at most.
 
 Not in threads: one that computes keeps the interpreter's lock for milliseconds at each of the loop's callbacks.
 """

@@ -1,4 +1,4 @@
-"""Whether anybody may write to a topic, as far as the cluster tells. [io]: it blocks."""
+"""Whether every client may write to a topic, as far as the cluster reports it. [io]: it blocks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Around the data path: the admin port, reload, live settings, and what follows from the configuration at start."""
+"""Around the data path: admin port, reload, live settings, supervisor and workers, upgrades."""

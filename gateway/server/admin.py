@@ -1,4 +1,4 @@
-"""The admin port: /metrics for Prometheus, /healthz and /readyz for supervisors, and two switches.
+"""The admin port: /metrics for Prometheus, /healthz and /readyz for supervisors, enforcement and reload.
 
     GET  /enforcement   {"mode": "enforce", "configured": "enforce"}
     PUT  /enforcement   {"mode": "observe"}: the kill switch

@@ -1,4 +1,4 @@
-"""Long bodies of the admin port: read line by line, and written row by row, in slices of the loop's time.
+"""Long bodies on the admin port: read line by line, written row by row, in slices of the loop's time.
 
 Nothing is parsed before it is known to be small: a JSON text of 30 MB may have ten million values, and it is parsed,
 and let go of, in one piece (hazard K21).

@@ -1,4 +1,4 @@
-"""Connections to the admin port: a fixed number of descriptors, and no place for peers that only wait (hazard K20).
+"""Connections to the admin port: a fixed number; the longest silent one is closed for a new one (hazard K20).
 
 Accepting is ours, as for clients: the loop would accept as many as come. When all places are taken, the connection
 whose peer has kept us waiting for longest makes way for the next; what is being worked on stays, and while that is

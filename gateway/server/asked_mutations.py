@@ -1,4 +1,4 @@
-"""Controller mutations in a worker: the supervisor has the counters, so that they are charged in one place (KIP-599).
+"""Controller mutations in a worker: the supervisor has the counters, so each is charged in one place (KIP-599).
 
 The methods are those of `MutationQuotas`, and block until the supervisor has answered: what is decided decides what
 the handler does next. What needs no counter is not asked. Where the supervisor says nothing in time, this worker

@@ -1,4 +1,4 @@
-"""What goes along when a process replaces another: where counters stand, and what either records from then on.
+"""The state that an upgrade hands over: counters, and what either process records from then on.
 
 Both processes are on one machine and share its monotonic clock, so a counter goes over as it is, sample for sample:
 nothing is forgiven, and nothing counts longer than it would have. While the earlier process has connections, each

@@ -1,4 +1,4 @@
-"""Counters on their way from one process to the one that replaces it, with workers or without. [io]
+"""Sends counters from a process to the one that replaces it, with and without workers. [io]
 
 See `gateway.server.carried`. With workers the byte rates and the request time are theirs, the mutations the
 supervisor's: the supervisor asks its workers and tells them.

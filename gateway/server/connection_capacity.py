@@ -1,4 +1,4 @@
-"""From the configuration to the limits in force: what is not given follows from the file descriptors (hazard F01).
+"""Connection limits at start: what is not configured follows from the file descriptors (hazard F01).
 
 A client costs two descriptors, its own and its broker's; a held socket one, and one that was closed with bytes unsent
 one for a while longer. What is left over serves listening ports, the admin port, discovery, files, and the slots that

@@ -1,4 +1,4 @@
-"""The socket by which `sluice upgrade` asks a running gateway to be replaced: for its own user and root alone. [io]
+"""The socket through which `sluice upgrade` asks a gateway to be replaced; only its user and root may. [io]
 
 Its name is in Linux' abstract namespace, made of the admin port's address: no file is left behind, and it goes over
 to the next process like other ports. Each side asks the kernel for the other's user.

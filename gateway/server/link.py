@@ -1,4 +1,4 @@
-"""The link between supervisor and worker: what one tells the other, and asks, in order. [io]
+"""The link between supervisor and worker: messages and questions, in order. [io]
 
 A frame is its length in four bytes and a pickle; both ends are the same program and the socket has no name, so none
 but the two can write to it. `Link` lives on the loop. `BlockingLink` asks the loop at the other end and waits for the

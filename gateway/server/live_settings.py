@@ -1,4 +1,4 @@
-"""Settings that change while clients are connected: by a reload of the file, or by Kafka's API for broker limits."""
+"""Settings that change while clients are connected: by a reload, or by Kafka's API for broker limits."""
 
 from __future__ import annotations
 

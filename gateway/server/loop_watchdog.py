@@ -1,4 +1,4 @@
-"""How long events hold the loop, and which code did it: while one runs, every client waits.
+"""Measures how long events block the loop, and which code did it.
 
 A timer in the loop measures how late it is called; a thread beside it looks at the loop's stack when it is overdue.
 The data path pays nothing. While hardly anything happens the timer is called more rarely: waking an idle process a

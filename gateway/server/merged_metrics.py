@@ -1,4 +1,4 @@
-"""One page of metrics for all processes of a gateway.
+"""Merges the metrics of all processes of a gateway into one page.
 
 Counters and histograms are added up; those of a worker that has died stay in the sums, as of the last time that it
 was asked, so that no counter ever shrinks. Gauges are added up too, but for those of a client's counter: workers tell

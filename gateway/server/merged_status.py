@@ -1,4 +1,4 @@
-"""What all processes of a gateway tell, as that of one: /metrics, /status.json and /why. [io]"""
+"""Merges /metrics, /status.json and /why of all processes of a gateway. [io]"""
 
 from __future__ import annotations
 

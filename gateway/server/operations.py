@@ -1,4 +1,4 @@
-"""What operators change in a running gateway: the kill switch, and reading the configuration file again.
+"""Operations on a running gateway: the kill switch, and reading the configuration file again.
 
 Connections are never ended by either. A mute that was issued keeps its time, since its client was told of it; what
 changes is what the next request meets. Every change is a line in the log, with its author.

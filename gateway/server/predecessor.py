@@ -1,4 +1,4 @@
-"""The process that comes: what it gets from the one that it replaces. See `upgrade.py` for the order. [io]
+"""The new process of an upgrade: what it receives from the old one. `upgrade.py` has the order. [io]
 
 When the other process is gone before all was handed over, this one serves with what it has.
 """

@@ -1,4 +1,4 @@
-"""The admin port's part about quotas.
+"""The quota paths of the admin port: list, history, import.
 
     GET  /quotas            every quota in force and where it came from; what `sluice quotas` needs to explain it
     GET  /quotas/history    ?limit=N: the latest changes, the last one first

@@ -1,4 +1,4 @@
-"""What a new configuration changes in a running gateway: the plan, and nothing of its execution. Pure.
+"""The plan of a reload: which changed settings apply now and which need a restart. Pure.
 
 A configuration is valid as a whole before it comes here. Settings that can change while clients are connected do;
 what the others say is kept for the next start and reported, as PostgreSQL does it: an operator who has prepared the

@@ -1,4 +1,4 @@
-"""The supervisor's quota store, as a worker sees it: one more `QuotaStore`.
+"""The supervisor's quota store as a worker uses it: one more `QuotaStore`.
 
 A write is asked of the supervisor and comes back as a change for all workers, this one among them, before the answer.
 """

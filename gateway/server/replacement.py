@@ -1,4 +1,4 @@
-"""A gateway as far as another process replaces it: its ports, its store, its counts and counters. [io]
+"""A gateway during an upgrade: its ports, store, connection counts and counters. [io]
 
 Both sides use this: the process that goes, and the one that comes (`upgrade.py`, `predecessor.py`).
 """

@@ -1,4 +1,4 @@
-"""From the configuration of a listener to what its sessions begin with."""
+"""Creates the SASL start of sessions from a listener's configuration."""
 
 from __future__ import annotations
 

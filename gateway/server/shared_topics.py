@@ -1,4 +1,4 @@
-"""What clients did to topics a moment ago, known to all workers: see `gateway.handlers.recent_topics`. [io]
+"""Recent changes of topics, shared by all workers (see `gateway.handlers.recent_topics`). [io]
 
 Each worker has all notes. What it notes itself it tells the supervisor, which keeps the order; what others noted it
 fetches before it decides, on the same blocking socket on which it then has the mutations charged. A client that was

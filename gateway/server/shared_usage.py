@@ -1,4 +1,4 @@
-"""What a worker has recorded, told to the other workers by way of the supervisor. [io]
+"""Sends what a worker has recorded to the other workers, through the supervisor. [io]
 
 The exchange is that of a fleet (docs/decisions/0022-one-quota-over-a-fleet.md), its members the workers; the
 supervisor passes each message to all of them. Mutations are no part of it: the supervisor has their counters.

@@ -1,4 +1,4 @@
-"""The admin port's part for looking: a page, the snapshot that it shows, a stream of these, and why clients waited.
+"""The status paths of the admin port: page, snapshot, event stream, and why clients waited.
 
     GET /               the status page; needs nothing but the next two
     GET /status.json    a snapshot, at most a second old or as old as the pace below

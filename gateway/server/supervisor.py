@@ -1,4 +1,4 @@
-"""What a supervisor does for its workers: quotas that are set, mutations, ports of brokers, places. [io]
+"""The supervisor's services for its workers: quotas, mutations, broker ports, connection slots. [io]
 
 The parts are those of a gateway of one process; workers ask for them by their links (docs/decisions/0021-workers.md).
 """

@@ -1,4 +1,4 @@
-"""What systemd is told: sd_notify(3) over its datagram socket. [io]
+"""Notifies systemd: sd_notify(3) over its datagram socket. [io]
 
 Only where systemd set NOTIFY_SOCKET; else nothing is sent. Nothing of it may hold up or end the gateway.
 """

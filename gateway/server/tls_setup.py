@@ -1,4 +1,4 @@
-"""TLS from the configuration: certificates, handshake rate limiter, acceptors, the watch over certificate files."""
+"""TLS from the configuration: certificates and the watch over their files, handshake rate limiter, acceptors."""
 
 from __future__ import annotations
 

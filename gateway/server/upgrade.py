@@ -1,4 +1,4 @@
-"""The process that goes: it starts the next one, hands over what it has, and drains. [io]
+"""The old process of an upgrade: starts the new one, hands its state over, and drains. [io]
 
     next                                this one
     hello                          ->

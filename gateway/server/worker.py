@@ -1,4 +1,4 @@
-"""A worker's side: what it gets from its supervisor and tells it. [io]
+"""The worker's side of the link: what it receives from its supervisor and sends to it. [io]
 
 The supervisor hands over accepted sockets; everything else goes by the link. When the supervisor is gone, the worker
 drains: nobody would hand it another connection, and those that it has lose nothing.

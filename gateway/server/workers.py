@@ -1,4 +1,4 @@
-"""The supervisor's side: workers are started, get connections, and are replaced when they die. [io]
+"""The supervisor's side of workers: starts them, gives them connections, replaces dead ones. [io]
 
 A connection that was admitted goes to the worker with the fewest open ones. Its place is given back when the worker
 tells of its end, or dies. What has to be in force in all workers is asked of all of them at once.

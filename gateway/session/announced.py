@@ -1,4 +1,4 @@
-"""AnnouncedBytes: what requests under way have announced to one broker and not sent yet. Pure.
+"""AnnouncedBytes: bounds the bytes that requests in progress have announced to a broker and not sent. Pure.
 
 A broker makes room for a whole request as soon as it has read its size. Some hundred heads of a few bytes, each of
 which announces 100 MB, thus take all of its memory (hazard M02). So a request that has not come whole is passed on

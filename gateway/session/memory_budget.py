@@ -1,4 +1,4 @@
-"""MemoryBudget: the bytes that all connections together hold back, and who may add to them. Pure.
+"""MemoryBudget: bounds the bytes that all connections buffer together. Pure.
 
 Held are requests and answers that are collected, what waits behind a mute, replies of our own that wait for earlier
 ones, and what a transport has not sent. What is relayed passes and is not counted.

@@ -1,4 +1,4 @@
-"""Why a client is not read from: a set of reasons, so that the end of one does not end another."""
+"""MuteReason: why a client is not read. A set, so that the end of one reason does not end another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RequestParser: a client's bytes, as request heads and whole frames. Pure.
+"""RequestParser: turns a client's bytes into request heads and whole frames. Pure.
 
 The one place where a head is checked: size, api key and version, length of the client id. The parser keeps what has
 to wait for more bytes: the beginning of a request, a frame that is collected, how much of a relayed frame is still

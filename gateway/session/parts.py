@@ -1,4 +1,4 @@
-"""Messages that are relayed as they come, counted part by part: what is charged is what came. Pure.
+"""Counts messages that are relayed in pieces, so that exactly the relayed bytes are charged. Pure.
 
 A length that a client announces is a promise, and one that it may make in another's name. So neither a quota nor a
 usage record counts it before the bytes are here, and where the connection ends no bytes of a request have to be given

@@ -1,4 +1,4 @@
-"""The request quota on one connection (KIP-124): whose time is spent, and what the next reply says of it.
+"""The request quota of one connection (KIP-124): measures time, and adds its wait to the next reply.
 
 Pure: the shell adds the nanoseconds it measured. Two quotas may want the client to wait for one request; the longer
 wait counts, and it is recorded where Kafka records it (`quotas.combine`): under the API's own quota only when its

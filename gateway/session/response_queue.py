@@ -1,4 +1,4 @@
-"""ResponseQueue: requests that have no reply yet, and the walk through the broker's bytes that answers them. Pure.
+"""ResponseQueue: pending replies in the order of requests, and the walk through the broker's bytes. Pure.
 
 Our own answers and the broker's share one queue, so that every reply leaves in request order (hazard A38). Replies
 are told apart by their place; the correlation id is checked, and on any doubt `UpstreamDesync` closes both legs.

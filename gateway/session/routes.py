@@ -1,4 +1,4 @@
-"""Routes: what a handler is, what it may do with a session, and the table from (api key, api version) to handlers.
+"""Routes: the interface of handlers and sessions, and the table from (api key, api version) to handlers.
 
 The table is built once per listener; a request whose number is not in it is refused. Sessions get the table as an
 argument and handlers get the session as a `Session`, so neither imports the other. On a SASL listener there are three

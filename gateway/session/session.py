@@ -1,4 +1,4 @@
-"""ClientSession: everything decided about one client connection. Pure: no socket, no clock, no timer.
+"""ClientSession: all decisions about one client connection. Pure: no socket, no clock, no timer.
 
 The contract with the shell: it calls `receive_from_client`, `receive_from_upstream`, `on_timer`, or an event (`mute`,
 `unmute`, `client_half_closed`, `drain`), with `now_ms` where time matters. After any of them it takes the chunks out

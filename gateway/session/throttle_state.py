@@ -1,4 +1,4 @@
-"""Throttles of one connection: until when it is muted, what is due later, and what its requests are counted by. Pure.
+"""ThrottleState: until when a connection is muted, what is due later, and its cached counters. Pure.
 
 No mute is longer than the ceiling (`SessionSettings.max_mute_ms`); what a quota asks for beyond it is kept by the
 counter, `RateTracker.blocked_until_ms`, and is due at the next requests of any connection (hazard C07).

@@ -1,1 +1,1 @@
-"""TLS between a socket and its protocol: contexts, handshakes, their rate. It knows no channel."""
+"""TLS between a socket and its protocol: contexts, handshakes, their rate."""

@@ -1,4 +1,4 @@
-"""TLS contexts: made from the configured files at the start, and made again when the files change (hazard H21).
+"""TLS contexts: created from the configured files, and again when the files change (hazard H21).
 
 A set of files that does not fit together keeps the one before in force, and says so in the log and in the metrics.
 Open connections stay; new ones get the new certificate. Sessions are not resumed from one

@@ -1,4 +1,4 @@
-"""How many TLS handshakes begin per second, decided before any cryptography (hazards H22 and K09).
+"""Limits how many TLS handshakes start per second, before any cryptography (hazards H22 and K09).
 
 A handshake costs the gateway about a millisecond and its client only a few bytes, so they are paced: one by one,
 evenly (`handshake_steps.py` sees to it that their computations are spread too). A connection whose whole hello comes

@@ -1,4 +1,4 @@
-"""One step of a handshake in a turn of the loop, so that open connections wait for one at most (hazard H22).
+"""Runs one step of a handshake per turn of the loop, so that connected clients wait for one at most (hazard H22).
 
 A step is what a handshake can do with the bytes that are here. The long one, which answers a client's hello, is half
 a millisecond of cryptography, a signature among it: OpenSSL does it without the interpreter's lock, so where there is

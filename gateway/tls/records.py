@@ -1,4 +1,4 @@
-"""What TLS is received into, and how many records it is, counted without looking into them. Pure.
+"""Receive buffers of TLS, and the number of records in them. Pure.
 
 Inside TLS 1.3 a key update looks like 27 bytes of data, and costs OpenSSL 40 microseconds that no setting limits. A
 chunk of many tiny records is therefore decrypted in small pieces, so that a client that sends nothing else is

@@ -1,4 +1,4 @@
-"""The connection from one client channel to one broker, and how it is made.
+"""Connects one client channel to one broker.
 
 There is at most one per client connection. Clients that shared one would share its order, identity and end.
 """

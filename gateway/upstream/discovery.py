@@ -1,4 +1,4 @@
-"""Asks the cluster, now and then, which brokers there are, so that clients find every port open.
+"""Asks the cluster regularly for its brokers, so that clients find every port open.
 
 Everything it learns also comes by in clients' own Metadata answers; this is what makes the gateway ready before the
 first client, and what notices brokers that left. On a cluster that wants authentication it logs in; without

@@ -1,4 +1,4 @@
-"""Lets the kernel find out that a peer is gone without a word: a pulled cable, a dead host (hazard B05).
+"""TCP keepalive: the kernel detects a peer that is gone without a word (hazard B05).
 
 Without it a connection to a dead peer would last until its idle deadline, and one that is muted or waits for a
 broker longer still. The kernel gives such a connection up after about two minutes.

@@ -1,4 +1,4 @@
-"""Settings of the gateway's own Kafka clients, which are librdkafka's and only for topics of the gateway itself.
+"""Settings of the gateway's own Kafka clients (librdkafka), for the gateway's topics only.
 
 They log in and verify brokers as discovery does, with three differences. A new password or new certificate files
 are read at the next start. There is no `server_name`: a broker's certificate must hold the host that is connected

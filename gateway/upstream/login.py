@@ -1,4 +1,4 @@
-"""How the gateway itself logs in to brokers that want SASL: [upstream.sasl], for its own requests only.
+"""The gateway's own login to brokers with SASL ([upstream.sasl]), for its own requests only.
 
 The password is read from its file at each login and kept no longer than that, so a new one needs no restart and
 no dump of the process shows it for long. Errors say what the broker said, never what we sent.

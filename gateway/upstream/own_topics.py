@@ -1,4 +1,4 @@
-"""The topics that the gateway keeps its own records in, by name and, once the cluster has told them, by id. Pure."""
+"""The topics in which the gateway keeps its own records, by name and, once known, by id. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PROXY headers towards the brokers: what they see in front of TLS and Kafka is the client, not the gateway."""
+"""PROXY headers to the brokers: they contain the client's address, before TLS and Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of brokers to addresses, without ever blocking the loop (hazard D03)."""
+"""Resolves names of brokers without blocking the loop (hazard D03)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS to brokers: nothing is sent to one whose certificate or name is not right (hazard D17)."""
+"""TLS to brokers: sends nothing to one whose certificate or name is wrong (hazard D17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which broker is where, and under which address clients find it here. Pure: binding is a callback.
+"""The brokers and the addresses under which clients find them here. Pure: binding is a callback.
 
 A broker's port is a formula, `first_broker_port + (broker id - lowest_broker_id)`, so it is the same after every
 restart and on every gateway with the same configuration, and a departed broker's port goes to no other broker. A port

@@ -1,4 +1,4 @@
-"""Connections as usage records: a row per address. Pure.
+"""Connections in usage records: a row per address. Pure.
 
 offered = admitted + rejected + those that are held when the line is written; these are admitted or rejected in a
 later one. A connection that waits for the rate of its listener is offered when it is decided on.

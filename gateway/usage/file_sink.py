@@ -1,4 +1,4 @@
-"""Lines into files of a directory. [io]: everything here happens in the thread of a `ThreadedSink`."""
+"""The usage sink into files of a directory. [io]: runs in the thread of a `ThreadedSink`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Usage records of a gateway with several processes: workers count, the supervisor writes one line for all. [io]
+"""Usage records with workers: workers count, the supervisor writes one line for all. [io]
 
 A worker makes a line each second like a gateway of one process, and tells it to the supervisor instead of writing it.
 The supervisor adds the rows up by client and API, and writes them with its own rows a little later, when those of all

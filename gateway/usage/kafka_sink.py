@@ -1,4 +1,4 @@
-"""Lines into a topic of the cluster behind the gateway, by librdkafka. [io]: its thread is that of a `ThreadedSink`.
+"""The usage sink into a topic of the cluster, by librdkafka. [io]: runs in the thread of a `ThreadedSink`.
 
 Idempotent: a line is not there twice because the gateway tried twice, and the lines of one gateway keep their order
 (they have one key). A line counts as delivered when the brokers have it (acks=all), as lost when librdkafka gives up.

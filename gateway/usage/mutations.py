@@ -1,4 +1,4 @@
-"""Controller mutations as usage records: each topic of each request an event, and sums in the client's row. Pure."""
+"""Controller mutations in usage records: an event per topic, and sums in the client's row. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How clients' names are written into records: as they are, or as keyed hashes (hazard I11). Pure.
+"""How names are written into records: plain, or as keyed hashes (hazard I11). Pure.
 
 Equal names stay equal, so that what a client used can be followed over time; without the salt names can not be tried.
 """

@@ -1,4 +1,4 @@
-"""One file of usage records while it is written: gzip, hidden, locked; whole lines only, whatever fails.
+"""One usage file while it is written: gzip, hidden, locked; only whole lines, whatever fails.
 
 `.usage-<gateway>-<boot>-<seq of the first line>.jsonl.gz.part` becomes `usage-...jsonl.gz` by fsync, rename, and
 fsync of the directory. Each line is flushed through the compressor, so that what a killed process leaves can be read

@@ -1,4 +1,4 @@
-"""Reads usage records back from a directory, for people at a terminal; the pipeline has its own way.
+"""Reads usage records from a directory, for the commands; the pipeline has its own reader.
 
 Takes what is there: a file that is still written, one that was torn, one that is something else. What could not be
 read is counted and named, never silently left out. [io]

@@ -1,4 +1,4 @@
-"""Makes a line of what was counted, once a second. [io]: it reads both clocks and owns a timer.
+"""Makes a usage line once a second. [io]: it reads both clocks and owns a timer.
 
 Seconds are those of the wall clock; how long a line really lasted is measured by the loop's clock. A second that the
 loop missed because it was busy is part of the line before it, which then says so.

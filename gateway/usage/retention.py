@@ -1,4 +1,4 @@
-"""Which files of usage records go, so that a disk never fills because of them. [io]: called by a sink's thread.
+"""Deletes old usage files, so that a disk never fills because of them. [io]: called by a sink's thread.
 
 All usage files of the directory count, also those of other gateways: a gateway that gets a new name at each start
 would else leave its old ones for ever.

@@ -1,4 +1,4 @@
-"""What one client did with one API since the last line. Pure, and cheap: the data path counts here.
+"""The row of one client and API since the last line. Pure and cheap: the data path counts here.
 
 A row puts itself on its table's list with the first thing that is counted, so taking a second's rows looks at those
 alone. A row that is not counted in holds nothing but its names.

@@ -1,4 +1,4 @@
-"""Usage records in Prometheus. For lines, rows and events: made = delivered + dropped + pending."""
+"""Metrics of usage records. For lines, rows and events: made = delivered + dropped + pending."""
 
 from __future__ import annotations
 

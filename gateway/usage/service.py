@@ -1,4 +1,4 @@
-"""The parts of usage records put together as the configuration says. [io]"""
+"""Builds the parts of usage records from the configuration. [io]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all sinks have in common: a bounded queue from the loop to a thread, and exact counts of what became of lines.
+"""The base of all usage sinks: a bounded queue from the loop to a thread, with exact counts of lines.
 
 At every moment, for lines and for rows:  made = delivered + dropped + pending.  Each number has one writer, the
 loop's thread or the sink's, so no lock is needed to read them.

@@ -1,4 +1,4 @@
-"""The rows and events of the line under way. Pure; the data path calls it.
+"""The rows and events of the current usage line. Pure; the data path calls it.
 
 Names are free to invent, so rows are bounded: a row that has nothing to tell gives its place to a newcomer, and when
 all have something, further clients share one row per listener, API and broker, called `~other`. Sums are complete at

@@ -1,4 +1,4 @@
-"""Names of topics by their ids, as the cluster and clients' Metadata answers tell them. Pure.
+"""Names of topics by their ids, from the cluster and from clients' Metadata responses. Pure.
 
 Produce v13 on and Fetch v13 on name topics by id alone (KIP-516). An id that is used and not known is noted, for the
 gateway to ask the cluster about.

@@ -1,4 +1,4 @@
-"""What a row of a usage record has of each topic, and how many topics there may be. Pure; the data path counts here.
+"""The topics of a usage row, and the bounds on their number. Pure; the data path counts here.
 
 The topics of a row add up to what the row counts, to the byte: what stands around the records of a request or an
 answer is counted under no name, and what is beyond the caps under `~other`.

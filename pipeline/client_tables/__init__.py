@@ -1,1 +1,1 @@
-"""Days and hours of clients in numbers, made once for each compacted day: what recommend and backtest read."""
+"""Days and hours of clients in numbers, made once per compacted day, for recommend and backtest."""

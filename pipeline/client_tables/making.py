@@ -1,4 +1,4 @@
-"""Makes the tables of clients of compacted days. Workers write their files; those of a day appear in one commit."""
+"""Makes the tables of clients from compacted days; the files of a day appear in one commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client used and how near it came to its limits, from compacted rows. numpy and Arrow, no Spark.
+"""Use, percentiles and nearness to the limit of a client, for the report. numpy and Arrow, no Spark.
 
 In two steps, so that little has to travel between processes: `profile_rows` makes one small row of each compacted row
 (a client on one broker, gateway and day), with its use in steps of ten seconds; `merge_profiles` adds up the rows of

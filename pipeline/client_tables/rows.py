@@ -1,4 +1,4 @@
-"""What a client's day and its hours come to, from its demand. Arrow and numpy, no Spark.
+"""The rows of a client's day and its hours, computed from its demand. Arrow and numpy, no Spark.
 
 Three tables, told apart by the column `table`:
 

@@ -1,4 +1,4 @@
-"""Where the tables of clients lie, and reading them.
+"""The location of the tables of clients, and reading them.
 
 OUT/clients has the rows of `pipeline.client_tables.rows`, by date, scope and table (client_day, client_hour, total),
 and OUT/client_use those of `timelines.SUMMARY`. The states of both say of which run of each compacted day, and how,

@@ -1,4 +1,4 @@
-"""The table `client_use`: a client and API on a day over all gateways and brokers, which is what the report shows.
+"""The table `client_use`: a client and API on a day over all gateways and brokers, for the report.
 
 Peaks and percentiles of a client on several brokers can't be had from those of each, so they are taken where the
 seconds are read: bucket by bucket, since all of a client is in one.

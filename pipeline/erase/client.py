@@ -1,4 +1,4 @@
-"""Which rows are meant: those that name a user, a client id or an address. Arrow, no files."""
+"""Which rows belong to a client: those that name its user, client id or address. Arrow, no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All of a client erased, place by place.
+"""Erases a client, place by place.
 
 The order is that in which rows are made of others: usage files, raw rows, compacted rows, tables of clients, results.
 The last commit to a table comes after all rows of the place before are gone from the disk. So another job can't bring

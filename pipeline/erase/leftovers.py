@@ -1,4 +1,4 @@
-"""What is left of a client below a table's folder when no row of the table names it any more.
+"""Deletes what remains of a client below a table's folder when no row names it any more.
 
 Replaced files are swept. Other writers leave more: files of attempts that came to nothing, change data
 (`_change_data`), and in the log the least and largest values of each file and the conditions of a DELETE. Files that

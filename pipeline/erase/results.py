@@ -1,4 +1,4 @@
-"""A client taken out of what other jobs have left: plans, revert files, simulations and reports.
+"""Erases a client from results of other jobs: plans, revert files, simulations and reports.
 
 Quotas of the client go from plans and revert files, and its rows from simulations. Sums in a plan stay, as they are
 what was decided. A report has pictures of all clients, so it goes as a whole: `report` makes it again.

@@ -1,4 +1,4 @@
-"""A client's rows taken out of the tables, in commits that each leave a table that fits its state.
+"""Erases a client's rows from the tables; after each commit the table fits its state.
 
 Files with rows of the client are written anew without them; then what is left of replaced files and of the log goes.
 Killed at any moment, the tables are whole, and the next run does the rest.

@@ -1,4 +1,4 @@
-"""A client's rows taken out of usage files, read by the pipeline or not. Lines stay, so no gap appears.
+"""Erases a client's rows from usage files, read or not. Lines stay, so no gap appears.
 
 A gateway's files are `*.jsonl.gz`; `*.jsonl` is read too. A line without the client keeps its bytes, and a file
 without the client is not touched. A line that can't be read and names the client becomes an empty line; a damaged end

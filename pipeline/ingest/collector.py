@@ -1,4 +1,4 @@
-"""Usage lines as columns: what the Python side of `ingest` makes of files and messages.
+"""Usage lines as columns: the Python side of `ingest`.
 
 A `Collector` takes lines one after the other and gives Arrow batches of the raw table. The rows of many lines are
 turned into columns together and then gathered by client, so that each client is one raw row with arrays: what comes

@@ -1,4 +1,4 @@
-"""Usage lines read strictly: what a file or a message holds, line by line, with a reason for each that is none.
+"""Parses usage lines strictly, with a reason for each invalid one.
 
 The layout is `quotas.usage_record`'s. Files are gzip (also several members one after the other, as appended files
 are) or plain text; a file that ends early gives the lines before the tear and then the tear itself.

@@ -1,4 +1,4 @@
-"""One micro-batch of `ingest`, written so that it counts once however often it is tried.
+"""Writes one micro-batch of `ingest` so that it counts once, however often it is tried.
 
 Workers write its rows, and one commit makes them part of the raw table together with the state that follows from
 them: which lines have been read, and that this batch of this checkpoint is among them (`pipeline.storage.raw_table`).

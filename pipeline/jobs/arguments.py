@@ -1,4 +1,4 @@
-"""Arguments that several jobs have."""
+"""Arguments that several jobs share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice-pipeline backtest``: would the quotas of earlier days have fitted the next, and those of other rules?
+"""``sluice-pipeline backtest``: checks whether quotas of earlier days would have fitted the next.
 
 Writes `backtest.json`, and a table in Markdown.
 """

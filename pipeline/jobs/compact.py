@@ -1,4 +1,4 @@
-"""``sluice-pipeline compact``: days as one row per client (`pipeline.maintenance.compaction`), and their tables."""
+"""``sluice-pipeline compact``: rewrites days as one row per client, and makes their tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice-pipeline erase``: takes all rows of one client out (`pipeline.erase`); only counts them without --yes."""
+"""``sluice-pipeline erase``: removes all rows of one client; without --yes it only counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice-pipeline prune``: deletes what `pipeline.maintenance.pruning` finds due; only says it without --yes."""
+"""``sluice-pipeline prune``: deletes old data; without --yes it only lists it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice-pipeline recommend``: a plan of quotas out of some compacted days.
+"""``sluice-pipeline recommend``: makes a plan of quotas from some compacted days.
 
 Required rates are in the tables of clients (`pipeline.client_tables`), `pipeline.recommend.recommendation` decides
 what to make of them, and the plan says what it would have done over the same days. Where the folder is on this

@@ -1,4 +1,4 @@
-"""``sluice-pipeline status``: see `pipeline.maintenance.status`. Does not start Spark."""
+"""``sluice-pipeline status``: what was read, what is missing, what is compacted. Does not start Spark."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The pipeline's folder kept in order: days compacted, old data deleted, and what is there and what is missing."""
+"""Maintenance of the pipeline's folder: compaction, pruning, status."""

@@ -1,4 +1,4 @@
-"""For how long pruning keeps what. It needs no package of the extra."""
+"""How long pruning keeps each kind of data. It needs no package of the extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the other jobs do not need any more, and deleting it.
+"""Finds and deletes data that no other job needs any more.
 
 Raw rows of a day go when the day is past and compacted with all of them, and a compacted day when it is old. Three
 things stay for ever. The offset index keeps lines from being counted twice. A note of each compacted day that was

@@ -1,4 +1,4 @@
-"""What has been read, what never arrived and what is compacted; by the states of the tables alone."""
+"""What was read, what never arrived and what is compacted, from the states of the tables alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What applying a plan changes, and the file that takes it back. Pure.
+"""What applying a plan changes, and the file that reverts it. Pure.
 
 A plan says what it found (`old`, as the records saw it) and what it wants. Between the two an operator may have set
 something else: that is a *drift*, and a plan does not write over it except by force. Records do not say which quota

@@ -1,4 +1,4 @@
-"""A plan: which quotas to set, and why. What `recommend` writes and `plan show|diff|apply|revert` read.
+"""A plan: which quotas to set, and why. `recommend` writes it, `plan show|diff|apply|revert` read it.
 
 As JSON, one object (every key is always there; null where it says so):
 

@@ -1,4 +1,4 @@
-"""From a plan to the quotas in force, and back; each step prints what it finds and does, and gives an exit code.
+"""Shows, compares, applies and reverts a plan; each step prints its result and returns an exit code.
 
 Applying asks first whether everything would be accepted (validate_only), then writes the revert file, and only then
 alters. So a plan that is refused in part changes nothing, and whatever is changed can be taken back, even when the

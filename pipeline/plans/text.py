@@ -1,4 +1,4 @@
-"""Tables and numbers on a terminal."""
+"""Tables and numbers for a terminal."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Quotas out of required rates, and whether quotas of earlier days would have fitted the next."""
+"""Quotas from required rates, and whether quotas of earlier days would have fitted the next."""

@@ -1,4 +1,4 @@
-"""Would the quotas of earlier days have fitted the next, and those of other rules?
+"""Runs the rules of a backtest over days and writes its tables.
 
 The rules (`pipeline.recommend.backtest_rules`) choose from what the tables of clients say of each day, and are judged
 by what the same tables say would have waited with what was chosen. No Spark.

@@ -1,4 +1,4 @@
-"""How quotas would be chosen from earlier days, and how they would have done on those after. Pure numpy.
+"""The rules that a backtest compares, and how they are judged on the following days. Pure numpy.
 
 A rule sees `DAY_NUMBERS` of each client on up to seven days and gives a quota. The first rule is what ships: the
 function that makes plans (`pipeline.recommend.recommendation.entry_of`), which also sees the quota that it set

@@ -1,4 +1,4 @@
-"""Which days of which clients are not to be trusted, since a gateway's records of the day are not.
+"""Which days of which clients are not used, because a gateway's records of the day are incomplete.
 
 A doubt is about one gateway and one day. All other days of its clients stay, and so do all other clients.
 """

@@ -1,4 +1,4 @@
-"""What a plan would have done over the days that it was made of."""
+"""What a plan would have done on the days that it was made from."""
 
 from __future__ import annotations
 

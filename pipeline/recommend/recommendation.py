@@ -1,4 +1,4 @@
-"""From the rates that clients required on some days to a plan of quotas. Pure: no Spark, no files, no clock.
+"""Makes a plan of quotas from the rates that clients required. Pure: no Spark, no files, no clock.
 
 The *required rate* of a client's day is the least quota with which at most the target share of its units would have
 waited (`pipeline.replay.kernels.deferral`). The quota of a client follows from its days, by one of two rules, and a

@@ -1,4 +1,4 @@
-"""The days of all clients, with the rates that they required, and what they used together; out of their tables."""
+"""The required rates of all clients by day, and their total use, read from the tables of clients."""
 
 from __future__ import annotations
 

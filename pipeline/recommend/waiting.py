@@ -1,4 +1,4 @@
-"""Of a client's day, the rate that it required and what would have waited under a quota, out of `client_day`.
+"""The required rate of a client's day, and what would have waited under a quota, from `client_day`.
 
 The table has required rates for the shares in `TARGETS`: points of a curve that falls from all to nothing as the
 quota rises. Between two of them a share is interpolated.

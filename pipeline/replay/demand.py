@@ -1,4 +1,4 @@
-"""What clients asked for, out of compacted rows, as the kernels take it. Arrow and numpy, no Spark.
+"""Clients' demand from compacted rows, in the form of the kernels. Arrow and numpy, no Spark.
 
 A quota counts a client's use on all listeners and brokers together, in each gateway by itself or in all gateways of a
 fleet, so rows that one counter counts must have been brought together before (`pipeline.storage.entity_days`); here

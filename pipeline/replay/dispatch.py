@@ -1,4 +1,4 @@
-"""What candidate quotas would have done to recorded demand: which algorithm and which kind of client. No Spark."""
+"""Chooses algorithm and client model for a replay of candidate quotas. No Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What candidate quotas would have done to recorded demand, as a table.
+"""The result of a simulation as a table.
 
 Replays compacted days with the gateway's own algorithms (`pipeline.replay.kernels`), day by day and gateway by
 gateway: a day begins with nothing used, which matters for its first eleven seconds. One row per client, day and

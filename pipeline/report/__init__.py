@@ -1,1 +1,1 @@
-"""What was used: numbers per client, use over time, and the page that shows both."""
+"""The report: numbers per client, use over time, and the page that shows both."""

@@ -1,4 +1,4 @@
-"""A report as one HTML page with its plots inside: nothing is loaded from anywhere. Jinja escapes all names."""
+"""A report as one HTML page with its plots; it loads nothing. Jinja escapes all names."""
 
 from __future__ import annotations
 

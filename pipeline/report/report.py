@@ -1,4 +1,4 @@
-"""What a report holds, and making it of the table `client_use`, day by day.
+"""The content of a report, made from the table `client_use`, day by day.
 
 What is incomplete is part of it: a report over lost records must not look like a quiet day.
 """

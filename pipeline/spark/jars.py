@@ -1,4 +1,4 @@
-"""Spark's Kafka connector: where its jars are and how they get there.
+"""Spark's Kafka connector: where its jars are, and fetching them.
 
 Three ways, the first that is given wins: a folder of jars (`--jars`, or SLUICE_SPARK_JARS), Maven coordinates that
 Spark resolves itself (`--packages`, or SLUICE_SPARK_PACKAGES), else the pinned set of `pom.xml`, fetched once (see

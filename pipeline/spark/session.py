@@ -1,4 +1,4 @@
-"""The Spark session of every job: the settings whose defaults do not fit, and where the cluster comes from.
+"""The Spark session of every job: its settings and the choice of the cluster.
 
 Under spark-submit the cluster, its memory and its packages are the submitter's; only settings that do not depend on
 where a job runs are made here. Started by itself a job runs on this machine, in this process's own JVM.

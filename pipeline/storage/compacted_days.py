@@ -1,4 +1,4 @@
-"""Compacted days: which there are, and dealing them out to Spark's workers, who read the files themselves with Arrow.
+"""Lists compacted days and deals them out to Spark's workers, which read the files with Arrow.
 
 A day is all files of its partition, in `pipeline.storage.compacted_files`' form. What is known of it as a whole
 (`CompactedDay`) is in the table's state, changed in the same commit, and so are days that have been pruned: what

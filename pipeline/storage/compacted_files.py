@@ -1,4 +1,4 @@
-"""Compacted days as files that workers write and read themselves, with Arrow.
+"""Compacted days as files that workers write and read with Arrow.
 
 Two dozen columns of arrays cost more on their way through Spark's rows than all that is done with them. So a file
 has its rows by bucket (`layout.bucket_of`), then by client, gateway and broker, and row groups of one bucket and a

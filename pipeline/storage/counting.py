@@ -1,4 +1,4 @@
-"""Which gateways count together, by what their lines tell. Pure.
+"""Which gateways count together, according to their lines. Pure.
 
 What a client asks for does not depend on what counts it. So the newest line of a gateway decides for all its days:
 quotas are made for counters as they are now.

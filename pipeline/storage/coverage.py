@@ -1,4 +1,4 @@
-"""How much of each gateway's time is there, day by day, and which days are over. Pure.
+"""How much of each gateway's time is covered, day by day, and which days are closed. Pure.
 
 A hole between two lines is known from their numbers (`pipeline.storage.offset_index`). What a gateway wrote after its
 last line is not: a gateway that fell silent at noon looks as one that was stopped. So time is expected of a gateway,

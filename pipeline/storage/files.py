@@ -1,4 +1,4 @@
-"""Files below the pipeline's folder, on this machine or on remote storage.
+"""Files below the pipeline's folder, local or remote.
 
 A path without a scheme (or `file:`) is the operating system's. Others go through delta-rs's client, without a JVM:
 `s3://`, `gs://`, `abfss://`, `hdfs://`, with the settings that it takes from the environment (`AWS_ENDPOINT_URL`).

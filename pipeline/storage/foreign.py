@@ -1,4 +1,4 @@
-"""What other writers have done to a table since the pipeline's last commit, by the table's log.
+"""Detects what other writers did to a table since the pipeline's last commit.
 
 Each commit of the pipeline adds a state file, which names the commit's version; so other writers' commits can be told
 apart. What such a commit does to rows, the Delta protocol says: where `dataChange` is false in all of its actions,

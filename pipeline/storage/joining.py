@@ -1,4 +1,4 @@
-"""Neighbouring rows of arrays made into one: raw rows into compacted ones, compacted ones into what a quota counts.
+"""Joins neighbouring rows of arrays: raw rows into compacted ones, compacted ones into counters' rows.
 
 The values of a client lie one after the other in each column already, over the borders of rows: joining them is a
 matter of new offsets, and no value is touched. Arrow and numpy only.

@@ -1,4 +1,4 @@
-"""Where the pipeline keeps what, and the columns of its tables: the seam between its jobs.
+"""The folders and the columns of the pipeline's tables: the interface between its jobs.
 
     OUT/raw          what `ingest` has read; its state says which lines (`pipeline.storage.raw_table`)
     OUT/compacted    days: one row per client, API, broker and gateway (`pipeline.storage.compacted_days`)

@@ -1,4 +1,4 @@
-"""What days are known to lack by now."""
+"""The known losses of each day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker writes of a table: a file of each partition that it has rows of; and what the driver is told."""
+"""Table files that workers write, one per partition, and the message about them to the driver."""
 
 from __future__ import annotations
 

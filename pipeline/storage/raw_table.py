@@ -1,4 +1,4 @@
-"""The raw table: what `ingest` has read, and in its state which lines that was.
+"""The raw table: what `ingest` has read, and in its state which lines these were.
 
 Handing arrays to the JVM for writing, or for a shuffle, costs more than making them. So a worker writes raw rows as
 files of the table, and Spark gets only what the driver must know: the heads of the lines and the files. They count

@@ -1,4 +1,4 @@
-"""Delta tables with a state: rows in Parquet files, and a small document beside them, changed in one commit.
+"""Delta tables with a state: rows in Parquet files and a small document, changed in one commit.
 
 A table is a folder of Parquet files and a log that says which of them count (Delta Lake's protocol, by delta-rs): a
 commit is one new file of the log, made only if nobody has made it. So whatever is killed, a commit is there or

@@ -28,7 +28,15 @@ NAMING: Final = (
     *sorted((ROOT / "campaigns").rglob("*.py")),
 )
 NO_METRICS: Final = frozenset(
-    {"gateway_id", "gateway_config", "gateway_process", "gateway_core", "gateway_class", "gateway_index"}
+    {
+        "gateway_id",
+        "gateway_config",
+        "gateway_process",
+        "gateway_core",
+        "gateway_class",
+        "gateway_index",
+        "gateway_day",
+    }
 )
 OF_A_SCRAPE: Final = frozenset({"instance", "job"})
 

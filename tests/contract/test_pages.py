@@ -10,7 +10,7 @@ import pytest
 from gateway.cli.main import EXIT_CODES
 from pipeline.errors import MEANINGS
 from quotas.usage_record import Event, Row, TopicRow
-from testkit import cli_page, configuration_page, hazards, limits_page, sasl_matrix
+from testkit import cli_page, configuration_page, hazards, limits_page, module_map, sasl_matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -81,10 +81,18 @@ def test_every_name_in_the_glossary_is_defined_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    "made", [hazards, configuration_page, cli_page, limits_page], ids=lambda made: made.__name__.rpartition(".")[2]
+    "made",
+    [hazards, configuration_page, cli_page, limits_page, module_map],
+    ids=lambda made: made.__name__.rpartition(".")[2],
 )
 def test_a_generated_page_is_up_to_date(made: Any) -> None:
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), f"run: python -m {made.__name__}"
+
+
+def test_the_first_line_of_every_module_is_a_whole_sentence() -> None:
+    lines = {str(path.relative_to(ROOT)): module_map.first_line(path) for path in module_map.modules()}
+    assert len(lines) > 500
+    assert {path: line for path, line in lines.items() if not re.search(r"[.?\])]$", line) or len(line) < 15} == {}
 
 
 def test_the_page_of_exit_codes_has_those_of_both_programs() -> None:

@@ -1,1 +1,1 @@
-"""Quotas that outlive the gateway: the interface of the store, what keeps it, and its place in a running gateway."""
+"""The quota store: its interface, its kinds (SQLite, topic, memory), and its place in a running gateway."""

@@ -1,4 +1,4 @@
-"""The audit line of a change: one `quota_changed` for each quota or limit, at every log level, never cut."""
+"""The audit line of a change: one `quota_changed` per quota or limit, at every log level, never suppressed."""
 
 from __future__ import annotations
 

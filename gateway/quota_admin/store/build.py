@@ -1,4 +1,4 @@
-"""The quota store that the configuration names."""
+"""Creates the quota store that the configuration names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory of a quota store: made once, held by one gateway, and remembered to have had a store in it.
+"""The directory of a quota store: created once, locked by one gateway, and marked when it has held a store.
 
 quotas.db     the quotas (see `gateway.quota_admin.store.sqlite_file`)
 quotas.id     says which store that is; where it is and quotas.db is not, quotas were lost

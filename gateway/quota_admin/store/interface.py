@@ -1,4 +1,4 @@
-"""What every quota store can do, whatever keeps the quotas.
+"""The interface of every quota store.
 
 A store holds *overrides*: what was changed in a running gateway, quotas and connection limits of brokers. What the
 configuration file says is not in it (see `quotas.layered_quotas`). It hands every change, its own and those of other

@@ -1,4 +1,4 @@
-"""Quotas and limits of brokers that change while the gateway runs: the store and what is in force, kept together.
+"""Quotas and broker limits of a running gateway: keeps the store and what is in force consistent.
 
 What the store says comes into force here and nowhere else: a counter never sees a change that is not durable, and a
 change that failed is not in force; of a shared store it may come later, as another gateway's does.

@@ -1,4 +1,4 @@
-"""A quota store that forgets everything at the end: for tests, and for gateways that shall begin anew each time."""
+"""A quota store in memory that keeps nothing after the end: for tests and trials."""
 
 from __future__ import annotations
 

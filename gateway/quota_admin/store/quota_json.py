@@ -1,4 +1,4 @@
-"""Quotas as the admin port tells and takes them, in JSON. An entity is a list, a null name its default."""
+"""The JSON of quotas on the admin port. An entity is a list; a null name is the default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQLite file that keeps overrides and their history, open. Everything here blocks and belongs to one thread.
+"""The open SQLite file with overrides and history. Everything here blocks and belongs to one thread.
 
 Each alteration is one transaction, synced to the disk before it returns (WAL, synchronous=FULL), and is then moved
 from the log into the file: frames that stay in a log could be damaged there, and what SQLite then reads is older and

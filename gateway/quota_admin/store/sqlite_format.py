@@ -1,4 +1,4 @@
-"""The layout of the SQLite file that keeps overrides, and how it differs from every other file.
+"""The layout of the SQLite file, and the marks by which it is recognised.
 
 A file is believed only when all of it fits: SQLite's own check, this program's mark, and a checksum over every value,
 the version and the store's name, since a flipped bit inside a value is no fault to SQLite. What does not fit is

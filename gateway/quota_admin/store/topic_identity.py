@@ -1,4 +1,4 @@
-"""What the brokers say the topic of quotas is: its id, where it ends, and how far it can be read.
+"""What the brokers say about the topic of quotas: its id, its end, and how far it can be read.
 
 A consumer alone does not notice that its topic was deleted and made again: librdkafka goes on with what it has, or
 with nothing (hazard L01). So the brokers are asked every now and then, by a client that has nothing else to do.

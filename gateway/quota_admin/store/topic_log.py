@@ -1,4 +1,4 @@
-"""What the records of the topic `__sluice_quotas` say, and what became of them in the order of the log.
+"""The records of the topic `__sluice_quotas`, and their effect in the order of the log.
 
     key {"quota": "user=alice", "key": "producer_byte_rate"}   value {"format": 1, "value": 1048576.0}
     key {"quota": "user=alice", "key": "request_percentage"}   no value: removed

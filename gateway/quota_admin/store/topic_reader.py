@@ -1,4 +1,4 @@
-"""Reading the topic of quotas: that it is as it has to be; its records as they come, from a thread to the loop."""
+"""Reads the topic of quotas in a thread: checks its settings, and passes its records to the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing the topic of quotas: one transaction for each alteration. Everything here blocks, and one thread calls it.
+"""Writes the topic of quotas: one transaction per alteration. Everything here blocks, in one thread.
 
 When the outcome of a commit is not known, the transactional id is taken up again, which makes the brokers finish or
 end what was begun. So does a gateway that is started again after it was killed in the middle of a transaction: until

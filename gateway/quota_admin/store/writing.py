@@ -1,4 +1,4 @@
-"""Alterations that are being made: each is carried out to its end, though its client may go away."""
+"""Alterations in progress: each is completed even if its client leaves."""
 
 from __future__ import annotations
 

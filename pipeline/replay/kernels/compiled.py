@@ -1,4 +1,4 @@
-"""The two kernels that most time goes into, as loops that numba compiles, where it is installed (extra `kernels`).
+"""The two slowest kernels as loops that numba compiles, if it is installed (extra `kernels`).
 
 They give what `pipeline.replay.kernels.token_bucket` and `deferral` compute with numpy, bit for bit: the same
 operations on the same numbers in the same order, sums included, and nothing that lets a compiler change it (no

@@ -1,4 +1,4 @@
-"""The deferral model: a bucket that takes everything and makes what exceeds its tokens wait, in closed form.
+"""The deferral model: what exceeds a bucket's tokens waits, in closed form.
 
 With the bucket full at first, its debt below full before record i is W[i] = S[i] - min(S[k], k <= i), where
 S[i] = (units before i) - R * t[i] (Lindley). W does not depend on the burst B, so one pass over a client's records

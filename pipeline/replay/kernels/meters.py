@@ -1,4 +1,4 @@
-"""Many meters side by side, each with a clock of its own: what the models of `pipeline.replay.kernels.models` drive.
+"""Many meters side by side, each with its own clock; `pipeline.replay.kernels.models` drives them.
 
 A meter is one (client, candidate) pair. `at` says which meters are meant, as an array of their numbers; `now_ms` and
 amounts are arrays of the same length. Every meter decides as its class in `quotas` does, to the last bit.

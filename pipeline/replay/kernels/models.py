@@ -1,4 +1,4 @@
-"""What clients do when they are throttled, over any kind of meter.
+"""Models of throttled clients, over any kind of meter.
 
 * `strict`: a record that comes while there is a debt is refused and costs nothing (KIP-599, new clients).
 * `connections`: a record counts when it is decided, and no more when it is refused (KIP-612).

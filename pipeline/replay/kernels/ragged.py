@@ -1,4 +1,4 @@
-"""Series of different lengths side by side: one flat array and where each series begins.
+"""Series of different lengths in one flat array with offsets.
 
 A kernel that must go through a series record by record goes through all series at once instead: first the first
 record of each, then the second of each ("rank-major"). Series are taken longest first, so that those which still have

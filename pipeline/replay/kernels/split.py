@@ -1,4 +1,4 @@
-"""Seconds into requests: what a record of one second says about its requests, made into some stand-ins of them.
+"""Splits the record of one second into stand-ins for its requests.
 
 A second's sum is not one request: against a quota it would be refused or delayed as a whole. With the number of
 requests and the largest one known, a few stand-ins of the right sizes decide nearly as the real ones did.
