@@ -1,4 +1,4 @@
-"""Ends a process that alters quotas at one chosen system call, and looks at what the next one finds.
+"""Ends a process that alters quotas at one chosen system call, and checks what the next process finds.
 
 strace attaches to the thread that writes and kills the process, or makes the call fail, at the n-th call of a kind. A
 first run without it tells which calls there are. Nothing here has threads of its own, so that it can fork.

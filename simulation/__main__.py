@@ -1,4 +1,4 @@
-"""`python -m simulation`: run seeds, look for a law that breaks, make what breaks it smaller."""
+"""`python -m simulation`: runs seeds, finds laws that break, and shrinks the plans that break them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a plan that breaks a law smaller, as long as it breaks the same law."""
+"""Shrinks a plan while it still breaks the same law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crossed the wire at a gateway, counted apart from the gateway's own counters.
+"""Counts what crosses the wire at a gateway, independently of the gateway's own counters.
 
 Each client connection has a `Tap`. It sees the bytes that the gateway reads and writes on both legs, splits them into
 frames, and adds them up by client id. The laws compare these sums with usage records and metrics.

@@ -1,4 +1,4 @@
-"""An acceptor with real sockets and a loop that only a test turns: who comes, and what becomes of them."""
+"""An acceptor with real sockets on a loop that only the test turns."""
 
 from __future__ import annotations
 

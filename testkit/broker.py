@@ -1,4 +1,4 @@
-"""A broker that does what a test tells it to, on a real loopback socket.
+"""A scripted broker on a real loopback socket.
 
 It answers ApiVersions, Metadata and DescribeConfigs like a small cluster, and every other request with its own
 frame as the body (an echo: a reply that went to the wrong request shows). A script replaces the answer for

@@ -1,4 +1,4 @@
-"""The only clock of the unit tests: an integer that somebody has to move."""
+"""FakeClock: the only clock of the unit tests, an integer that a test moves."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ page is generated from the code by `python -m testkit.configuration_page`.
 * Units are in the names: `_ms` is milliseconds, `_seconds` seconds, `_hours` hours, `_bytes` bytes,
   `_bytes_per_s` and `_byte_rate` bytes per second, `_percentage` percent of one core.
 * `[section]` is one table. `[[section]]` is a list of tables.
-* `sluice check-config FILE` checks a file without starting anything: see [the command
-  line](cli.md).
+* `sluice check-config FILE` checks a file without starting anything: see
+  [the command line](cli.md).
 
 The column **Reload** says what happens to a changed key when the running gateway reads the file
 again (`sluice reload`). *Yes*: the change is in force at once. *Restart*: the change waits for the

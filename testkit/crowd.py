@@ -1,4 +1,4 @@
-"""Many clients at once, each with an address of its own if need be."""
+"""Many clients at once, each with its own address if needed."""
 
 from __future__ import annotations
 

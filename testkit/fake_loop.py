@@ -1,4 +1,4 @@
-"""A loop for code that watches sockets and sets timers: real sockets, and time that only moves when told to."""
+"""A fake loop for code that watches sockets and sets timers: real sockets, simulated time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that press on a fleet: one by its bytes, one by its names."""
+"""Two clients that load a fleet: one by bytes, one by names."""
 
 from __future__ import annotations
 

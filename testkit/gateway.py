@@ -1,4 +1,4 @@
-"""A real gateway for a test: in this process on the test's loop, or as a process of its own.
+"""A real gateway for a test: in this process on the test's loop, or in a process of its own.
 
 Whatever a test does to it, it ends with the same questions: was there an exception that nobody handled, a bug closed
 as such, a connection that was counted in and not out?

@@ -1,4 +1,4 @@
-"""Sluice as it is installed elsewhere: its wheel, environments with nothing else, and which module needs which extra.
+"""An installation of Sluice for tests: its wheel, empty environments, and the extras that modules need.
 
 Packages come out of uv's cache where they are there, since `make` has installed the same ones.
 """

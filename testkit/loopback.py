@@ -1,4 +1,4 @@
-"""Loopback addresses of a test process's own: two that run at the same time never listen on each other's."""
+"""Loopback addresses for one test process, so that parallel runs never share a port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An observer that keeps nothing; the base of those that record what a test looks at."""
+"""An observer that keeps nothing: the base of observers that record for a test."""
 
 from __future__ import annotations
 

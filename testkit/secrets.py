@@ -1,4 +1,4 @@
-"""Secrets of the tests, and looking for them in everything that a gateway lets out (hazard H15).
+"""Secrets of the tests, and the search for them in everything that a gateway emits (hazard H15).
 
 Every secret of the suite begins with `CANARY`, so one search finds them all, also where they have been encoded on the
 way: in Base64 at any of its three alignments, in hexadecimal, and as the numbers of their bytes.

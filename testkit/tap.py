@@ -1,4 +1,4 @@
-"""A tap on the client side of the gateway: relays every byte, looks for what must not be among them (hazard E01).
+"""A tap on the client side of the gateway: relays every byte and searches for forbidden ones (hazard E01).
 
 Brokers of the tests live on a loopback address that nothing else has, so a leaked broker address is found by looking
 for that text in everything that travels to clients, whatever message it is in. The tap sits on the advertised

@@ -1,4 +1,4 @@
-"""Clients that must not notice that a gateway is replaced: newcomers at a rate, each with one request."""
+"""Clients that must not notice an upgrade: new connections at a rate, each with one request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What connections cost, and whether the limits on them are kept.
+"""What connections cost, and whether their limits hold.
 
 ``python -m benchmarks.connections`` measures what a connection costs that is let in, refused or held, beside HAProxy.
 The campaigns are programs of their own: ``.accuracy``, ``.slowloris`` and ``.churn``.

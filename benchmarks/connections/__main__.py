@@ -1,4 +1,4 @@
-"""``python -m benchmarks.connections``: what a connection costs that is let in, refused or held, beside HAProxy."""
+"""``python -m benchmarks.connections``: cost of an admitted, refused and held connection, beside HAProxy."""
 
 import argparse
 import json

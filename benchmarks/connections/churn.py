@@ -1,4 +1,4 @@
-"""``python -m benchmarks.connections.churn``: what connections that come and go leave behind, and whom they disturb.
+"""``python -m benchmarks.connections.churn``: what short connections leave behind, and their effect on others.
 
 Two campaigns. *cycles*: 100,000 connections, let in and closed, a tenth of them with a request: descriptors, tasks
 and memory of the gateway must be flat. *disturbance*: an established client's p99, alone and while 5,000 connections

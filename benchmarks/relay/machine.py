@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""Describes the machine of a measurement."""
 
 import importlib.metadata
 import os

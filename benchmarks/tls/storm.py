@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tls.storm``: what a storm of TLS handshakes does to those who are connected already.
+"""``python -m benchmarks.tls.storm``: the effect of a storm of TLS handshakes on connected clients.
 
 An established client with TLS sends requests at a low, fixed rate: alone, and while others begin 300 handshakes a
 second, of which the proxy lets through as many as it is told to. The gateway with two cores (its loop has the

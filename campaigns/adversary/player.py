@@ -1,4 +1,4 @@
-"""Plays a script, and keeps what the client itself sees: what it sent, what came, in which order."""
+"""Plays a script, and records what its client sent and received, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts: what one client does, step by step, from a seed; as text they can be kept and played again."""
+"""Scripts: the steps of one client, from a seed; as text they can be kept and played again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaves out steps of a script while it still does what it must not."""
+"""Shrinks a script while it still breaks the same rule."""
 
 from __future__ import annotations
 

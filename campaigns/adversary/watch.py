@@ -1,4 +1,4 @@
-"""What must hold for the gateway's process, whichever client did it: its memory, its loop, its log."""
+"""What must hold for the gateway's process, whatever clients do: its memory, loop and log."""
 
 from __future__ import annotations
 

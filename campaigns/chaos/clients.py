@@ -1,4 +1,4 @@
-"""The load of a campaign: writers of quotas, idempotent producers, and clients that are easily wronged."""
+"""The load of a chaos campaign: writers of quotas, idempotent producers, and sensitive clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of one gateway's usage lines: each is in its files once, or was told to be dropped."""
+"""Accounts for one gateway's usage lines: each is in its files once, or reported as dropped."""
 
 from __future__ import annotations
 

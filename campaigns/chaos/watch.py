@@ -1,4 +1,4 @@
-"""Looks at one gateway all the time: it may not say that it is ready while its quotas are old."""
+"""Watches one gateway: it must not report ready while its quotas are old."""
 
 from __future__ import annotations
 

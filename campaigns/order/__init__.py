@@ -1,1 +1,1 @@
-"""Whether anything gets out of order: small frames, every quota on, chaos in the timing, both ends checked."""
+"""Checks that nothing gets out of order: small frames, every quota on, random timing, both ends checked."""

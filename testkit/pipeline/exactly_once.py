@@ -1,4 +1,4 @@
-"""Kill ingests with a batch in flight, and count what came of it in two engines."""
+"""Kills ingests with a batch in flight, and counts the result in two engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `simulate` says of quotas that were in force, beside what the gateway did.
+"""Compares what `simulate` says about quotas in force with what the gateway did.
 
 Clients with quotas from far too small to ample, of one connection or several, driven through a real gateway that
 writes usage records. The very quotas are replayed over these. Compared are, for each client, the share of requests
