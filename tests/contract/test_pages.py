@@ -1,16 +1,13 @@
 """What the documentation names exists, and the generated pages are up to date."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.cli.main import EXIT_CODES
-from pipeline.errors import MEANINGS
 from quotas.usage_record import Event, Row, TopicRow
-from testkit import cli_page, configuration_page, hazards, limits_page, module_map, sasl_matrix
+from testkit import cli_page, configuration_page, exit_codes_page, hazards, limits_page, module_map, sasl_matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -82,7 +79,7 @@ def test_every_name_in_the_glossary_is_defined_somewhere() -> None:
 
 @pytest.mark.parametrize(
     "made",
-    [hazards, configuration_page, cli_page, limits_page, module_map],
+    [hazards, configuration_page, cli_page, exit_codes_page, limits_page, module_map],
     ids=lambda made: made.__name__.rpartition(".")[2],
 )
 def test_a_generated_page_is_up_to_date(made: Any) -> None:
@@ -93,17 +90,6 @@ def test_the_first_line_of_every_module_is_a_whole_sentence() -> None:
     lines = {str(path.relative_to(ROOT)): module_map.first_line(path) for path in module_map.modules()}
     assert len(lines) > 500
     assert {path: line for path, line in lines.items() if not re.search(r"[.?\])]$", line) or len(line) < 15} == {}
-
-
-def test_the_page_of_exit_codes_has_those_of_both_programs() -> None:
-    text = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
-    ours, _, pipelines = text.partition("## sluice-pipeline")
-    assert re.findall(r"^\| `(\d+)` \| (.+) \|$", ours, re.MULTILINE) == _rows(EXIT_CODES)
-    assert re.findall(r"^\| (\d+) \| (.+) \|$", pipelines, re.MULTILINE) == _rows(MEANINGS)
-
-
-def _rows(meanings: Mapping[int, str]) -> list[tuple[str, str]]:
-    return [(str(int(code)), meaning) for code, meaning in meanings.items()]
 
 
 @pytest.mark.parametrize("fields", [Row, Event, TopicRow], ids=lambda fields: fields.__name__)
