@@ -70,6 +70,12 @@ static: $(VENV)/.pipeline-up-to-date
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory docs
+
+.PHONY: docs
+docs: $(VENV)/.up-to-date ## the documentation site, into build/site; a dead link or a page that the navigation lacks is an error
+	@# Not with --quiet: it keeps warnings from --strict.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Neither Kafka nor Spark; a file at a time on each core.
 UNIT := -q --dist loadfile --ignore=tests/integration

@@ -1,0 +1,100 @@
+"""What MkDocs lacks for this project's site: links to files outside `docs/`, and folders in the navigation.
+
+On the repository, a link such as `../config/examples/full.toml` works by itself. The site has no such file, so the
+hook adds each linked file under `source/`: Markdown as a page of its own, everything else as it is. A link that leads
+nowhere, or to a folder, stays as it was written, and `mkdocs build --strict` fails on it.
+
+`mkdocs.yml` names this file under `hooks`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+OUTSIDE: Final = "source"
+"""The folder of the site that has the files from outside `docs/`."""
+
+_LINK: Final = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts all pages of a folder in the place of an entry of the navigation that ends in a slash."""
+    config.nav = _expanded(config.nav or [], Path(config.docs_dir))
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds what pages link to outside `docs/`, and what those pages link to."""
+    pages = [Path(file.abs_src_path or "") for file in files.documentation_pages()]
+    added: set[Path] = set()
+    while pages:
+        for target in _targets(pages.pop(), config):
+            if target.is_relative_to(config.docs_dir) or target in added:
+                continue
+            added.add(target)
+            uri = _uri(target, config)
+            files.append(
+                File.generated(config, uri, abs_src_path=str(target), inclusion=InclusionLevel.NOT_IN_NAV)
+            )
+            if target.suffix == ".md":
+                pages.append(target)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Leads links to where their targets are on the site."""
+    source = Path(page.file.abs_src_path or "")
+    if not source.is_relative_to(config.docs_dir):
+        page.meta["search"] = {"exclude": True}
+
+    def on_site(link: re.Match[str]) -> str:
+        target = _resolved(source, link[2], config)
+        if target is None:
+            return link[0]
+        return link[1] + posixpath.relpath(_uri(target, config), posixpath.dirname(page.file.src_uri) or ".")
+
+    return _LINK.sub(on_site, markdown)
+
+
+def _expanded(nav: list[Any], docs: Path) -> list[Any]:
+    found: list[Any] = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            ((title, below),) = entry.items()
+            found.append({title: _expanded(below, docs) if isinstance(below, list) else below})
+        elif entry.endswith("/"):
+            found += sorted(str(page.relative_to(docs)) for page in (docs / entry).glob("*.md"))
+        else:
+            found.append(entry)
+    return found
+
+
+def _targets(page: Path, config: MkDocsConfig) -> Iterator[Path]:
+    for link in _LINK.finditer(page.read_text(encoding="utf-8")):
+        target = _resolved(page, link[2], config)
+        if target is not None:
+            yield target
+
+
+def _resolved(page: Path, link: str, config: MkDocsConfig) -> Path | None:
+    """The file of the project that a link leads to, if there is one."""
+    target = Path(posixpath.normpath(page.parent / link))
+    return target if target.is_file() and target.is_relative_to(_root(config)) else None
+
+
+def _uri(target: Path, config: MkDocsConfig) -> str:
+    if target.is_relative_to(config.docs_dir):
+        return str(target.relative_to(config.docs_dir))
+    return f"{OUTSIDE}/{target.relative_to(_root(config))}"
+
+
+def _root(config: MkDocsConfig) -> Path:
+    return Path(config.config_file_path).parent
