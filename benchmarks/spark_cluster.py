@@ -1,10 +1,11 @@
 """``python -m benchmarks.spark_cluster``: the jobs on a standalone cluster of two workers; 6 minutes.
 
 A master and two workers of a core each are started on this machine, and ingest, compact and simulate are submitted to
-them as docs/pipeline.md says. Spark's event log then says which executor ran which task when, and how much memory its
-Python processes had. Told of each job are the stages that have at least two tasks: tasks of each executor, and for
-how much of the time in which any of them worked both did. Many clients, each seldom active: what a task holds must
-not grow with their number. 1 when a stage of some seconds was not run by both, or an executor was above `MOST_MB`.
+them as docs/how-to/pipeline.md says. Spark's event log then says which executor ran which task when, and how much
+memory its Python processes had. Told of each job are the stages that have at least two tasks: tasks of each executor,
+and for how much of the time in which any of them worked both did. Many clients, each seldom active: what a task holds
+must not grow with their number. 1 when a stage of some seconds was not run by both, or an executor was above
+`MOST_MB`.
 """
 
 from __future__ import annotations

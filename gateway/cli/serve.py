@@ -213,7 +213,7 @@ def demo_banner(found: config.Config) -> str:
     create = f"{demo} -t {{}} --num-partitions {_DEMO_PARTITIONS} --replication-factor 1 | tail -3"
     return f"""
 Kafka {found.upstream.bootstrap[0]} is behind the gateway; clients use {gateway}.
-Whoever connects may change quotas, and what is set is forgotten at the end. More: docs/quotas.md.
+Whoever connects may change quotas, and what is set is forgotten at the end. More: docs/how-to/set-quotas.md.
 
 Try, in another shell (kafka-tool runs Kafka's own tools):
   a topic             {sluice} kafka-tool kafka-topics {server} --create --topic hello

@@ -165,7 +165,7 @@ def test_e19_settings_of_a_broker_tell_no_address(
     assert KAFKA_HOST in (real["listeners"] or "")
     assert told["listeners"] is told["advertised.listeners"] is told["controller.quorum.voters"] is None
     assert told.keys() == real.keys()
-    # The limits of connections are the gateway's own (docs/quotas.md).
+    # The limits of connections are the gateway's own (docs/how-to/set-quotas.md).
     changed = {name for name in real if real[name] != told[name] and not name.startswith("max.connection")}
     assert all(told[name] is None for name in changed)
     assert told["num.partitions"] == real["num.partitions"] == "1"

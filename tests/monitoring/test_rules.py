@@ -1,4 +1,4 @@
-"""Each alert fires on its fault and stops after it, by promtool; rules, dashboard and runbook name what exists."""
+"""Each alert fires on its fault and stops after it, by promtool; rules, dashboard and page name what exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testkit.packages import require_package
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RULES: Final = ROOT / "monitoring" / "rules.yml"
-RUNBOOK: Final = ROOT / "docs" / "runbook.md"
+ALERTS_PAGE: Final = ROOT / "docs" / "how-to" / "alerts.md"
 GROUPS: Final[list[dict[str, Any]]] = yaml.safe_load(RULES.read_text())["groups"]
 ALERTS: Final = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}
 
@@ -126,9 +126,9 @@ def test_promtool_accepts_the_rules() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_each_alert_has_its_part_of_the_runbook(alert: str) -> None:
-    assert ALERTS[alert]["annotations"]["runbook"] == f"docs/runbook.md#{alert.lower()}"
-    (part,) = re.findall(rf"^## {alert}\n(.*?)(?=^## |\Z)", RUNBOOK.read_text(), re.MULTILINE | re.DOTALL)
+def test_each_alert_has_its_part_of_the_page(alert: str) -> None:
+    assert ALERTS[alert]["annotations"]["runbook"] == f"docs/how-to/alerts.md#{alert.lower()}"
+    (part,) = re.findall(rf"^## {alert}\n(.*?)(?=^## |\Z)", ALERTS_PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert all(f"**{what}.**" in part for what in ("Means", "Look", "Do"))
 
 

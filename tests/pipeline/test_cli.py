@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,12 +30,6 @@ def test_every_job_shows_its_arguments_and_exit_codes(job: str, capsys: pytest.C
     said = capsys.readouterr().out
     assert f"sluice-pipeline {job}".strip() in said
     assert all(f"  {code:<4} {meaning}" in said for code, meaning in MEANINGS.items())
-
-
-def test_the_page_has_the_same_exit_codes() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
-    table = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
-    assert [(int(code), meaning) for code, meaning in table] == list(MEANINGS.items())
 
 
 def test_without_a_job_or_with_an_unknown_one_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
