@@ -151,7 +151,7 @@ format: $(VENV)/.up-to-date ## format the code and fix what ruff can fix
 # --- running it --------------------------------------------------------------------------------------------
 
 .PHONY: run
-run: $(if $(UPSTREAM),$(VENV)/.up-to-date,kafka) ## the gateway in front of an embedded Kafka, or: make run UPSTREAM=host:port [WORKERS=2] [ARGS=...]
+run: $(VENV)/.up-to-date ## the gateway in front of an embedded Kafka, or: make run UPSTREAM=host:port [WORKERS=2] [ARGS=...]
 	@exec $(BIN)/sluice serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
 
 .PHONY: demo

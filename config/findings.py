@@ -76,7 +76,7 @@ def _no_login(config: Config) -> Iterator[Finding]:
         if upstream.security_protocol.sasl and upstream.sasl is None:
             yield _error(
                 f"{key}.sasl",
-                "missing, so the gateway can ask these brokers nothing and will never be ready; give "
+                "missing, so the gateway cannot log in to these brokers and will never be ready; give "
                 f"[{key.split('.')[0]}.sasl] with mechanism, username and password_file",
             )
 
@@ -85,8 +85,8 @@ def _fleet_without_shared_store(config: Config) -> Iterator[Finding]:
     if config.client_quota.scope == "fleet" and config.quota_store.kind != "topic":
         yield _error(
             "quota_store.kind",
-            'gateways with client_quota.scope = "fleet" share usage, but a quota that is changed would hold at one '
-            'of them alone; set quota_store.kind = "topic"',
+            'gateways with client_quota.scope = "fleet" share usage, but a changed quota would apply to only one of '
+            'them; set quota_store.kind = "topic"',
         )
 
 
@@ -96,7 +96,7 @@ def _named_like_the_default(config: Config) -> Iterator[Finding]:
             if getattr(rule, name) == DEFAULT.value:
                 yield _error(
                     f"quotas.{at}.{name}",
-                    f'"{DEFAULT.value}" is taken as a name, which no client has; for the default, set '
+                    f'"{DEFAULT.value}" is read as a name, and no client has it; for the default, set '
                     f"default_{name} = true",
                 )
 
@@ -112,7 +112,8 @@ def _star_without_prefixes(config: Config) -> Iterator[Finding]:
             if is_prefix(getattr(rule, name)):
                 yield _note(
                     f"quotas.{at}.{name}",
-                    "the star is a letter of this name; for all names that begin so, set client_ids.prefixes = true",
+                    "the star is part of this name; to match all names with this prefix, set client_ids.prefixes = "
+                    "true",
                 )
 
 
@@ -135,7 +136,7 @@ def _anonymous_behind_sasl(config: Config) -> Iterator[Finding]:
         if config.upstream_of(listener).security_protocol.sasl and not listener.security_protocol.sasl:
             yield _note(
                 f"listeners.{at}.security_protocol",
-                f"clients can authenticate, but all are {_ANONYMOUS} to quotas; give the listener SASL too",
+                f"clients can authenticate, but quotas see all of them as {_ANONYMOUS}; give the listener SASL too",
             )
 
 
@@ -195,8 +196,8 @@ def _advertised_elsewhere(config: Config) -> Iterator[Finding]:
         if advertised_here and not bound_here:
             yield _note(
                 f"listeners.{at}.advertised_host",
-                f'"{listener.advertised_host}" leads clients on other machines to themselves; give a name or address '
-                "of this machine",
+                f'"{listener.advertised_host}" makes clients on other machines connect to themselves; give a name '
+                "or address of this machine",
             )
         elif bound_here and not advertised_here:
             yield _note(
@@ -216,7 +217,7 @@ def _upstream_is_advertised(config: Config) -> Iterator[Finding]:
                 ):
                     yield _note(
                         f"{key}.bootstrap.{number}",
-                        f'"{broker}" is where clients are led to the gateway itself '
+                        f'"{broker}" is an address that the gateway advertises for itself '
                         f"(listeners.{at}.advertised_host); unless it leads to brokers from here, the gateway will "
                         "never be ready",
                     )
@@ -229,7 +230,7 @@ def _unused_upstream(config: Config) -> Iterator[Finding]:
         if upstream.name not in used:
             yield _note(
                 f"upstreams.{at}.name",
-                f'no listener leads to "{upstream.name}", and the gateway is not ready while it is not reached',
+                f'no listener uses "{upstream.name}", yet the gateway is not ready while it cannot be reached',
             )
 
 
@@ -260,7 +261,7 @@ def _trusts_everybody(config: Config) -> Iterator[Finding]:
         if listener.proxy_protocol is not None and listener.proxy_protocol.trusts_all:
             yield _note(
                 f"listeners.{at}.proxy_protocol.trusted",
-                "trusts everybody, so anybody can pose as any address",
+                "trusts every peer, so any peer can claim any address",
             )
 
 
@@ -286,8 +287,8 @@ def _own_clients(config: Config) -> Iterator[Finding]:
     if tls is not None and tls.server_name is not None and config.own_topics():
         yield _note(
             "upstream.tls.server_name",
-            f"does not hold for the gateway's own topics ({', '.join(config.own_topics())}): there the brokers' "
-            "certificates must have the host that is connected to",
+            f"does not apply to the gateway's own topics ({', '.join(config.own_topics())}): there the brokers' "
+            "certificates must name the host that the gateway connects to",
         )
 
 
@@ -342,7 +343,12 @@ def _useless(config: Config) -> Iterator[tuple[str, Section, tuple[str, ...], st
             continue
         if listener.security_protocol.sasl or listener.tls.client_auth == "none":
             names = ("principal_mapping_rules", "certificate_texts")
-            yield f"listeners.{at}.tls", listener.tls, names, "no client has its name from a certificate here"
+            yield (
+                f"listeners.{at}.tls",
+                listener.tls,
+                names,
+                "no client gets its name from a certificate here",
+            )
         if listener.tls.minimum_version == "TLSv1.3":
             yield f"listeners.{at}.tls", listener.tls, ("ciphers",), "they are those of TLS 1.2"
     for key, upstream in _upstreams(config).items():

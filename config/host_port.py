@@ -1,6 +1,6 @@
 """``host:port`` as operators write it: ``127.0.0.1:9092``, ``kafka-1.example:9092``, ``[::1]:9092``.
 
-Names are not resolved here. An IPv6 address needs its brackets, since its port can't be told apart without.
+Names are not resolved here. An IPv6 address needs its brackets, since its port cannot be recognised without them.
 """
 
 from __future__ import annotations

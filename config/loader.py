@@ -35,7 +35,7 @@ def load(path: str | Path) -> Config:
     """The configuration in a TOML file.
 
     Raises:
-        ConfigError: the file can't be read, is not TOML, or breaks a rule. All broken rules are told at once,
+        ConfigError: the file can't be read, is not TOML, or breaks a rule. All broken rules are reported at once,
             except those between sections, which are only looked at once every section is right.
     """
     try:

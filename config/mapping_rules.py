@@ -62,12 +62,12 @@ class MappingRules:
         """Read the value of Kafka's ssl.principal.mapping.rules.
 
         Raises:
-            ValueError: not a list of rules, or a pattern or replacement that can't be used; the text tells which.
+            ValueError: not a list of rules, or a pattern or replacement that can't be used; the text says which.
         """
         found = [split[1] for split in _SPLITTER.finditer(text.strip(_TRIMMED))]
         rules = [_parse_rule(each) for each in found if each]
         if not rules:
-            raise ValueError("has no rule, so that no client could come in; DEFAULT keeps names as they are")
+            raise ValueError("has no rule, so no client could connect; DEFAULT keeps names as they are")
         if len(rules) > MAX_RULES:
             raise ValueError(f"has {len(rules)} rules; at most {MAX_RULES}")
         return cls(tuple(rules))

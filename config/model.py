@@ -166,7 +166,10 @@ class Config(Section, frozen=True):
                     f'"{listener.upstream}" is not in [[upstreams]], which has {names}',
                 )
             elif listener.security_protocol.sasl and not self.upstream_of(listener).security_protocol.sasl:
-                text = f"{listener.security_protocol} leads to brokers that authenticate nobody; see its upstream"
+                text = (
+                    f"{listener.security_protocol} leads to brokers that do not authenticate clients; see its "
+                    "upstream"
+                )
                 yield ("listeners", at, "security_protocol"), text
 
     def secret_files(self) -> dict[str, str]:

@@ -86,7 +86,7 @@ def java_command(
         jvm_options: heap, collector, compiler.
         log_level: log4j's level for the whole process, to standard error.
     """
-    # Without an archive, or with one of another Java, the JVM goes on without it (-Xshare:auto).
+    # Without an archive, or with one of another Java, the JVM starts without it (-Xshare:auto).
     archive = [f"-XX:SharedArchiveFile={install.archive}"] if install.archive.exists() else []
     return [
         java(),

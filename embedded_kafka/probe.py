@@ -28,7 +28,7 @@ def ready(host: str, port: int, *, broker_ids: set[int]) -> bool:
         broker_ids: those that must be alive in its view of the cluster.
 
     Returns:
-        False also when nobody listens or the answer makes no sense: a starting broker does that.
+        False also when no process listens or the answer makes no sense: a starting broker does that.
     """
     try:
         with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:

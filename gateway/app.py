@@ -131,7 +131,7 @@ class Gateway:
         limits, live_quotas: the quotas in force, and the store that keeps what is changed of them.
         quota_admin, alterations: the right to change quotas, and changes under way.
         mutations, client_quotas, connections: what is counted.
-        journal: why clients were told to wait.
+        journal: why clients were throttled.
         traces: spans for OpenTelemetry; None: none are made.
         usage: the usage records; None: none are kept.
         fleet: the gateways that share usage with this one; None: none do.
@@ -677,7 +677,7 @@ class Gateway:
 
         Args:
             hurry: when set, what is left is closed at once.
-            gently: another process accepts meanwhile: for half of the time clients may go on, and those are closed
+            gently: another process accepts meanwhile: for half of the time clients may continue, and those are closed
                 that ask nothing at the moment.
         """
         self._draining = True
@@ -959,5 +959,5 @@ async def _work(source: ConfigSource | None, number: int, sockets: WorkerSockets
     await gateway.drain(hurry=worker.hurry, gently=worker.gently)
     await gateway.stop()
     worker.close()
-    # What was told leaves in the next turns of the loop.
+    # Messages leave in the next turns of the loop.
     await worker.link.closed.wait()

@@ -23,8 +23,8 @@ def _per_s(metric: str, *by: str) -> str:
 def _rate_of_clients(metric: str) -> str:
     """What each client uses over all gateways, of a gauge with the average of its counter.
 
-    Members of a fleet each tell the rate of all of it, so of each fleet the highest counts; gateways without a fleet
-    tell their own, which add up.
+    Members of a fleet each report the rate of all of it, so of each fleet the highest counts; gateways without a
+    fleet report their own, which add up.
     """
     of_gateways = f"sum by (user, client_id, instance, job) ({metric}{{{_HERE}}})"
     of_fleets = f"{of_gateways} * on (instance, job) group_left (fleet) gateway_fleet_info"
@@ -67,10 +67,10 @@ class Panel:
 
 _CLIENT: Final = "{{user}} {{client_id}}"
 _OF_CLIENTS: Final = (
-    "Over all gateways. Members of a fleet each tell the rate of the whole fleet: of these the highest counts. What "
-    "gateways without a fleet tell is added up."
+    "Over all gateways. Each member of a fleet reports the rate of the whole fleet, so the highest of them counts. "
+    "The rates of gateways without a fleet are added up."
 )
-_OF_COUNTERS: Final = "Of the counter where it is most: of a fleet, or of a gateway without one."
+_OF_COUNTERS: Final = "The counter with the highest value: of a fleet, or of a gateway without one."
 
 ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
@@ -112,7 +112,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         ),
     ),
     (
-        "Who waits, and why",
+        "Which clients wait, and why",
         (
             Panel(
                 "Throttled requests by quota and level",
@@ -125,7 +125,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 unit="reqps",
             ),
             Panel(
-                "Wait told per second, by API",
+                "Throttle time per second, by API",
                 (
                     (
                         _per_s("gateway_throttle_seconds_total", "api"),
@@ -170,7 +170,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         ),
     ),
     (
-        "Who uses what",
+        "Usage by client",
         (
             Panel(
                 "Produced",
@@ -210,7 +210,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                         _CLIENT,
                     ),
                 ),
-                description="Of the counter where it is least: of a fleet, or of a gateway without one.",
+                description="The counter with the lowest value: of a fleet, or of a gateway without one.",
             ),
         ),
     ),
@@ -218,10 +218,10 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         "Connections",
         (
             Panel(
-                "Open, and the limit",
+                "Open connections and limit",
                 (
                     (f"sum by (listener) (gateway_connections_active{{{_HERE}}})", "{{listener}}"),
-                    (f"sum(gateway_overall_connections_limit{{{_HERE}}})", "limit of all"),
+                    (f"sum(gateway_overall_connections_limit{{{_HERE}}})", "limit of all listeners"),
                 ),
             ),
             Panel(
@@ -235,7 +235,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 unit="cps",
             ),
             Panel(
-                "Closed, by cause",
+                "Closed connections, by cause",
                 (
                     (
                         _per_s("gateway_connections_closed_total", "cause"),
@@ -245,13 +245,13 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 unit="cps",
             ),
             Panel(
-                "Refused and held",
+                "Refused and throttled",
                 (
                     (
                         _per_s("gateway_connections_refused_total", "cause"),
                         "refused {{cause}}",
                     ),
-                    (f"sum(gateway_held_connections{{{_HERE}}})", "held now"),
+                    (f"sum(gateway_held_connections{{{_HERE}}})", "throttled now"),
                 ),
             ),
             Panel(
@@ -291,7 +291,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 unit="reqps",
             ),
             Panel(
-                "How late the loop is",
+                "Delay of the event loop",
                 (
                     (
                         "histogram_quantile(0.99, "

@@ -68,7 +68,7 @@ def ensure(folder: Path, pom: Path, called: str, prepare: Callable[[], None] = l
     Args:
         folder: for the jars; a stamp and a lock lie beside it.
         pom: pins them.
-        called: what they are and how large, for whoever waits.
+        called: what they are and how large, for a person who waits.
         prepare: called after they were fetched, before they count as complete.
 
     Raises:

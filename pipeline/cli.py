@@ -17,16 +17,16 @@ from pipeline.errors import Exit, JobError, exit_codes
 # Job -> one line of help. Each is a module of `pipeline.jobs` with `add_arguments(parser)` and `run(arguments) ->
 # Exit`.
 JOBS: Final = {
-    "ingest": "read usage files, or the usage topic, into the raw table, each line exactly once",
-    "compact": "rewrite finished days as one row per client, for everything that reads them",
-    "status": "what has been read, what is missing and what is compacted",
-    "report": "use, throttling and nearness to the limits by client: a page and JSON",
-    "simulate": "what candidate quotas would have done to the compacted days",
-    "recommend": "a plan of quotas out of some compacted days",
-    "backtest": "whether quotas of earlier days would have fitted the next, beside other rules",
-    "prune": "delete raw batches and days that are old and not needed any more",
-    "erase": "take all rows of one client out of tables, usage files and results",
-    "plan": "show a plan, compare it with what is set, apply it, take it back",
+    "ingest": "read usage files or the usage topic into the raw table, each line exactly once",
+    "compact": "rewrite finished days as tables with one row per client, which the other jobs read",
+    "status": "show which records were read, which are missing and which days are compacted",
+    "report": "write a report of usage and throttling by client, as a web page and JSON",
+    "simulate": "compute what candidate quotas would have throttled on the compacted days",
+    "recommend": "write a plan of recommended quotas from compacted days",
+    "backtest": "check how well quotas from earlier days would have fitted later days",
+    "prune": "delete old raw batches, days and results that are no longer needed",
+    "erase": "remove all rows of one client from tables, usage files and results",
+    "plan": "show a plan, compare it with the quotas that are set, apply it, revert it",
 }
 _OURS: Final = frozenset({"pipeline", "quotas"})
 
@@ -87,9 +87,13 @@ def _run(words: Sequence[str]) -> int:
         code: Exit = _module(job).run(make_parser(job).parse_args(rest))
     except SystemExit as exc:
         return int(exc.code or 0)
-    except (JobError, FileNotFoundError, NotADirectoryError, PermissionError) as exc:
+    except JobError as exc:
         print(f"sluice-pipeline {job}: {exc}", file=sys.stderr)
-        return exc.exit if isinstance(exc, JobError) else Exit.FAILED
+        return exc.exit
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as exc:
+        text = exc if exc.filename is None else f"{exc.filename}: {exc.strerror}"
+        print(f"sluice-pipeline {job}: {text}", file=sys.stderr)
+        return Exit.FAILED
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] in _OURS:
             raise

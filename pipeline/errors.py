@@ -23,11 +23,11 @@ class Exit(IntEnum):
 
 MEANINGS: Final = {
     Exit.DONE: "done; standard output says what was left out",
-    Exit.FAILED: "failed: a file, a cluster or another job was in the way, or there is a bug",
+    Exit.FAILED: "failed: a file, a cluster or another job prevented it, or there is a bug",
     Exit.WRONG_ARGUMENTS: "the arguments are wrong",
-    Exit.NOTHING_TO_DO: "nothing to do: everything is as it should be already",
-    Exit.NOT_YET_COMPLETE: "not yet complete: records or days that it needs are not there yet; try again later",
-    Exit.REFUSED: "refused: it could be done, and an operator has to decide first",
+    Exit.NOTHING_TO_DO: "nothing to do: everything is up to date",
+    Exit.NOT_YET_COMPLETE: "not yet complete: records or days are still missing; try again later",
+    Exit.REFUSED: "refused: an operator must decide first",
     Exit.INTERRUPTED: "interrupted",
 }
 
@@ -60,6 +60,6 @@ class NotYetCompleteError(JobError):
 
 
 class RefusedError(JobError):
-    """The job could go on, and an operator has to decide first."""
+    """The job could continue, and an operator has to decide first."""
 
     exit = Exit.REFUSED

@@ -24,7 +24,7 @@ from protocol.metadata import TopicFacts
 from protocol.primitives import framed, write_uvarint
 
 OWN_CORRELATION_ID: Final = -1_936_485_749
-"""Correlation id of every question of our own; their replies are told apart by their place in the order."""
+"""Correlation id of every question of our own; their replies are identified by their place in the order."""
 
 METADATA_BY_NAME: Final = describe(ApiKey.METADATA, 4)
 METADATA_WITH_IDS: Final = describe(ApiKey.METADATA, 10)

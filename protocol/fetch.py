@@ -122,7 +122,7 @@ def topics_named(
         most: topics that are looked at.
 
     Raises:
-        Truncated: not all of them have come, or the request ends before them; those before have been told.
+        Truncated: not all of them have come, or the request ends before them; those before have been reported.
         MalformedBody: a varint has more than five bytes.
     """
     if len(data) > at + 4 + size:
@@ -191,7 +191,7 @@ def without_records(frame: bytes, api: Api) -> bytes:
     """A reply that says that there is nothing now, to a request that the broker does not see.
 
     What an incremental request says of its session (KIP-227) is lost with it: offsets, partitions added, forgotten.
-    So the client is told to begin a session anew, which its next request does, and closes the old one.
+    So the answer makes the client begin a session anew, which its next request does, and closes the old one.
 
     Args:
         frame: the whole request.
@@ -234,9 +234,9 @@ def without_wish_for_records(frame: bytes, api: Api) -> bytes:
 
 
 def emptied(head: bytes, api: Api) -> bytes:
-    """The whole reply that begins so, without what its topics hold; its session goes on.
+    """The whole reply that begins so, without its topics' content; its session continues.
 
-    The broker has seen the request, and tells the same of each partition again that it has records for.
+    The broker has seen the request, and reports the same of each partition again that it has records for.
 
     Args:
         head: the first bytes of a reply frame, at least up to its topics.

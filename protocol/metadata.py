@@ -151,7 +151,7 @@ _NO_ID: Final = b"\x00" * 16
 
 
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 10
-"""From this version on answers tell the ids of topics (KIP-516)."""
+"""From this version on answers have the ids of topics (KIP-516)."""
 
 
 def read_topics(frame: bytes, api: Api) -> Steps[list[TopicFacts]]:
@@ -214,7 +214,7 @@ def topics_in_error(
 def copy_errors(
     answer: bytes, places: Mapping[bytes, int], source: bytes, errors: Mapping[bytes, int]
 ) -> bytes:
-    """An answer with the error codes of another one, for the topics that both places tell of."""
+    """An answer with the error codes of another one, for the topics that are in both places."""
     patched = bytearray(answer)
     for name in places.keys() & errors.keys():
         patched[places[name] : places[name] + 2] = source[errors[name] : errors[name] + 2]

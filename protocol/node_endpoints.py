@@ -1,8 +1,8 @@
 """Replies that end with brokers' addresses: finds the end and replaces it. Pure.
 
-Fetch v16 on (KIP-951) and share groups (KIP-932) tell brokers' addresses behind everything else, records included.
+Fetch v16 on (KIP-951) and share groups (KIP-932) have brokers' addresses behind everything else, records included.
 A walk steps over those by their sizes, in any pieces, and copies nothing; only what stands behind the last topic, the
-tail, is held and rewritten. Layouts follow the message definitions of FetchResponse, ShareFetchResponse and
+tail, is kept and rewritten. Layouts follow the message definitions of FetchResponse, ShareFetchResponse and
 ShareAcknowledgeResponse.
 
 The size at the front of a reply may be gone when its tail comes. Then the new tail has to be as long as was promised:
@@ -51,7 +51,7 @@ _Received: TypeAlias = tuple[bytes, int, int]
 """Bytes, where those begin that have not been stepped over, and where they end."""
 
 _Walk: TypeAlias = Generator[int, _Received, int]
-"""Yields where it wants to go on, beyond what was received or at an incomplete number; returns where the tail is."""
+"""Yields where it wants to continue, behind the received bytes or at a part of a number; returns the tail's place."""
 
 
 def _number(data: bytes, at: int, end: int) -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ BATCH_HEAD_BYTES: Final = 61
 LENGTH_AT: Final = 8
 """Of a batch: its length behind the next four bytes."""
 BEHIND_LENGTH: Final = 12
-"""Where the bytes that are told by it begin."""
+"""Where the bytes that it announces begin."""
 MAGIC_AT: Final = 16
 """Of a batch, and of a message in the format before."""
 COUNT_AT: Final = 57
@@ -53,7 +53,7 @@ def names_by_id(api: Api) -> bool:
 
 
 def records_at(data: bytes, at: i64, size: i64) -> i64:
-    """How many records these bytes hold, as the heads of their first batches tell."""
+    """How many records are in these bytes, as the heads of their first batches say."""
     if size >= BATCH_HEAD_BYTES:
         length: int = read_i32_be(data, at + LENGTH_AT)
         if length == size - BEHIND_LENGTH and data[at + MAGIC_AT] == PLAIN_BATCH:

@@ -36,7 +36,7 @@ from protocol.primitives import (
 )
 
 MAX_NAME_CHARS: Final = 1_024
-"""Longest name that is told apart; names stay in counters, logs and series."""
+"""Longest name that is distinguished; names stay in counters, logs and series."""
 
 _REPLY_HEADER_AT: Final = 8
 _SEPARATOR: Final = "\x01"

@@ -35,7 +35,7 @@ class TopicResult:
     """One topic of a response.
 
     Attributes:
-        name: raw bytes, None where DeleteTopics v6 does not tell it.
+        name: raw bytes, None where DeleteTopics v6 does not name it.
         topic_id: 16 bytes, zeros where the version has none.
         error_code: Kafka's error code, 0 for success.
         num_partitions: CreateTopics v5+: partitions of the created topic, -1 when unknown.
@@ -153,7 +153,7 @@ def encode_topic_results(
 
 
 def has_topic_id(api: Api) -> bool:
-    """Whether the results of this version tell topic ids."""
+    """Whether the results of this version have topic ids."""
     if api.key is ApiKey.CREATE_TOPICS:
         return api.version >= 7
     return api.key is ApiKey.DELETE_TOPICS and api.version >= 6

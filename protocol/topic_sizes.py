@@ -66,7 +66,7 @@ class _Window:
 
 
 _Walk: TypeAlias = Generator[tuple[int, int], int, int]
-"""Yields where it wants to go on and how many bytes it wants to see there; gets where those are in the window."""
+"""Yields where it wants to continue and how many bytes it wants to see there; gets where those are in the window."""
 
 
 def _uvarint(window: _Window, at: int) -> Generator[tuple[int, int], int, tuple[int, int]]:
@@ -209,7 +209,7 @@ def _walk_produce(window: _Window, api: Api, found: Found) -> _Walk:
         if flexible:
             at = yield from _tags(window, at)
         if at > window.end:
-            at = yield at, 0  # what has not come is not told
+            at = yield at, 0  # what has not come is not reported
         found(called, of_topic, records_of_topic)
     return at
 
@@ -255,7 +255,7 @@ def _walk_fetch(window: _Window, api: Api, found: Found) -> _Walk:
         if flexible:
             at = yield from _tags(window, at)
         if at > window.end:
-            at = yield at, 0  # what has not come is not told
+            at = yield at, 0  # what has not come is not reported
         found(called, of_topic, records_of_topic)
     return at
 
@@ -286,7 +286,7 @@ def _walk_share_fetch(window: _Window, api: Api, found: Found) -> _Walk:
             at = yield from _tags(window, at)
         at = yield from _tags(window, at)
         if at > window.end:
-            at = yield at, 0  # what has not come is not told
+            at = yield at, 0  # what has not come is not reported
         found(called, of_topic, records_of_topic)
     return at
 
@@ -318,7 +318,7 @@ class TopicWalk:
         Args:
             api: Produce: the first bytes are those of a request's body, or of its header's tags. Others: those
                 of an answer's size.
-            found: told of each topic once all of it has come.
+            found: called with each topic once all of it has come.
         """
         self._window = _Window()
         self._walk: _Walk | None = _WALKS[api.key](self._window, api, found)
@@ -348,7 +348,7 @@ class TopicWalk:
             self._kept = joined[self._send(joined, 0, len(joined)) :]
 
     def _send(self, data: bytes, at: int, end: int) -> int:
-        """Let the walk go on; returns where it wants to, at most `end`."""
+        """Let the walk continue; returns where it wants to, at most `end`."""
         assert self._walk is not None
         window = self._window
         window.data, window.end = data, end

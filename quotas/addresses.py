@@ -5,7 +5,7 @@ without. The last part fills what is left (``127.1``, ``16909060``). An IPv6 add
 zone. Here an address is kept in one spelling: that of RFC 5952, as IPv4 where it is mapped into IPv6, without a zone.
 So two spellings are one entity, and an answer shows the short one.
 
-Blocks in CIDR form are addresses as well, which Kafka does not have. A block of one address is that address.
+Blocks in CIDR form are addresses as well, which Kafka lacks. A block of one address is that address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def parse_address(text: str) -> _Address:
     """The address that a text names; IPv4 where it is mapped into IPv6.
 
     Raises:
-        ValueError: it names none, or only a name server could tell.
+        ValueError: it names none, or only a name server could resolve.
     """
     address = _parsed(text)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

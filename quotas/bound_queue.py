@@ -2,10 +2,10 @@
 
 Kafka answers each request and mutes its connection, so connections of one client take turns by themselves. At the
 bound a request is not let pass, and one that asks at the right moment would be served: of many connections some would
-wait for minutes. So those that wait have places. A place is of a request that is held here, or of a client that was
-told when to come back; the latter keeps it for a second after that time.
+wait for minutes. So those that wait have places. A place is of a request that waits here, or of a client that was
+sent a time to come back; the latter keeps it for a second after that time.
 
-Held requests pass in the order of their places. A request without a place, or with a later one, passes before them
+Waiting requests pass in the order of their places. A request without a place, or with a later one, passes before them
 only if they need not wait longer for it. A Fetch whose answer had to be emptied stands before all others, and the
 next time its cost is kept free while the broker works on it, at most for a second: a broker that is slow to answer
 would otherwise lose against quick ones for ever.
@@ -23,7 +23,7 @@ _AGAIN_MS: Final = 5
 
 
 class _Place:
-    """Attributes: order: of service. cost_ms: of the request, by the limit. due_ms: when it was told to pass."""
+    """Attributes: order: of service. cost_ms: of the request, by the limit. due_ms: when it is to pass."""
 
     __slots__ = ("cost_ms", "due_ms", "held", "order")
 
@@ -80,7 +80,7 @@ class BoundQueue:
             waiter: the connection.
             cost_ms: how long the counter is filled by it.
             free_ms: when the counter is below its bound, what is promised included.
-            most_held_ms: a longer wait is told, and not waited for here.
+            most_held_ms: a longer wait is sent to the client, and not waited for here.
             now_ms: the present.
         """
         self._forget_overdue(now_ms)
@@ -141,7 +141,7 @@ class BoundQueue:
         if not (held and place.held):
             place.held = held
             self._push(waiter, place)
-        # Stale entries are of connections that have gone, and which may have been told to come in hours.
+        # Stale entries are of connections that have gone, and which may be due in hours.
         if len(self._away) + len(self._held) > 64 + 4 * len(self._places):
             self._held, self._away = [], []
             for each in self._places.items():
@@ -165,7 +165,7 @@ class BoundQueue:
         return None
 
     def _forget_overdue(self, now_ms: int) -> None:
-        """Those that were told and have not come back; a held one that does not ask again holds up none."""
+        """Those that were sent a time and have not come back; a waiting one that does not ask again delays none."""
         away = self._away
         while away and away[0][0] < now_ms:
             until_ms, _, waiter = heapq.heappop(away)

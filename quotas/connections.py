@@ -2,7 +2,7 @@
 
 The order is Kafka's. First the rates of the gateway and of the listener: over one of them no connection is refused,
 the listener accepts none for a while. Then the slots: without a free one the listener waits as well. Then the
-rate of the address: over it the socket is held unread and closed, or looked at again, when its time is over,
+rate of the address: over it the socket stays unread and is closed, or looked at again, when its time is over,
 and it uses up none of the listener's rate. Last the number of connections of the address: over it the socket
 is closed.
 
@@ -32,7 +32,7 @@ class AdmissionDecision(StrEnum):
     """What the acceptor does with a socket it has just accepted."""
 
     ADMIT = (
-        "admit"  # counted; `ConnectionQuotas.release` when it closes. With a wait_ms: only observed, not held
+        "admit"  # counted; `ConnectionQuotas.release` when it closes. With a wait_ms: observed, not throttled
     )
     WAIT = "wait"  # accept none on this listener, then ask again with waited=True
     HOLD = "hold"  # keep it unread, then ask `ConnectionQuotas.after_hold`
@@ -58,7 +58,7 @@ class AdmissionCause(StrEnum):
 
 
 class AfterHold(StrEnum):
-    """What becomes of a held socket: closed as Kafka does, or looked at again as KIP-612 says."""
+    """What happens to a throttled socket: closed as Kafka does, or looked at again as KIP-612 says."""
 
     CLOSE = "close"
     RECHECK = "recheck"
@@ -246,7 +246,7 @@ class ConnectionQuotas:
         return self._admit_address(listener, ip, now_ms)
 
     def cancel_reservation(self, listener: str) -> None:
-        """Tells that a socket with a place went away before its client was known."""
+        """Reports that a socket with a place went away before its client was known."""
         if self._by_listener[listener] == 0:
             raise ValueError(f"no place is reserved on listener {listener}")
         self._total -= 1
@@ -277,12 +277,12 @@ class ConnectionQuotas:
         return admission
 
     def after_hold(self, listener: str, ip: str, held: Admission, *, now_ms: int) -> Admission:
-        """Decides about a held socket.
+        """Decides about a throttled socket.
 
         Args:
             listener: as given to `admit`.
             ip: as given to `admit`.
-            held: what `admit` answered.
+            `held`: what `admit` answered.
             now_ms: the present; one millisecond after ``held.held_until_ms`` is always late enough.
 
         Returns:
@@ -307,13 +307,13 @@ class ConnectionQuotas:
         return admission
 
     def abandon_hold(self, held: Admission) -> None:
-        """Tells that a held socket went away, for instance because the gateway stops."""
+        """Reports that a throttled socket went away, for instance because the gateway stops."""
         if held.decision is not AdmissionDecision.HOLD or self._held == 0:
-            raise ValueError("this socket was not held")
+            raise ValueError("this socket is not throttled")
         self._held -= 1
 
     def release(self, listener: str, ip: str) -> None:
-        """Tells that an admitted connection was closed.
+        """Reports that an admitted connection was closed.
 
         Raises:
             ValueError: there is none such, so the caller counts wrong.
@@ -382,7 +382,7 @@ class ConnectionQuotas:
         """Counts connections that the process has yet that this one replaces.
 
         Args:
-            carried: all of them; those told before count no more. Of listeners that are not configured here they
+            carried: all of them; those reported before count no more. Of listeners that are not configured here they
                 count for their address and the gateway.
         """
         before, self._carried = self._carried, carried

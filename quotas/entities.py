@@ -1,6 +1,6 @@
 """Quota entities: users, client ids, addresses, topics; by name or as the default (KIP-55, KIP-612).
 
-A topic is an entity too, alone or with a user or a client id, which Kafka does not have. An address has one spelling,
+A topic is an entity too, alone or with a user or a client id, which Kafka lacks. An address has one spelling,
 however it was written: see `quotas.addresses`.
 
 The default entity has no name on the wire (null). ``<default>`` is only how this project's text forms
@@ -21,7 +21,7 @@ from quotas.addresses import one_spelling
 
 
 class Default(Enum):
-    """The type of `DEFAULT`, so that a type checker can tell it from a name."""
+    """The type of `DEFAULT`, so that a type checker can distinguish it from a name."""
 
     DEFAULT = "<default>"
 
@@ -139,6 +139,13 @@ def format_name(name: Name) -> str:
         return name.value
     bare = name.isprintable() and name == name.strip() and name != DEFAULT.value
     return name if bare and name and not any(c in name for c in ',"') else json.dumps(name)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things as text: ``1 client``, ``2 clients``."""
+    if number != 1:
+        noun += "es" if noun.endswith("ch") else "s"
+    return f"{number} {noun}"
 
 
 def parse_entity(text: str) -> QuotaEntity:

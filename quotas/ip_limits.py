@@ -64,7 +64,7 @@ class IpLimit:
 
     rate_per_s: int  # UNLIMITED is off
     tracker_key: str  # the address, or the block whose addresses are counted together
-    observe: bool = False  # computed and reported, and no connection is held
+    observe: bool = False  # computed and reported, and no connection is throttled
     # Of the addresses that share a counter when there are too many; a block is of its own.
     kind: str = field(default="", compare=False)
     entity: QuotaEntity | None = field(default=None, compare=False)  # what it is set for

@@ -95,7 +95,7 @@ class Limits:
             self._changed(key)
 
     def remove(self, entity: QuotaEntity, key: QuotaKey) -> bool:
-        """Removes a quota and tells whether there was one."""
+        """Removes a quota and says whether there was one."""
         if entity not in self._values[key]:
             return False
         del self._values[key][entity]

@@ -126,7 +126,7 @@ class MutationTracker:
         self._forgotten = forgotten
 
     def untold(self, *, now_ms: int) -> float:
-        """The permits that were charged here, are not back yet, and were not told; below 0: given back."""
+        """The permits that were charged here, are not back yet, and were not sent; below 0: given back."""
         recorded = self.rate.recorded
         untold = recorded - self._settled
         taken = max(0.0, self.meter.taken(now_ms=now_ms))
@@ -137,7 +137,7 @@ class MutationTracker:
 
     @property
     def stirred(self) -> bool:
-        """Whether others may have to be told."""
+        """Whether others may need a message."""
         return self.rate.recorded != self._settled
 
     def near(self, untold: float, members: int, *, now_ms: int) -> bool:
@@ -145,7 +145,7 @@ class MutationTracker:
         return True
 
     def settle(self, told: float) -> None:
-        """The others are told of so much."""
+        """So much was sent to the others."""
         self._settled += told
 
     def record_others(self, value: float, *, now_ms: int) -> None:
@@ -437,7 +437,7 @@ class MutationQuotas:
         return self._trackers.own()
 
     def stirred(self) -> list[tuple[TrackerKey, MutationTracker]]:
-        """Those of which others have to be told."""
+        """Those that others need a message about."""
         return [item for item in self._trackers.own() if item[1].stirred]
 
     def counter_of(self, key: TrackerKey, kind: Kind, *, now_ms: int) -> MutationTracker | None:
@@ -462,7 +462,7 @@ class MutationQuotas:
             yield key, _recent_charges(tracker, now_ms)
 
     def snapshot(self, *, only: Container[TrackerKey] | None = None, now_ms: int) -> list[TrackerSnapshot]:
-        """Every counter; last, when there is anything to tell, the one row for all others.
+        """Every counter; last, when there is anything to show, the one row for all others.
 
         Args:
             only: counters to give a row of their own; None is all. The rest is added up in the last row.

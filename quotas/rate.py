@@ -124,7 +124,7 @@ class SampledRate:
         self._last_ms = now_ms
 
     def record_and_check(self, value: float, limit_per_s: float, allowance: float, *, now_ms: int) -> int:
-        """Records, and tells how long to wait for it: `record` and `throttle_time_ms` in one, for the hot path.
+        """Records, and says how long to wait for it: `record` and `throttle_time_ms` in one, for the hot path.
 
         Args:
             value: what to record.

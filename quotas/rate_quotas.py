@@ -34,7 +34,7 @@ _PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
 
 _BOUND_WINDOWS: Final = 2
 _URGENT_PART: Final = 64
-"""Of what may pass at once: so much is told at once, and more than a client within its limit uses in an interval."""
+"""Of what may pass at once: so much is sent at once, and more than a client within its limit uses in an interval."""
 _MOST_MS_PER_UNIT: Final = 1e12  # of a limit near 0, so that no product of it is infinite
 
 
@@ -90,10 +90,10 @@ class CounterState(NamedTuple):
 
 
 class Urgent:
-    """Counters that used so much since others were told last that these should not wait for the interval.
+    """Counters that used so much since the last message to others that these should not wait for the interval.
 
     Attributes:
-        found: they and their keys, each once until others are told; whoever tells them clears it.
+        found: they and their keys, each once until a message is sent; its sender clears it.
         wake: called when one is added.
     """
 
@@ -181,7 +181,7 @@ class RateTracker:
         self._limit = UNLIMITED
         self._allowance = UNLIMITED
         self._settled = 0.0  # of all that was recorded: what others have recorded, or know
-        self._urgent_from = math.inf  # from so much on others should soon be told what they do not know
+        self._urgent_from = math.inf  # from so much on others soon need a message
         self.window_ms = settings.window_num * settings.window_ms
         self._bound_ms = float(_BOUND_WINDOWS * self.window_ms)
         self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
@@ -276,7 +276,7 @@ class RateTracker:
         self._others += value
 
     def record(self, value: float, waiter: object = None, *, now_ms: int) -> int:
-        """Counts, and tells how long the client has to wait for it.
+        """Counts, and says how long the client has to wait for it.
 
         Args:
             value: bytes, or whatever the key counts.
@@ -316,7 +316,7 @@ class RateTracker:
         Args:
             waiter: its connection.
             value: what it will be recorded as; None: about what was recorded last.
-            most_held_ms: a longer wait is told to the client, and not waited for here; None: none is.
+            most_held_ms: a longer wait is sent to the client, and not waited for here; None: none is.
             now_ms: the present.
         """
         queue = self.queue
@@ -385,14 +385,14 @@ class RateTracker:
         self._pour(value, now_ms)
 
     def record_part(self, value: float, *, now_ms: int) -> None:
-        """Counts a part of a request that has come; its last part is recorded, and tells the wait for the whole."""
+        """Counts a part of a request that has come; its last part is recorded, and gives the wait for the whole."""
         self.record_unchecked(value, now_ms=now_ms)
         self._look_for_urgency()
 
     def expect(self, value: float, *, now_ms: int) -> None:
         """Of what was recorded just now so much is still to come: the average counts it as it comes.
 
-        The bound goes on counting it, since others must not pass meanwhile.
+        The bound keeps counting it, since others must not pass meanwhile.
         """
         self._meter.record(-value, now_ms=now_ms)
 
@@ -425,11 +425,11 @@ class RateTracker:
             self._be_urgent()
 
     def untold(self, *, now_ms: int) -> float:
-        """What was recorded here, is remembered yet, and was not told to the other members of a fleet."""
+        """What was recorded here, is remembered yet, and was not sent to the other members of a fleet."""
         meter = self._meter
         recorded = meter.recorded
         untold = recorded - self._settled
-        # What is forgotten need not be told; a sample that is not over has forgotten none of it.
+        # What is forgotten need not be sent; a sample that is not over has forgotten none of it.
         held = meter.held if now_ms < meter._next_ms else meter.total(now_ms=now_ms)
         if untold > held or untold < 0:  # below: sums of sums are rounded
             untold = max(0.0, min(untold, held))
@@ -464,7 +464,7 @@ class RateTracker:
         return False
 
     def settle(self, told: float) -> None:
-        """The others are told of so much."""
+        """So much was sent to the others."""
         self._settled += told
         self._quiet = 0.0
 
@@ -526,7 +526,7 @@ class RateTracker:
         """Stand at least where the counter of the process stands that this one replaces."""
         share = self.match.share if self._aside is not None else 1.0
         more = self._meter.take_over(_times(state.samples, share), now_ms=now_ms)
-        # A meter that took over has forgotten nothing yet: what it was told before is part of what it holds.
+        # A meter that took over has forgotten nothing yet: what it was given before is part of what it has.
         self._settled = self._meter.recorded if more else self._settled
         self._others = self._meter.recorded if more else self._others
         self._fill_to(state.fill * share, now_ms)
@@ -612,7 +612,7 @@ def _times(samples: Sequence[tuple[int, int, float]], factor: float) -> list[tup
 
 
 def stirred(items: Iterable[tuple[AnyKey, RateTracker]]) -> list[tuple[AnyKey, RateTracker]]:
-    """Of these counters and their keys, those of which others may have to be told."""
+    """Of these counters and their keys, those that others may need a message about."""
     found = []
     for item in items:
         tracker = item[1]
@@ -638,7 +638,7 @@ class RateQuotas:
     """The quotas of one key.
 
     Attributes:
-        urgent: those of its counters of which the other members of a fleet should be told at once.
+        urgent: those of its counters that the other members of a fleet should know at once.
     """
 
     def __init__(
@@ -700,7 +700,7 @@ class RateQuotas:
         return self._table.own()
 
     def stirred(self) -> list[tuple[ScopedKey, RateTracker]]:
-        """Those of which others may have to be told; quick, since it looks at all of them, ten times a second."""
+        """Those that others may need a message about; quick, since it looks at all of them, ten times a second."""
         return stirred(self._table.own())
 
     def counter_of(self, key: ScopedKey, kind: Kind, *, now_ms: int) -> RateTracker | None:
@@ -737,7 +737,7 @@ class RateQuotas:
             yield key, tracker.load(now_ms=now_ms)
 
     def snapshot(self, *, only: Container[ScopedKey] | None = None, now_ms: int) -> list[RateSnapshot]:
-        """Every counter; last, when there is anything to tell, the one row for all others.
+        """Every counter; last, when there is anything to show, the one row for all others.
 
         Args:
             only: counters to give a row of their own; None is all. The rest is added up in the last row, whose

@@ -1,8 +1,8 @@
 """Use that does not count against clients while only a part of a limit is in force here.
 
-A gateway that is cut off from its fleet goes on with a part of each limit (`Limits.set_share`), and its counters hold
+A gateway that is cut off from its fleet enforces a part of each limit (`Limits.set_share`), and its counters hold
 what all of the fleet has used. So a counter keeps the same part of that, as every member does: a client at its limit
-stays there. The rest is put aside, with what others tell before the whole limit is in force again. Otherwise both
+stays there. The rest is put aside, with what others report before the whole limit is in force again. Otherwise both
 would be waited for at a part of the rate: half a minute with four members, for a client that did nothing wrong.
 """
 
@@ -36,7 +36,8 @@ class SetAside:
     """One counter's.
 
     Attributes:
-        told: by others meanwhile, in units of the quota; not yet in the counter's average, and forgotten as there.
+        `told`: reported by others meanwhile, in units of the quota; not yet in the counter's average, and forgotten
+            as there.
     """
 
     __slots__ = ("_fill", "_ms", "_rate_per_s", "told")
@@ -46,7 +47,7 @@ class SetAside:
 
         Args:
             rate_per_s: the rest of the limit, which empties it.
-            told: empty, with the windows of the counter's average.
+            `told`: empty, with the windows of the counter's average.
             now_ms: the present.
         """
         self.told = told
@@ -62,7 +63,7 @@ class SetAside:
         return self._fill
 
     def add(self, fill: float, told: float, *, now_ms: int) -> None:
-        """Puts more into it, of which others told a part or all."""
+        """Puts more into it, of which others reported a part or all."""
         self._fill = self.fill(now_ms=now_ms) + fill
         if told:
             self.told.record(told, now_ms=now_ms)
@@ -71,7 +72,7 @@ class SetAside:
         """A part of it belongs to the counter again, and another rate empties the rest.
 
         Returns:
-            What that part held. Of `told` the caller takes the same part.
+            What that part had. Of `told` the caller takes the same part.
         """
         fill = self.fill(now_ms=now_ms) * part
         self._fill -= fill

@@ -54,7 +54,7 @@ class ThrottleStats:
         self.would_throttle_total += other.would_throttle_total
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell."""
+        """Whether there is nothing to report."""
         return not (self.throttled_total or self.refused_total or self.would_throttle_total)
 
     def recent(self, *, now_ms: int) -> tuple[float, float]:

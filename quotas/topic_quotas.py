@@ -133,7 +133,7 @@ class TopicQuotas:
         return self._table.own()
 
     def stirred(self) -> list[tuple[TopicKey, RateTracker]]:
-        """Those of which others may have to be told."""
+        """Those that others may need a message about."""
         return stirred(self._table.own())
 
     def counter_of(self, key: TopicKey, kind: Kind, *, now_ms: int) -> RateTracker | None:

@@ -100,7 +100,7 @@ class TrackerTable(Generic[K, T]):
         return chain.from_iterable(level.values() for level in self._shared)
 
     def find(self, key: K, limit_per_s: float, kind: Kind) -> T | None:
-        """The counter that tells what a client has used, None when there is none yet."""
+        """The counter with what a client has used, None when there is none yet."""
         return self._own.get(key) or self.find_shared(limit_per_s, kind)
 
     def find_own(self, key: K) -> T | None:

@@ -9,16 +9,16 @@ nothing else.
 
 (gw, boot, seq) names a line: the gateway, when it was started (ms since the epoch) and a number that grows by one
 with each line since then. `ts` is the second it covers (s since the epoch, UTC), `dur_ms` the time it really covers.
-Where the wall clock was set meanwhile, `jump_ms` tells by how much; otherwise there is no such field. Beyond a cap of
-rows all further clients of a second share the rows `~other`; `dropped_rows` tells how many. `dropped_events`
+Where the wall clock was set meanwhile, `jump_ms` says by how much; otherwise there is no such field. Beyond a cap of
+rows all further clients of a second share the rows `~other`; `dropped_rows` says how many. `dropped_events`
 are missing: there were more than fit into the line.
 
-`scope` tells what one counter of byte rates, request time and mutations covers (`[client_quota] scope`): "gateway",
+`scope` says what one counter of byte rates, request time and mutations covers (`[client_quota] scope`): "gateway",
 "broker", or "fleet:" and the fleet's name: gateways with the same name share their counters. Connections are always
 counted by each gateway. Lines of an older gateway do not have the field, nor have those that a member of a fleet
 wrote before it knew its cluster.
 
-Where topics are metered there is one more field, "topics": rows as `TopicRow` tells, for each topic of a client and
+Where topics are metered there is one more field, "topics": rows as `TopicRow` says, for each topic of a client and
 API (produce, fetch). Their bytes add up to those of the client's rows, which know nothing of them: readers that do
 not know the field lose nothing else. A topic whose id has no name yet may come up to five lines after its client.
 """
@@ -95,14 +95,14 @@ class Row(IntEnum):
     MAX_UNITS = 10  # of the largest request
     REJECTED = 11  # topics of mutations, or connections
     REJECTED_UNITS = 12
-    DELAYED = 13  # requests that were held or answered with a throttle time, each once; connections that had to wait
+    DELAYED = 13  # requests that waited or got a throttle time, each once; connections that had to wait
     THROTTLE_MS = 14  # sum of what was issued
     MUTED_MS = 15  # time of this second in which a connection of its was muted by a throttle
     QUOTA = 16  # the configured limit, also where a part of it is in force; null: unlimited
     LEVEL_END = 17  # tokens, or roughly the rate (up to a window too high), at the end; null: not counted
     FLAGS = 18  # `RowFlags`
     # Lines of an older gateway end here.
-    CONNECTIONS = 19  # of produce, fetch and request: that made requests in this second; 0: not told
+    CONNECTIONS = 19  # of produce, fetch and request: that made requests in this second; 0: not known
     FIRST_MS = 20  # of these: when the first request was counted, since `ts`
 
 

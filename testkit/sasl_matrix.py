@@ -19,8 +19,8 @@ MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 OUTCOMES: Final = {
     "success": "alice's records arrive and are counted for alice alone",
     "over TLS": "the same by SASL_SSL, on both sides of the gateway",
-    "failure": "with a wrong password, or a token without a name, nothing arrives and no client is counted",
-    "re-authentication": "after the session's end the same connection goes on as alice",
+    "failure": "with a wrong password or a token without a name nothing arrives and no client is counted",
+    "re-authentication": "after the session's end the same connection is still alice's",
     "other principal": "bob's records are counted for bob alone",
 }
 

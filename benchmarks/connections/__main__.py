@@ -1,4 +1,4 @@
-"""``python -m benchmarks.connections``: cost of an admitted, refused and held connection, beside HAProxy."""
+"""``python -m benchmarks.connections``: cost of an admitted, refused and throttled connection, beside HAProxy."""
 
 import argparse
 import json

@@ -26,10 +26,10 @@ class ConnectionSettings(Section, frozen=True):
         max_connection_creation_rate: Kafka's max.connection.creation.rate, per second. Not set: unlimited.
         max_connections_per_ip: Kafka's max.connections.per.ip. Not set: unlimited.
         max_connections_per_ip_overrides: other limits for single addresses.
-        after_hold: what happens to a held connection, whose address connects too often, at the end of the
-            hold. close: it is closed, as in Kafka. recheck: it is let in if its address is within its rate by
+        after_hold: what happens to a throttled connection, whose address connects too often, at the end of
+            its wait. close: it is closed, as in Kafka. recheck: it is let in if its address is within its rate by
             then, as KIP-612 says.
-        max_held: maximum number of held connections. Not set: an eighth of the file descriptors, at most
+        max_held: maximum number of throttled connections. Not set: an eighth of the file descriptors, at most
             1,000.
         max_tls_handshakes_per_second: how many TLS handshakes start per second on all listeners. Further ones
             wait. 200 handshakes with RSA 2048 take about half a core.
@@ -61,7 +61,7 @@ class ConnectionSettings(Section, frozen=True):
         faults: list[tuple[Key, str]] = []
         seen: dict[str, str] = {}
         for address in overrides if isinstance(overrides, dict) else ():
-            with suppress(ValueError, AttributeError, TypeError):  # what is no address is told elsewhere
+            with suppress(ValueError, AttributeError, TypeError):  # reported elsewhere
                 first = seen.setdefault(address_spelling(address), address)
                 if first != address:
                     faults.append(((address,), f'is the same address as "{first}"'))

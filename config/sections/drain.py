@@ -17,7 +17,7 @@ class DrainSettings(Section, frozen=True):
 
     @property
     def gently_ms(self) -> int:
-        """How long clients of a process that was replaced may go on before it drains."""
+        """How long clients of a process that was replaced may continue before it drains."""
         return self.timeout_ms // 2
 
     @property

@@ -78,7 +78,7 @@ class QuotaRule(Section, frozen=True):
         entity = self.entity
         if not any(entity.components()):
             names = "user, default_user, client_id, default_client_id, ip, default_ip, topic or default_topic"
-            faults.append(((), f"names nobody; give {names}"))
+            faults.append(((), f"names no entity; give {names}"))
         elif entity.family is None:
             what = "an address can not be combined with a user, a client id or a topic"
             if entity.ip is None:

@@ -19,7 +19,7 @@ def _url(text: str) -> str:
     if not usable:
         raise ValueError('is not a URL such as "http://127.0.0.1:4318/v1/traces"')
     if "@" in parts.netloc:
-        raise ValueError("has a password in it, which logs would tell; set OTEL_EXPORTER_OTLP_HEADERS")
+        raise ValueError("has a password in it, which would appear in logs; set OTEL_EXPORTER_OTLP_HEADERS")
     return text
 
 

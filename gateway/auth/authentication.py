@@ -50,7 +50,7 @@ class Progress(Enum):
 
     CONTINUES = "continues"
     SUCCEEDED = "succeeded"
-    UNCLEAR = "unclear"  # the mechanism is not understood: it may be over, or go on
+    UNCLEAR = "unclear"  # the mechanism is not understood: it may be over or continue
     FAILED = "failed"
 
 
@@ -96,7 +96,7 @@ class Authentication:
         self.mechanism = mechanism
 
     def refuse_old(self) -> None:
-        """The client asks for version 0, which is refused here; once, so that it can go on with a newer one.
+        """The client asks for version 0, which is refused here; once, so that it can continue with a newer one.
 
         Raises:
             IllegalSaslState: an exchange is under way, or no user has authenticated and it has been refused already:
@@ -138,7 +138,7 @@ class Authentication:
     def handshake_answered(self, error_code: int) -> Progress:
         """The broker knows the mechanism, or does not want an exchange.
 
-        A refusal ends a connection without an authenticated user; an authenticated one goes on as it was.
+        A refusal ends a connection without an authenticated user; an authenticated one continues as it was.
         """
         if error_code == ErrorCode.NONE:
             self._step = _Step.TOKENS

@@ -83,14 +83,18 @@ def ask(
         with exc:
             status, text = exc.code, exc.read(max_bytes)
     except HTTPException as exc:
-        raise AdminPortError(f"what answers at {url} is no admin port: it does not speak HTTP") from exc
+        raise AdminPortError(
+            f"the server at {url} is not a Sluice admin port: it does not speak HTTP"
+        ) from exc
     except OSError as exc:
         reason = getattr(exc, "reason", exc)
-        raise AdminPortError(f"no gateway answers at {url}: {reason}") from exc
+        raise AdminPortError(f"no answer from {url}: {reason}") from exc
     try:
         return status, json.loads(text)
     except ValueError as exc:
-        raise AdminPortError(f"what answers at {url} is no admin port (HTTP status {status})") from exc
+        raise AdminPortError(
+            f"the server at {url} is not a Sluice admin port (HTTP status {status})"
+        ) from exc
 
 
 def read(
@@ -102,13 +106,13 @@ def read(
     max_bytes: int = _MAX_ANSWER_BYTES,
     timeout_s: float = _TIMEOUT_S,
 ) -> T:
-    """What the admin port tells, parsed.
+    """An answer of the admin port, parsed.
 
     Args:
         url: see `add_argument`.
         path: begins with a slash.
         parse: of the answer's JSON; what it raises says that this is no such answer.
-        what: it tells, for the line that says that it does not.
+        what: the answer shows, for the error message.
         max_bytes, timeout_s: see `ask`.
 
     Raises:
@@ -120,7 +124,7 @@ def read(
             raise ValueError(status)
         return parse(answer)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as exc:
-        raise AdminPortError(f"what answers at {url} is no admin port that tells {what}") from exc
+        raise AdminPortError(f"the server at {url} is not a Sluice admin port that shows {what}") from exc
 
 
 def exit_code(url: str, exchange: Callable[[], int], *, what: str = "") -> int:
@@ -129,14 +133,14 @@ def exit_code(url: str, exchange: Callable[[], int], *, what: str = "") -> int:
     Args:
         url: see `add_argument`.
         exchange: asks, prints and returns an exit code; whatever it misses in an answer is no answer of ours.
-        what: an admin port would do, such as " that tells quotas".
+        what: an admin port would do, such as " that shows quotas".
     """
     try:
         return exchange()
     except AdminPortError as exc:
         print(f"sluice: {exc}", file=sys.stderr)
     except (KeyError, TypeError, ValueError, AttributeError):
-        print(f"sluice: what answers at {url} is no admin port{what}", file=sys.stderr)
+        print(f"sluice: the server at {url} is not a Sluice admin port{what}", file=sys.stderr)
     return 1
 
 

@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "check-config",
-        help="check a configuration file; nothing is started",
+        help="check a configuration file without starting anything",
         description="Check a configuration file, and the certificates, passwords and secrets that it names. Nothing "
         "is started. Exit code 0: as far as the file says, the gateway starts and gets ready; there may be notes "
         "about what can hardly be meant. Exit code 2: the file can not be read, or the gateway would not start, "
@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE")
     parser.add_argument(
-        "--strict", action="store_true", help="exit code 3 where there are notes; for pipelines"
+        "--strict", action="store_true", help="exit with code 3 if there are notes; for pipelines"
     )
     parser.set_defaults(run=run)
 

@@ -15,11 +15,12 @@ def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "enforcement",
-        help="show or change what a running gateway does with its quotas",
-        description="Show what a running gateway does with its quotas, or change it at once: enforce them; observe "
-        "them (computed and reported, but nobody waits and nothing is refused); or off (not computed). A mute "
-        "that was issued keeps its time. The change lasts until the next one, until the mode in the configuration "
-        "file changes and is reloaded, or until a restart.",
+        help="show or change whether a running gateway enforces its quotas",
+        description="Show or change the mode of a running gateway. The change takes effect at once. enforce: quotas "
+        "throttle clients. observe: quotas are computed and reported, but no client is throttled or refused. off: "
+        "quotas are not computed. Clients that are throttled already stay so until their time is over. The mode "
+        "lasts until the next change, until a reload with another mode in the configuration file, or until a "
+        "restart.",
         allow_abbrev=False,
     )
     parser.add_argument("mode", nargs="?", choices=[mode.value for mode in Enforcement])

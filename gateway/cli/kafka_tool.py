@@ -25,11 +25,14 @@ def add_parser(commands: Any) -> None:
         "kafka-tool",
         help="run one of Kafka's own tools: kafka-configs, kafka-topics ...",
         description="Run one of Kafka's own command line tools, as Apache Kafka ships them. Its arguments are passed "
-        f"on as they are. Tools: {', '.join(TOOLS)}. The jars are fetched when they are not there.",
+        f"on as they are. Tools: {', '.join(TOOLS)}. The first call downloads Kafka's jars; this needs Java and "
+        "Maven.",
         allow_abbrev=False,
     )
-    parser.add_argument("tool", choices=TOOLS, metavar="TOOL", help="such as kafka-configs")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the tool gets")
+    parser.add_argument("tool", choices=TOOLS, metavar="TOOL", help="the tool, such as kafka-configs")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the arguments of the tool"
+    )
     parser.set_defaults(run=run)
 
 

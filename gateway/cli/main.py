@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None and sys.argv[1:2] == ["serve"]:
         start_with_tunables()
-    # Half a second that is not to be spent twice.
+    # This import takes half a second.
     from config import ConfigError
 
     parser = make_parser()

@@ -21,7 +21,7 @@ def add_parser(commands: Any) -> None:
         "all there is.",
         allow_abbrev=False,
     )
-    parser.add_argument("--all", action="store_true", help="the quotas of the configuration file too")
+    parser.add_argument("--all", action="store_true", help="include the quotas of the configuration file")
     add_config_argument(parser, below=True)
     admin_port.add_argument(parser, below=True)
     parser.set_defaults(run=run)

@@ -20,17 +20,19 @@ def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "history",
-        help="who changed which quota, when, and what it was before",
-        description="Show the changes that the quota store of a running gateway remembers, the last one first. What "
-        "was changed in the configuration file is not among them.",
+        help="show which quotas were changed, by whom and when",
+        description="Show the latest changes in the quota store of a running gateway, the newest first. Changes of "
+        "the configuration file are not included.",
         allow_abbrev=False,
     )
-    parser.add_argument("--limit", type=_limit, default=20, metavar="N", help="how many; default: 20")
+    parser.add_argument(
+        "--limit", type=_limit, default=20, metavar="N", help="show at most N changes; default: 20"
+    )
     parser.add_argument(
         "--json",
         action="store_true",
         default=argparse.SUPPRESS,  # as --admin: it may stand before the command, too
-        help="for programs; a null name is the default entity",
+        help="print JSON, for programs; a null name is the default entity",
     )
     admin_port.add_argument(parser, below=True)
     parser.set_defaults(run=run)
@@ -43,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: a file was named, which has no history.
     """
     refuse_config(arguments)
-    return admin_port.exit_code(arguments.admin, partial(_exchange, arguments), what=" that tells quotas")
+    return admin_port.exit_code(arguments.admin, partial(_exchange, arguments), what=" that shows quotas")
 
 
 def _exchange(arguments: argparse.Namespace) -> int:
@@ -60,7 +62,7 @@ def _exchange(arguments: argparse.Namespace) -> int:
 
 def _text(entries: list[dict[str, Any]]) -> str:
     if not entries:
-        return "nothing was changed so far"
+        return "no changes yet"
     rows = [("VERSION", "TIME", "BY", "VIA", "ENTITY", "QUOTA", "OLD", "NEW")]
     for entry in entries:
         when = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")

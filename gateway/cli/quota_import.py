@@ -25,16 +25,16 @@ def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "import",
-        help="make the store say what a YAML file says",
+        help="set the quotas of a YAML file in the store",
         description="Set the quotas of a YAML file, as `sluice quotas export` writes it, in the store of a running "
         "gateway, and print what that changes. All of it or nothing: one fault, and nothing is changed. Quotas of "
         "the store that the file does not name stay, unless --prune is given.",
         allow_abbrev=False,
     )
-    parser.add_argument("file", metavar="FILE", help="- for standard input")
-    parser.add_argument("--dry-run", action="store_true", help="print the difference and change nothing")
+    parser.add_argument("file", metavar="FILE", help="the YAML file; - for standard input")
+    parser.add_argument("--dry-run", action="store_true", help="print the changes and do not make them")
     parser.add_argument(
-        "--prune", action="store_true", help="remove what the store says and the file does not"
+        "--prune", action="store_true", help="remove quotas of the store that are not in the file"
     )
     admin_port.add_argument(parser, below=True)
     parser.set_defaults(run=run)

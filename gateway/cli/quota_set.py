@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
         help="type=name, joined by commas; types are user, client-id, ip, topic; <default> is the default",
     )
     parser.add_argument("quotas", metavar="KEY=VALUE", nargs="+", help=f"value: a number, or {_REMOVED}")
-    parser.add_argument("--dry-run", action="store_true", help="print the difference and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the changes and do not make them")
     admin_port.add_argument(parser, below=True)
     parser.set_defaults(run=run)
 

@@ -85,7 +85,7 @@ def add_config_argument(parser: argparse.ArgumentParser, *, below: bool = False)
         "--config",
         metavar="FILE",
         default=argparse.SUPPRESS if below else None,
-        help="look at this file instead of a running gateway",
+        help="show the quotas of this file instead of a running gateway",
     )
 
 

@@ -36,8 +36,8 @@ _UNITS: Final = {
 }
 _BYTE_RATES: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
 _MODE_TEXTS: Final = {
-    Enforcement.OBSERVE: "observe: nobody waits and nothing is refused",
-    Enforcement.OFF: "off: nothing is computed",
+    Enforcement.OBSERVE: "observe: no client is throttled or refused",
+    Enforcement.OFF: "off: quotas are not computed",
 }
 _WHOLE_USER_RULES: Final = frozenset({Rule.USER, Rule.DEFAULT_USER, Rule.NONE})
 
@@ -48,16 +48,20 @@ def add_parser(commands: Any) -> None:
         "quotas",
         help="list the quotas, or show which one a client would get and why",
         description="List the quotas in force in a running gateway, and whether they come from its configuration "
-        "file or its store; or those of a file. With a user or a client id, show which quota that client would get: "
-        "the eight levels of precedence, the one that decides, and who shares its counter.",
+        "file or its store. With --config, list those of a file. With a user or a client id, show which quota that "
+        "client gets: the eight levels of precedence, the level that decides, and which clients share the counter.",
         allow_abbrev=False,
     )
     add_config_argument(parser)
     admin_port.add_argument(parser)
-    parser.add_argument("--user", metavar="NAME", help=f"default: {ANONYMOUS}, who did not authenticate")
+    parser.add_argument(
+        "--user", metavar="NAME", help=f"default: {ANONYMOUS}, all clients that did not log in"
+    )
     parser.add_argument("--client-id", metavar="ID", help="default: a client without a client id")
-    parser.add_argument("--ip", metavar="ADDRESS", help="show which connection rate this address has instead")
-    parser.add_argument("--json", action="store_true", help="for programs; a null name is the default entity")
+    parser.add_argument("--ip", metavar="ADDRESS", help="show the connection rate of this address instead")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, for programs; a null name is the default entity"
+    )
     parser.set_defaults(run=run)
     below = parser.add_subparsers(metavar="COMMAND")
     for command in (quota_history, quota_export, quota_import, quota_set):
@@ -176,7 +180,7 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
             rows.append((str(at), step.rule.value, str(step.entity), number(step.limit), decides))
         blocks.append([*aligned(facts), "", *aligned(rows, indent="  ")])
     if unused:
-        blocks.append([f"set for nobody, so nothing is counted: {', '.join(unused)}"])
+        blocks.append([f"set for no entity, so not counted: {', '.join(unused)}"])
     return "\n\n".join("\n".join(block) for block in blocks)
 
 

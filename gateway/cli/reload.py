@@ -14,9 +14,9 @@ def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "reload",
-        help="have a running gateway read its configuration file again",
-        description="Have a running gateway read its configuration file again, as SIGHUP does. No connection ends. "
-        "A file that is not valid changes nothing: exit code 1, and its faults on standard error.",
+        help="reload the configuration file of a running gateway",
+        description="Make a running gateway read its configuration file again, as SIGHUP does. No connection ends. "
+        "If the file is not valid, nothing changes: exit code 1, and the errors on standard error.",
         allow_abbrev=False,
     )
     admin_port.add_argument(parser)
@@ -36,5 +36,5 @@ def _exchange(url: str) -> int:
         return 1
     print(f"changed: {', '.join(answer['applied']) or 'nothing'}")
     if answer["needs_restart"]:
-        print(f"only after a restart: {', '.join(answer['needs_restart'])}")
+        print(f"needs a restart: {', '.join(answer['needs_restart'])}")
     return 0

@@ -7,12 +7,15 @@ import io
 import os
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import config
+from config.loader import DEFAULT_BIND
+from config.sections.admin import AdminSettings
 from config.sections.log import LogSettings
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from config.sections.server import MAX_WORKERS, ServerSettings
@@ -24,6 +27,7 @@ from gateway.server.handover_link import DESCRIPTOR
 _DEMO_CLIENT_ID: Final = "demo"
 _DEMO_RATE: Final = 1
 _DEMO_PARTITIONS: Final = 60
+_DEMO_PORTS: Final = (DEFAULT_BIND, AdminSettings().bind)
 _DEMO_RIGHTS: Final = QuotaAdminSettings(authorize=Authorize.ANYONE)
 
 
@@ -32,24 +36,25 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
         help="run the gateway",
-        description="Run the gateway until SIGTERM or Ctrl-C. Without arguments a Kafka of its own is started "
-        "behind it, for trying things out: it forgets everything at the end.",
+        description="Run the gateway until SIGTERM or Ctrl-C. Without --config and --upstream it first starts a "
+        "Kafka of its own, for trying things out. This needs Java and Maven. The first start downloads Kafka's "
+        "jars. All topics and quotas of this Kafka are deleted at the end.",
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", help="the configuration (TOML)")
+    parser.add_argument("--config", metavar="FILE", help="the configuration file (TOML)")
     parser.add_argument(
         "--upstream",
         metavar="HOST:PORT[,...]",
         type=_bootstrap,
         nargs="+",
         action="extend",
-        help="brokers of the cluster; wins over the configuration",
+        help="brokers of the cluster; overrides the configuration file",
     )
     parser.add_argument(
         "--workers",
         metavar="N",
         type=_workers,
-        help="processes that serve clients, or auto; wins over the configuration",
+        help="number of processes that serve clients, or auto; overrides the configuration file",
     )
     parser.set_defaults(run=run)
 
@@ -58,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal; 2 when it can't begin."""
     if DESCRIPTOR not in os.environ:
         return _run(arguments)
-    # In place of another process, which is told why this one can't.
+    # This process replaces another one, which learns why this one can't.
     from gateway.server.predecessor import tell_failure
 
     reasons = _Reasons(sys.stderr)
@@ -104,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
     brokers = tuple(broker for brokers in arguments.upstream or () for broker in brokers)
     if arguments.config is None and not brokers:
         if DESCRIPTOR in os.environ:
-            print("sluice: a gateway with a Kafka of its own can not be replaced", file=sys.stderr)
+            print("sluice: a gateway with a Kafka of its own cannot be upgraded", file=sys.stderr)
             return 2
         return _serve_embedded(arguments.workers)
     if arguments.config is None:
@@ -131,7 +136,7 @@ def _workers(text: str) -> ServerSettings:
     try:
         return ServerSettings(workers="auto" if text == "auto" else int(text))
     except ValueError as exc:
-        raise argparse.ArgumentTypeError(f'has to be a number up to {MAX_WORKERS}, or "auto"') from exc
+        raise argparse.ArgumentTypeError(f'must be a number up to {MAX_WORKERS}, or "auto"') from exc
 
 
 def _with_workers(found: config.Config, wanted: ServerSettings | None) -> config.Config:
@@ -146,7 +151,7 @@ def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Confi
     stale = stale_modules()
     if stale:
         print(
-            f"sluice: compiled from another {', '.join(stale)}: build it again (make compiled)",
+            f"sluice: {', '.join(stale)} changed since the compiled core was built: build it again (make compiled)",
             file=sys.stderr,
         )
         return 2
@@ -168,7 +173,14 @@ def _serve_embedded(workers: ServerSettings | None) -> int:
 
     # Until the gateway takes the signal over, a stop must still clean up behind the brokers.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    print("no --upstream and no --config: starting a Kafka of our own ...", flush=True)
+    for address in _DEMO_PORTS:
+        try:
+            # Closed at once. Kafka takes seconds to start, and minutes to fetch.
+            socket.create_server((address.host, address.port)).close()
+        except OSError as exc:
+            print(f"sluice: cannot listen on {address}: {os.strerror(exc.errno or 0)}", file=sys.stderr)
+            return 2
+    print("no --upstream and no --config: starting an embedded Kafka ...", flush=True)
     cluster = KafkaCluster()
     try:
         cluster.start()
@@ -213,7 +225,7 @@ def demo_banner(found: config.Config) -> str:
     create = f"{demo} -t {{}} --num-partitions {_DEMO_PARTITIONS} --replication-factor 1 | tail -3"
     return f"""
 Kafka {found.upstream.bootstrap[0]} is behind the gateway; clients use {gateway}.
-Whoever connects may change quotas, and what is set is forgotten at the end. More: docs/how-to/set-quotas.md.
+Every client may change quotas. Topics and quotas are deleted at the end. More: docs/how-to/set-quotas.md.
 
 Try, in another shell (kafka-tool runs Kafka's own tools):
   a topic             {sluice} kafka-tool kafka-topics {server} --create --topic hello
@@ -223,14 +235,14 @@ Try, in another shell (kafka-tool runs Kafka's own tools):
     set               {sluice} kafka-tool kafka-configs {server} --alter {client} {setting}
     accepted          {create.format("first")}
     refused at once   {create.format("second")}
-  which limit         {sluice} quotas --client-id {_DEMO_CLIENT_ID}
+  show its quota      {sluice} quotas --client-id {_DEMO_CLIENT_ID}
   why it was refused  {sluice} why --client-id {_DEMO_CLIENT_ID}
-  see it              {sluice} top --admin {found.admin.bind}
+  watch               {sluice} top --admin {found.admin.bind}
     in a browser      http://{found.admin.bind}/
     as metrics        curl -s http://{found.admin.bind}/metrics | grep -i mutation
-  who uses what       {sluice} usage {shlex.quote(found.usage.directory or "DIR")}
+  usage by client     {sluice} usage {shlex.quote(found.usage.directory or "DIR")}
 
-Stop with Ctrl-C; the topics are forgotten."""
+Stop with Ctrl-C."""
 
 
 def _program(path: Path) -> str:

@@ -14,14 +14,16 @@ def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "top",
-        help="who uses what now, how near to its limit, and who waits: a live screen",
-        description="Show a running gateway live: clients by what counts them, nearest to their limits first, who "
-        "waits and by which quota, connections and the loop. Changes nothing. Keys: s sort, r reverse, / filter, "
-        "m members, Enter why, q quit.",
+        help="live screen: what clients use, how near to their limits they are, and which ones wait",
+        description="Show a running gateway live: its clients, what they use of each quota, and how long they are "
+        "throttled. Throttled clients come first, then those nearest to their limits. Also shows connections and the "
+        "event loop. Changes nothing. Keys: s sort, r reverse, / filter, m members, Enter why, q quit.",
         allow_abbrev=False,
     )
     admin_port.add_argument(parser)
-    parser.add_argument("--interval", metavar="S", type=float, default=2.0, help="seconds; default: 2")
+    parser.add_argument(
+        "--interval", metavar="S", type=float, default=2.0, help="seconds between updates; default: 2"
+    )
     parser.set_defaults(run=run)
 
 
@@ -39,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"sluice: {exc}", file=sys.stderr)
         return 1
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print("sluice: top shows a screen: start it in a terminal", file=sys.stderr)
+        print("sluice: top needs a terminal", file=sys.stderr)
         return 2
     TopScreen(arguments.admin, first, interval_s=max(1.0, arguments.interval)).run()
     return 0

@@ -33,7 +33,7 @@ _MAX_NAME: Final = 40
 
 
 def snapshot_of(url: str) -> Snapshot:
-    """What goes on in a gateway now.
+    """The state of a gateway now.
 
     Raises:
         admin_port.AdminPortError: it can't be asked.
@@ -77,7 +77,7 @@ class Client:
         uses: by quota.
         used: the nearest to its limit.
         throttled, refused: requests and topics so far.
-        waits_ms: how long one of them was told to wait from now on; 0: none was.
+        waits_ms: how long one of them is throttled from now on; 0: none is.
     """
 
     user: str
@@ -130,7 +130,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What goes on in a gateway.
+    """The state of a gateway.
 
     Attributes:
         head: lines about all of it.
@@ -144,7 +144,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Snapshot:
-        """Of what the admin port told."""
+        """Of an answer of the admin port."""
         waits: dict[tuple[str, str], int] = {}
         for wait in answer["waiting"]:
             counter = (wait["counter"]["user"], wait["counter"]["client_id"])
@@ -215,8 +215,8 @@ def _head(answer: Mapping[str, Any], waiting: int) -> list[str]:
     return [
         f"{shown(member['name'])}  {ready}  quotas: {member['enforcement']}  version {shown(member['version'])}",
         f"connections: {', '.join(listeners)}  muted: "
-        f"{number(total('gateway_channels_muted', reason='throttled'))}  told to wait now: {waiting}  "
-        f"throttled: {number(total('gateway_throttled_requests_total'))}  loop held over 20 ms: {number(stalls)}"
+        f"{number(total('gateway_channels_muted', reason='throttled'))}  waiting: {waiting}  since start: "
+        f"throttled {number(total('gateway_throttled_requests_total'))}, loop blocked over 20 ms {number(stalls)}"
         + ("" if total("gateway_quota_store_writable") else "  quota store: read-only"),
     ]
 
@@ -238,7 +238,7 @@ def _members(gateway: Mapping[str, Any]) -> list[str]:
             for quota, used in sorted(member["used"].items())
             if totals[quota]
         )
-        lines.append(f"member {shown(member['member'])}: {touch}; share of use told: {shares or 'none'}")
+        lines.append(f"member {shown(member['member'])}: {touch}; share of reported use: {shares or 'none'}")
     lines += [
         f"worker {each['worker']}: connections {number(each['connections'])}, muted {number(each['muted'])}, "
         f"throttled {number(each['throttled'])}"

@@ -39,7 +39,7 @@ class WhyScreen(ModalScreen[None]):
 
 
 class TopScreen(App[None]):
-    """Asks the gateway again and again, and shows what it tells."""
+    """Asks the gateway again and again, and shows its answers."""
 
     TITLE = "sluice top"
     ENABLE_COMMAND_PALETTE = False
@@ -59,7 +59,7 @@ class TopScreen(App[None]):
     """
 
     def __init__(self, url: str, first: Snapshot, *, interval_s: float) -> None:
-        """Begin with what was told first."""
+        """Begin with the first answer."""
         super().__init__()
         self._url = url
         self._snapshot = first
@@ -94,12 +94,13 @@ class TopScreen(App[None]):
             self._snapshot = await asyncio.to_thread(snapshot_of, self._url)
             self._fault = ""
         except AdminPortError as exc:
-            self._fault = f"{exc}; what is shown is old"
+            self._fault = f"{exc}; these numbers are old"
         self._draw()
 
     def _draw(self) -> None:
         head = Text("\n".join(self._snapshot.head + (self._snapshot.members if self._with_members else [])))
-        order = f"sorted by {self._by}{', reversed' if self._reversed else ''}"
+        order = f"sorted by {self._by}{', waiting clients first' if self._by == 'used' else ''}"
+        order += ", reversed" if self._reversed else ""
         found = self._snapshot.rows(by=self._by, reverse=self._reversed, wanted=self._wanted)
         filtered = f", filter: {shown(self._wanted)}" if self._wanted else ""
         head.append(f"\n{len(found)} of {len(self._snapshot.clients)} rows, {order}{filtered}", "dim")

@@ -21,7 +21,7 @@ class TopicUse:
         topic: "": what stood around records.
         rate, peak: bytes per second, and those of the busiest second.
         records: per second.
-        requests: or answers, that held the topic.
+        requests: or answers, that contained the topic.
         size_bytes: in all.
     """
 

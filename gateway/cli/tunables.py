@@ -41,11 +41,11 @@ def tunables_wanted(environment: Mapping[str, str], library: str, processors: st
 
     Args:
         environment: of this process.
-        library: name and version of its C library, as confstr(3) tells them.
+        library: name and version of its C library, as confstr(3) gives them.
         processors: the first of ``/proc/cpuinfo``.
 
     Returns:
-        The value of GLIBC_TUNABLES; None: go on as it is.
+        The value of GLIBC_TUNABLES; None: continue as it is.
     """
     present = environment.get(TUNABLES, "")
     name, _, version = library.partition(" ")

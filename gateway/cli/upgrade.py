@@ -17,10 +17,10 @@ def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "upgrade",
-        help="have a running gateway replaced by a new process",
-        description="Start the program with its configuration anew, in place of a running gateway of the same user "
-        "on this machine, as SIGUSR2 does. No connection is refused. If the new process can't serve, the running one "
-        "goes on: exit code 1, and the reason on standard error.",
+        help="replace a running gateway by a new process",
+        description="Start a new process with the current program and configuration. It replaces a running gateway "
+        "of the same user on this machine, as SIGUSR2 does. No connection is refused. If the new process cannot "
+        "serve, the running one keeps serving: exit code 1, and the reason on standard error.",
         allow_abbrev=False,
     )
     admin_port.add_argument(parser)
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     parts = urlsplit(arguments.admin)
     port = parts.port or 80
-    reason = "there is none"
+    reason = "not found"
     for host in (parts.hostname or "", *_ANY):
         try:
             report = ask_for_upgrade(host, port, within_s=_WITHIN_S)
@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
             reason = str(exc) if not isinstance(exc, ConnectionRefusedError) else reason
             continue
         if report.error is not None:
-            print(f"sluice: not upgraded, process {report.pid} goes on: {report.error}", file=sys.stderr)
+            print(
+                f"sluice: not upgraded, process {report.pid} keeps serving: {report.error}", file=sys.stderr
+            )
             return 1
         print(f"process {report.pid} serves")
         return 0

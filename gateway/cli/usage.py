@@ -14,7 +14,7 @@ import config
 from gateway.cli.table import aligned, number
 from gateway.cli.topic_usage import summarise_topics, topic_blocks, topics_json
 from gateway.usage.reader import Readings, read_last, rows_of
-from quotas.entities import format_name
+from quotas.entities import counted, format_name
 from quotas.usage_record import FLEET, OTHER, Row, UsageApi
 
 CLOSE: Final = 0.8
@@ -65,21 +65,25 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "usage",
         help="show what each client used in the last minutes",
-        description="Show what clients used, how close to their limits they came and how long they had to wait, from "
-        "the usage records of the last minutes ([usage] with kind = files).",
+        description="Show what clients used, how close to their limits they came and how long they were throttled. "
+        "The numbers come from the usage records of the last minutes ([usage] with kind = files).",
         allow_abbrev=False,
     )
-    parser.add_argument("directory", metavar="DIR", nargs="?", help="of the files; default: that of --config")
-    parser.add_argument("--config", metavar="FILE", help="the configuration")
-    parser.add_argument("--minutes", metavar="N", type=_positive, default=5, help="default: 5")
+    parser.add_argument(
+        "directory", metavar="DIR", nargs="?", help="directory of the usage files; default: that of --config"
+    )
+    parser.add_argument("--config", metavar="FILE", help="the configuration file")
+    parser.add_argument(
+        "--minutes", metavar="N", type=_positive, default=5, help="how many minutes back; default: 5"
+    )
     parser.add_argument("--top", metavar="N", type=_positive, default=10, help="clients per API; default: 10")
-    parser.add_argument("--api", choices=[each.value for each in UsageApi], help="only this one")
+    parser.add_argument("--api", choices=[each.value for each in UsageApi], help="show only this API")
     parser.add_argument(
         "--topics",
         action="store_true",
-        help="which topics clients produced to and fetched from ([usage] topics)",
+        help="show which topics clients produced to and fetched from (needs [usage] topics = true)",
     )
-    parser.add_argument("--json", action="store_true", help="for programs; all clients")
+    parser.add_argument("--json", action="store_true", help="print JSON with all clients, for programs")
     parser.set_defaults(run=run)
 
 
@@ -96,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     if directory is None and arguments.config is not None:
         directory = config.load(arguments.config).usage.directory
     if directory is None:
-        raise config.ConfigError(["give the directory of the usage records, or a --config that has one"])
+        raise config.ConfigError(["name the directory of the usage records, or a --config that has one"])
     try:
         readings = read_last(Path(directory), arguments.minutes * 60)
     except OSError as exc:
@@ -118,7 +122,7 @@ def _topics(readings: Readings, arguments: argparse.Namespace) -> str:
     if not readings.lines:
         return "\n".join(["no usage records here", *_notes(readings)])
     blocks = topic_blocks(uses, arguments.top)
-    none = [] if blocks else ["no topics in these records: [usage] topics is off, or no client did anything"]
+    none = [] if blocks else ["no topics in these records: [usage] topics is off, or no client was active"]
     return "\n\n".join(["\n".join([_head(readings), *_notes(readings)]), *blocks, *none])
 
 
@@ -164,7 +168,7 @@ def _counter(line: dict[str, Any], row: list[Any]) -> str:
 
 
 def covered_s(readings: Readings) -> float:
-    """How long the records go back: of the gateway that tells most."""
+    """How long the records go back, of the gateway that has most of them."""
     covered: dict[str, int] = defaultdict(int)
     for line in readings.lines:
         covered[line["gw"]] += line["dur_ms"]
@@ -182,7 +186,7 @@ def _text(readings: Readings, uses: list[Use], top: int) -> str:
         rows: list[tuple[str, ...]] = [
             (
                 api.upper(),
-                "CLIENT-ID",
+                "ADDRESS" if api == UsageApi.CONNECT else "CLIENT-ID",
                 f"RATE {unit}",
                 "PEAK",
                 "QUOTA",
@@ -234,12 +238,12 @@ def _head(readings: Readings) -> str:
 def _notes(readings: Readings) -> list[str]:
     notes = []
     if missing := readings.missing():
-        notes.append(f"{missing} lines are missing: they were dropped, lost, or are in no file yet")
+        notes.append(f"{counted(missing, 'line')} missing: dropped, lost, or not in a file yet")
     if folded := sum(line["dropped_rows"] for line in readings.lines):
-        notes.append(f"more clients than rows in some seconds ({folded} in all): they are in {OTHER}")
+        notes.append(f"some seconds had more clients than rows: {counted(folded, 'row')} added to {OTHER}")
     if readings.unread_files:
         names = ", ".join(format_name(name) for name in readings.unread_files)
-        notes.append(f"{readings.unread} lines that are no usage records were left out, in {names}")
+        notes.append(f"{counted(readings.unread, 'line')} skipped that are not usage records, in {names}")
     return notes
 
 

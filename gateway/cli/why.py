@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from gateway.cli import admin_port
 from gateway.cli.table import aligned, number
-from quotas.entities import format_name
+from quotas.entities import counted, format_name
 
 ANONYMOUS: Final = "ANONYMOUS"
 
@@ -25,34 +25,43 @@ _UNITS: Final = {
     "controller_mutation": "partitions/s",
     "connection": "connections/s",
 }
+# The word in the journal, and the one for people.
+_OUTCOMES: Final = {"held": "throttled"}
 _AGO: Final = re.compile(r"(\d{1,6})([smh])")
-_WHAT: Final = " that tells why"
+_WHAT: Final = " that explains throttles"
 
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "why",
-        help="why a client had to wait: the rule, the numbers, and the time it was told",
-        description="Show what the journal of a running gateway has of a client: each time that it was told to wait, "
-        "by which quota, with what was measured; and the quotas that apply to it now. The journal is in memory and "
-        "bounded: seconds for the last half minute of throttles, minutes before.",
+        help="why a client was throttled: the quota, the measured rate and the time",
+        description="Show why a running gateway throttled a client: when, for how long, by which quota, and which "
+        "rate it measured. Also show the quotas that apply to the client now. The journal is in memory and "
+        "bounded. It has one entry per second for the last half minute of throttles, and one per minute before that.",
         allow_abbrev=False,
     )
     admin_port.add_argument(parser)
-    parser.add_argument("--user", metavar="NAME", help=f"default: {ANONYMOUS}, who did not authenticate")
-    parser.add_argument("--client-id", metavar="ID", help="default: a client without a client id")
     parser.add_argument(
-        "--ip", metavar="ADDRESS", help="show which connections of this address were held instead"
+        "--user", metavar="NAME", help=f"default: {ANONYMOUS}, all clients that did not log in"
+    )
+    parser.add_argument(
+        "--client-id", metavar="ID", help='default, with --user: "", a client without a client id'
+    )
+    parser.add_argument(
+        "--ip", metavar="ADDRESS", help="show the throttled connections of this address instead"
     )
     parser.add_argument(
         "--at",
         metavar="T",
         type=_moment,
-        help="what was told at this time (UTC) or nearest to it: 2026-11-22T18:03:00, 18:03, or 5m ago as 5m",
+        help="the throttle at this time (UTC) or the nearest one: 2026-11-22T18:03:00, 18:03, or 5m for five "
+        "minutes ago",
     )
-    parser.add_argument("--limit", metavar="N", type=int, default=10, help="the latest so many; default: 10")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=10, help="show at most the latest N; default: 10"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.set_defaults(run=run)
 
 
@@ -72,12 +81,19 @@ def _moment(text: str, now_s: float | None = None) -> int:
             moment = datetime.fromisoformat(text)
             moment = moment.replace(tzinfo=moment.tzinfo or UTC)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is no time") from None
+        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not a time") from None
     return int(moment.timestamp() * 1000)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints it; 1 when the gateway can't be asked."""
+    """Prints it; 1 when the gateway can't be asked, 2 when no client is named."""
+    if arguments.user is arguments.client_id is arguments.ip is None:
+        print(
+            "sluice: name a client with --client-id or --user, or an address with --ip (sluice top lists the "
+            "clients)",
+            file=sys.stderr,
+        )
+        return 2
     return admin_port.exit_code(arguments.admin, partial(_exchange, arguments), what=_WHAT)
 
 
@@ -123,9 +139,9 @@ def text_of(answer: dict[str, Any]) -> str:
     # The last one is what is looked for most often.
     blocks += ["\n".join(entry_lines(entry)) for entry in reversed(answer["throttles"])]
     if not answer["throttles"]:
-        told = f"nothing is known of a wait since {_time(answer['since_ms'])}, when the journal began"
-        lost = "; some entries had to go since" if answer["forgotten"] else ""
-        blocks.append(f"{told}{lost}. A wait that only the broker's own quota asks for is not in it.")
+        none = f"no throttle is recorded since {_time(answer['since_ms'])}, when the journal began"
+        lost = "; some older entries were dropped" if answer["forgotten"] else ""
+        blocks.append(f"{none}{lost}. The journal does not record throttles by the brokers' own quotas.")
     if answer["quotas"]:
         rows = [("NOW", "LIMIT", "LEVEL", "ENTITY")]
         for quota in answer["quotas"]:
@@ -140,13 +156,16 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     when = _time(entry["first_ms"])
     if entry["last_ms"] // 1000 != entry["first_ms"] // 1000:
         when += f" to {_time(entry['last_ms'])[11:]}"
-    waits = f"told to wait {entry['told_ms']} ms"
+    waits = f"throttled for {entry['told_ms']} ms"
     if entry["count"] > 1:
-        waits = f"told to wait {entry['count']} times, {entry['told_ms']} ms at most, {entry['total_ms']} ms in all"
+        waits = (
+            f"throttled {entry['count']} times, for at most {entry['told_ms']} ms, {entry['total_ms']} ms in "
+            "total"
+        )
     by, unit = entry["by"], _UNITS[entry["by"]]
     if by == "connection":
-        waits = f"{entry['count']} connections {entry['api']}" + (
-            f", for {entry['told_ms']} ms at most" if entry["told_ms"] else ""
+        waits = f"{counted(entry['count'], 'connection')} {_OUTCOMES.get(entry['api'], entry['api'])}" + (
+            f", for at most {entry['told_ms']} ms" if entry["told_ms"] else ""
         )
     level = "" if entry["rule"] == "none" else f", level {entry['rule']}"
     rule = f"{by} quota{level}"
@@ -158,7 +177,7 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     if by != "connection":
         counter = entry["counter"]
         whose = [f"{name}={format_name(counter[name])}" for name in ("user", "client_id") if counter[name]]
-        shared = "; a counter that clients share, since there are too many" if entry["shared"] else ""
+        shared = "; too many clients for a counter each, so they share one" if entry["shared"] else ""
         facts.append(("counted by", (", ".join(whose) or "all clients together") + shared))
         facts.insert(1, ("request", entry["api"]))
     return [f"{when}  {waits}", *aligned(facts, indent="    ")]
@@ -174,7 +193,7 @@ def _measured(entry: dict[str, Any], unit: str) -> str:
     if found["window_ms"] is not None:
         text += f" over {found['window_ms'] / 1000:g} s"
     if found["blocked_ms"]:
-        text += f"; two windows are used up, so nothing passes for {found['blocked_ms']} ms"
+        text += f"; two windows are used up, so no request passes for {found['blocked_ms']} ms"
     return text
 
 

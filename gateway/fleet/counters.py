@@ -54,10 +54,10 @@ class Counters(Protocol):
         """Those of one client, group of clients or topic each."""
 
     def stirred(self) -> Iterable[tuple[CounterKey, Counter]]:
-        """Those of which others may have to be told."""
+        """Those of which others may need a message."""
 
     def on_urgent(self, wake: Callable[[], None]) -> None:
-        """Has it called when others should be told of one before the interval is over."""
+        """Has it called when others need a message about one before the interval is over."""
 
     def urgent(self) -> list[tuple[CounterKey, Counter]]:
         """Those, once."""

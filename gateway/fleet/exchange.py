@@ -1,18 +1,19 @@
 """The exchange of usage between members: what to report, and how to count reports. Pure: `now_ms` in, messages out.
 
 Every member has its own counters and throttles by them alone. What others have recorded is recorded here too, as
-theirs: it delays nobody by itself, and Kafka's arithmetic over the sum gives the throttle times. A counter is told of
-when that can matter (`RateTracker.near`), so messages grow with the counters near their limit, not with clients.
+theirs: it delays no client by itself, and Kafka's arithmetic over the sum gives the throttle times. Messages mention
+a counter when that can matter (`RateTracker.near`), so messages grow with the counters near their limit, not with
+clients.
 
 A message that did not come is asked for again. Levels alone would not do: of two members that lack a message of each
-other, neither counter has both, and the larger one is what both would go on with.
+other, neither counter has both, and the larger one is what both would continue with.
 
 A member that has just begun, was cut off, or does not get a message again asks the others where counters stand, and
-raises its own to what they answer. It tells all it has recorded with the question, so that their answers include it:
+raises its own to what they answer. It sends all it has recorded with the question, so that their answers include it:
 whatever the order, nothing counts twice.
 
 Whether a member is in touch it knows by its own messages: they come back to it. What it hears later than that is not
-counted, but asked for. Without touch it goes on by `OnIsolation`. Times are monotonic, of this process alone.
+counted, but asked for. Without contact it continues by `OnIsolation`. Times are monotonic, of this process alone.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _FROM_ANY: Final = 3
 """From this time of asking on, members answer that know as little: all may have begun at once."""
 _ASK_AGAIN_MS: Final = 1_000
 _MOST_KEPT_BACK_MS: Final = 10_000
-"""A member that is back waits no longer for others to tell what they have let through."""
+"""A member that is back waits no longer for others to report what they have let through."""
 _RATE_SPAN_MS: Final = 1_000
 _MOST_UNHEARD: Final = 1_000
 _MOST_KEPT: Final = 20_000
@@ -84,9 +85,9 @@ class FleetRules:
 
     Attributes:
         interval_ms: the time between two messages about a counter near its limit.
-        heartbeat_ms: the time between two messages when there is nothing to tell.
+        heartbeat_ms: the time between two messages when no counter has changed.
         timeout_ms: a member that was not heard for so long is not there; this one is isolated then.
-        max_counters_per_s: told and heard by a member; beyond, the interval grows.
+        max_counters_per_s: sent and received by a member; beyond, the interval grows.
         on_isolation: see there.
         members: how many there are at least, as long as they were not seen.
     """
@@ -107,9 +108,9 @@ class Exchange:
         connected: its own messages come back to it.
         peers: the others.
         lag_ms: how long its last message took to come back.
-        told, heard: counters in messages, sent and received.
-        on_use: told what another member has recorded; None: nothing is.
-        used_by: what each member has recorded of a quota so far, this one included, as far as it was told.
+        `told`, `heard`: counters in messages, sent and received.
+        on_use: called with what another member has recorded; None: nothing is.
+        used_by: what each member has recorded of a quota so far, this one included, as far as it was reported.
     """
 
     def __init__(self, member: Member, counters: AllCounters, rules: FleetRules, *, now_ms: int) -> None:
@@ -146,12 +147,12 @@ class Exchange:
         self._asking_since: int | None = 1
         self._asking_of: set[str] = set()
         self._to_answer: dict[Member, int] = {}  # the last question of each
-        self._all_again_ms = float(now_ms)  # until then it does not tell everything once more
-        # What was told lately, by number, and which of it is to be sent again.
+        self._all_again_ms = float(now_ms)  # until then it does not send everything once more
+        # What was sent lately, by number, and which of it is to be sent again.
         self._kept: dict[int, _Kept] = {}
         self._kept_counters = 0
         self._again: set[int] = set()
-        # Counters told and heard of lately, and when counters are looked at next.
+        # Counters sent and received lately, and when counters are looked at next.
         self._load = 0.0
         self._load_ms = now_ms
         self._look_ms = now_ms
@@ -262,7 +263,7 @@ class Exchange:
             counters.on_urgent(wake)
 
     def tell_urgent(self, *, now_ms: int) -> list[Share]:
-        """What is to be sent before the next tick: of counters that used much since others were told last.
+        """What is to be sent before the next tick: of counters that used much since the last message about them.
 
         Without it each member passes in a burst what it can within an interval before it knows of the others' bursts.
         """
@@ -281,7 +282,7 @@ class Exchange:
         return max(_URGENT_AFTER_MS, self.members(now_ms=now_ms))
 
     def _keep(self, share: Share, now_ms: int) -> None:
-        """Keeps what it tells of use, for as long as it may be asked for again."""
+        """Keeps what it reports of use, for as long as it may be asked for again."""
         kept = self._kept
         again = Share(self.member, share.seq, use=share.use, repeated=True)
         kept[share.seq] = _Kept(again, now_ms, now_ms)
@@ -313,7 +314,7 @@ class Exchange:
         return repeated
 
     def leave(self, *, now_ms: int) -> list[Share]:
-        """The last messages of this member: what it has not told yet."""
+        """The last messages of this member: what it has not sent yet."""
         use = finish(self._take_untold(1, True, True, now_ms)) if self.connected else []
         return [*self._messages(use, [], []), Share(self.member, self._next(), bye=True)]
 
@@ -374,7 +375,7 @@ class Exchange:
                     yield
                 if counter.match.limit is not None:
                     total, fill = counter.level(now_ms=now_ms)
-                    # Since `use` was taken; it is told later.
+                    # Since `use` was taken; it is sent later.
                     untold = max(0.0, counter.untold(now_ms=max(now_ms, counter.last_ms)))
                     total, fill = max(0.0, total - untold), max(0.0, fill - untold)
                     if (total > 0 or fill > 0) and can_be_told(key):
@@ -552,7 +553,7 @@ class _RecentUse:
         self._now[quota, key] = self._now.get((quota, key), 0.0) + amount
 
     def isolate(self, since_ms: int) -> None:
-        """From now on, `since_last` tells what they would have recorded."""
+        """From now on, `since_last` has what they would have recorded."""
         span_ms = self.SPAN_MS + max(since_ms, self._last_ms) - self._began_ms
         self._rates = {
             name: max(0.0, self._before.get(name, 0.0) + self._now.get(name, 0.0)) / span_ms

@@ -29,10 +29,10 @@ class Peer:
         heard_ms: when its last message came.
         last_seq: the highest number of its messages.
         missing: the numbers below that did not come, and since when they are missed.
-        wanted: those of them that count when they are sent again; of the others levels tell.
+        wanted: those of them that count when they are sent again; the others are in levels.
         asked_ms: when messages were last asked for again.
         anew: its messages up to the next one are left to levels.
-        told: what it has recorded, by its messages, for the share of each member.
+        `told`: what it has recorded, by its messages, for the share of each member.
         lost: messages that never came.
         repeated: messages that came again.
         left: it has said that it ends.
@@ -66,11 +66,11 @@ class Peers:
         self._known: dict[Member, Peer] = {}
 
     def take(self, share: Share, *, now_ms: int) -> bool:
-        """Notes a message, and tells whether it counts: it was not there before."""
+        """Notes a message, and says whether it counts: it was not there before."""
         peer = self._known.pop(share.member, None)
         if peer is None:
             if share.repeated:
-                return False  # told before this member listened: levels have it
+                return False  # sent before this member listened: levels have it
             peer = Peer(share.member, now_ms, share.seq)
             while len(self._known) >= MOST_PEERS:
                 del self._known[next(iter(self._known))]

@@ -36,7 +36,7 @@ class Part:
     Attributes:
         of_share: by what its share of a limit is multiplied. Members are processes: those of a gateway that count a
             quota have the shares of all of its processes together.
-        of_limit: how much of the limit it goes on with where a gateway goes on with the limit.
+        of_limit: how much of the limit it enforces where an isolated gateway enforces the limit.
     """
 
     of_share: float = 1.0
@@ -57,7 +57,7 @@ class FleetService:
     """One member of a fleet: a gateway, or a process of it.
 
     Attributes:
-        exchange: what is told and heard.
+        exchange: what is sent and received.
         topic: how.
         isolations: how often it lost touch.
     """
@@ -158,13 +158,13 @@ class FleetService:
         return cls(exchange, ShareTopic(settings, member.id), rules, limits, now_ms, part)
 
     async def start(self) -> None:
-        """Begin, and wait a while until it is known where the others' counters stand; then it goes on without."""
+        """Begin, and wait a while until it is known where the others' counters stand; then it continues without."""
         self.begin()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._caught_up.wait(), _JOIN_S)
 
     def begin(self) -> None:
-        """Begin; until it is in touch, it goes on as one that is isolated."""
+        """Begin; until it is in touch, it behaves as an isolated one."""
         self._loop = asyncio.get_running_loop()
         now_ms = self._now_ms()
         self._again_ms = now_ms + 2 * self._rules.timeout_ms
@@ -174,10 +174,10 @@ class FleetService:
         self._tick()
 
     async def stop(self, on_left: Callable[[], None] = lambda: None) -> None:
-        """Tell the others that it ends.
+        """Announce to the others that it ends.
 
         Args:
-            on_left: called when the last message is made: what is recorded from then on is not told.
+            on_left: called when the last message is made: what is recorded from then on is not sent.
         """
         if self._timer is None or self._urgent is None:
             return

@@ -124,12 +124,12 @@ class Share:
 
     @property
     def counters(self) -> int:
-        """How many counters it tells of."""
+        """How many counters it has."""
         return sum(map(len, self.use.values())) + sum(map(len, self.levels.values()))
 
 
 def told_amount(value: float) -> float:
-    """A number as it is told: whole where it nearly is, so that sender and receivers count the same."""
+    """A number as it is sent: whole where it nearly is, so that sender and receivers count the same."""
     rounded = round(value, _DIGITS)
     return int(rounded) if rounded == int(rounded) else rounded
 
@@ -237,7 +237,7 @@ def decode_share(data: bytes) -> Share:
 
 
 def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[QuotaKey, list[T]]:
-    """What both fields tell: of clients, and of topics."""
+    """What both fields contain: of clients, and of topics."""
     found = {_KEYS[code]: [read(each, code) for each in some] for code, some in body.get(name, {}).items()}
     for code, some in body.get(f"topic_{name}", {}).items():
         found.setdefault(_TOPIC_KEYS[code], []).extend(read(each, _TOPIC) for each in some)

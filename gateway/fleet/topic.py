@@ -61,7 +61,7 @@ class ShareTopicSettings:
         replication_factor: when it is made; None: 3, or as many brokers as there are.
         give_up_ms: a message that is not delivered in this time is too old.
         client: librdkafka's settings for reaching the cluster.
-        signer: signs messages, and tells those that count; None: all do.
+        signer: signs messages, and recognises those that count; None: all do.
     """
 
     topic: str
@@ -120,7 +120,7 @@ class ShareTopic:
     def send_encoded(self, values: Sequence[bytes]) -> None:
         """As `send`, messages of a worker of this gateway among them."""
         if self._producer is None:
-            if self._stopped.is_set():  # workers tell on until they have drained
+            if self._stopped.is_set():  # workers send until they have drained
                 return
             self._producer = self._new_producer()
         producer, settings = self._producer, self._settings

@@ -16,7 +16,7 @@ from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
-"""Largest request that is held whole; a CreateTopics of 10,000 topics has about one MiB."""
+"""Largest request that is collected whole; a CreateTopics of 10,000 topics has about one MiB."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class HandlerContext:
         own_topics: the gateway's own, which clients must not change.
         journal: of throttles; None: none is kept.
         scope: what one counter covers, as the configuration says it.
-        topic_ids: told what Metadata answers tell of topics; None: it is not wanted.
+        topic_ids: receives what Metadata answers say of topics; None: it is not wanted.
     """
 
     topology: Topology

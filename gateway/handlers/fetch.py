@@ -1,7 +1,7 @@
 """Fetch and ShareFetch under the consumer byte rate (KIP-13).
 
-The forwarded max_bytes is lowered to what the quota's window can pass; the answer tells the wait for all of it, is
-counted as it comes, delivered in full, and the channel is muted. Kafka instead throws the data away and
+The forwarded max_bytes is lowered to what the quota's window can pass; the answer has the throttle time for all of
+it, is counted as it comes, delivered in full, and the channel is muted. Kafka instead throws the data away and
 answers empty: a gateway would have paid for the transfer already, and a batch larger than the window would never
 arrive (hazards C12, C13; docs/reference/differences-from-kafka.md).
 
@@ -14,7 +14,7 @@ counter is blocked, because others under way have used it up, is emptied and not
 
 A ShareFetch (KIP-932) is counted by the same counter. It carries acknowledgements, and its answer records that are
 locked for the client, so neither is lost here or kept waiting: at the wrong time it is forwarded with no wish for
-records, its answer tells the wait, and every answer is delivered.
+records, its answer has the throttle time, and every answer is delivered.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class FetchHandler(HeadHandler):
         wait_ms: int,
         now_ms: int,
     ) -> None:
-        """Give no records now, and tell the wait that `asking` asks for."""
+        """Give no records now, and send the throttle time that `asking` asks for."""
         if not self._acknowledges:
             self._answer_empty(session, api, frame, asking, wait_ms, now_ms)
             return
@@ -250,7 +250,7 @@ class _FetchReply:
     def on_acknowledged(
         self, asking: CachedSensor, until_ms: int, head: bytes, size: int, now_ms: int
     ) -> bytes | None:
-        """The reply to a ShareFetch that came at the wrong time: it tells the wait for the next."""
+        """The reply to a ShareFetch that came at the wrong time: it has the throttle time for the next."""
         self._now_ms = now_ms
         self._session.release(MuteReason.AWAITING_FETCH)
         if self._known.tracker is not None:

@@ -5,14 +5,15 @@ turned out to be unknown, each is charged as CreateTopics would be (strict, one 
 and those that are paid for, no others, are named in a question of our own that may create. The client gets the
 first answer, with the errors of the second: a broker answers the same when it creates a topic. In debt there is no
 second question, so the topic stays unknown and nothing is throttled: what a broker in the same situation answers.
-The client's own request never goes on with the permission, since topics of the first answer may be gone by then.
+The client's own request never continues with the permission, since topics of the first answer may be gone by then.
 Nothing else of the connection is looked at meanwhile, so that many requests at once cannot all find the same
 tokens. A topic under way is charged once and asked for once: clients ask until it is there, and a second permission
 would create it again when it has been deleted meanwhile.
 
 One of the gateway's own topics is created for no client: a request that names one is asked in two steps as well.
 
-Where no client has such a quota and usage records are kept, requests go on as they come; what they create is counted.
+Where no client has such a quota and usage records are kept, requests are relayed as they come; what they create is
+counted.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class MetadataHandler:
             return None
 
     def _learns(self, api: Api) -> bool:
-        """Whether names of topics are wanted for the ids that these answers tell."""
+        """Whether names of topics are wanted for the ids in these answers."""
         return self._ids is not None and self._ids.wanted and api.version >= FIRST_VERSION_WITH_TOPIC_IDS
 
     def _learn(self, api: Api, frame: bytes, now_ms: int) -> Steps[bytes | None]:

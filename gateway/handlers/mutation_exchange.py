@@ -1,7 +1,7 @@
 """One CreateTopics, CreatePartitions or DeleteTopics request, from its acceptance to its reply.
 
 `start` -> (the cluster's answers) -> `_validate` -> (the broker's) -> `_decide` -> (the broker's reply) -> `_merge`.
-Everything happens on the client's own upstream connection, so what the cluster tells is what it would tell this
+Everything happens on the client's own upstream connection, so the cluster's answers are those that it would give this
 principal.
 
 The rule: what could create partitions goes to the broker only when it is paid for. Metadata is of a moment ago and
@@ -101,7 +101,7 @@ class MutationExchange:
             context: of the listener.
             session: where the request came in.
             request: what it asks for.
-            frame: its bytes, which go on as they came when nothing is refused.
+            frame: its bytes, which are relayed as they came when nothing is refused.
         """
         self._context = context
         self._session = session
@@ -131,7 +131,7 @@ class MutationExchange:
         self._trace: Trace | None = None
 
     def start(self, now_ms: int) -> Steps[None]:
-        """Ask the cluster what it knows of the topics; go on when it has told."""
+        """Ask the cluster what it knows of the topics; continue with its answer."""
         self._session.mute(MuteReason.AWAITING_REPLY)
         self._asked_ms = now_ms
         self._begin_trace(now_ms)
@@ -178,7 +178,7 @@ class MutationExchange:
         names = {topic.name for topic in topics if topic.name is not None and is_valid_topic_name(topic.name)}
         names |= self._due.keys()
         ids = {topic.topic_id for topic in topics if topic.name is None and topic.topic_id != NO_TOPIC_ID}
-        # Results that tell topic ids are only as Kafka's when the ids are known. A broker that has such results has
+        # Results with topic ids are only as Kafka's when the ids are known. A broker that has such results has
         # version 10 (both are of Kafka 2.8); to be asked by id, it must have version 12 (Kafka 3.1).
         api = codec.METADATA_WITH_IDS if has_topic_id(self._request.api) else codec.METADATA_BY_NAME
         if names:
@@ -289,12 +289,12 @@ class MutationExchange:
         return max(permits, guess, recent.most_partitions(name, now_ms=self._asked_ms))
 
     def _called(self, topic: TopicMutation) -> bytes:
-        """The name of a topic; its id where the cluster does not tell the name."""
+        """The name of a topic; its id where the cluster does not give the name."""
         known = self._known.get(topic.identity)
         return topic.name or (known.name if known is not None and known.name else topic.topic_id)
 
     def _permits_as_known(self, topic: TopicMutation) -> float:
-        """What this topic costs if the cluster is as it has told."""
+        """What this topic costs if the cluster is as it has answered."""
         known = self._known.get(topic.identity)
         current = self._partitions_now(topic)
         if self._request.api.key is ApiKey.CREATE_TOPICS:
@@ -419,7 +419,7 @@ class MutationExchange:
         return permits or (self._permits_as_asked(topic) if limited and creates and not refused else 0)
 
     def _begin(self, topic: TopicMutation, decided: MutationDecision, now_ms: int) -> None:
-        """Tell other requests what is under way from now on."""
+        """Let other requests know what is under way from now on."""
         known = self._known.get(topic.identity)
         hidden = known is not None and known.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         creates = self._request.api.key is ApiKey.CREATE_TOPICS
@@ -604,7 +604,7 @@ class MutationExchange:
         journal = self._context.journal
         if journal is None:
             return
-        # The topic whose wait is told: the last that was refused, or went into debt.
+        # The topic whose wait is sent: the last that was refused, or went into debt.
         told = next(
             (each for each in reversed(decision.topics) if each.throttle_time_ms > 0), decision.topics[0]
         )
@@ -653,7 +653,7 @@ class MutationExchange:
         """Correct a charge that was guessed from the cluster's default, or that was not made at all."""
         if decided.permits and not decided.charged:
             return  # only watched, or the quota is gone
-        # The topic may have become another one meanwhile, as recent topics now tell.
+        # The topic may have become another one meanwhile, as recent topics now show.
         actual = max(decided.charged, self._permits_as_known(topic)) or self._permits_as_asked(topic)
         if result.num_partitions > 0:
             actual = result.num_partitions

@@ -1,6 +1,6 @@
 """Refuses requests that would write to, alter or delete the gateway's own topics (hazard K11).
 
-Such topics are cut out of a request and answered with TOPIC_AUTHORIZATION_FAILED, the rest of it goes on. The rest
+Such topics are cut out of a request and answered with TOPIC_AUTHORIZATION_FAILED, the rest of it is relayed. The rest
 may be empty: the broker then answers an empty array, and what the request cost is counted as ever. CreateTopics,
 CreatePartitions, DeleteTopics and Metadata have handlers of their own, which do the same.
 
@@ -49,7 +49,7 @@ _SHORT: Final = 127
 """Names from here on have lengths of two bytes; so may shorter ones, of clients that have something to hide."""
 
 MOST_LOOKUPS: Final = 500
-"""Ids that are asked for at once; the client is told that the others are unknown, and tries them again."""
+"""Ids that are asked for at once; the others are answered as unknown, and the client tries them again."""
 
 _LOOKED_THROUGH_AT_ONCE: Final = 1_000
 """Topics and partitions of a Produce that are looked through at its head, at some 3 us each."""
@@ -189,7 +189,7 @@ class OwnTopicsProduceHandler:
         session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
 
     def _unknown(self, request: NamedTopics) -> set[bytes]:
-        """Ids of which it is not known whose topics they are."""
+        """Ids whose topics are not known."""
         if request.api.version < FIRST_VERSION_WITH_TOPIC_IDS:
             return set()
         own = self._own
@@ -230,7 +230,7 @@ class OwnTopicsProduceHandler:
             return
         self._own.refusals += own_count > 0
         session.relay(frame, api, owed)
-        # Without acks no refusal can be told; what is refused is dropped.
+        # Without acks a refusal cannot be answered; what is refused is dropped.
         if count and len(pending) > owed:
             pending[-1].answer = CollectedAnswer(partial(_insert, api, results, count, pending[-1].answer))
 

@@ -3,7 +3,7 @@
 acks decide whether there will be a reply. The frame's bytes are counted as they come (hazard M01). When all of them
 are here, a client over its quota is muted, so the next frame waits even when it came in the same segment, and the
 reply carries what is left of the throttle (KIP-219). acks=0 has no reply and is muted all the same. While the counter
-is blocked, and on new connections while a mute that others left is not over, a request is held instead (hazard K04).
+is blocked, and on new connections while a mute that others left is not over, a request waits instead (hazard K04).
 Records are never looked at.
 A reply is collected where it is to be changed: throttle_time_ms of one that is throttled, brokers' addresses from v10
 on (KIP-951). Others are relayed.

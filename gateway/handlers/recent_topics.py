@@ -36,14 +36,14 @@ _Noted = TypeVar("_Noted")
 
 @dataclass(frozen=True, slots=True)
 class OpenCharge:
-    """A charge for what may have been done: its request timed out, or failed in a way that tells nothing.
+    """A charge for what may have been done: its request timed out, or failed in a way that shows nothing.
 
     Attributes:
-        user, client_id: who asked; asked for the same by nobody else.
+        user, client_id: who asked; asked for the same by no one else.
         key: what was asked for.
         partitions: how many the topic has at least if it was done; for deletions of no meaning.
         decision: what was charged.
-        due_ms: from when on Metadata tells the truth of it.
+        due_ms: from when on Metadata shows the truth of it.
     """
 
     user: str
@@ -62,7 +62,7 @@ class TopicChange:
         name: of the topic; its id where only that is known.
         partitions: how many it has once this is done; 0: it is deleted.
         begun_ms: when it was forwarded.
-        until_ms: from when on a question to the cluster shows what came of it.
+        until_ms: from when on a question to the cluster shows the result.
         answered: whether its reply was read.
         rivals: how many others were under way between its being forwarded and its reply, or were noted.
     """
@@ -119,7 +119,7 @@ class RecentTopics:
     def catch_up(self) -> None:
         """Know what other workers have noted, and have them know what was noted here.
 
-        To be called before each step that decides by what is noted, and before a mutation that has begun goes on:
+        To be called before each step that decides by what is noted, and before a mutation that has begun continues:
         another worker that reads its own reply later then finds this one.
         """
 
@@ -134,7 +134,7 @@ class RecentTopics:
     def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
         """A topic has this many partitions as of now; 0: it has been deleted."""
         _put(self._notes, identity, (partition_count, now_ms + NOTE_MS))
-        # What the topic is like from now on tells nothing any more of a request before.
+        # What the topic is like from now on says nothing any more about a request before.
         self._open.pop(identity, None)
         for change in self._changes_of.get(identity, ()):
             change.rivals += 1
@@ -149,7 +149,7 @@ class RecentTopics:
         return self._notes.get(identity, (0, 0))[0]
 
     def begin(self, name: bytes, partitions: int, timeout_ms: int, *, now_ms: int) -> TopicChange:
-        """A mutation that was paid for is forwarded; only such are told of, so that nothing free displaces them."""
+        """A mutation that was paid for is forwarded; only such are noted, so that nothing free displaces them."""
         change = TopicChange(
             name, partitions, now_ms, now_ms + min(max(timeout_ms, 0), MOST_UNDER_WAY_MS) + NOTE_MS
         )
@@ -177,7 +177,7 @@ class RecentTopics:
         """Its reply says that it was done.
 
         Returns:
-            Whether the topic now is as the reply says. If not, others were under way, and replies do not tell in
+            Whether the topic now is as the reply says. If not, others were under way, and replies do not show in
             which order they were carried out; then it counts as under way until the cluster shows it.
         """
         if change.rivals <= 0:

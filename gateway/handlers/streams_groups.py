@@ -1,7 +1,7 @@
 """StreamsGroupHeartbeat (KIP-1071): refused to clients with a mutation quota, as the broker creates topics for it.
 
 Which ones, and how large, the coordinator finds out from a topology that any member may have sent long ago, and it
-creates them again at any member's heartbeat once they are gone. So no single request tells what it costs, and none
+creates them again at any member's heartbeat once they are gone. So no single request shows what it costs, and none
 of a client with a mutation quota passes; with the classic protocol such a client creates its topics by CreateTopics.
 A request that spells the name of one of the gateway's own topics does not pass either.
 """

@@ -6,8 +6,8 @@ topics that the broker refused. The client's connection is muted meanwhile, so r
 decided one after the other, as in Kafka.
 
 Kafka validates before it charges (live: in debt a topic that exists is still answered with error 36). A gateway can
-only know what Metadata tells; what it cannot know is refunded when the broker's answer shows it. A request that is
-too old to be refused waits, unread, while its client owes more than one window's worth.
+only know what Metadata shows; what it cannot know is refunded when the broker's answer shows it. A request that is
+too old to be refused waits, unread, while its client's debt is more than one window's worth.
 
 While no such quota is set and usage records are kept, the exchange charges nothing and refuses nothing, and what
 cannot be taken apart is relayed as it comes: a record must not cost a client its request.
@@ -26,7 +26,7 @@ from protocol.topic_mutations import TopicMutations, parse_topic_mutations
 
 
 class TopicMutationHandler:
-    """Starts an exchange; relays the request when it is neither charged nor told in usage records."""
+    """Starts an exchange; relays the request when it is neither charged nor listed in usage records."""
 
     max_request_bytes = 2**31 - 1
 
@@ -48,7 +48,7 @@ class TopicMutationHandler:
         """See `HeadHandler`.
 
         Raises:
-            FrameTooLarge: it would have to be charged or searched, and is larger than what is held whole.
+            FrameTooLarge: it would have to be charged or searched, and is larger than what is collected whole.
         """
         context = self._context
         if context.mutations_enabled and not route.api.strict:

@@ -1,13 +1,13 @@
 """Counts bytes by topic in Produce requests and in Fetch and ShareFetch responses, for usage records and quotas.
 
-What a request or an answer counts in its client's row is told apart: records by their topic, everything else under
-no name. What cannot be read is part of the latter, so that the topics of a row always add up to it. Nothing is held:
+What a request or an answer counts in its client's row is divided: records by their topic, everything else under
+no name. What cannot be read is part of the latter, so that the topics of a row always add up to it. No request waits:
 what comes in pieces is walked as it passes. An answer to an incremental Fetch names the topics that it has records of
 (KIP-227), so nothing needs to be known of fetch sessions.
 
 A topic's quota counts the same bytes of records. A Produce over it carries the wait in its reply, as with other
 quotas. Of an answer to a Fetch the head has left when its topics are known: the next Fetch of the connection waits,
-up to one window; where it would be longer it is answered empty with the wait. Where no answer has told any yet, a
+up to one window; where it would be longer it is answered empty with the wait. Where no answer has shown any yet, a
 Fetch waits for the topics that it names.
 """
 
@@ -198,7 +198,7 @@ def longer(one: TopicWait | None, other: TopicWait | None) -> TopicWait | None:
 
 
 class _Count:
-    """Tells apart what one message counts; a `Watch` of one that comes in pieces.
+    """Divides what one message counts; a `Watch` of one that comes in pieces.
 
     Attributes:
         wait: the longest that the quotas of its topics ask for.
@@ -258,7 +258,7 @@ class _Count:
             walk.take(data, at, end)
             if self._on_end is None or self._api.key is not ApiKey.PRODUCE:
                 return
-            # What can not be counted does not go on: records behind it would pass by the quota.
+            # What cannot be counted is not relayed: records behind it would pass by the quota.
             if walk.fault is not None or self._topics > MOST_TOPICS:
                 self._left_bytes = max(0, self._left_bytes - (end - at))
                 raise walk.fault or TooManyElements
@@ -437,11 +437,11 @@ class ProduceTopics:
         return longest
 
     def relayed(self, now_ms: int, pending: Pending | None) -> Watch | None:
-        """The request goes on: count it, now or as it comes.
+        """The request is relayed: count it, now or as it comes.
 
         Args:
             now_ms: the time.
-            pending: its reply, which tells the wait; None: it has none.
+            pending: its reply, which has the throttle time; None: it has none.
 
         Returns:
             What is to be shown the rest of it; None: all of it is here.

@@ -11,7 +11,7 @@ class AcceptedSocket:
     Attributes:
         sock: uvloop has it no longer block once it has a transport.
         proxy: the load balancer that it came through, once its header is read; `ip` and `port` are the client's then.
-        connected_to: where the client connected to, as a load balancer tells it; None: to this socket's own address.
+        connected_to: where the client connected to, as a load balancer says; None: to this socket's own address.
         recorded: whether the usage records have counted it.
     """
 

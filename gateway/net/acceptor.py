@@ -13,7 +13,8 @@ listening sockets are watched for readability and accepted from here, a bounded 
 Behind load balancers (`proxy_acceptor.py`) the limits that need no address are applied at accept, those of an address
 once the header has named the client.
 
-A held socket has no transport, so what its client sends stays in the kernel, bounded by the receive buffer (B16).
+A throttled socket has no transport, so what its client sends stays in the kernel, bounded by the receive buffer
+(B16).
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ OnSlotFreed: TypeAlias = Callable[[], None]
 
 
 class Acceptor:
-    """The ports of one listener, its waiting socket and its held sockets.
+    """The ports of one listener, its waiting socket and its throttled sockets.
 
     Attributes:
-        held: sockets that are kept unread for now.
+        `held`: throttled sockets, unread for now.
         accepted: sockets taken from the kernel so far, whatever became of them.
         waits_since_ms: since when one waits for a slot while none is accepted; None: none waits.
     """
@@ -89,7 +90,7 @@ class Acceptor:
             loop: watches the sockets.
             now_ms: the clock.
             quotas: decides; shared by all listeners.
-            observer: told of delays, holds and refusals.
+            observer: notified of delays, throttles and refusals.
             on_admitted: takes over a socket that is counted already.
             on_slot_freed: called when a socket that had a slot is closed without having been admitted; None: a socket
                 that waits here gets the slot.
@@ -160,7 +161,7 @@ class Acceptor:
 
     @property
     def open_sockets(self) -> Iterator[tuple[Address, socket.socket]]:
-        """What listens, and where it was told to."""
+        """What listens, and where it was configured to."""
         for broker_id, listening in self._sockets.items():
             yield self._addresses[broker_id], listening
 
@@ -181,7 +182,7 @@ class Acceptor:
         if self._wake is not None:
             self._wake.cancel()
         if waiting is not None:
-            if self._waiting is not None:  # one that was held; there is one place
+            if self._waiting is not None:  # a throttled one; there is one place
                 self._waiting.sock.close()
             self._waiting = waiting
             self.waits_since_ms = self._blocked_since_ms = self._now_ms()

@@ -6,7 +6,7 @@ from gateway.observability.events import Side
 
 
 class BackPressure:
-    """How long connections of a listener were held up because one side took less than the other had for it.
+    """How long connections of a listener were slowed down because one side read less than the other sent.
 
     Adds up what begins and ends at many connections; time under way counts at every moment.
     """
@@ -16,7 +16,7 @@ class BackPressure:
         self._active = dict.fromkeys(Side, 0)
 
     def begin(self, side: Side, *, now_ms: int) -> None:
-        """One more connection is held up by this side."""
+        """One more connection is slowed down by this side."""
         # The sum over all of (now - begin) needs no list of them.
         self._since_ms[side] += now_ms
         self._active[side] += 1

@@ -41,7 +41,7 @@ class BatchScheduler:
             self._steps.append(step)
 
     def _take(self) -> None:
-        # Both bounds: most steps are some 50 us, and one that lets a large request go on takes milliseconds.
+        # Both bounds: most steps are some 50 us, and one that lets a large request continue takes milliseconds.
         slices = Slices(every=1)
         try:
             for taken in range(min(len(self._steps), self._steps_per_turn)):

@@ -207,7 +207,7 @@ class ClientChannel:
             self._failed(exc)
 
     def eof_received(self) -> bool:
-        """The client sends nothing more; keep the other direction open for what it is owed."""
+        """The client sends nothing more; keep the other direction open for its outstanding replies."""
         self._client_ended = True
         self._run(self._half_closed)
         return not self._closed
@@ -237,7 +237,7 @@ class ClientChannel:
         return self.session.muted & (_THROTTLED | _HALF_CLOSED) == _THROTTLED
 
     def client_gone(self) -> None:
-        """See `peer_close.Watched`: what is held behind the mute is dropped (hazard C16)."""
+        """See `peer_close.Watched`: what waits behind the mute is dropped (hazard C16)."""
         self.close(_CLIENT_CLOSED)
 
     def pause_writing(self) -> None:
@@ -353,7 +353,7 @@ class ClientChannel:
             room = room_bytes(self._transport)
             if room is not None and not self._fits_until_bytes:
                 bound_unsent(self._transport)
-            # Not told: reads are fitted once the client has left something.
+            # Without a call: reads are fitted once the client has left something.
             left_bytes = 2 * MOST_READ_BYTES if room is None else room - 2 * MOST_READ_BYTES
             self._fits_until_bytes = self.session.bytes_from_upstream + left_bytes
             self._fit_reads(left_bytes < 0)
@@ -556,7 +556,7 @@ class ClientChannel:
             return
         fd = self._client_fd() if self.leaves_with_fin else None
         if fd is not None and peer_gone(fd):
-            # Between two looks of the watch or two reads: what is held must not go on now (hazards C16, F06).
+            # Between two looks of the watch or two reads: what waits must not continue now (hazards C16, F06).
             self.client_gone()
             return
         self.session.on_timer(now_ms=self._now_ms())
@@ -574,7 +574,7 @@ class ClientChannel:
         self._run(self._pump)
 
     def close(self, cause: CloseCause, *, abort: bool = False) -> None:
-        """End both legs, once; the first cause counts. `abort`: whatever the client is still owed."""
+        """End both legs, once; the first cause counts. `abort`: even with replies outstanding."""
         if self._closed:
             return
         if self.session.muted & _BACK_PRESSURE:

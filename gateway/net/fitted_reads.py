@@ -1,8 +1,8 @@
 """Limits reads from a broker to what the client's socket can take now.
 
-A chunk that was read has to be held until the client takes it. uvloop reads 256 KiB at once, which is cheapest
+A chunk that was read stays in memory until the client takes it. uvloop reads 256 KiB at once, which is cheapest
 as long as the kernel takes it all. For a client that is slow the size of each read is fitted, so that at most
-`LEAST_READ_BYTES` of it are held: to the room that the kernel tells, which it may not have when its memory for TCP
+`LEAST_READ_BYTES` of it are kept: to the room that the kernel reports, which it may not have when its memory for TCP
 runs out, and to what the client has lately taken whole.
 
 The kernel itself may keep 4 MiB for each socket, and more of what the broker sends meanwhile. Of what it has not
@@ -33,7 +33,7 @@ FULL_READS_PER_TURN: Final = 8
 """Then other connections have their turn; the loop itself would read 32 times."""
 
 _TAKEN_BYTES: Final = 1024 * 1024
-"""Where the kernel does not tell its room: a client that has taken so much whole is not slow any more."""
+"""Where the kernel does not report its room: a client that has taken so much whole is not slow any more."""
 
 _SO_MEMINFO: Final = 55
 _MEMINFO: Final = struct.Struct("=9I")  # linux/sock_diag.h, SK_MEMINFO_*
@@ -77,7 +77,7 @@ def bound_unsent(client: _Client) -> None:
 def room_bytes(client: _Client) -> int | None:
     """What the client's socket takes at once, without a part of it left over; 0 when it is gone.
 
-    None: this kernel does not tell it.
+    None: this kernel does not report it.
     """
     connection = client.get_extra_info("socket")
     if connection is None:
@@ -100,7 +100,7 @@ class FittedReads(asyncio.BufferedProtocol):
     """Stands in for `UpstreamChannel` at the broker's transport while the client is slow.
 
     It ends when the client's socket has room for two of the largest reads. A socket whose buffer can not grow so far
-    keeps it: then reads are as large as the buffer, since of larger ones the rest would be held.
+    keeps it: then reads are as large as the buffer, since of larger ones the rest would stay in memory.
     """
 
     __slots__ = ("_client", "_full_reads", "_most_bytes", "_room_bytes", "_size", "_taken_bytes", "_user")

@@ -1,7 +1,7 @@
 """Closed transports whose peer has not received everything yet: the last replies to slow clients.
 
 `close()` alone is not enough. The kernel answers input that nothing reads with RST, and then drops what it still has
-to send: a client that goes on sending would lose replies to requests that were carried out (hazard L02). So the
+to send: a client that keeps sending would lose replies to requests that were carried out (hazard L02). So the
 sending side is closed first, what comes is read and dropped, and the rest follows when the peer has acknowledged all
 of it. A client that still sends may meanwhile see the end and stop. All of it is bounded in time, and a drain waits
 for it as for open connections.
@@ -32,7 +32,7 @@ class HasFileno(Protocol):
 
 
 class _Discarding(asyncio.Protocol):
-    """Reads what comes and keeps nothing of it, until the peer closes its side; the user is told of the end alone."""
+    """Reads what comes and keeps nothing of it, until the peer closes its side; the user learns of the end alone."""
 
     def __init__(self, user: asyncio.BaseProtocol, *, received: bool) -> None:
         self._user = user

@@ -60,7 +60,7 @@ class Channel(Watched, Protocol):
         """End both legs."""
 
     def drain(self) -> None:
-        """Close once the client is owed nothing."""
+        """Close once no reply is outstanding."""
 
 
 OpenChannel: TypeAlias = "Callable[[Listener, AcceptedSocket], Channel]"
@@ -86,7 +86,7 @@ class Listener:
         lingering: closed ones whose last bytes have not left.
         scheduler: steps that are due for channels.
         long_work: steps of work that takes long, shared by all listeners.
-        back_pressure: how long channels were held up by a slow side.
+        back_pressure: how long channels were slowed down by a slow side.
         settings: for connections that come from now on.
         memory: what its connections and those of other listeners hold.
         announced: what they have announced to brokers.
@@ -125,7 +125,7 @@ class Listener:
             settings: see above.
             open_channel: makes its channels.
             connector: opens upstream legs.
-            observer: told what happens.
+            observer: notified of what happens.
             connections: counts and rates, shared by all listeners; None: this listener counts alone, unlimited.
             max_lingering: see `Lingering`.
             tls_acceptor: the TLS handshakes of its clients; None: without TLS.
@@ -190,7 +190,7 @@ class Listener:
         self._acceptor.stop_listening(broker_id)
 
     def open_sockets(self) -> Iterator[tuple[Address, socket.socket]]:
-        """What listens, and where it was told to."""
+        """What listens, and where it was configured to."""
         return self._acceptor.open_sockets
 
     def suspend(self) -> AcceptedSocket | None:
@@ -202,7 +202,7 @@ class Listener:
         self._acceptor.resume(waiting)
 
     def drain_idle(self, idle_ms: int) -> None:
-        """Close each connection on which nothing has passed for so long and whose client is owed nothing."""
+        """Close each connection on which nothing has passed for so long and which has no reply outstanding."""
         latest_ms = self.now_ms() - idle_ms
         for channel in list(self.channels):
             if channel.session.idle_since_ms <= latest_ms and channel.session.responses.idle:
@@ -323,7 +323,7 @@ class Listener:
         self._acceptor.stop()
 
     def drain(self) -> None:
-        """Close all ports, and each connection as soon as it is owed nothing."""
+        """Close all ports, and each connection as soon as no reply is outstanding."""
         self._draining = True
         self._acceptor.stop()
         self.lingering.most = None
@@ -344,7 +344,7 @@ class Listeners:
         """There is none yet.
 
         Args:
-            on_port_failed: told the name of a listener that could not bind the port of a broker.
+            on_port_failed: called with the name of a listener that could not bind the port of a broker.
             open_port: opens the port of a broker for a listener, in the process that accepts; None: this one does.
         """
         self.by_name: dict[str, Listener] = {}
@@ -353,7 +353,7 @@ class Listeners:
         self._open_port = open_port
 
     def topology(self, section: ListenerSettings, cluster: ClusterMap) -> Topology:
-        """What a listener tells its clients of the cluster. It binds a port for each broker that it learns of.
+        """What a listener's clients see of the cluster. It binds a port for each broker that it learns of.
 
         Args:
             section: of the listener, which is to be added before the first broker is known.
@@ -437,7 +437,7 @@ class Listeners:
     # -- the end ---------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Close all ports, and each connection as soon as it is owed nothing."""
+        """Close all ports, and each connection as soon as no reply is outstanding."""
         connections = sum(len(listener.channels) for listener in self.by_name.values())
         _gateway_log.info("draining", connections=connections)
         for listener in self.by_name.values():

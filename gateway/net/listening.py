@@ -1,7 +1,7 @@
 """Listening sockets for clients: opened here, or inherited from the process that this one replaces.
 
 A port that goes over is never closed in between: connections wait in the kernel's backlog until the new process
-accepts. Until then its ports are held.
+accepts. Until then its ports are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BACKLOG: Final = 1024
 
 
 class PlainSocket(socket.socket):
-    """A TCP socket that tells its family and its type as plain numbers; what it accepts is of the same kind.
+    """A TCP socket that has its family and its type as plain numbers; what it accepts is of the same kind.
 
     The base class makes members of enums of them at each question: two microseconds each time, five times for each
     accepted connection, the loop's own questions among them. The base class it has to be: uvloop closes whatever is
@@ -40,7 +40,7 @@ class ListeningSockets:
     """Those of one gateway.
 
     Attributes:
-        held: no port accepts yet.
+        `held`: no port accepts yet.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ class Watched(Protocol):
 
     @property
     def leaves_with_fin(self) -> bool:
-        """Whether a client that closes its side has left; otherwise it may wait for what it is owed."""
+        """Whether a client that closes its side has left; otherwise it may wait for its replies."""
 
     def client_gone(self) -> None:
         """The client has left, or reset the connection."""
@@ -81,7 +81,7 @@ class PeerCloseDetector:
             unread[fd].client_gone()
 
     def _outlive(self, channels: list[Watched]) -> None:
-        """Tell these; of many that are new, others have their turn in between."""
+        """Notify these; of many that are new, others have their turn in between."""
         for channel in channels[:_LOOKS_PER_TURN]:
             channel.outlive_look()
         if len(channels) > _LOOKS_PER_TURN:

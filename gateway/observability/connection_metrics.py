@@ -1,12 +1,12 @@
-"""Metrics of connections: admitted, delayed, held, refused, muted, closed (KIP-612, KIP-402).
+"""Metrics of connections: admitted, delayed, throttled, refused, muted, closed (KIP-612, KIP-402).
 
 Kafka's names are in the descriptions. Kafka shows averages and percentages; here they are counters to take the
 rate of. Two things hold at all times, for each listener:
 
     active   = opened - sum(closed by cause)
-    accepted = opened + refused + held now + awaiting their header now + the one that waits for a slot
+    accepted = opened + refused + throttled now + awaiting their header now + the one that waits for a slot
 
-(a held socket ends as refused, or is opened).
+(a throttled socket ends as refused, or is opened).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ConnectionMetrics(Collector):
         self._announced = announced
 
     def broker_port_failed(self, listener: str) -> None:
-        """A broker is left out of what clients are told, since its port could not be bound (hazard E12)."""
+        """A broker is not shown to clients, since its port could not be bound (hazard E12)."""
         self._failed_ports[listener] += 1
 
     # -- ConnectionObserver ----------------------------------------------------------------------------------
@@ -200,16 +200,18 @@ class ConnectionMetrics(Collector):
     def _collect_open(self) -> Iterator[Metric]:
         active = _gauge("gateway_connections_active", "Open client connections.")
         accepted = _counter(
-            "gateway_connections_accepted", "Connections taken from the kernel, whatever became of them."
+            "gateway_connections_accepted",
+            "Connections accepted from the kernel, including those refused later.",
         )
-        opened = _counter("gateway_connections_opened", "Client connections let in.")
+        opened = _counter("gateway_connections_opened", "Client connections admitted.")
         closed = _counter("gateway_connections_closed", "Client connections ended, by cause.", "cause")
         held = _gauge(
-            "gateway_held_connections", "Connections held unread: their address connects too often."
+            "gateway_held_connections",
+            "Connections that are open and not read because their address connects too often.",
         )
         awaiting = _gauge(
             "gateway_connections_awaiting_proxy_header",
-            "Connections of load balancers that have not told yet whose they are.",
+            "Connections of load balancers whose PROXY header has not arrived yet.",
         )
         for name, listener in self._listeners.items():
             awaiting.add_metric([name], listener.awaiting_header)
@@ -222,7 +224,7 @@ class ConnectionMetrics(Collector):
         yield from (active, accepted, opened, closed, held, awaiting)
 
     def _collect_admission(self) -> Iterator[Metric]:
-        delays = _counter("gateway_accept_delays", "Times a listener stopped to accept, by limit.", "cause")
+        delays = _counter("gateway_accept_delays", "Times a listener stopped accepting, by limit.", "cause")
         delay_seconds = _counter(
             "gateway_accept_throttle_seconds",
             "Delay that the rate limits asked for (Kafka's connection-accept-throttle-time).",
@@ -230,19 +232,20 @@ class ConnectionMetrics(Collector):
         )
         blocked = _counter(
             "gateway_acceptor_blocked_seconds",
-            "Time in which a listener accepted nobody (Kafka's AcceptorBlockedPercent), over when counted.",
+            "Time during which a listener accepted no connections (Kafka's AcceptorBlockedPercent), counted at its "
+            "end.",
         )
-        held = _counter("gateway_connections_held", "Connections held because of their address's rate.")
+        held = _counter("gateway_connections_held", "Connections throttled by the rate of their address.")
         hold_seconds = _counter(
             "gateway_ip_accept_throttle_seconds",
-            "Time for which connections were held (Kafka's ip-connection-accept-throttle-time).",
+            "Time for which connections were throttled (Kafka's ip-connection-accept-throttle-time).",
         )
         would_hold = _counter(
             "gateway_connections_would_be_held",
-            "Connections let in that would be held if the rate of their address were not only observed.",
+            "Connections admitted that enforcement of their address's rate would have throttled (observe mode).",
         )
         refused = _counter(
-            "gateway_connections_refused", "Connections closed that were never let in, by limit.", "cause"
+            "gateway_connections_refused", "Connections closed before they were admitted, by limit.", "cause"
         )
         failures = _counter(
             "gateway_accept_failures", "Times the system had no descriptor or memory for a connection."
@@ -263,12 +266,12 @@ class ConnectionMetrics(Collector):
     def _collect_held_up(self, now_ms: int) -> Iterator[Metric]:
         muted = _gauge(
             "gateway_channels_muted",
-            "Client connections not read from, by reason; one with two reasons counts twice.",
+            "Muted client connections, by reason; one with two reasons counts twice.",
             "reason",
         )
         pressure = _counter(
             "gateway_back_pressure_seconds",
-            "Time during which one side took less than the other had for it, summed over connections.",
+            "Time during which one side read more slowly than the other sent, summed over connections.",
             "side",
         )
         ports = _counter("gateway_broker_port_failures", "Broker ports that could not be bound.")
@@ -285,29 +288,29 @@ class ConnectionMetrics(Collector):
     def _collect_memory(self, memory: WatchedMemory) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "gateway_memory_queued_bytes",
-            "Bytes of requests and replies that connections hold back.",
+            "Bytes of requests and replies in the gateway's memory.",
             value=memory.used_bytes,
         )
         yield GaugeMetricFamily(
             "gateway_memory_queued_limit_bytes",
-            "The most of them before connections are not read on.",
+            "The limit of these bytes; above it connections are not read.",
             value=memory.limit_bytes,
         )
 
     def _collect_announced(self, announced: WatchedAnnouncements) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "gateway_announced_request_bytes",
-            "Bytes that requests have announced to brokers and not sent yet.",
+            "Bytes announced to brokers in the sizes of requests and not sent yet.",
             value=announced.used_bytes,
         )
         yield GaugeMetricFamily(
             "gateway_announced_request_limit_bytes",
-            "The most of them to one broker; a request that would go beyond is collected first.",
+            "The limit of these bytes for one broker; a request that would exceed it is collected first.",
             value=announced.limit_bytes,
         )
         yield CounterMetricFamily(
             "gateway_requests_collected_before_relay",
-            "Requests that were collected whole because the rest of them went beyond that limit.",
+            "Requests collected whole because they would have exceeded that limit.",
             value=announced.collected,
         )
 

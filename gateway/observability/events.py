@@ -113,7 +113,7 @@ class ReloadResult(StrEnum):
 
 
 class ConnectionObserver(Protocol):
-    """Told by listeners: connections that were let in, delayed, held, refused or ended."""
+    """Events of listeners: connections that were admitted, delayed, throttled, refused or ended."""
 
     def connection_opened(self, listener: str) -> None:
         """A client connection was let in."""
@@ -131,7 +131,7 @@ class ConnectionObserver(Protocol):
         """A socket is kept unread: its address connects too often (KIP-612)."""
 
     def connection_would_be_held(self, listener: str, hold_ms: int) -> None:
-        """A connection was let in that would be held if the rate of its address were not only observed."""
+        """A connection was admitted that would be throttled if the rate of its address were not only observed."""
 
     def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
         """A socket was closed that was never let in."""
@@ -141,7 +141,7 @@ class ConnectionObserver(Protocol):
 
 
 class RequestObserver(Protocol):
-    """Told by sessions and handlers: what quotas and brokers decided about requests."""
+    """Events of sessions and handlers: what quotas and brokers decided about requests."""
 
     def mutations_decided(
         self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int

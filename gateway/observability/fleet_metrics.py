@@ -132,7 +132,7 @@ class FleetMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "gateway_fleet_lag_seconds",
-            "What the last message of this gateway took until it came back.",
+            "Time that the last message of this gateway took to come back.",
             value=exchange.lag_ms / 1000,
         )
         yield GaugeMetricFamily(
@@ -151,7 +151,7 @@ class FleetMetrics(Collector):
         yield ages
         used = CounterMetricFamily(
             "gateway_fleet_used",
-            "What each member told that its clients have used, in units of the quota.",
+            "What each member reported that its clients used, in units of the quota.",
             labels=["member", "quota"],
         )
         totals: dict[tuple[str, str], float] = {}
@@ -170,12 +170,12 @@ class FleetMetrics(Collector):
         )
         yield CounterMetricFamily(
             "gateway_fleet_messages_lost",
-            "Messages of others that never came; where counters stand was asked then.",
+            "Messages of other members that never came; the gateway then asked for the state of their counters.",
             value=exchange.peers.lost_total(),
         )
         yield CounterMetricFamily(
             "gateway_fleet_messages_repeated",
-            "Messages that came more than once and were counted once.",
+            "Messages that arrived more than once and were counted once.",
             value=exchange.peers.repeated_total(),
         )
         yield CounterMetricFamily(

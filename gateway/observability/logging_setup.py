@@ -6,7 +6,7 @@ A line holds the event first, then level and time, then what the caller gave, in
 
 Clients choose their names, so every value is escaped: whatever is in it, a line stays one line of printable ASCII
 with the keys that we wrote (hazard A23), of bounded length. Of one event at most a number of lines per second is
-written; what was left out is counted and told with the event's next line. The standard library's logging, which
+written; what was left out is counted and reported with the event's next line. The standard library's logging, which
 other packages use, ends here as well.
 
 A traceback says where and what kind, without the data that an exception carries in its text (hazard H15):
@@ -71,7 +71,7 @@ class EventLimiter:
 
         Args:
             max_per_s: lines per second and event name.
-            max_events: names that are told apart; further ones share one limit, because names may come from
+            max_events: names with a limit of their own; further ones share one limit, because names may come from
                 elsewhere (another library's log texts).
         """
         self._max_per_s = max_per_s
@@ -109,7 +109,7 @@ class EventLimiter:
         return self._suppressed.pop(event, 0)
 
     def take_suppressed(self) -> dict[str, int]:
-        """Lines left out and not told yet, by event; they count as told from now on."""
+        """Lines left out and not reported yet, by event; they count as reported from now on."""
         suppressed, self._suppressed = self._suppressed, {}
         return suppressed
 
@@ -136,7 +136,7 @@ def setup(
         wall_clock: for the line's time.
         monotonic_ms: for the limiter.
         max_lines_per_s: of one event name. Debug lines are not limited, nor are those with ``audit=True``.
-        limiter: of an earlier call, to go on with its counts.
+        limiter: of an earlier call, to continue its counts.
 
     Returns:
         The limiter, whose counts `report_suppressed` writes at the end.
@@ -191,7 +191,7 @@ def audit_logger() -> Any:
 
 
 def report_suppressed(limiter: EventLimiter) -> None:
-    """Writes what a flood left out and no later line has told."""
+    """Writes what a flood left out and no later line has reported."""
     logger = structlog.get_logger()
     for event, count in limiter.take_suppressed().items():
         logger.warning("log lines left out", of_event=event, suppressed=count)

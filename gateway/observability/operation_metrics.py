@@ -70,7 +70,7 @@ class ReloadMetrics(Collector):
         """The configuration file was read again.
 
         Args:
-            result: what came of it.
+            result: the result.
             awaiting_restart: how many settings differ from those in force; not looked at when the file is invalid.
         """
         self._reloads[result] += 1
@@ -88,12 +88,12 @@ class ReloadMetrics(Collector):
         yield reloads
         yield GaugeMetricFamily(
             "gateway_config_last_reload_successful",
-            "0 while the configuration file is not what the gateway last could use.",
+            "0 while the configuration file has errors and the last valid one stays in force.",
             value=not self._last_reload_failed,
         )
         yield GaugeMetricFamily(
             "gateway_config_settings_awaiting_restart",
-            "Settings in the file, as last read, that only a restart puts in force.",
+            "Changed settings of the configuration file that need a restart.",
             value=self._awaiting_restart,
         )
 
@@ -155,16 +155,16 @@ class StoreMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "gateway_quota_store_writable",
-            "0 while alterations are refused, since it was started with a disk that could not be written.",
+            "0 while the store refuses alterations because its disk could not be written at the start.",
             value=float(live.store.read_only is None),
         )
         yield GaugeMetricFamily(
             "gateway_quota_store_following",
-            "1 while what other gateways change is followed.",
+            "1 while the gateway follows the changes of other gateways.",
             value=float(live.store.stale is None),
         )
         overrides = GaugeMetricFamily(
-            "gateway_quota_store_quotas", "Quotas that the store says, by quota.", labels=["quota"]
+            "gateway_quota_store_quotas", "Quotas in the store, by quota.", labels=["quota"]
         )
         for key in QuotaKey:
             overrides.add_metric([key.value], live.quotas.override_count(key))
@@ -179,12 +179,12 @@ class StoreMetrics(Collector):
         )
         yield CounterMetricFamily(
             "gateway_quota_store_bad_records",
-            "Records of the shared topic that are no quotas and were passed over.",
+            "Records of the shared topic that are not quotas and were skipped.",
             value=live.store.bad_records,
         )
         yield CounterMetricFamily(
             "gateway_quota_store_unsigned_records",
-            "Records of the shared topic that were passed over because they have no valid signature.",
+            "Records of the shared topic that were skipped because they have no valid signature.",
             value=live.store.unsigned_records,
         )
         yield CounterMetricFamily(
@@ -195,6 +195,6 @@ class StoreMetrics(Collector):
         if counts.changed_at_ms is not None:
             yield GaugeMetricFamily(
                 "gateway_quota_store_last_change_age_seconds",
-                "Time since a quota last changed, here or in another gateway; absent until one does.",
+                "Time since the last change of a quota, here or in another gateway; absent before the first one.",
                 value=(self._now_ms() - counts.changed_at_ms) / 1000,
             )

@@ -3,7 +3,7 @@
 Clients choose their names and may be as many as they like, so there are three bounds. `quotas` bounds the
 counters; of those only the busiest have series of their own, all others share the row ``rule="other"``; and a long
 name is cut. Totals add up at every scrape, and what Prometheus takes for a counter never shrinks: a client that comes
-out of ``other`` begins at zero and leaves there what was told of it, one that goes back takes its own along.
+out of ``other`` begins at zero and leaves there what was shown of it, one that goes back takes its own along.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ShownRows(Generic[K, R]):
         self._broker = broker
         self._shown: set[K] = set()
         self._crowded = False
-        # What `other` has told of clients that came out of it.
+        # What `other` has shown of clients that came out of it.
         self._left_behind: dict[K, Totals] = {}
 
     @property
@@ -396,7 +396,7 @@ class QuotaMetrics(Collector):
             value=self._request_time.exempt_ns / 1e9,
         )
         enforcement = GaugeMetricFamily(
-            "gateway_enforcement", "1 for what is done with quotas now.", labels=["mode"]
+            "gateway_enforcement", "1 for the mode in force: enforce, observe or off.", labels=["mode"]
         )
         for mode in Enforcement:
             enforcement.add_metric([mode.value], mode is self._limits.mode)

@@ -79,7 +79,7 @@ class RequestMetrics(Collector):
         for (listener, mechanism, result), count in self._authentications.items():
             authentications.add_metric([listener, mechanism.value.lower(), result.value], count)
         requests = CounterMetricFamily(
-            "gateway_requests", "Requests let in, by API.", labels=["listener", "api"]
+            "gateway_requests", "Requests accepted, by API.", labels=["listener", "api"]
         )
         for listener, routes in self._routes.items():
             by_api: Counter[ApiKey] = Counter()
@@ -95,11 +95,11 @@ class RequestMetrics(Collector):
         labels = ["api", "rule"]
         requests = CounterMetricFamily(
             "gateway_throttled_requests",
-            "Requests that made their client wait, by the quota whose wait was the longest.",
+            "Throttled requests, by the quota with the longest throttle time.",
             labels=[*labels, "quota"],
         )
         seconds = CounterMetricFamily(
-            "gateway_throttle_seconds", "Throttle time told to clients.", labels=[*labels, "quota"]
+            "gateway_throttle_seconds", "Throttle time sent to clients.", labels=[*labels, "quota"]
         )
         permits = CounterMetricFamily(
             "gateway_controller_mutation_permits",

@@ -86,7 +86,7 @@ class Status:
         self._max_rows = max_rows
 
     async def build(self) -> Built:
-        """The snapshot of this moment. The loop goes on with other work after each millisecond or so."""
+        """The snapshot of this moment. The loop does other work after each millisecond or so."""
         slices = Slices(every=4)
         series: dict[str, list[list[Any]]] = {}
         for collect in self._families:
@@ -127,7 +127,7 @@ class Status:
         return Built(text.encode(), slices.spent_s)
 
     def _waiting(self, wall_ms: int) -> list[tuple[JournalClient, Throttles]]:
-        """Clients that were told to wait until later than now; of those that were told lately."""
+        """Clients that are throttled now; of those that were throttled lately."""
         latest = islice(self._journal.latest(), _LOOKED_AT)
         return list(islice((each for each in latest if each[1].until_ms > wall_ms), MAX_WAITING))
 
@@ -176,7 +176,7 @@ def urgency(client: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def waiting_json(client: JournalClient, entry: Throttles) -> dict[str, Any]:
-    """A client and what it was told last."""
+    """A client and its last throttle."""
     return {"user": client.user, "client_id": client.client_id, "ip": client.ip, **throttles_json(entry)}
 
 

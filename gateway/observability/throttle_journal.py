@@ -27,7 +27,7 @@ SECONDS_KEPT: Final = 30
 MINUTES_KEPT: Final = 60
 
 CONNECTION: Final = "connection"
-"""The kind of throttle that `ThrottledBy` does not have: a connection was held or refused."""
+"""The kind of throttle that `ThrottledBy` does not have: a connection was throttled or refused."""
 
 
 class JournalClient(NamedTuple):
@@ -39,11 +39,11 @@ class JournalClient(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What was measured when the time was told; None: it has no part in this quota.
+    """What was measured when the throttle time was sent; None: it has no part in this quota.
 
     Attributes:
         rate: average per second over `window_ms`, in the unit of the quota.
-        held: the sum over that window.
+        `held`: the sum over that window.
         window_ms: what the average was taken over.
         blocked_ms: for how long nothing passes this counter, which holds two windows' worth.
         tokens: left in the bucket; below 0 is debt.
@@ -69,7 +69,7 @@ class Throttles:
         counter: whose use the counter holds.
         shared: the counter is one that clients share because there are too many.
         reading: see `Reading`.
-        told_ms: the longest time told.
+        told_ms: the longest throttle time.
         total_ms, count: of all.
         until_ms: when the last one is over.
     """
@@ -178,7 +178,7 @@ class ThrottleJournal:
         *,
         shared: bool = False,
     ) -> None:
-        """An answer tells a client to wait, or a request is held.
+        """An answer throttles a client, or a request waits.
 
         Args:
             client: whose.
@@ -187,7 +187,7 @@ class ThrottleJournal:
             api: of the request.
             match: the quota.
             throttle_time_ms: > 0.
-            reading: tells what was measured; asked when it is kept.
+            reading: returns what was measured; asked when it is kept.
             shared: see `Throttles`.
         """
         entity = partial(entity_of, match)
@@ -203,7 +203,7 @@ class ThrottleJournal:
         hold_ms: int,
         reading: Reading,
     ) -> None:
-        """A connection was held, or refused.
+        """A connection was throttled, or refused.
 
         Args:
             ip: the address.

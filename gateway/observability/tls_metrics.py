@@ -35,7 +35,7 @@ class _HandshakeLimiter(Protocol):
 
 
 class TlsMetrics(Collector):
-    """Counts, and shows what it was told to watch."""
+    """Counts, and shows what it watches."""
 
     def __init__(self) -> None:
         self._done: Counter[tuple[str, str]] = Counter()
@@ -86,7 +86,7 @@ class TlsMetrics(Collector):
         )
         failed = CounterMetricFamily(
             "gateway_tls_handshake_failures",
-            "TLS handshakes with clients that failed, by what they failed of.",
+            "TLS handshakes with clients that failed, by cause.",
             labels=["listener", "reason"],
         )
         for listener in self._listeners:
@@ -96,7 +96,7 @@ class TlsMetrics(Collector):
                 failed.add_metric([listener, failure.value], self._failed[listener, failure])
         upstream = CounterMetricFamily(
             "gateway_upstream_tls_failures",
-            "Connections to brokers given up because TLS failed, by what it failed of.",
+            "Connections to brokers given up because TLS failed, by cause.",
             labels=["upstream", "reason"],
         )
         for name in self._upstreams:
@@ -106,12 +106,12 @@ class TlsMetrics(Collector):
         if self._handshake_limiter is not None:
             yield GaugeMetricFamily(
                 "gateway_tls_handshakes_waiting",
-                "Clients that wait for the rate of handshakes.",
+                "Clients whose TLS handshake waits for the limit of handshakes per second.",
                 value=self._handshake_limiter.waiting,
             )
             yield CounterMetricFamily(
                 "gateway_tls_handshake_delays",
-                "Handshakes that had to wait for the rate of handshakes.",
+                "Handshakes that waited for the limit of handshakes per second.",
                 value=self._handshake_limiter.delayed,
             )
         yield from self._certificates()
@@ -129,7 +129,7 @@ class TlsMetrics(Collector):
         )
         current = GaugeMetricFamily(
             "gateway_tls_certificate_last_reload_successful",
-            "0 while the files can't be used and what was there before is in force.",
+            "0 while changed certificate files can not be used and the old ones stay in force.",
             labels=["section"],
         )
         for each in self._identities:

@@ -98,7 +98,7 @@ class OpenTraces:
 
 
 class SpanBudget:
-    """How many operations of each kind are told in a second."""
+    """How many operations of each kind are traced in a second."""
 
     def __init__(self, per_second: int) -> None:
         """Args: per_second: of one kind."""
@@ -106,7 +106,7 @@ class SpanBudget:
         self._told: dict[str, tuple[int, int]] = {}
 
     def take(self, name: str, *, now_ms: int) -> bool:
-        """Whether one more may be told.
+        """Whether one more may be traced.
 
         Args:
             name: of a closed list.

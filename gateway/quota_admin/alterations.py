@@ -1,6 +1,6 @@
 """Runs alterations that the quota handlers submit, one task each.
 
-An alteration goes on when the client that asked for it has left: it may be durable already.
+An alteration continues when the client that asked for it has left: it may be durable already.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ PER_IP: Final = "max.connections.per.ip"
 PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
 UNLIMITED: Final = 2**31 - 1
 
-# What a DescribeConfigs answer of an old version can tell.
+# What a DescribeConfigs answer of an old version can contain.
 _MOST_CHARS: Final = 32_767
 
 # Where a setting came from and of what type it is, by Kafka's numbers.
@@ -159,7 +159,7 @@ class BrokerLimits:
         return changes
 
     def _require_overrides(self, wanted: Values) -> None:
-        # With no connection for any address there have to be some for which that does not hold.
+        # With no connection for any address there have to be some to which that does not apply.
         if wanted.get(PER_IP) == "0" and not self._overrides(wanted):
             text = "requirement failed: max.connections.per.ip can be set to zero only if "
             raise LimitError(
@@ -189,7 +189,7 @@ class BrokerLimits:
         )
 
     def shown(self, resource: str) -> dict[str, ShownConfig]:
-        """What DescribeConfigs tells of a resource.
+        """What DescribeConfigs says of a resource.
 
         Args:
             resource: a broker's id, which has everything; or "", which has only what was set over the wire.

@@ -10,7 +10,7 @@ from typing import Final
 
 _EVERY_S: Final = 60.0
 _MOST: Final = 256
-"""Texts that are told apart; further ones share one line a minute."""
+"""Texts that are counted apart; further ones share one line a minute."""
 
 _VARYING: Final = re.compile(r"\[[^\]]*\]|\d+")
 

@@ -35,7 +35,7 @@ class Eager:
             self._waits_for.cancel()
 
     async def over(self) -> None:
-        """Wait for its end, and for what it left to the loop's next turn; cancelled with whoever waits."""
+        """Wait for its end, and for what it left to the loop's next turn; cancelled with its waiter."""
         if self._steps is None:
             await asyncio.sleep(0)
             return

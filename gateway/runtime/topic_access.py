@@ -27,7 +27,7 @@ _CHANGES: Final = frozenset(
 
 
 def open_to_anybody(admin: Any, topic: str, *, timeout_s: float) -> str | None:
-    """Why anybody may change a topic, in a few words; None: nobody unknown may, or the gateway may not ask.
+    """Why anybody may change a topic, in a few words; None: no unknown client may, or the gateway may not ask.
 
     Args:
         admin: confluent-kafka's client.

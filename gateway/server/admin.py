@@ -267,7 +267,7 @@ class _One(Collector):
 
 
 async def render(metrics: Collector) -> bytes:
-    """The exposition text; the loop goes on with other work after each family."""
+    """The exposition text; the loop does other work after each family."""
     parts = []
     for family in metrics.collect():
         parts.append(generate_latest(_One(family)))

@@ -2,7 +2,7 @@
 
 Both processes are on one machine and share its monotonic clock, so a counter goes over as it is, sample for sample:
 nothing is forgiven, and nothing counts longer than it would have. While the earlier process has connections, each
-tells the other what its own clients use; it is recorded there as usage of others. Pure: rows of JSON and `now_ms`.
+sends the other what its own clients use; it is recorded there as usage of others. Pure: rows of JSON and `now_ms`.
 
 The two processes may be different versions: rows of topics go in messages of their own, which a version without them
 passes over, and rows that are not understood here are passed over too.
@@ -61,7 +61,7 @@ def take_states(counters: AllCounters, rows: Iterable[Row], *, now_ms: int) -> N
 
 
 def furthest(rows: Iterable[Row]) -> list[Row]:
-    """Of the states of several workers, each of which has counted what the others told: those furthest on."""
+    """Of the states of several workers, each of which has counted what the others sent: those furthest on."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         *name, state = row
@@ -103,7 +103,7 @@ class OwnUse:
 
 
 class Heard:
-    """What clients of other gateways have used, as a fleet tells it, for the process that is no member of it."""
+    """What clients of other gateways have used, as a fleet reports it, for the process that is no member of it."""
 
     def __init__(self) -> None:
         """Nothing."""
@@ -127,7 +127,7 @@ def take_use(counters: AllCounters, rows: Iterable[Row], *, for_fleet: bool = Fa
     Args:
         counters: of this process.
         rows: see `OwnUse.take`.
-        for_fleet: this process is the one that tells the fleet of it.
+        for_fleet: this process is the one that reports it to the fleet.
         now_ms: the present.
     """
     for *name, amount, left_until_ms in rows:
@@ -165,7 +165,7 @@ class CarriedCounts:
         self.counts = CarriedConnections({}, {})
 
     def changed(self, now: CarriedConnections) -> Row | None:
-        """What to tell of these counts; None: nothing has changed."""
+        """What to send of these counts; None: nothing has changed."""
         before, self.counts = self.counts, now
         rows = [
             [index, name, counts.get(name, 0)]

@@ -1,10 +1,10 @@
 """Sends counters from a process to the one that replaces it, with and without workers. [io]
 
 See `gateway.server.carried`. With workers the byte rates and the request time are theirs, the mutations the
-supervisor's: the supervisor asks its workers and tells them.
+supervisor's: the supervisor asks its workers and informs them.
 
 Of two processes of a gateway one is the member of its fleet: the earlier one until it leaves, then the later one. The
-member tells the other also what the fleet has used, and from when the earlier one has left, the later one tells the
+member sends the other also what the fleet has used, and from when the earlier one has left, the later one sends the
 fleet what clients of both use.
 """
 
@@ -66,7 +66,7 @@ class Carrier:
             pool.on_ready.append(self._worker_ready)
 
     async def states(self) -> list[Row]:
-        """Where all counters stand; what is used from here on is in what is told later."""
+        """Where all counters stand; what is used from here on is in what is sent later."""
         self._own = OwnUse(self._counters)
         rows = list(states(self._counters, now_ms=self._now_ms()))
         if self._pool is not None:
@@ -81,7 +81,7 @@ class Carrier:
             self._pool.tell_all("take_counter_states", rows)
 
     def tell_use(self, tell: TellUse) -> None:
-        """From now on tell what clients use."""
+        """From now on send what clients use."""
         self._tell = tell
         if self._own is None:
             self._own = OwnUse(self._counters)
@@ -90,7 +90,7 @@ class Carrier:
         self._tick()
 
     def stop(self) -> None:
-        """Tell what was not told yet, and no more."""
+        """Send what was not sent yet, and no more."""
         if self._tell is None:
             return
         assert self._timer is not None
@@ -109,16 +109,16 @@ class Carrier:
             self._pool.tell_all("take_use", rows)
 
     def tell_now(self) -> None:
-        """Tell what was used so far."""
+        """Send what was used so far."""
         if self._tell is not None:
             self._tell_once()
 
     def earlier_left_fleet(self) -> None:
-        """From now on this process tells the fleet what clients of the earlier one use."""
+        """From now on this process reports to the fleet what clients of the earlier one use."""
         self._for_fleet = self._name is not None
 
     def _hear(self, member: Member, quota: QuotaKey, used: Sequence[Used]) -> None:
-        # What this gateway's own processes use they tell by themselves.
+        # What this gateway's own processes use they report by themselves.
         if self._tell is not None and member.id.rpartition("/")[0] != self._name != member.id:
             self._heard.add(quota, used)
 

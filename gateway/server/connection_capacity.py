@@ -1,10 +1,10 @@
 """Connection limits at start: what is not configured follows from the file descriptors (hazard F01).
 
-A client costs two descriptors, its own and its broker's; a held socket one, and one that was closed with bytes unsent
-one for a while longer. What is left over serves listening ports, the admin port, discovery, files, and the slots that
-the protected listener may take beyond the cap. The limit of descriptors is raised as far as the system allows. A
-configuration that asks for more than they carry is refused at the start, with the numbers, so that accept never runs
-out of them.
+A client costs two descriptors, its own and its broker's; a throttled socket one, and one that was closed with bytes
+unsent one for a while longer. What is left over serves listening ports, the admin port, discovery, files, and the
+slots that the protected listener may take beyond the cap. The limit of descriptors is raised as far as the system
+allows. A configuration that asks for more than they carry is refused at the start, with the numbers, so that accept
+never runs out of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DescriptorPlan:
     Attributes:
         max_connections: of all listeners but a protected one.
         protected_slots: more connections of the protected listener; 0 without one.
-        max_held: sockets held because of their address's rate.
+        max_held: sockets throttled by the rate of their address.
         max_lingering: closed connections of one listener whose last bytes are still on their way.
     """
 
@@ -60,7 +60,7 @@ def connection_cap(descriptor_limit: int, *, ports: int, max_held: int, protecte
     Args:
         descriptor_limit: see above.
         ports: listening sockets, broker ports included.
-        max_held: most sockets held because of their address's rate.
+        max_held: most sockets throttled by the rate of their address.
         protected_slots: connections that the protected listener may have beyond the cap.
 
     Returns:
@@ -84,7 +84,7 @@ def lingering_cap(descriptor_limit: int) -> int:
 
 
 def held_cap(descriptor_limit: int) -> int:
-    """The most held sockets when none is configured: an eighth of the descriptors, 1,000 at most."""
+    """The most throttled sockets when none is configured: an eighth of the descriptors, 1,000 at most."""
     return max(1, min(1_000, descriptor_limit // 8))
 
 
@@ -109,8 +109,8 @@ def plan_descriptors(config: Config, descriptor_limit: int) -> DescriptorPlan:
         rest = reserved(descriptor_limit, ports=ports, max_held=max_held, protected_slots=protected_slots)
         raise ConfigError(
             [
-                f"connections.max_connections: {wanted} and what else there is ({max_held} held connections, {ports} "
-                f"ports) need {rest + DESCRIPTORS_PER_CLIENT * wanted} file descriptors; the limit is "
+                f"connections.max_connections: {wanted} and what else there is ({max_held} throttled connections, "
+                f"{ports} ports) need {rest + DESCRIPTORS_PER_CLIENT * wanted} file descriptors; the limit is "
                 f"{descriptor_limit}, which carries {cap}; raise it (ulimit -n, LimitNOFILE) or lower what needs them"
             ]
         )

@@ -55,14 +55,14 @@ class Control:
         """Nothing listens yet.
 
         Args:
-            upgrade: replaces this process; told by whom it was asked.
+            upgrade: replaces this process; called with the one who asked.
         """
         self.sock: socket.socket | None = None
         self._upgrade = upgrade
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, name: str, inherited: socket.socket | None = None) -> None:
-        """Listen under this name; where that is not possible, say so and go on."""
+        """Listen under this name; where that is not possible, say so and continue."""
         sock = inherited
         if sock is None:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -24,7 +24,7 @@ BLOCKED_S: Final = 0.25
 
 An answer takes a turn of the supervisor's loop, whose steps are cut at some milliseconds: this is many of them, and
 less than a broker takes at times. A handler charges in the middle of a step, so that nothing comes between what it
-looks at and what it charges; a question that let others go on meanwhile would lose that.
+looks at and what it charges; a question that let others continue meanwhile would lose that.
 """
 
 MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
@@ -34,7 +34,7 @@ _LENGTH: Final = struct.Struct("!I")
 _READ_BYTES: Final = 1 << 16
 
 Handlers: TypeAlias = Mapping[str, Callable[..., Any]]
-"""What can be told or asked: called in the order of the frames; of a coroutine the answer is its result."""
+"""What can be sent or asked: called in the order of the frames; of a coroutine the answer is its result."""
 
 _log = structlog.get_logger("gateway.link")
 
@@ -60,7 +60,7 @@ class Link(asyncio.Protocol):
         """Not open yet.
 
         Args:
-            handlers: what the other end may tell and ask.
+            handlers: what the other end may send and ask.
             on_lost: called once when the other process is gone.
         """
         self.lost = False
@@ -107,7 +107,7 @@ class Link(asyncio.Protocol):
             self._answers.pop(asked, None)
 
     def close(self) -> None:
-        """End it from this side, once what was told has left."""
+        """End it from this side, once all messages have left."""
         if self._transport is not None:
             self._transport.close()
 

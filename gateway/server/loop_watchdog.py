@@ -2,11 +2,11 @@
 
 A timer in the loop measures how late it is called; a thread beside it looks at the loop's stack when it is overdue.
 The data path pays nothing. While hardly anything happens the timer is called more rarely: waking an idle process a
-hundred times a second takes 1.8 % of a core. The first event of a stall from quiet may then be told of as so much
+hundred times a second takes 1.8 % of a core. The first event of a stall from quiet may then be reported as so much
 shorter. The thread sees C code that keeps the interpreter's lock only once that is over, and names
 the frame that called it.
 
-A machine whose cores are busy elsewhere delays the timer as well; `cpu_ms` in the log line tells the two apart.
+A machine whose cores are busy elsewhere delays the timer as well; `cpu_ms` in the log line distinguishes the two.
 """
 
 from __future__ import annotations

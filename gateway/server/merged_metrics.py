@@ -1,9 +1,9 @@
 """Merges the metrics of all processes of a gateway into one page.
 
 Counters and histograms are added up; those of a worker that has died stay in the sums, as of the last time that it
-was asked, so that no counter ever shrinks. Gauges are added up too, but for those of a client's counter: workers tell
-each other what they recorded, so each of them knows about the whole and the largest is shown. What the supervisor
-alone knows is shown as it has it. Only the series of processes have the label `worker`.
+was asked, so that no counter ever shrinks. Gauges are added up too, but for those of a client's counter: workers
+report each other what they recorded, so each of them knows about the whole and the largest is shown. What the
+supervisor alone knows is shown as it has it. Only the series of processes have the label `worker`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ProcessMetrics(Collector):
         """Show these.
 
         Args:
-            pool: tells name, process id and connections of each process, and how many workers were replaced.
+            pool: gives name, process id and connections of each process, and how many workers were replaced.
         """
         self._pool = pool
 

@@ -161,7 +161,7 @@ class Nursery:
                 self._give_up()
 
     def stop(self) -> None:
-        """End it; workers that are left have been told to end before."""
+        """End it; workers that are left have been asked to end before."""
         self.set_longest_drain(0)
         self._sock.close()
         if self.gone:

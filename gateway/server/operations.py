@@ -1,6 +1,6 @@
 """Operations on a running gateway: the kill switch, and reading the configuration file again.
 
-Connections are never ended by either. A mute that was issued keeps its time, since its client was told of it; what
+Connections are never ended by either. A mute that was issued keeps its time, since its client knows of it; what
 changes is what the next request meets. Every change is a line in the log, with its author.
 """
 
@@ -94,8 +94,8 @@ class Operations:
             source: None for a gateway without a configuration file.
             check: raises `config.ConfigError` when this machine can't do what would be in force.
             apply: puts the rest of a plan in force: all but quotas, their enforcement and the log.
-            on_reload: told of every attempt.
-            spread: tells other processes of this gateway; returns when it is in force there too.
+            on_reload: notified of every attempt.
+            spread: informs other processes of this gateway; returns when it is in force there too.
         """
         self.config = config
         self._quotas = quotas

@@ -101,12 +101,12 @@ class Predecessor:
     async def main(self) -> None:
         """Wait until this process is the service."""
         await self._until("main", None)
-        if self._gateway is not None:  # told by a version that says nothing of the fleet
+        if self._gateway is not None:  # sent by a version that says nothing of the fleet
             self._gateway.carrier.earlier_left_fleet()
 
     def stop(self) -> None:
         """This process ends."""
-        if self._serves:  # else the reason is told yet
+        if self._serves:  # else the reason is still to be sent
             self._link.close()
 
     def _tell_use(self, rows: list[Any]) -> None:
@@ -177,7 +177,7 @@ def predecessor_socket(environment: MutableMapping[str, str]) -> socket.socket |
 
 
 def tell_failure(environment: MutableMapping[str, str], reason: str) -> None:
-    """Tell the process that this one was to replace why it can't; nothing where there is none."""
+    """Send the reason to the process that this one cannot replace; nothing where there is none."""
     predecessor_socket(environment)
     for sock in _inherited:
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ class RemoteStore:
 
     Attributes:
         version, read_only, bad_records, unsigned_records, stale: see `QuotaStore`; all but the version are as of a
-            store without faults, as the supervisor tells of those.
+            store without faults, as the supervisor reports those.
     """
 
     def __init__(self, link: Link, handlers: dict[str, Callable[..., Any]]) -> None:
@@ -59,7 +59,7 @@ class RemoteStore:
         return found
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is kept."""
 
     async def _ask(self, what: str, *values: Any) -> Any:
         try:

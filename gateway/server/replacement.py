@@ -1,6 +1,6 @@
 """A gateway during an upgrade: its ports, store, connection counts and counters. [io]
 
-Both sides use this: the process that goes, and the one that comes (`upgrade.py`, `predecessor.py`).
+Both sides use this: the old process and the new one (`upgrade.py`, `predecessor.py`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Replaceable:
         store: of quotas, where only one process may have it open; None: it may be open in several.
         admin: the sockets of the admin port, when it is open.
         control: its socket.
-        admin_address: where the admin port was told to listen.
+        admin_address: where the admin port is configured to listen.
         carrier: has the counters.
         now_ms: the clock.
     """
@@ -84,7 +84,7 @@ class Replaceable:
             yield CONTROL, self.admin_address, self.control.sock
 
     async def lend(self) -> bool:
-        """Let the other process have what only one may have, and tell whether that could be written."""
+        """Let the other process have what only one may have, and say whether that could be written."""
         return self.store is not None and await self.store.lend()
 
     async def take_back(self) -> None:

@@ -16,7 +16,7 @@ def sasl_of(section: ListenerSettings, routes: Routes, observer: RequestObserver
     Args:
         section: of the listener.
         routes: everything, with the handlers for SASL.
-        observer: told how exchanges end.
+        observer: notified of how exchanges end.
     """
     if not section.security_protocol.sasl:
         return None

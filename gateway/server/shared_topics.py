@@ -1,9 +1,9 @@
 """Recent changes of topics, shared by all workers (see `gateway.handlers.recent_topics`). [io]
 
-Each worker has all notes. What it notes itself it tells the supervisor, which keeps the order; what others noted it
+Each worker has all notes. It sends its own notes to the supervisor, which keeps the order; what others noted it
 fetches before it decides, on the same blocking socket on which it then has the mutations charged. A client that was
-answered by one worker and goes on at another thus finds what the first has noted. Which request creates a topic that
-several ask Metadata for at once the supervisor decides.
+answered by one worker and continued at another thus finds what the first has noted. Which request creates a topic
+that several ask Metadata for at once the supervisor decides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_EVENTS: Final = 20_000
 
 
 class TopicEvents:
-    """The supervisor's part: what workers have noted, in the order in which it was told.
+    """The supervisor's part: what workers have noted, in the order in which it was sent.
 
     Attributes:
         creations: by Metadata, of all workers.
@@ -36,7 +36,7 @@ class TopicEvents:
         self._seen: dict[int, int] = {}
 
     def joined(self, worker: int) -> None:
-        """What was told before concerns a new worker no more: it has no client yet."""
+        """What was sent before concerns a new worker no more: it has no client yet."""
         self._seen[worker] = self._count
 
     def told(self, worker: int, event: Event) -> None:
@@ -45,7 +45,7 @@ class TopicEvents:
         self._count += 1
 
     def fetched(self, worker: int) -> list[tuple[int, Event]]:
-        """What others have told since this one asked last."""
+        """What others have sent since this one asked last."""
         new = self._count - self._seen.get(worker, 0)
         self._seen[worker] = self._count
         return [each for each in self._last(new) if each[0] != worker]
@@ -67,7 +67,7 @@ class SharedRecentTopics(RecentTopics):
 
         Args:
             asking: leads to the supervisor.
-            needed: whether anything is decided by what is noted; if not, nothing is told.
+            needed: whether anything is decided by what is noted; if not, nothing is sent.
         """
         super().__init__()
         self._asking = asking

@@ -4,7 +4,7 @@ The exchange is that of a fleet (docs/decisions/0022-one-quota-over-a-fleet.md),
 supervisor passes each message to all of them. Mutations are no part of it: the supervisor has their counters.
 
 Where gateways are a fleet, each worker is a member of that: the supervisor passes messages between its workers and
-the topic. It is a member itself, for mutations; it hears of all else too, so that it can tell a new worker.
+the topic. It is a member itself, for mutations; it hears of all else too, so that it can inform a new worker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SupervisorsTopic:
     trouble: str | None = None
 
     def __init__(self, worker: WorkerSide) -> None:
-        """Nothing is received yet; the supervisor tells workers that serve.
+        """Nothing is received yet; the supervisor informs workers that serve.
 
         Args:
             worker: leads to the supervisor.
@@ -79,11 +79,11 @@ class SharedUsage:
     """One worker's part.
 
     Attributes:
-        exchange: what is told and heard.
+        exchange: what is sent and received.
     """
 
     def __init__(self, worker: WorkerSide, counters: AllCounters, workers: int, now_ms: NowMs) -> None:
-        """Tell and hear from when the worker serves on.
+        """Send and receive from when the worker serves on.
 
         Args:
             worker: leads to the supervisor.
@@ -106,7 +106,7 @@ class SharedUsage:
         worker.on_tick.append(self._tick)
 
     def _tick(self) -> None:
-        # What is not taken is not told: others ask where counters stand once they miss it.
+        # What is not taken is not sent: others ask where counters stand once they miss it.
         if self._urgent is None:  # it serves from now on
             self._urgent = UrgentMessages(self.exchange, self._send, self._now_ms)
         self._send(self.exchange.tick(now_ms=self._now_ms()))

@@ -6,7 +6,7 @@
     GET /why            ?user=NAME&client_id=ID, or ?ip=ADDRESS: what the journal has of a client, which quotas apply
                         to it now, and the latest changes of these; with &of=counter, of all clients of a counter
 
-Nothing of it changes anything, and none of it is for other sites: a browser tells where a request comes from, and no
+Nothing of it changes anything, and none of it is for other sites: a browser says where a request comes from, and no
 answer may be read, framed or included elsewhere (docs/decisions/0016-seen.md). Making and sending snapshots takes
 at most 1.5 percent of a core, however many ask.
 """

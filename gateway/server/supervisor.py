@@ -67,7 +67,7 @@ class Supervisor:
             operations: the configuration in force and its changes.
             on_usage: takes workers' lines of usage records.
             now_ms: the clock.
-            fleet_topic: what workers tell goes through it; None: gateways are no fleet.
+            fleet_topic: messages of workers go through it; None: gateways are no fleet.
         """
         self._pool = pool
         self._fleet_topic = fleet_topic
@@ -121,7 +121,7 @@ class Supervisor:
         missed = plan(config, operations.config)
         if missed.applies:
             worker.link.tell("reload", self._shared(missed), "start")
-        # What was missed says what mode it was when it was told of: it may have been another one since.
+        # What was missed says what mode it was when it was sent: it may have been another one since.
         if missed.applies or operations.mode is not mode:
             worker.link.tell("mode", operations.mode, "start")
 
@@ -156,7 +156,7 @@ class Supervisor:
     # -- what is counted here --------------------------------------------------------------------------------
 
     def _share(self, _worker: Worker, messages: Sequence[bytes]) -> None:
-        """To all workers, the one that tells it among them: so it knows that it is in touch.
+        """To all workers, its sender among them: so it knows that it is in touch.
 
         With a fleet all of it goes by the topic, and comes back from there.
         """

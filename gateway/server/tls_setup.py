@@ -37,7 +37,7 @@ def load_identities(config: Config) -> tuple[dict[str, TlsIdentity], dict[str, T
         config: valid.
 
     Raises:
-        ConfigError: files can't be used; tells of all of them.
+        ConfigError: files can't be used; names all of them.
     """
     sections: list[tuple[str, str, str, ListenerTls | UpstreamTls]] = [
         ("listener", each.name, f"listeners.{at}.tls", each.tls)

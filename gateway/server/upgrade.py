@@ -7,15 +7,15 @@
                                    <-   lent
     ready: it could serve          ->   accepts no more: connections wait in the kernel
                                    <-   states, rates, counts, waiting (descriptor) ..., go
-    serving                        ->   tells systemd, drains
+    serving                        ->   informs systemd, drains
                                    <-   left (the fleet)
                                    <-   main
     use                           <->   use, counts, until this one ends
 
 Rows of topics are sent as topic_states and topic_use.
 
-Until `serving` is read nothing is final: when the next one ends, or takes too long, this one goes on with all that it
-had. Afterwards there is no way back, and none is needed.
+Until `serving` is read nothing is final: when the next one ends, or takes too long, this one continues with all that
+it had. Afterwards there is no way back, and none is needed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Upgrade:
         Args:
             gateway: to be replaced.
             refusal: why it can't be now; None: it can.
-            on_replaced: told the process id of the one that serves.
+            on_replaced: called with the process id of the one that serves.
             command: starts the next process; None: see `command_of_this_process`.
         """
         self.replaced = False
@@ -125,7 +125,7 @@ class Upgrade:
             self._done.set_result("the gateway was stopped meanwhile")
 
     async def stop(self) -> None:
-        """This process ends; the next one gets what it was not told yet, if it reads."""
+        """This process ends; the next one gets what it has not received yet, if it reads."""
         if self._timer is not None:
             self._timer.cancel()
         link = self._link
@@ -280,7 +280,7 @@ class Upgrade:
         self._done.set_result(None)
 
     def tell_left(self) -> None:
-        """This process has left the fleet: what its clients use from now on the other one tells."""
+        """This process has left the fleet: the other one reports what its clients use from now on."""
         self._gateway.carrier.tell_now()
         self._send("left")
 

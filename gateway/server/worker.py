@@ -1,7 +1,7 @@
 """The worker's side of the link: what it receives from its supervisor and sends to it. [io]
 
 The supervisor hands over accepted sockets; everything else goes by the link. When the supervisor is gone, the worker
-drains: nobody would hand it another connection, and those that it has lose nothing.
+drains: no process would hand it another connection, and those that it has lose nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HANDOVER_BYTES: Final = 1024
 """The longest message with a socket: names of listeners and addresses are short."""
 
 TICK_S: Final = 0.1
-"""How often a worker gives a sign of life, and tells what its counters have recorded."""
+"""How often a worker gives a sign of life, and sends what its counters have recorded."""
 
 _RECEIVED_PER_TURN: Final = 8
 
@@ -85,7 +85,7 @@ def _accepted(message: bytes, descriptor: int) -> tuple[str, AcceptedSocket]:
 
 
 class Reports:
-    """Tells the supervisor of connections that have ended: their places are free. See `Places`."""
+    """Reports connections that have ended to the supervisor: their places are free. See `Places`."""
 
     def __init__(self, link: Link) -> None:
         """Use this link."""
@@ -103,7 +103,7 @@ class Reports:
         return False
 
     def flush(self) -> None:
-        """Tell of those that have ended."""
+        """Report those that have ended."""
         ended, self._ended = self._ended, []
         if ended:
             self._link.tell("ended", ended)
@@ -145,7 +145,7 @@ class WorkerSide:
         on_tick: called ten times a second while it serves.
         drain, hurry: set when the worker is to drain, and at once.
         gently: how it is to drain; see `Gateway.drain`.
-        handlers: what the supervisor may tell and ask; others add theirs before `serve`.
+        handlers: what the supervisor may send and ask; others add theirs before `serve`.
     """
 
     def __init__(self, number: int, sockets: WorkerSockets) -> None:
@@ -202,7 +202,7 @@ class WorkerSide:
         self._alive()
 
     def close(self) -> None:
-        """Tell nothing more, once what was told has left."""
+        """Send nothing more, once all messages have left."""
         asyncio.get_running_loop().remove_reader(self._sockets.handover.fileno())
         if self._tick is not None:
             self._tick.cancel()

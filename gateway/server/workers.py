@@ -1,7 +1,7 @@
 """The supervisor's side of workers: starts them, gives them connections, replaces dead ones. [io]
 
 A connection that was admitted goes to the worker with the fewest open ones. Its place is given back when the worker
-tells of its end, or dies. What has to be in force in all workers is asked of all of them at once.
+reports its end, or dies. What has to be in force in all workers is asked of all of them at once.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Worker:
                 return
             except OSError as exc:
                 if exc.errno in _GONE:
-                    break  # as the link will tell
+                    break  # as the link will report
                 # Out of buffers, or of descriptors under way: the kernel has some again as workers take theirs.
                 self._retry = loop.call_later(_SEND_AGAIN_S, self._send)
                 return
@@ -126,8 +126,8 @@ class WorkerPool:
         count: how many workers there are to be.
         workers: those that live, by number.
         restarts: how many were replaced.
-        handlers: what workers may tell and ask, each called with the worker first; others add theirs before `start`.
-        on_ready, on_lost: told of a worker that serves from now on, and of one that is gone.
+        handlers: what workers may send and ask, each called with the worker first; others add theirs before `start`.
+        on_ready, on_lost: called with a worker that serves from now on, and of one that is gone.
     """
 
     def __init__(self, nursery: Nursery, count: int, *, now_ms: NowMs) -> None:
@@ -276,7 +276,7 @@ class WorkerPool:
     # -- all of them -----------------------------------------------------------------------------------------
 
     def tell_all(self, what: str, *values: Any, but: Worker | None = None) -> None:
-        """Tell every worker, or all but one."""
+        """Send to every worker, or to all but one."""
         for worker in self.workers.values():
             if worker is not but:
                 worker.link.tell(what, *values)
@@ -311,14 +311,14 @@ class WorkerPool:
         return {
             number: each.result()
             for number, each in asked.items()
-            # What one has told that is gone by now is with those of the dead already (`on_lost`).
+            # Reports of one that is gone by now are with those of the dead already (`on_lost`).
             if each in done and not each.exception() and self.workers.get(number) is workers[number]
         }
 
     # -- the end ---------------------------------------------------------------------------------------------
 
     async def drain(self, within_s: float, *, hurry: asyncio.Event, gently: bool = False) -> None:
-        """They take nothing more, and end when their clients are owed nothing.
+        """They take nothing more, and end when no reply is outstanding.
 
         Args:
             within_s: the time that they have for it; those that take much longer are killed.

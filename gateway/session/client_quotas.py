@@ -264,9 +264,9 @@ class ClientQuotas:
     def request_wait_ms(
         self, api_key: ApiKey, user: str, client_id: str, broker_id: int | None, *, kind: Kind, now_ms: int
     ) -> int:
-        """How long the next request of this client is held, since its time is used up; recorded as a wait.
+        """How long the next request of this client waits, since its time is used up; recorded as a wait.
 
-        At most one window, then it passes: heartbeats are held like all others, and no member may be thought dead.
+        At most one window, then it passes: heartbeats wait like all other requests, and no member may look dead.
         """
         scope = self._scope(broker_id)
         tracker = self.request_time.tracker(user, client_id, kind=kind, scope=scope, now_ms=now_ms)

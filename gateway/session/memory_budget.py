@@ -1,12 +1,12 @@
 """MemoryBudget: bounds the bytes that all connections buffer together. Pure.
 
-Held are requests and answers that are collected, what waits behind a mute, replies of our own that wait for earlier
-ones, and what a transport has not sent. What is relayed passes and is not counted.
+In memory are requests and answers that are collected, what waits behind a mute, replies of our own that wait for
+earlier ones, and what a transport has not sent. What is relayed passes and is not counted.
 
 When the budget is used up (Kafka's queued.max.request.bytes), a connection that collects more than `SMALL_BYTES` is
-not read on. One at a time may go on all the same, the one that misses the least: so the budget can not be filled with
-beginnings that never end, and a short request does not wait for a long one. At most the budget is held, one whole
-frame above it, and `SMALL_BYTES` and what was just received for each connection.
+not read on. One at a time may continue all the same, the one that misses the least: so the budget can not be filled
+with beginnings that never end, and a short request does not wait for a long one. At most the budget is in memory,
+one whole frame above it, and `SMALL_BYTES` and what was just received for each connection.
 
 While some wait, a connection whose client could send or take bytes and hardly does has to end: see `press`.
 """
@@ -41,7 +41,7 @@ class Holder(Protocol):
         """Others wait: end, unless so much in so much time is enough; a throttle is no excuse for the foremost."""
 
     def memory_freed(self) -> None:
-        """It may go on."""
+        """It may continue."""
 
 
 class MemoryBudget:
@@ -49,7 +49,7 @@ class MemoryBudget:
 
     Attributes:
         limit_bytes: may change at any time.
-        used_bytes: what is held now; it may be above the limit, see the module.
+        used_bytes: what is in memory now; it may be above the limit, see the module.
         later: runs a step when the present event is over; the shell sets it.
     """
 
@@ -58,7 +58,7 @@ class MemoryBudget:
         self.used_bytes = 0
         self.later: Callable[[Callable[[], None]], None] = lambda step: step()
         self._waiting: dict[Holder, None] = {}
-        self._foremost: Holder | None = None  # it may go on above the limit
+        self._foremost: Holder | None = None  # it may continue above the limit
         self._moved: dict[Holder, tuple[int, int]] = {}  # of those that hold much, at the last look
         self._large: dict[Holder, None] = {}  # those that hold much
         self._looked_at_ms = 0
@@ -101,7 +101,7 @@ class MemoryBudget:
             self._look()
 
     def must_wait(self, holder: Holder, collected_bytes: int) -> bool:
-        """Whether a connection that has collected so much must not be read on; it is told when it may."""
+        """Whether a connection that has collected so much must not be read on; it is called when it may."""
         if collected_bytes <= SMALL_BYTES or not self.full or holder is self._foremost:
             return False
         foremost = self._foremost
@@ -122,7 +122,7 @@ class MemoryBudget:
             return
         self._looked_at_ms = now_ms
         before, self._moved = self._moved, {each: each.moved_bytes for each in self._large}
-        # Nobody waited between two looks that lie far apart.
+        # No connection waited between two looks that lie far apart.
         if self.full and elapsed_ms < 2 * PATIENCE_MS:
             for holder, (sent_bytes, taken_bytes) in list(self._moved.items()):
                 if holder in before:
@@ -149,7 +149,7 @@ class MemoryBudget:
             self.later(self._next)
 
     def _next(self) -> None:
-        """Let the connection go on that misses the least; it looks again when that one has gone on."""
+        """Let the connection continue that misses the least; look again when that one has continued."""
         self._looking = False
         if not self._waiting or (self._foremost is not None and self.full):
             return

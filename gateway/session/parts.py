@@ -92,7 +92,7 @@ class RequestParts:
 
 
 class ReplyParts:
-    """Counts a reply. Its quota has been asked for the whole of it, so that its head tells the wait."""
+    """Counts a reply. Its quota has been asked for the whole of it, so that its head has the throttle time."""
 
     __slots__ = ("_begun_ms", "_inner", "_left_bytes", "_row", "_size", "_tracker", "_uncounted_bytes")
 

@@ -1,7 +1,7 @@
 """ResponseQueue: pending replies in the order of requests, and the walk through the broker's bytes. Pure.
 
 Our own answers and the broker's share one queue, so that every reply leaves in request order (hazard A38). Replies
-are told apart by their place; the correlation id is checked, and on any doubt `UpstreamDesync` closes both legs.
+are identified by their place; the correlation id is checked, and on any doubt `UpstreamDesync` closes both legs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LocalAnswer:
 
 
 class CollectedAnswer:
-    """A reply that is held until it is whole and then handed to `on_reply`.
+    """A reply that is collected until it is whole and then handed to `on_reply`.
 
     With `passes` a reply that came whole within one chunk is looked at in place first, and relayed when it passes.
     """
@@ -253,12 +253,12 @@ class ResponseQueue:
 
     @property
     def idle(self) -> bool:
-        """Nothing is owed to the client."""
+        """No reply is outstanding."""
         return not self.pending and not self._relay_left
 
     @property
     def drained(self) -> bool:
-        """Nothing is owed to the client but what other clients have to bring about."""
+        """No reply is outstanding except those that other clients have to bring about."""
         return not (self._relay_left or self._partial) and all(
             owed.answer is WAITS_FOR_CLIENTS for owed in self.pending
         )
@@ -281,12 +281,12 @@ class ResponseQueue:
 
     @property
     def awaits_head(self) -> bool:
-        """Whether a reply is owed whose head will be looked at."""
+        """Whether a reply is outstanding whose head will be looked at."""
         pending = self.pending
         return bool(pending) and any(isinstance(owed.answer, HeadAnswer) for owed in pending)
 
     def reply(self, frame: bytes) -> None:
-        """Queue a reply of our own behind the replies that are owed before it."""
+        """Queue a reply of our own behind the outstanding replies before it."""
         if self.idle:
             self.to_client.append(frame)
         else:
@@ -295,7 +295,7 @@ class ResponseQueue:
             self.local_bytes += len(frame)
 
     def defer(self) -> LocalAnswer:
-        """Keep a place behind the replies that are owed; `fill` puts the reply there."""
+        """Keep a place behind the outstanding replies; `fill` puts the reply there."""
         answer = LocalAnswer(None)
         self.pending.append(Pending(_NO_ID, answer))
         self._locals += 1

@@ -88,7 +88,7 @@ class Session(Protocol):
         Args:
             frame: with its size.
             api: its version.
-            owed: how many replies were noted before it.
+            `owed`: how many replies were noted before it.
         """
 
     def rewrite_head(self, head: bytes, answer: Answer, tracker: RateTracker) -> None:
@@ -143,7 +143,7 @@ class Session(Protocol):
         """Add a reason; back pressure acts at once, everything else before the next frame."""
 
     def release(self, reason: MuteReason) -> None:
-        """Take a reason away from within a handler; what is held goes on once the handler has returned."""
+        """Take a reason away from within a handler; what waits continues once the handler has returned."""
 
     def put_back(self, frame: bytes) -> None:
         """Look at this whole request again, before all that came after it, once the client is read again."""
@@ -190,8 +190,8 @@ class Session(Protocol):
             api: the version of the reply.
             by: the family of the quota that asks for the wait.
             sensor: what the request was counted by.
-            wanted_ms: how long the quota wants the client to wait, >= 0; told and waited for up to the ceiling.
-            held_by: the counter that held the request before, see `ThrottleState`.
+            wanted_ms: how long the quota wants the client to wait, >= 0; sent and waited for up to the ceiling.
+            held_by: the counter that made the request wait before, see `ThrottleState`.
             now_ms: the time.
 
         Returns:

@@ -8,7 +8,7 @@ relayed. What comes from the broker raises `ProtocolError` when it breaks the fo
 `refusal`, and the connection ends once it has its earlier replies. While `steps` is not empty the shell calls
 `take_step`, in turns with other connections.
 
-Rules: bytes are relayed as they arrive, frames are held only when a handler collects them and never beyond its cap;
+Rules: bytes are relayed as they arrive, frames are kept only when a handler collects them and never beyond its cap;
 replies leave in request order; a mute takes effect between two frames, back pressure at once. What is received behind
 a mute waits in `_held`.
 """
@@ -76,7 +76,7 @@ MAX_LOCAL_REPLY_BYTES: Final = 1024 * 1024
 """Replies of our own that wait behind a broker's; a client that has more of them is not read (hazard K17)."""
 
 MAX_HELD_BYTES: Final = 1024 * 1024 + 64 * 1024
-"""A client whose request is held is read up to here: what Java's producer sends by default, and its heads."""
+"""A client whose request waits is read up to here: what Java's producer sends by default, and its heads."""
 
 SMALL_PIECE_BYTES: Final = 16 * 1024
 
@@ -102,7 +102,7 @@ class ClientSession(Session, ChunkTaker):
         refusal: why the client's bytes are not taken any more; the shell takes it away once it is logged.
         steps: long work that is under way, to be taken step by step.
         put_off_bytes: of the frame, if that work is one whose walk has not begun; otherwise 0.
-        accounted_bytes: what the memory budget has been told that is held here.
+        accounted_bytes: what the memory budget counts as kept here.
         on_memory_freed: called when a client that is muted for memory may be read again; the shell sets it.
         begins_now: whether the walk of a frame of so many bytes is begun at once; the shell sets it.
         idle_since_ms: when something was last received from either side.
@@ -220,7 +220,7 @@ class ClientSession(Session, ChunkTaker):
         self.on_memory_freed: Callable[[], None] | None = None
         self.begins_now: Callable[[int], bool] = _at_once
         self._held: list[bytes] = []
-        self._holding = False  # a request until it may pass; no answer has told the client of it
+        self._holding = False  # a request until it may pass; no answer has announced it to the client
         self._end_cause: CloseCause | None = None  # why no more is taken; the close follows the last reply
         self._delayed_close: tuple[int, bytes | None, CloseCause] | None = None
         self.idle_since_ms = now_ms
@@ -388,7 +388,7 @@ class ClientSession(Session, ChunkTaker):
                 if self.muted:
                     self._relay(data, start, at)
                     self._hold(data[at:] if at else data)
-                    # What is held back by us has its time once it is looked at.
+                    # What this session holds back has its time once it is looked at.
                     self._frame_deadline_ms = NEVER_MS
                     return
                 route = parser.read_head(data, at)
@@ -531,14 +531,14 @@ class ClientSession(Session, ChunkTaker):
             self._held.append(self._parser.of_request(data))
 
     def _hold_more(self, data: bytes) -> None:
-        """Keep what came behind something that is held; small pieces are joined, an object for each is too many."""
+        """Keep what came behind something that waits; small pieces are joined, an object for each is too many."""
         if len(self._held[-1]) < SMALL_PIECE_BYTES:
             self._held[-1] += data
         else:
             self._held.append(data)
 
     def _handle(self, route: Route, frame: bytes, now_ms: int) -> None:
-        """Hand a whole request to its handler; it may mute, so the walk looks again before it goes on."""
+        """Hand a whole request to its handler; it may mute, so the walk looks again before it continues."""
         assert route.collect is not None
         route.requests += 1
         self._started = True
@@ -569,7 +569,7 @@ class ClientSession(Session, ChunkTaker):
         return wait_ms > 0
 
     def _time(self, api: Api, client_id: str, owed: int) -> None:
-        """Have the time of a relayed request measured (KIP-124); acks=0 owes no reply and is exempt."""
+        """Have the time of a relayed request measured (KIP-124); acks=0 has no reply and is exempt."""
         assert self.meter is not None
         pending = self.responses.pending
         if len(pending) == owed:
@@ -595,7 +595,7 @@ class ClientSession(Session, ChunkTaker):
         self._end_input(CloseCause(error.cause))
 
     def _end_input(self, cause: CloseCause) -> None:
-        """Nothing more is taken from the client; close once it has everything it is owed."""
+        """Nothing more is taken from the client; close once it has all its replies."""
         if not self._held:
             self._give_up_rest()
         self.muted |= _HALF_CLOSED
@@ -627,7 +627,7 @@ class ClientSession(Session, ChunkTaker):
             self.close_cause = cause
 
     def ended(self, *, now_ms: int) -> None:
-        """Both legs are gone; what is held behind a mute is dropped, since no reply could be delivered."""
+        """Both legs are gone; what waits behind a mute is dropped, since no reply could be delivered."""
         self.on_output_ready = self.on_memory_freed = None
         self._held.clear()
         self._end_watch(now_ms)
@@ -636,7 +636,7 @@ class ClientSession(Session, ChunkTaker):
         self.throttling.leave()
         self.steps.clear()
         self._memory.leave(self)
-        self._memory = MemoryBudget(NEVER_MS)  # what is still done for it is not held
+        self._memory = MemoryBudget(NEVER_MS)  # what is still done for it is not counted
         if self.meter is not None:
             self.meter.left(self.user, self.broker_id, kind=self.kind, now_ms=now_ms)
         if self._open_traces is not None:
@@ -750,7 +750,7 @@ class ClientSession(Session, ChunkTaker):
         self.memory_freed()
 
     def _account(self) -> None:
-        """Tell the memory budget what is held, and mute the client for it where that is due."""
+        """Report to the memory budget what is kept, and mute the client for it where that is due."""
         responses, memory = self.responses, self._memory
         muted = self.muted
         if not muted & _IN_HAND:
@@ -973,7 +973,7 @@ class ClientSession(Session, ChunkTaker):
 
     @property
     def closing_later(self) -> bool:
-        """The answer to a failed authentication is held back, and the end with it."""
+        """The answer to a failed authentication is delayed, and the end with it."""
         return self._delayed_close is not None
 
     @property
@@ -1025,7 +1025,7 @@ class ClientSession(Session, ChunkTaker):
         self.muted |= int(reason)
 
     def unmute(self, reason: MuteReason, *, now_ms: int) -> None:
-        """Take a reason away; held bytes go on when it was the last."""
+        """Take a reason away; waiting bytes continue when it was the last."""
         self.muted &= ~int(reason)
         if self._held and not self.muted & ~_INPUT_ENDED:
             self._resume(now_ms)
@@ -1062,7 +1062,7 @@ class ClientSession(Session, ChunkTaker):
     def client_half_closed(self) -> None:
         """The client sends nothing more; what it sent whole is still served, as Kafka does (hazard B07).
 
-        Frames held behind a throttle are dropped: the client is more likely gone than patient (hazard C16).
+        Frames that wait behind a throttle are dropped: the client is more likely gone than patient (hazard C16).
         """
         if self.muted & _THROTTLED:
             self._held.clear()
@@ -1071,13 +1071,13 @@ class ClientSession(Session, ChunkTaker):
     def drain(self) -> None:
         """Begin no further request; `drained` once every request that had begun has its reply.
 
-        Requests held behind a mute are taken when it is over: a throttle is no shorter for a drain.
+        Requests that wait behind a mute are taken when it is over: a throttle is no shorter for a drain.
         """
         self.muted |= int(MuteReason.DRAINING)
 
     @property
     def drained(self) -> bool:
-        """Nothing is owed to the client any more, the answer to a failed authentication included."""
+        """No reply is outstanding any more, the answer to a failed authentication included."""
         return (
             self.responses.drained
             and not self._parser.begun
@@ -1095,7 +1095,7 @@ class ClientSession(Session, ChunkTaker):
     def reading_client(self) -> bool:
         """Whether the shell should read from the client: a mute lets the current relayed frame end first.
 
-        A client whose request is held is read on: its end is seen behind the whole of it, and what it gave up does
+        A client whose request waits is still read: its end is seen behind the whole of it, and what it gave up does
         not pass.
         """
         muted = self.muted

@@ -25,7 +25,7 @@ class CachedSensor:
         version: of the limits; -1 when it is to be looked for again.
         tracker: the quota's; None when no such quota is set at all.
         row: the usage record's; None when none is kept.
-        raw_client_id: with its length, as it stands in the request: one comparison tells that it is the same. Empty
+        raw_client_id: with its length, as it stands in the request: one comparison shows that it is the same. Empty
             where it is too long to be kept; the version is -1 then.
         of_topics: whether any topic has a quota that counts them too.
     """
@@ -84,9 +84,9 @@ class ThrottleState:
         serial: another number for each connection.
         until_ms: when the last throttle is over.
         inherited_until_ms: when the mute is over that an earlier connection left behind (hazards K03, K04).
-        held_by: the counter that holds the next request, or held the Fetch under way; what it then asks for is no
-            throttle of another request.
-        held_for_time: the next request has been held for the request quota, and passes.
+        held_by: the counter that holds the next request, or made the Fetch under way wait; what it then asks for is
+            no throttle of another request.
+        held_for_time: the next request has waited for the request quota, and passes.
         max_mute_ms: see the module.
         most_in_flight: how many requests may be without a reply; fewer while the request quota throttles.
         topic_wait: of the topics that were fetched last; None: no quota of a topic has counted them.

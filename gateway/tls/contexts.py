@@ -182,7 +182,7 @@ class TlsIdentity:
             section: names the files.
 
         Raises:
-            ConfigError: a file can't be used; tells of all that can't be read.
+            ConfigError: a file can't be used; names all that can't be read.
         """
         self.owner = owner
         self.reloads = self.failed_reloads = 0
@@ -217,7 +217,7 @@ class TlsIdentity:
                 found = os.stat(path)
             except OSError:
                 return None
-            # The time of change too: nothing else tells that a file can be read now.
+            # The time of change too: nothing else shows that a file can be read now.
             return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
 
         return tuple(stamp(path) for path in self._files.values())
@@ -227,7 +227,8 @@ class TlsIdentity:
 
         Args:
             only_if_changed: since they were last read, or while the last set can't be used: what was wrong may be a
-                folder's permission or a network's fault, which no file shows. What is still wrong is not told again.
+                folder's permission or a network's fault, which no file shows. What is still wrong is not reported
+                again.
             by: the reason, for the log.
 
         Returns:

@@ -123,8 +123,8 @@ class HandshakeRateLimiter:
 
         Args:
             connection: for `cancel`.
-            begin: told whether it had to wait; returns whether the handshake has begun: otherwise the next connection
-                gets the permit.
+            begin: called with whether it had to wait; returns whether the handshake has begun: otherwise the next
+                connection gets the permit.
             refuse: called, perhaps later, when there is no place for it.
             network: what takes its turn: an address, or the IPv6 network that counts as one client.
             left_s: until its deadline.

@@ -122,7 +122,8 @@ class _State(Enum):
 class TlsTransport:
     """One connection with TLS: a protocol to its socket (`asyncio.BufferedProtocol`), a transport to its user.
 
-    Without asyncio's base classes, which uvloop does not ask for: so it can be compiled, and has no dictionary.
+    Without asyncio's base classes, because uvloop does not ask for them: so it can be compiled, and has no
+    dictionary.
     """
 
     __slots__ = (
@@ -345,7 +346,7 @@ class TlsTransport:
             return
         if self._outgoing.pending > (_ALERT_BYTES if self._tls.server_side else 0):
             self._answered = True
-        self._flush()  # also the alert that tells the peer what is wrong
+        self._flush()  # also the alert that informs the peer of what is wrong
         if self._late:
             self._incoming.write(self._late)
         if outcome is None:
@@ -421,7 +422,7 @@ class TlsTransport:
         except ssl.SSLError as exc:
             broken = exc
         if self._outgoing.pending:
-            self._flush()  # an answer to a key update, or the alert that tells the peer what is wrong
+            self._flush()  # an answer to a key update, or the alert that informs the peer of what is wrong
         # A little data between key updates does not pay for them: what counts is how much has been received.
         barren = self._barren_records - records - (received_bytes >> 10)
         self._barren_records = barren if barren > 0 else 0
@@ -462,7 +463,7 @@ class TlsTransport:
             self._read(0)
 
     def _end(self) -> bool:
-        """The peer sends nothing more, by TLS's goodbye or by FIN; what it is owed can still be sent to it."""
+        """The peer sends nothing more, by TLS's goodbye or by FIN; outstanding replies can still be sent to it."""
         if not self._ended:
             self._ended = True
             assert self._user is not None

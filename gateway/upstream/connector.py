@@ -132,10 +132,11 @@ class Connector:
         return self._header_sender is not None
 
     def begin(self, user: UpstreamUser, broker_id: int | None) -> Attempt:
-        """Connect to a broker, or for None to any bootstrap address; tell `user` how it went, not within this call.
+        """Connect to a broker, or for None to any bootstrap address; call `user` with the result, not within this
+        call.
 
         Returns:
-            The attempt; `user` is told nothing of one that is cancelled.
+            The attempt; `user` is not called for one that is cancelled.
         """
         loop = asyncio.get_running_loop()
         attempt = Attempt(loop.time() + self._timeout_s)
@@ -147,7 +148,7 @@ class Connector:
         return attempt
 
     async def connect(self, user: UpstreamUser, broker_id: int | None) -> None:
-        """`begin`, and wait until `user` has been told."""
+        """`begin`, and wait until `user` has been called."""
         await self.begin(user, broker_id).over()
 
     def _watch(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:

@@ -134,9 +134,9 @@ class Discovery:
             on_change: called after each answer with the ids of brokers that are gone for good.
             login: the gateway's credentials; None: it has none.
             wants_login: the brokers require authentication, so without a login they are not asked at all.
-            own_topics: told the ids of the gateway's own topics; None: they are not asked for.
-            topic_ids: told the names of topics whose ids are in use; None: they are not asked for.
-            brokers_take: told the brokers' queued.max.request.bytes.
+            own_topics: receives the ids of the gateway's own topics; None: they are not asked for.
+            topic_ids: receives the names of topics whose ids are in use; None: they are not asked for.
+            brokers_take: receives the brokers' queued.max.request.bytes.
         """
         self.reached = False
         self.trouble = _NOT_REACHED

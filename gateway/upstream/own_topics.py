@@ -51,7 +51,7 @@ class OwnTopics:
             self.ids = frozenset(self._ids.values())
 
     def tell_apart(self, topic: TopicFacts) -> None:
-        """Note whose topic an id is, of which the cluster has told the name; an id never gets another name."""
+        """Note whose topic an id is, of which the cluster has given the name; an id never gets another name."""
         if topic.name in self.names:
             self.learn(topic)
         elif topic.name and topic.topic_id != NO_TOPIC_ID:
@@ -60,6 +60,6 @@ class OwnTopics:
             self.others[topic.topic_id] = None
 
     def owns(self, topic: TopicFacts) -> bool:
-        """Whether a topic that the cluster has told of is one of them."""
+        """Whether a topic that the cluster has named is one of them."""
         self.learn(topic)
         return topic.name in self.names

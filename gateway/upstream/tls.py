@@ -65,7 +65,7 @@ class BrokerTls:
 
         Args:
             user: gets the connection once the broker's certificate and name are verified.
-            host: as it was configured, or told by the cluster.
+            host: as it was configured, or given by the cluster.
         """
         name = self._server_name or host.rstrip(".")
         return BrokerHandshake(

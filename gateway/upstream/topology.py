@@ -2,7 +2,7 @@
 
 A broker's port is a formula, `first_broker_port + (broker id - lowest_broker_id)`, so it is the same after every
 restart and on every gateway with the same configuration, and a departed broker's port goes to no other broker. A port
-is bound before it is told to anyone; a broker that has none is left out of what clients are told (hazard E12).
+is bound before it is advertised; a broker that has none is not shown to clients (hazard E12).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BrokerPorts:
     """How one listener turns broker ids into ports.
 
     Attributes:
-        advertised_host: what clients are told to connect to.
+        advertised_host: the host that clients connect to.
         first_port: the port of `lowest_broker_id`.
         lowest_broker_id: see above.
         count: ports in the range; ids beyond it have none.
@@ -51,7 +51,7 @@ BindPort: TypeAlias = Callable[[int, int], bool]
 
 
 class ClusterMap:
-    """The brokers of the cluster as last told, shared by all listeners.
+    """The brokers of the cluster as last reported, shared by all listeners.
 
     Attributes:
         cluster_id: of the first cluster that answered; None until then.
@@ -70,7 +70,7 @@ class ClusterMap:
 
         Args:
             bootstrap: where to ask first.
-            default_num_partitions: until the cluster has told its own.
+            default_num_partitions: until the cluster has reported its own.
             same_as: the map of the same cluster as it is seen through other listeners; None: this is the first.
         """
         self._same_as = same_as
@@ -140,7 +140,7 @@ class ClusterMap:
 
 
 class Topology:
-    """What one listener tells its clients of the cluster."""
+    """What clients of one listener see of the cluster."""
 
     def __init__(self, cluster: ClusterMap, ports: BrokerPorts, bind: BindPort) -> None:
         self.cluster: Final = cluster
@@ -149,7 +149,7 @@ class Topology:
         self._bound: set[int] = set()
 
     def advertise(self, broker_id: int, host: str, port: int) -> Address | None:
-        """Our address of a broker that the cluster told of, bound before it is returned; None: leave it out."""
+        """Our address of a broker that the cluster reported, bound before it is returned; None: leave it out."""
         if broker_id < 0 or not host:
             return None
         our_port = self.ports.port_of(broker_id)

@@ -1,7 +1,8 @@
 """The upstreams: [upstream], and one more for each of [[upstreams]]; all lead to the same cluster.
 
-Brokers tell the addresses of the listener that they are asked on, so each upstream has its own map of the cluster,
-its own discovery and its own connections. Quotas and limits are shared: it is one cluster, which its id must say too.
+Brokers advertise the addresses of the listener that they are asked on, so each upstream has its own map of the
+cluster, its own discovery and its own connections. Quotas and limits are shared: it is one cluster, which its id
+must say too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Upstream:
     Attributes:
         name: `MAIN`, or as configured.
         settings: its section.
-        cluster: what is known of the brokers, with the addresses that they tell there.
+        cluster: what is known of the brokers, with the addresses that they advertise there.
         connector: opens connections.
         discovery: keeps `cluster` fresh.
     """
@@ -84,10 +85,10 @@ def build_upstreams(
         config: valid.
         now_ms: the clock.
         tls: makes the TLS of an upstream from its name and section; None for one without.
-        own_topics: told the ids of the gateway's own topics, through [upstream].
-        topic_ids: told the names of topics whose ids are in use; None: they are not asked for.
-        announced: told how many bytes of requests the brokers take; None: they are not asked.
-        on_change: told, after each answer, the upstream's cluster and the brokers that are gone for good.
+        own_topics: receives the ids of the gateway's own topics, through [upstream].
+        topic_ids: receives the names of topics whose ids are in use; None: they are not asked for.
+        announced: receives how many bytes of requests the brokers take; None: they are not asked.
+        on_change: called, after each answer, with, the upstream's cluster and the brokers that are gone for good.
     """
     resolver = Resolver(now_ms)
     found: dict[str, Upstream] = {}

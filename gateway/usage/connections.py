@@ -1,6 +1,6 @@
 """Connections in usage records: a row per address. Pure.
 
-offered = admitted + rejected + those that are held when the line is written; these are admitted or rejected in a
+offered = admitted + rejected + those that wait when the line is written; these are admitted or rejected in a
 later one. A connection that waits for the rate of its listener is offered when it is decided on.
 """
 
@@ -50,7 +50,7 @@ class ConnectionUsage:
 
 
 def connection_level(connections: ConnectionQuotas) -> LevelOf:
-    """Tells the limits of addresses."""
+    """Gives the limits of addresses."""
 
     def level_of(key: RowKey, _now_ms: int) -> Level:
         limit = connections.ip_limit(key.client_id)

@@ -1,6 +1,6 @@
 """Usage records with workers: workers count, the supervisor writes one line for all. [io]
 
-A worker makes a line each second like a gateway of one process, and tells it to the supervisor instead of writing it.
+A worker makes a line each second like a gateway of one process, and sends it to the supervisor instead of writing it.
 The supervisor adds the rows up by client and API, and writes them with its own rows a little later, when those of all
 workers have come; sums agree with what one process would have written.
 """
@@ -35,7 +35,7 @@ Tell: TypeAlias = Callable[[bytes], None]
 
 
 class _Telling:
-    """A `LineSink` that tells lines."""
+    """A `LineSink` that sends lines."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -71,7 +71,7 @@ class WorkerUsage:
 
         Args:
             names: how names are written.
-            tell: takes a line to the supervisor.
+            `tell`: takes a line to the supervisor.
             max_rows, max_events: see `UsageTable`.
             algorithm: of the controller mutation quota.
             loop: has the timer.
@@ -100,12 +100,12 @@ class WorkerUsage:
         self._recorder.start()
 
     async def stop(self) -> None:
-        """Tell the last line."""
+        """Send the last line."""
         self._recorder.stop()
 
 
 class WorkersRows:
-    """What workers have told since the supervisor's last line."""
+    """What workers have sent since the supervisor's last line."""
 
     def __init__(self, *, max_topics_of_client: int = 100, max_topics: int = 20_000) -> None:
         """Nothing.

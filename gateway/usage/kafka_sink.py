@@ -166,7 +166,7 @@ class KafkaWriter:
         return {} if signer is None else {"headers": {SIGNATURE_HEADER: signer.sign(self._key, value)}}
 
     def _give_up(self) -> None:
-        """A producer that has lost its place in the order can not go on; the next line gets a new one."""
+        """A producer that has lost its place in the order cannot continue; the next line gets a new one."""
         producer, self._producer = self._producer, None
         producer.purge()
         producer.flush(_POLL_S)

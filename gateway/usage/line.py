@@ -12,7 +12,7 @@ class Line:
     Attributes:
         seq: its number.
         data: the JSON text.
-        rows, events: how many it tells.
+        rows, events: how many it has.
     """
 
     seq: int

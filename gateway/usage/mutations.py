@@ -63,7 +63,7 @@ def record_mutations(
 
 
 def mutation_level(mutations: MutationQuotas) -> LevelOf:
-    """Tells limit and tokens of the counters of mutations."""
+    """Gives limit and tokens of the counters of mutations."""
 
     def level_of(key: RowKey, now_ms: int) -> Level:
         limit, tokens, observe = mutations.level(TrackerKey(key.user, key.client_id), now_ms=now_ms)

@@ -88,7 +88,7 @@ def read_last(directory: Path, seconds: int) -> Readings:
                 # Of a file that is still written the end is missing, and an empty one is just begun.
                 damaged = not texts.whole if is_complete else not _begins_as_gzip(file.fileno())
         except FileNotFoundError:
-            continue  # completed or deleted meanwhile; what it held is in another file, or too old
+            continue  # completed or deleted meanwhile; its content is in another file, or too old
         except OSError:
             unread += 1
             damaged = True

@@ -82,7 +82,7 @@ class LineBuilder:
             events: as the table has them.
             clock_offset_ms: the gateway's clock at the wall clock's `ts`.
             dropped: clients in `~other` and events that are missing.
-            told: more events, as they are written.
+            `told`: more events, as they are written.
             jump_ms: by how much the wall clock was set meanwhile.
         """
         shown: list[Sequence[Any]] = [(when_ms - clock_offset_ms, *rest) for when_ms, *rest in events]

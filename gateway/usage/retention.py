@@ -52,7 +52,7 @@ class KeptFile:
 class AgeClock:
     """Seconds since the epoch by which files get old: the wall clock, as long as it goes as fast as time does.
 
-    A wall clock that is set forward makes no file old: from then on this one goes on by the monotonic clock. It
+    A wall clock that is set forward makes no file old: from then on this one follows the monotonic clock. It
     follows one that is set back. Where a start finds no file for longer than files are kept, gateways were away or
     the clock is wrong: that time does not count.
     """

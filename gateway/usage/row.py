@@ -18,13 +18,13 @@ RowValues: TypeAlias = tuple[
     str, str, str, str, int, int, Number, Number, Number, Number, Number, int, Number, int, int, int,
     float | None, float | None, int, int, int,
 ]  # fmt: skip
-"""As `quotas.usage_record.Row` tells."""
+"""As `quotas.usage_record.Row` says."""
 
 TopicTold: TypeAlias = tuple[str, int, int, int]
 """Name of a topic as it is written, requests, bytes, records."""
 
 TopicValues: TypeAlias = tuple[str, str, str, str, int, str, int, int, int]
-"""As `quotas.usage_record.TopicRow` tells."""
+"""As `quotas.usage_record.TopicRow` says."""
 
 
 class Counts:
@@ -36,7 +36,7 @@ class Counts:
         self.requests = 0
         self.size_bytes = 0
         self.records = 0
-        self.lines = 0  # that it was held back from, for want of a name
+        self.lines = 0  # that it was kept out of, for want of a name
 
     def add(self, other: Counts) -> None:
         """All of another's."""
@@ -53,7 +53,7 @@ class Topics(Protocol):
     """What all rows of a table share about topics: see `gateway.usage.topics`."""
 
     def key_of_id(self, topic_id: bytes, *, told_by_broker: bool) -> bytes:
-        """What a topic is counted by of which only the id was told; others are by their names."""
+        """What a topic is counted by of which only the id is known; others are by their names."""
 
     def new(self, counts: dict[bytes, Counts], key: bytes) -> Counts:
         """The counts of a topic that is not among those of this row yet; those of all others beyond a cap."""
@@ -295,7 +295,7 @@ class UsageRow:
         self.withheld += units
 
     def delay(self, throttle_ms: int, *, again: bool = False) -> None:
-        """A request is held, or answered with a throttle time; `again`: it was delayed before, too."""
+        """A request waits, or answered with a throttle time; `again`: it was delayed before, too."""
         if not self.listed:
             self._enlist()
         self.delayed += not again

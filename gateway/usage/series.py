@@ -49,7 +49,7 @@ class UsageSeries(Collector):
         )
         yield CounterMetricFamily(
             "gateway_usage_missing_events",
-            "Controller mutations that no line tells of (usage.max_events).",
+            "Controller mutations left out of lines (usage.max_events).",
             value=self._table.missing_total,
         )
         yield GaugeMetricFamily(

@@ -75,7 +75,7 @@ class UsageService:
             client: librdkafka's settings for reaching the cluster; only records in a topic use them.
             scope: see `Recorder`.
             topic_ids: names of topics, which the cluster is asked for.
-            workers: whether other processes count too, and tell `from_workers`.
+            workers: whether other processes count too, and send to `from_workers`.
 
         Raises:
             ConfigError: the file with the secret can't be read.
@@ -187,7 +187,7 @@ def worker_usage(
         config: valid.
         loop: the worker's.
         now_ms: its clock.
-        tell: takes its lines to the supervisor.
+        `tell`: takes its lines to the supervisor.
         topic_ids: names of topics, which the cluster is asked for.
     """
     if config.usage.kind == "off":

@@ -1,8 +1,9 @@
 """The rows and events of the current usage line. Pure; the data path calls it.
 
-Names are free to invent, so rows are bounded: a row that has nothing to tell gives its place to a newcomer, and when
-all have something, further clients share one row per listener, API and broker, called `~other`. Sums are complete at
-all times. The keeper of a row, such as a session, may count in it for ever, also after its place was given away.
+Names are free to invent, so rows are bounded: a row that has nothing to report gives its place to a newcomer, and
+when all have something, further clients share one row per listener, API and broker, called `~other`. Sums are
+complete at all times. The keeper of a row, such as a session, may count in it for ever, also after its place was
+given away.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from quotas.rate_quotas import RateTracker
 from quotas.usage_record import OTHER, UsageApi
 
 EventValues: TypeAlias = tuple[int, str, str, str, str, float, int, int, int, int, int]
-"""As `quotas.usage_record.Event` tells, but for the first: it is the time in ms of the gateway's clock."""
+"""As `quotas.usage_record.Event` says, but for the first: it is the time in ms of the gateway's clock."""
 
 LevelOf: TypeAlias = Callable[[RowKey, int], Level]
 """Where the counter of a row without a tracker stands at now_ms."""
@@ -53,7 +54,7 @@ class UsageTable:
         Args:
             names: how names are written; as they are if not given.
             max_rows: clients with a row of their own, those of other listeners and brokers counted apart.
-            max_events: mutations that one line tells of.
+            max_events: mutations that one line lists.
             topics: has bytes counted by topic too; None: they are not.
         """
         self._names = names or Names()
@@ -193,7 +194,7 @@ class UsageTable:
         )
 
     def event_missed(self) -> None:
-        """A request passed that may have mutated what no event tells of."""
+        """A request passed that may have mutated what no event lists."""
         self.dropped_events += 1
 
     def _attempt(self, what: int, admitted: bool, now_ms: int) -> int:
@@ -208,7 +209,7 @@ class UsageTable:
     # -- taking what was counted -----------------------------------------------------------------------------
 
     def take_listed(self, *, now_ms: int) -> list[UsageRow]:
-        """The rows that have something to tell, each client once; call `values` for each of them.
+        """The rows that have something to report, each client once; call `values` for each of them.
 
         Rows whose place was given away are brought back first, or added to the rows in their place.
         """
@@ -219,7 +220,7 @@ class UsageTable:
         return found
 
     def values(self, row: UsageRow, *, begin_ms: int, now_ms: int) -> RowValues:
-        """What a row has to tell of the second that began at `begin_ms`; it starts anew."""
+        """What a row has to report of the second that began at `begin_ms`; it starts anew."""
         return row.take(self._level(row, now_ms), begin_ms=begin_ms, now_ms=now_ms)
 
     def _readmit(self, row: UsageRow, now_ms: int) -> None:

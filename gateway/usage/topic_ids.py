@@ -13,10 +13,10 @@ MOST_KNOWN: Final = 100_000
 """Ids that are remembered; what was forgotten is asked for again."""
 
 MOST_UNKNOWN: Final = 500
-"""Ids that are to be asked for of those that brokers have told, and as many of those that clients have."""
+"""Ids that are to be asked for of those that brokers have named, and as many of those that clients have."""
 
 _MOST_ASKED: Final = 10
-"""How often the cluster is asked for an id that it does not know, or must not tell."""
+"""How often the cluster is asked for an id that it does not know, or must not name."""
 
 
 class TopicIds:
@@ -39,7 +39,7 @@ class TopicIds:
 
         Args:
             topic_id: 16 bytes.
-            told_by_broker: what clients tell may be invented, and takes no place from what is not.
+            told_by_broker: what clients name may be invented, and takes no place from what is not.
         """
         name = self._names.get(topic_id)
         if name is not None or topic_id in self._told:
@@ -55,7 +55,7 @@ class TopicIds:
         return None
 
     def learn(self, topic_id: bytes, name: bytes) -> None:
-        """The cluster has told what a topic is called."""
+        """The cluster has named a topic."""
         self._told.pop(topic_id, None)
         place = hash(topic_id) % MOST_UNKNOWN
         if self._claimed.get(place, (b"", 0))[0] == topic_id:

@@ -39,7 +39,7 @@ class TopicUse:
         self._topics = 0
 
     def key_of_id(self, topic_id: bytes, *, told_by_broker: bool) -> bytes:
-        """What a topic is counted by of which only the id was told; others are by their names."""
+        """What a topic is counted by of which only the id is known; others are by their names."""
         name = self.ids.name_of(topic_id, told_by_broker=told_by_broker)
         return _ID + topic_id if name is None else name
 

@@ -1,6 +1,6 @@
 """The rows of a client's day and its hours, computed from its demand. Arrow and numpy, no Spark.
 
-Three tables, told apart by the column `table`:
+Three tables, distinguished by the column `table`:
 
 * `client_day`: a client and API on a day, in each counter: use, peaks, how long it was muted, its quota, and the
   rates that it required for the shares in `TARGETS` to wait, with the bursts in `BURSTS_S`.

@@ -26,7 +26,7 @@ def use_of(pieces: list[Piece], fleets: Mapping[str, str] = {}) -> Iterator[pa.R
     """
 
     def profiles() -> Iterator[pa.RecordBatch]:
-        # Bucket by bucket: what is held is one of them, in steps of ten seconds.
+        # Bucket by bucket: one of them is in memory, in steps of ten seconds.
         for _, rows in buckets_of(pieces, READ):
             yield merge_profiles(pa.Table.from_batches(profile_rows(rows), schema=PARTIAL), fleets)
 

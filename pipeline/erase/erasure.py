@@ -59,7 +59,7 @@ def erase(places: Places, client: Client, *, write: bool) -> Erasure:
         write: erase; else only count.
 
     Raises:
-        JobError: a table can't be read or written. What was erased before stays so; the next run goes on.
+        JobError: a table can't be read or written. What was erased before stays so; the next run continues.
     """
     done = Erasure()
     for folder in places.usage:

@@ -67,7 +67,7 @@ def _not_of_table(table: Table, newest: Snapshot, client: Client) -> tuple[list[
     kept = {file.path for file in (*newest.files, *([newest.state_file] if newest.state_file else []))}
     named, unread = [], []
     for info in files.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True)):
-        # Files of a later version are being written by another job, of which `tables.erase_rows` tells.
+        # Files of a later version are being written by another job, which `tables.erase_rows` reports.
         if (
             not info.path.endswith(".parquet")
             or info.path.startswith(f"{_LOG}/")

@@ -28,7 +28,7 @@ _LONGEST_SCOPE: Final = 512
 _LAST_SECOND: Final = 2**35  # a thousand years on: what is later is not seconds
 
 ROW_WIDTH: Final = Row.FLAGS + 1
-"""Of an older gateway; what a newer one tells more is 0."""
+"""Of an older gateway; what only a newer one records is 0."""
 EVENT_WIDTH: Final = len(Event)
 
 
@@ -60,7 +60,7 @@ class Line(NamedTuple):
     events: list[list[Any]]
     text: bytes
     algo: str = ""
-    """Of the controller mutation quota; empty: not told."""
+    """Of the controller mutation quota; empty: not known."""
     jump_ms: int = 0
     scope: str = ""
     """What one counter covers; empty: the line does not say."""

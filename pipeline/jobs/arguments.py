@@ -32,8 +32,8 @@ def add_scope(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scope",
         choices=list(Scope),
-        help="what one counter covers: all gateways of a fleet, a gateway, or each broker by itself; else as the "
-        "newest records say",
+        help="what one counter covers: all gateways of a fleet, a gateway, or each broker by itself; default: as in "
+        "the newest records",
     )
 
 
@@ -52,7 +52,9 @@ def scope_of(arguments: argparse.Namespace) -> Scope:
         return recorded_scope(days)
     scope = Scope(arguments.scope)
     if scope is Scope.FLEET and not fleets_of(days):
-        raise ArgumentError("--scope fleet: no record tells of a fleet, so which gateways share is not known")
+        raise ArgumentError(
+            "--scope fleet: no record names a fleet, so it is not known which gateways share counters"
+        )
     return scope
 
 
@@ -70,7 +72,7 @@ def add_expectation(parser: argparse.ArgumentParser) -> None:
         "--expect-gateways",
         default="",
         metavar="NAME,...",
-        help="the gateways that are to be there every day; else each that was seen, till the day after its last line",
+        help="gateways that must have records every day; default: each gateway, until the day after its last record",
     )
     parser.add_argument(
         "--grace",
@@ -83,7 +85,7 @@ def add_expectation(parser: argparse.ArgumentParser) -> None:
 
 def add_allow_open(parser: argparse.ArgumentParser) -> None:
     """Whether days count that are not over."""
-    parser.add_argument("--allow-open", action="store_true", help="also days that may still get records")
+    parser.add_argument("--allow-open", action="store_true", help="include days that may still get records")
 
 
 def expectation_of(arguments: argparse.Namespace) -> Expectation:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-gaps",
         action="store_true",
-        help="leave out no client's day, whatever is missing of it or stands twice",
+        help="leave out no day of a client, even if records are missing or occur twice",
     )
     add_expectation(parser)
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")

@@ -9,6 +9,7 @@ from pipeline.errors import ArgumentError, Exit, JobError
 from pipeline.jobs.arguments import add_allow_open, add_expectation, add_master, add_out, expectation_of
 from pipeline.recommend.doubt import doubts_of
 from pipeline.spark.session import open_session
+from quotas.entities import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,9 @@ def run(arguments: argparse.Namespace) -> Exit:
     for date, day in compacted.items():
         share = f"{day.completeness:.2%} complete"
         so_far = ", which is not closed: it is marked so" if day.open else ""
-        print(f"{date}: {day.rows} rows of {day.keys} clients and APIs, {share}{so_far}")
+        print(
+            f"{date}: {counted(day.rows, 'row')} of {counted(day.keys, 'client-API pair')}, {share}{so_far}"
+        )
     for doubt in doubts_of(compacted.values()):
         print(f"{doubt.date}: {doubt.gateway} {doubt.reason}")
     if not compacted:

@@ -14,6 +14,7 @@ from pipeline.jobs.arguments import add_master, add_out
 from pipeline.spark.jars import connector_settings
 from pipeline.spark.session import open_session
 from pipeline.storage.coverage import Expectation, coverage
+from quotas.entities import counted
 from quotas.record_signature import MIN_SECRET_BYTES
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trigger",
         default="available-now",
-        help="available-now: what is there, then end; 30s: go on, every 30 s",
+        help="available-now: read what is there, then end; 30s: keep running, read every 30 s",
     )
     parser.add_argument("--max-files", type=int, default=400, help="files in one batch (%(default)s)")
     parser.add_argument(
@@ -136,14 +137,18 @@ def _print_result(writer: Writer, out: str) -> None:
         for name in ("lines", "rows", "duplicates", "torn")
     )
     print(
-        f"{len(writer.written)} batches: {lines} lines with {rows} rows; {duplicates} lines had been read before, "
-        f"{torn} could not be read (kind torn in {out}/raw)"
+        f"{counted(len(writer.written), 'batch')}: {counted(lines, 'line')} with {counted(rows, 'row')}; "
+        f"{counted(duplicates, 'line')} read before, {torn} not readable (kind torn in {out}/raw)"
     )
     index = read_raw_state(out).index
     gaps = list(index.gaps())
     for gap in gaps[:_SHOWN_GAPS]:
-        print(f"missing: {gap.lines} lines of {gap.gw}, started {gap.boot}: {gap.first} to {gap.last}")
+        print(
+            f"missing: {counted(gap.lines, 'line')} of {gap.gw}, started {gap.boot}: {gap.first} to {gap.last}"
+        )
     if len(gaps) > _SHOWN_GAPS:
         print(f"missing: {len(gaps) - _SHOWN_GAPS} more gaps: see sluice-pipeline status")
     for day, found in coverage(index, Expectation(int(time.time()))).items():
-        print(f"{day}: {found.covered_s} s of {len(found.gateways)} gateways, {found.share:.2%} complete")
+        print(
+            f"{day}: {found.covered_s} s of {counted(len(found.gateways), 'gateway')}, {found.share:.2%} complete"
+        )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pipeline.errors import ArgumentError, Exit
 from pipeline.jobs.arguments import add_out
 from pipeline.maintenance.keep import Keep
+from quotas.entities import counted
 
 if TYPE_CHECKING:
     from pipeline.maintenance.pruning import Due
@@ -63,21 +64,24 @@ def _any(found: Due) -> bool:
 
 def _print(found: Due) -> None:
     days = [date or "without a day" for date in found.raw]
-    _print_one("raw days", days, (file for own in found.raw.values() for file in own))
+    _print_one("raw day", days, (file for own in found.raw.values() for file in own))
     _print_one(
-        "compacted days", list(found.compacted), (file for own in found.compacted.values() for file in own)
+        "compacted day", list(found.compacted), (file for own in found.compacted.values() for file in own)
     )
     if found.results:
         print(
-            f"{len(found.results)} results, {_span(['/'.join(each.split('/')[-2:]) for each in found.results])}"
+            f"{counted(len(found.results), 'result')}, "
+            f"{_span(['/'.join(each.split('/')[-2:]) for each in found.results])}"
         )
     for day in found.kept:
-        print(f"kept: raw rows of {day}, which is not compacted with all of them")
+        print(f"kept: raw rows of {day}, which is not compacted completely")
 
 
 def _print_one(what: str, names: Collection[str], files: Iterable[DataFile]) -> None:
     if names:
-        print(f"{len(names)} {what}, {_span(list(names))}: {sum(file.bytes for file in files) / 1e6:,.1f} MB")
+        print(
+            f"{counted(len(names), what)}, {_span(list(names))}: {sum(file.bytes for file in files) / 1e6:,.1f} MB"
+        )
 
 
 def _span(names: list[str]) -> str:

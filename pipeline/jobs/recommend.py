@@ -32,7 +32,7 @@ from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettin
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.storage.coverage import Expectation
 from pipeline.storage.layout import CompactedDay, results_dir
-from quotas.entities import QuotaKey
+from quotas.entities import QuotaKey, counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-gaps",
         action="store_true",
-        help="leave out no client's day, whatever is missing of it or stands twice, and go on without missing days",
+        help="leave out no client's day, even if records are missing or occur twice, and continue without missing "
+        "days",
     )
     add_allow_open(parser)
     add_expectation(parser)
@@ -172,7 +173,8 @@ def run(arguments: argparse.Namespace) -> Exit:
             print("the default covers them too")
     changes = sum(entry.action == "set" for entry in plan.entries)
     print(
-        f"{len(plan.entries)} quotas, {changes} to be set: sluice-pipeline plan show {json.dumps(str(file))}"
+        f"{counted(len(plan.entries), 'quota')}, {changes} to be set: sluice-pipeline plan show "
+        f"{json.dumps(str(file))}"
     )
     if plan.entries:
         return Exit.DONE
@@ -197,7 +199,7 @@ def history_days(
         last: the last one; else the last compacted that is closed.
         expectation: says which days are closed.
         read: days of which lines have been read.
-        allow_gaps: go on without days that are not there.
+        allow_gaps: continue without days that are not there.
         allow_open: also with days that are not closed, or were not when they were compacted.
 
     Returns:

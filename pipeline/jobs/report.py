@@ -14,6 +14,7 @@ from pipeline.errors import ArgumentError, Exit, JobError
 from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
 from pipeline.plans.plan import Plan, PlanError
 from pipeline.storage.layout import results_dir
+from quotas.entities import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +49,14 @@ def run(arguments: argparse.Namespace) -> Exit:
     target.mkdir(parents=True, exist_ok=True)
     (target / "report.json").write_text(report.to_json(), encoding="utf-8")
     (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")
-    print(f"{len(report.clients)} clients over {len(report.days)} days, {report.completeness:.2%} complete")
+    print(
+        f"{counted(len(report.clients), 'client')} over {counted(len(report.days), 'day')}, "
+        f"{report.completeness:.2%} complete"
+    )
     if open_days := ", ".join(day.date for day in report.days if day.open):
-        print(f"not over when compacted: {open_days}")
+        print(f"compacted before the end of the day: {open_days}")
     if report.absent:
-        print(f"not compacted, and so not in it: {report.absent_text}")
+        print(f"not compacted, so not included: {report.absent_text}")
     print(target / "index.html")
     return Exit.DONE
 

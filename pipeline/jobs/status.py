@@ -7,6 +7,7 @@ import json
 
 from pipeline.errors import Exit, NotYetCompleteError
 from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
+from quotas.entities import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,22 +29,25 @@ def run(arguments: argparse.Namespace) -> Exit:
     if not found["batches"]:
         raise NotYetCompleteError(f"{arguments.out}: nothing has been ingested there yet")
     print(
-        f"{found['batches']} batches: {found['lines']} lines with {found['rows']} rows; {found['duplicates']} "
-        f"lines came again and were left out, {found['torn']} could not be read"
+        f"{counted(found['batches'], 'batch')}: {counted(found['lines'], 'line')} with "
+        f"{counted(found['rows'], 'row')}; {counted(found['duplicates'], 'line')} read before, {found['torn']} not "
+        "readable"
     )
     for day in found["days"]:
         compacted = "deleted after it was compacted" if day["pruned"] else "not compacted"
         if day["compacted_rows"] is not None:
-            compacted = f"compacted with {day['compacted_rows']} rows"
+            compacted = f"compacted with {counted(day['compacted_rows'], 'row')}"
         if day["ahead"]:
-            compacted = "left: it lies ahead of this machine's clock"
+            compacted = "skipped: it lies ahead of this machine's clock"
         elif day["open"]:
             compacted += ", not closed"
         late = ", has late lines" if day["late"] else ""
-        dropped = f", {day['dropped_rows']} rows summed up as ~other" if day["dropped_rows"] else ""
-        erased = f", {day['erased_rows']} rows erased" if day["erased_rows"] else ""
+        dropped = (
+            f", {counted(day['dropped_rows'], 'row')} summed up as ~other" if day["dropped_rows"] else ""
+        )
+        erased = f", {counted(day['erased_rows'], 'row')} erased" if day["erased_rows"] else ""
         print(
-            f"{day['date']}: {day['rows']} raw rows, {day['completeness']:.2%} complete{dropped}{erased}; "
+            f"{day['date']}: {counted(day['rows'], 'raw row')}, {day['completeness']:.2%} complete{dropped}{erased}; "
             f"{compacted}{late}"
         )
         for gw, share in day["short_gateways"].items():
@@ -54,12 +58,12 @@ def run(arguments: argparse.Namespace) -> Exit:
             print(f"{day['date']}: {clash}")
     for gap in found["gaps"]:
         print(
-            f"missing: {gap['lines']} lines of {gap['gw']}, started {gap['boot']}: {gap['first']} to {gap['last']}, "
-            f"{gap['from']} to {gap['to']}"
+            f"missing: {counted(gap['lines'], 'line')} of {gap['gw']}, started {gap['boot']}: {gap['first']} to "
+            f"{gap['last']}, {gap['from']} to {gap['to']}"
         )
     for name, commits in found["foreign_commits"].items():
         print(
-            f"{name}: other writers have moved or deleted rows ({'; '.join(commits)}): not in the figures above yet, "
-            "the next compact or prune looks into it"
+            f"{name}: other writers moved or deleted rows ({'; '.join(commits)}): not in the figures above yet, "
+            "until the next compact or prune"
         )
     return Exit.DONE

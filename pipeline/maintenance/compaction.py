@@ -81,7 +81,7 @@ def compact(
                     "" if expectation.lies_ahead(day) else ", or say --allow-open"
                 )
             elif day in found.pruned:
-                left = f"{day} was compacted and has been pruned: what came of it since is not the day"
+                left = f"{day} was compacted and has been pruned: records that came since are only part of the day"
             elif read.gone:
                 left = (
                     f"{day} was compacted from raw rows that have been pruned since: compacting it again would lose "
@@ -197,12 +197,12 @@ def compact_buckets(
         version: that is to make the file part of the table.
 
     Yields:
-        What is told of the file; nothing if there was nothing to write.
+        What is reported of the file; nothing if there was nothing to write.
     """
     reader = DayReader(paths, mine, buckets)
     name = f"date={date}/{file_name(version)}"
     with CompactedFileWriter(f"{folder}/{name}") as writer:
-        # Bucket by bucket: what is held is one bucket of the day, however many there are.
+        # Bucket by bucket: one bucket is in memory of the day, however many there are.
         for bucket in mine:
             if pieces := list(reader.read(bucket)):
                 table = pa.concat_tables(pieces)

@@ -2,7 +2,7 @@
 
 A plan says what it found (`old`, as the records saw it) and what it wants. Between the two an operator may have set
 something else: that is a *drift*, and a plan does not write over it except by force. Records do not say which quota
-held, and of a default they say nothing; what an earlier plan has set is known from its revert file.
+lasted, and of a default they say nothing; what an earlier plan has set is known from its revert file.
 
 The revert file, JSON: what was set before, null where nothing was, and what was set instead.
 

@@ -61,14 +61,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """How quotas are counted at the other end, as far as it tells.
+    """How quotas are counted at the other end, as far as it says.
 
     Attributes:
         brokers: how many there are.
         cluster: whether these are Kafka's own brokers, each with counters of its own; False for a gateway, None
             where the brokers' settings may not be read.
-        windows: number and length in ms of a broker's samples; None where they are not told, or a gateway's are not.
-        scope: what one counter of a gateway covers: fleet, gateway or broker; None where an older one does not tell.
+        windows: number and length in ms of a broker's samples; None where they are not known, or a gateway's are not.
+        scope: what one counter of a gateway covers: fleet, gateway or broker; None where an older one does not say.
     """
 
     brokers: int

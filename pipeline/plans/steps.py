@@ -33,7 +33,7 @@ from pipeline.plans.changes import (
 from pipeline.plans.plan import Action, Plan, PlanError, too_little_text
 from pipeline.plans.quota_client import PROPERTIES, Counting, QuotaClient, Refusal, Setting
 from pipeline.plans.text import number, table
-from quotas.entities import QuotaEntity, QuotaKey
+from quotas.entities import QuotaEntity, QuotaKey, counted
 
 _VERIFY_TIMEOUT_S: Final = 10.0
 _VERIFY_POLL_S: Final = 0.2
@@ -68,7 +68,7 @@ def show(path: Path, *, keep_too: bool) -> Exit:
     plan = _read_plan(path)
     basis = plan.basis
     print(
-        f"made {plan.made_at} from {basis.days} days, {basis.first_day} to {basis.last_day}, "
+        f"made {plan.made_at} from {counted(basis.days, 'day')}, {basis.first_day} to {basis.last_day}, "
         f"{basis.completeness:.2%} complete; at most {basis.target:.1%} throttled, margin {basis.margin:g}"
     )
     for note in basis.notes():
@@ -146,7 +146,7 @@ def apply(
         if drifted and not force:
             _print_differences(drifted)
             return _refused(
-                f"{len(drifted)} quotas are set to what neither this plan nor an earlier one knows of; "
+                f"{counted(len(drifted), 'quota')} set to a value that neither this plan nor an earlier one has; "
                 "nothing was done (--force)"
             )
         changes = to_do(found, force=force)
@@ -158,7 +158,7 @@ def apply(
             _print_refusals(refused)
             return _refused("the plan would be refused in part; nothing was done")
         if validate_only:
-            print(f"{len(changes)} quotas would be set")
+            print(f"{counted(len(changes), 'quota')} would be set")
             return Exit.DONE
         if revert_file.exists():
             return _refused(
@@ -178,8 +178,8 @@ def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
 
     Args:
         plan: any.
-        there: what the other end tells.
-        counts: what the operator says that one counter covers there; else what a gateway tells. An older one is taken
+        there: what the other end says.
+        counts: what the operator says that one counter covers there; else what a gateway says. An older one is taken
             to count as the plan has it, and Kafka's own brokers count by themselves.
     """
     scope = plan.basis.scope
@@ -192,8 +192,8 @@ def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
         scope, found = ("gateway" if each == "broker" else each for each in (scope, found))
     if found is None:
         return (
-            f"whether each of the {there.brokers} brokers there counts by itself is not told, and the plan is for "
-            f"counters of a {scope}: say --counts fleet, --counts gateway or --counts broker"
+            f"it is not known whether each of the {there.brokers} brokers counts by itself, and the plan is for "
+            f"counters of a {scope}: add --counts fleet, --counts gateway or --counts broker"
         )
     if found == scope:
         return ""
@@ -240,7 +240,9 @@ def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool) -> Exi
         done = _carry_out(client, changes, "taken back") if changes else Exit.DONE
     if drifted:
         _print_differences(drifted)
-        stay = _refused(f"{len(drifted)} quotas were changed again since and stay as they are (--force)")
+        stay = _refused(
+            f"{counted(len(drifted), 'quota')} changed again since then, left unchanged (--force)"
+        )
         return done if done is Exit.FAILED else stay
     if not changes:
         print("everything is as it was already")
@@ -255,11 +257,11 @@ def _carry_out(client: QuotaClient, changes: Sequence[Difference], done: str) ->
     kept_out = {each.entity for each in refused}
     wanted = {(each.entity, each.key): each.wanted for each in changes if each.entity not in kept_out}
     missing = _await(client, wanted)
-    print(f"{len(wanted) - len(missing)} quotas {done}")
+    print(f"{counted(len(wanted) - len(missing), 'quota')} {done}")
     if missing:
         names = ", ".join(f"{entity} {key}" for entity, key in missing[:10])
         print(
-            f"sluice-pipeline: {len(missing)} quotas were accepted and are not in force: {names}",
+            f"sluice-pipeline: {counted(len(missing), 'quota')} accepted but not in force: {names}",
             file=sys.stderr,
         )
         return Exit.FAILED

@@ -47,7 +47,7 @@ def doubts_of(days: Iterable[CompactedDay]) -> list[Doubt]:
         for gw, share in short.items():
             found.append(Doubt(gw, day.date, f"is {share:.1%} complete{_spans(day, gw)}", lacks=True))
         if day.completeness < COMPLETE_ENOUGH and not short:
-            # Days of an older release do not tell their gateways.
+            # Days of an older release do not name their gateways.
             found.append(Doubt(ALL_GATEWAYS, day.date, f"is {day.completeness:.1%} complete", lacks=True))
         for gw, by_ms in sorted(day.set_back_ms.items()):
             # Seconds stand twice: what was used one after the other looks as used at once.

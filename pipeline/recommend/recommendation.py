@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry
-from quotas.entities import DEFAULT, Family, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, Family, QuotaEntity, QuotaKey, counted
 from quotas.limits import validate_entity
 from quotas.usage_record import OTHER, UsageApi
 
@@ -211,7 +211,7 @@ def entry_of(
     old = recorded if history.planned is None else history.planned
     # A gateway out of touch with its fleet recorded a part of the quota until that was mended.
     old = None if old is None else _whole(old, key)
-    # One that was lifted meanwhile is still what the client was held to while it was muted.
+    # One that was lifted meanwhile is still what limited the client while it was muted.
     held_to = next(
         (_whole(day.quota, key) for day in latest_first if day.quota is not None and not day.observed), None
     )
@@ -314,7 +314,7 @@ def _with_default(
 
 
 def _made_its_own(entry: PlanEntry) -> PlanEntry:
-    """A quota that is kept may be that of a default, which the plan changes: records do not say which quota held."""
+    """A kept quota may be that of a default, which the plan changes: records do not say which quota applied."""
     if entry.action is not Action.KEEP:
         return entry
     return replace(entry, action=Action.SET, reason=f"its own, whatever the default is; {entry.reason}")
@@ -341,7 +341,8 @@ def _default_entry(rest: Sequence[tuple[PlanEntry, int]]) -> PlanEntry:
         days=largest.days,
         censored=max(entry.censored for entry in entries),
         reason=(
-            f"covers {len(entries)} clients that get no quota of their own, and those not seen yet; the largest, "
+            f"covers {counted(len(entries), 'client')} without a quota of their own, and clients not seen yet; the "
+            "largest, "
             f"{entity}: {largest.reason}"
         ),
     )

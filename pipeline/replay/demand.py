@@ -48,7 +48,7 @@ class Demand:
         censored: seconds in which the client was muted and may have wanted more, as 0 and 1.
         quota: the limit in force, NaN where there was none.
         observed: whether it was only watched, as 0 and 1.
-        told: what clients were told, second by second, as far as it was read; see `TOLD`.
+        `told`: the throttle times of clients, second by second, as far as it was read; see `TOLD`.
         events: the mutations one by one; weights are 1 where the client was a new (strict) one. None for other APIs.
     """
 

@@ -32,7 +32,7 @@ RECORDED: Final = {
 
 
 def recorded_algorithm(days: Iterable[CompactedDay]) -> Algorithm:
-    """How gateways measure controller mutations, by the newest day whose lines tell; a token bucket if none does.
+    """How gateways measure controller mutations, by the newest day whose lines say it; a token bucket if none does.
 
     Raises:
         RefusedError: in more than one way on that day, or in one that is not known.

@@ -214,7 +214,7 @@ def report_of(
     use_of: dict[tuple[str, ...], Timeline] = {}
     for of_day in found:
         is_client = pc.is_null(of_day.column("bins_level"))
-        # Day by day: what is held is a row of each client, however many days there are.
+        # Day by day: a row of each client is in memory, however many days there are.
         numbers = _added_up(pa.concat_tables([numbers, of_day.filter(is_client).select(_NUMBERS)]))
         for row in of_day.filter(pc.invert(is_client)).to_pylist():
             if row["user"] is None:

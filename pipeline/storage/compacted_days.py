@@ -107,7 +107,7 @@ def _in_order(table: Table, found: Snapshot, day: CompactedDay, files: list[Data
     spans = [(file, *_buckets(table.path(file))) for file in files]
     elements = _counts(table.paths(files))[1]
     with CompactedFileWriter(f"{table.folder}/{path}") as writer:
-        # Some buckets at a time, out of all files each time: what is held is bounded, without a copy on the disk.
+        # Some buckets at a time, out of all files each time: memory is bounded, without a copy on the disk.
         parts = 1 + elements // ELEMENTS_AT_ONCE
         for part in range(parts):
             mine = range(part * day.buckets // parts, (part + 1) * day.buckets // parts)

@@ -20,12 +20,12 @@ def fleets_of(days: Iterable[CompactedDay]) -> dict[str, str]:
 
 
 def fleets_on(day: CompactedDay, fleets: Mapping[str, str]) -> dict[str, str]:
-    """Those of the gateways of a day; a day that an older release has compacted does not tell which these are."""
+    """Those of the gateways of a day; a day that an older release has compacted does not say which these are."""
     return {gw: fleet for gw, fleet in sorted(fleets.items()) if gw in day.gateways or not day.gateways}
 
 
 def recorded_scope(days: Iterable[CompactedDay]) -> Scope:
-    """What one counter covers, by the newest lines; the gateway if none tells.
+    """What one counter covers, by the newest lines; the gateway if none says it.
 
     Where only some gateways share counters, the scope is the fleet: the others count by themselves in it.
 

@@ -7,7 +7,7 @@ where a later start of it is. What is short of that was lost, or never was; quot
 
 A day is closed some time after its end, when late files had their chance. Of a day that is open, time is expected up
 to the newest line of any gateway. Lines that are ahead of the reader's clock cover nothing. Nor do those from before
-there were gateways: a machine without a clock of its own begins in 1970, until it is told the time.
+there were gateways: a machine without a clock of its own begins in 1970, until it gets the time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AHEAD_S: Final = 3_600
 FIRST_S: Final = 1_577_836_800
 """2020: no gateway wrote a line before."""
 OVERLAP_S: Final = 600
-"""At an upgrade the process before goes on for one and a half `drain.timeout_ms`, beside the new one."""
+"""At an upgrade the process before continues for one and a half `drain.timeout_ms`, beside the new one."""
 _SPANS_SHOWN: Final = 3
 _EPOCH: Final = date(1970, 1, 1)
 _EVER: Final = 2**62
@@ -41,7 +41,7 @@ class Expectation:
         now_s: the reader's clock, s since the epoch.
         grace_s: how long after its end a day is closed.
         gateways: the gateways that are to be there, all day and every day; others are taken for stopped after their
-            last line. Empty: not known, so each gateway that was seen is expected to go on.
+            last line. Empty: not known, so each gateway that was seen is expected to continue.
     """
 
     now_s: int

@@ -17,7 +17,7 @@ FOR_REQUESTS: Final = ("requests", "max_units", "muted_ms", "connections", "firs
 """Also read where seconds are taken apart into requests."""
 
 TOLD: Final = ("delayed", "rejected_units", "throttle_ms")
-"""What clients were told; only added up."""
+"""Throttle times of clients; only added up."""
 
 ARRAYS: Final = (*_SECONDS, *FOR_REQUESTS, "censored", "observed", *TOLD, *_EVENTS)
 """The arrays of a compacted row that a replay may read."""

@@ -1,9 +1,9 @@
 """Detects what other writers did to a table since the pipeline's last commit.
 
-Each commit of the pipeline adds a state file, which names the commit's version; so other writers' commits can be told
-apart. What such a commit does to rows, the Delta protocol says: where `dataChange` is false in all of its actions,
-it only moved rows to other files (OPTIMIZE, Z-ORDER). A DELETE, and a MERGE that only deletes, takes rows away. All
-else that adds or removes files may add or change rows.
+Each commit of the pipeline adds a state file, which names the commit's version. So commits of other writers can be
+recognised. What such a commit does to rows, the Delta protocol says: where `dataChange` is false in all of its
+actions, it only moved rows to other files (OPTIMIZE, Z-ORDER). A DELETE, and a MERGE that only deletes, takes rows
+away. All else that adds or removes files may add or change rows.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def counted_together(
 def _whole_keys(
     batches: Iterable[pa.RecordBatch], key: tuple[str, ...]
 ) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
-    """Rows in tables that no key goes on beyond, and where in each its keys begin."""
+    """Rows in tables that no key continues beyond, and where in each its keys begin."""
     rest: pa.Table | None = None
     for batch in batches:
         if not batch.num_rows:
@@ -87,7 +87,7 @@ def _whole_keys(
         if rest is not None:
             table = pa.concat_tables([rest, table]).combine_chunks()
         begins = _begins(table, key)
-        # The last key may go on in the next batch.
+        # The last key may continue in the next batch.
         last = int(begins[-1])
         rest = table.slice(last)
         if last:

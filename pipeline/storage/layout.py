@@ -148,11 +148,11 @@ class CompactedDay:
     open: bool = False
     """Whether it was compacted before it was closed."""
     algorithms: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By gateway, those of its controller mutation quota on this day; empty where its lines do not tell."""
+    """By gateway, those of its controller mutation quota on this day; empty where its lines do not say."""
     set_back_ms: Mapping[str, int] = field(default_factory=dict)
     """By gateway, how far its clock was set back on this day; those whose clock was not are not in it."""
     scopes: Mapping[str, str] = field(default_factory=dict)
-    """By gateway, what one of its counters covers, by its newest line of this day that tells."""
+    """By gateway, what one of its counters covers, by its newest line of this day that says it."""
     erased: int = 0
     """Recorded seconds of clients that have been erased, which `rows` does not count."""
 

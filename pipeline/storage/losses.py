@@ -27,7 +27,7 @@ def with_losses(days: Sequence[CompactedDay], out: str, expectation: Expectation
 def _with_loss(day: CompactedDay, known: DayCoverage) -> CompactedDay:
     shares = known.shares()
     # What came after the day was compacted, from a gateway unknown till then, is read and is not in its tables.
-    # Days of an older release do not tell their gateways.
+    # Days of an older release do not name their gateways.
     absent = shares.keys() - day.gateways.keys() if day.gateways else set()
     present_s = known.covered_s - sum(known.gateways[gw].covered_s for gw in absent)
     return replace(

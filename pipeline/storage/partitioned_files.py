@@ -15,7 +15,7 @@ from pipeline.storage.foreign import Effect
 from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver, file_name
 
 FILES: Final = "path string, partition string, file_rows bigint, file_bytes bigint"
-"""Columns that tell the driver of files, as Spark DDL."""
+"""Columns that report files to the driver, as Spark DDL."""
 FILES_SCHEMA: Final = pa.schema(
     [("path", pa.string()), ("partition", pa.string()), ("file_rows", pa.int64()), ("file_bytes", pa.int64())]
 )
@@ -82,7 +82,7 @@ class PartitionedFiles:
 
 
 def told(files: Iterable[DataFile]) -> pa.RecordBatch:
-    """Files as the driver is told of them, with the columns of `FILES`."""
+    """Files as they are reported to the driver, with the columns of `FILES`."""
     rows = [(file.path, json.dumps(dict(file.partition)), file.rows, file.bytes) for file in files]
     columns = zip(*rows, strict=True) if rows else [()] * len(FILES_SCHEMA)
     arrays = [pa.array(list(each), column.type) for each, column in zip(columns, FILES_SCHEMA, strict=True)]
@@ -90,7 +90,7 @@ def told(files: Iterable[DataFile]) -> pa.RecordBatch:
 
 
 def files_told(answers: pa.Table) -> list[DataFile]:
-    """The inverse of `told`, of answers that may be about other things too; tasks that were tried again tell once."""
+    """The inverse of `told`, of answers that may be about other things too; repeated tasks count once."""
     rows = answers.select(FILES_SCHEMA.names).to_pylist()
     return [
         DataFile(row["path"], json.loads(row["partition"]), row["file_rows"], row["file_bytes"], 0)

@@ -56,7 +56,7 @@ ANSWERS: Final = (
     "scope array<string>, algo array<string>, "
     f"jump_ms array<bigint>, {FILES}"
 )
-"""What `write_raw_files` tells the driver, as Spark DDL."""
+"""What `write_raw_files` reports to the driver, as Spark DDL."""
 _ANSWERS_SCHEMA: Final = pa.schema([*(RAW_SCHEMA.field(name) for name in HEADS), *FILES_SCHEMA])
 
 
@@ -78,7 +78,7 @@ class RawDay:
     gone: bool = False
     """Whether its rows, or earlier ones of it, have been pruned."""
     scopes: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
-    """By gateway, start and number of its newest line that tells what one counter covers, and what it tells."""
+    """By gateway, start and number of its newest line that says what one counter covers, and what it says."""
     erased: int = 0
     """Recorded seconds of clients that have been erased, which `rows` does not count."""
 
@@ -111,7 +111,7 @@ class RawDay:
 
 
 def newest_scopes(lines: Iterable[tuple[str, tuple[int, int, str]]]) -> dict[str, tuple[int, int, str]]:
-    """By gateway, what the newest of some lines tells; lines in any order, as `RawDay.scopes` has them."""
+    """By gateway, what the newest of some lines says; lines in any order, as `RawDay.scopes` has them."""
     newest: dict[str, tuple[int, int, str]] = {}
     for gw, line in lines:
         newest[gw] = max(line, newest.get(gw, line))

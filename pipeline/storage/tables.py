@@ -1,7 +1,8 @@
 """Delta tables with a state: rows in Parquet files and a small document, changed in one commit.
 
 A table is a folder of Parquet files and a log that says which of them count (Delta Lake's protocol, by delta-rs): a
-commit is one new file of the log, made only if nobody has made it. So whatever is killed, a commit is there or
+commit is one new file of the log, made only if no other writer has made it. So whatever is killed, a commit is there
+or
 not, on every storage that can make a file only where there is none: file systems, S3 and its kin, HDFS. Other engines
 read the tables as they are.
 
@@ -10,7 +11,7 @@ what must agree with the rows to the last one (which lines have been read, what 
 
 Files are named by the version that is to make them part of the table. An attempt that loses against another writer,
 or is killed, leaves files of a version that came without them: `sweep` knows these without a clock and without a
-lock. What a commit removes stays in its place until then, so that jobs that read it meanwhile can go on.
+lock. What a commit removes stays in its place until then, so that jobs that read it meanwhile can continue.
 
 Other writers may move rows to other files, and delete rows. `read` accepts that; `in_order` and `prepared` first
 write such files anew, in the form and order that the pipeline's readers need, with a state that fits the rows. Rows
@@ -321,7 +322,7 @@ class Table:
                 "append",
                 before.handle.schema(),
                 partition_by=self.partition_by,
-                # Not made again by delta-rs upon a version that nobody has looked at.
+                # Not made again by delta-rs upon a version that no one has looked at.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError) as exc:

@@ -1,4 +1,4 @@
-"""Throttled clients request by request, without a machine in between: what a replay of their seconds is held against.
+"""Throttled clients request by request, without a machine in between: compared with a replay of their seconds.
 
 A real run cannot be made twice. Here the clients of `testkit.pipeline.fidelity` meet the gateway's own counter in
 computed time, and the gateway's own row counts them, so that two runs can differ by nothing but a delay of up to two

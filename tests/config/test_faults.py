@@ -85,7 +85,7 @@ def faults(**changed: str) -> list[str]:
     ("array_of_quotas", 'default_user = "yes"\ncontroller_mutation_rate = 1',
      'quotas.0.default_user: "yes" is not true or false'),
     ("array_of_quotas", "controller_mutation_rate = 1",
-     "quotas.0: names nobody; give user, default_user, client_id, default_client_id, ip, default_ip, "
+     "quotas.0: names no entity; give user, default_user, client_id, default_client_id, ip, default_ip, "
      "topic or default_topic"),
     ("array_of_quotas", 'user = "a"',
      "quotas.0: limits nothing; give producer_byte_rate or consumer_byte_rate or request_percentage or "

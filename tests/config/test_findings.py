@@ -27,30 +27,31 @@ def quota(keys: str, limit: str = "controller_mutation_rate = 1") -> str:
 
 ERRORS: list[tuple[str, str, list[str]]] = [
     ("_no_login", HEAD + SASL + LISTENER + SASL,
-     ["upstream.sasl: missing, so the gateway can ask these brokers nothing and will never be ready; give "
+     ["upstream.sasl: missing, so the gateway cannot log in to these brokers and will never be ready; give "
       "[upstream.sasl] with mechanism, username and password_file"]),
     ("_no_login", HEAD + LISTENER + SASL + 'upstream = "x"\n[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n' + SASL,
-     ["upstreams.0.sasl: missing, so the gateway can ask these brokers nothing and will never be ready; give "
+     ["upstreams.0.sasl: missing, so the gateway cannot log in to these brokers and will never be ready; give "
       "[upstreams.sasl] with mechanism, username and password_file"]),
     ("_fleet_without_shared_store", HEAD + LISTENER + FLEET,
-     ['quota_store.kind: gateways with client_quota.scope = "fleet" share usage, but a quota that is changed would '
-      'hold at one of them alone; set quota_store.kind = "topic"']),
+     ['quota_store.kind: gateways with client_quota.scope = "fleet" share usage, but a changed quota would apply '
+      'to only one of them; set quota_store.kind = "topic"']),
     ("_named_like_the_default", HEAD + LISTENER + quota("user = '<default>'") + quota("client_id = '<default>'"),
-     ['quotas.0.user: "<default>" is taken as a name, which no client has; for the default, set default_user = true',
-      'quotas.1.client_id: "<default>" is taken as a name, which no client has; for the default, set '
+     ['quotas.0.user: "<default>" is read as a name, and no client has it; for the default, set default_user = true',
+      'quotas.1.client_id: "<default>" is read as a name, and no client has it; for the default, set '
       "default_client_id = true"]),
 ]  # fmt: skip
 
 NOTES: list[tuple[str, str, list[str]]] = [
     ("_star_without_prefixes", HEAD + LISTENER + quota("client_id = 'team-*'"),
-     ["quotas.0.client_id: the star is a letter of this name; for all names that begin so, set "
+     ["quotas.0.client_id: the star is part of this name; to match all names with this prefix, set "
       "client_ids.prefixes = true"]),
     ("_users_without_a_login",
      HEAD + LISTENER + quota("user = 'alice'") + '[quota_admin]\nadmins = ["User:ANONYMOUS", "User:root"]\n',
      [f"quotas.0.user: {UNKNOWN_USER}", f"quota_admin.admins.1: {UNKNOWN_USER}"]),
     ("_users_without_a_login", HEAD + LISTENER + SSL + quota("user = 'a'"), [f"quotas.0.user: {UNKNOWN_USER}"]),
     ("_anonymous_behind_sasl", HEAD + SASL + LOGIN + LISTENER,
-     ["listeners.0.security_protocol: clients can authenticate, but all are ANONYMOUS to quotas; give the listener "
+     ["listeners.0.security_protocol: clients can authenticate, but quotas see all of them as ANONYMOUS; give the "
+     "listener "
       "SASL too"]),
     ("_connection_limits",
      f"{HEAD}{LISTENER}max_connections = 11\nmax_connection_creation_rate = 6\n[connections]\nmax_connections = 10\n"
@@ -66,32 +67,33 @@ NOTES: list[tuple[str, str, list[str]]] = [
     ("_request_time", HEAD + LISTENER + quota("client_id = 'a'", "request_percentage = 200"),
      ["quotas.0.request_percentage: 200 is never reached, since server.workers is 1 and a process uses 100 at most"]),
     ("_advertised_elsewhere", HEAD + LISTENER.replace("127.0.0.1", "0.0.0.0") + 'advertised_host = "localhost"\n',
-     ['listeners.0.advertised_host: "localhost" leads clients on other machines to themselves; give a name or '
+     ['listeners.0.advertised_host: "localhost" makes clients on other machines connect to themselves; give a name '
+     'or '
       "address of this machine"]),
     ("_advertised_elsewhere", HEAD + LISTENER + 'advertised_host = "gw.example"\n',
      ['listeners.0.advertised_host: "gw.example" is not where the listener is: bind is 127.0.0.1:19092, which only '
       "this machine reaches"]),
     ("_upstream_is_advertised",
      '[upstream]\nbootstrap = ["k:1", "gw:19099"]\n' + LISTENER.replace("127.", "10.") + 'advertised_host = "gw"\n',
-     ['upstream.bootstrap.1: "gw:19099" is where clients are led to the gateway itself '
+     ['upstream.bootstrap.1: "gw:19099" is an address that the gateway advertises for itself '
       "(listeners.0.advertised_host); unless it leads to brokers from here, the gateway will never be ready"]),
     ("_unused_upstream", HEAD + LISTENER + '[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n',
-     ['upstreams.0.name: no listener leads to "x", and the gateway is not ready while it is not reached']),
+     ['upstreams.0.name: no listener uses "x", yet the gateway is not ready while it cannot be reached']),
     ("_trusted_twice", HEAD + LISTENER + PROXY.format('"10.1.0.0/16", "10.0.0.0/8", "::1", "10.0.0.0/8", "fd00::/8"'),
      ['listeners.0.proxy_protocol.trusted.0: "10.1.0.0/16" is within "10.0.0.0/8"; give one of them',
       'listeners.0.proxy_protocol.trusted.3: "10.0.0.0/8" is within "10.0.0.0/8"; give one of them']),
     ("_anyone_may_change_quotas", HEAD + LISTENER + "[quota_admin]\nauthorize = 'anyone'\n",
      ["quota_admin.authorize: every client may change quotas; for development only"]),
     ("_trusts_everybody", HEAD + LISTENER + PROXY.format('"0.0.0.0/0"'),
-     ["listeners.0.proxy_protocol.trusted: trusts everybody, so anybody can pose as any address"]),
+     ["listeners.0.proxy_protocol.trusted: trusts every peer, so any peer can claim any address"]),
     ("_open_admin_port", HEAD + LISTENER + '[admin]\nbind = "0.0.0.0:9644"\nremote_changes = true\n',
      ["admin.remote_changes: the admin port has no password: each machine that reaches 0.0.0.0:9644 may change "
       "quotas"]),
     ("_unverified_brokers", HEAD + 'security_protocol = "SSL"\ntls = { verify = false }\n' + LISTENER,
      ["upstream.tls.verify: false: any host can pose as the cluster"]),
     ("_own_clients", HEAD + 'security_protocol = "SSL"\ntls = { server_name = "k" }\n' + LISTENER + STORE,
-     ["upstream.tls.server_name: does not hold for the gateway's own topics (quota_store): there the brokers' "
-      "certificates must have the host that is connected to"]),
+     ["upstream.tls.server_name: does not apply to the gateway's own topics (quota_store): there the brokers' "
+      "certificates must name the host that the gateway connects to"]),
     ("_without_effect", HEAD + LISTENER + STORE + 'data_dir = "x"\n',
      ['quota_store.data_dir: without effect, since quota_store.kind is "topic"']),
     ("_without_effect", HEAD + LISTENER + '[quota_store]\ntopic = "x"\nreplication_factor = 3\nsecret_file = "s"\n',
@@ -118,7 +120,7 @@ NOTES: list[tuple[str, str, list[str]]] = [
     ("_without_effect", HEAD + LISTENER + "[connections]\nprotected_slots = 5\n",
      ["connections.protected_slots: without effect, since no listener is protected"]),
     ("_without_effect", HEAD + LISTENER + SSL + 'principal_mapping_rules = "RULE:^a$/b/"\n',
-     ["listeners.0.tls.principal_mapping_rules: without effect, since no client has its name from a certificate "
+     ["listeners.0.tls.principal_mapping_rules: without effect, since no client gets its name from a certificate "
       "here"]),
     ("_without_effect", HEAD + LISTENER + SSL + 'minimum_version = "TLSv1.3"\nciphers = "AES"\n',
      ["listeners.0.tls.ciphers: without effect, since they are those of TLS 1.2"]),

@@ -102,7 +102,7 @@ async def test_j07_reload_by_signal_under_a_live_connection(
         file.write_text(text + "[client_quota]\nwindow_num = 5\n")
         code, out, err = await command(capsys, gateway.admin_port, "reload")
         assert (code, err) == (0, "")
-        assert out == "changed: quotas\nonly after a restart: client_quota.window_num\n"
+        assert out == "changed: quotas\nneeds a restart: client_quota.window_num\n"
         assert await gateway.metric("gateway_config_last_reload_successful") == 1
         assert await gateway.metric("gateway_config_settings_awaiting_restart") == 1
         async with await gateway.connect() as client:

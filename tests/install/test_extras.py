@@ -40,7 +40,7 @@ def test_traces(wheel: Path, tmp_path: Path) -> None:
 def test_top(wheel: Path, tmp_path: Path) -> None:
     with installed(wheel, tmp_path, "top") as environment:
         said = environment.run("sluice", "top", "--admin", "http://127.0.0.1:1", code=1)
-    assert said.startswith("sluice: no gateway answers at http://127.0.0.1:1: ")
+    assert said.startswith("sluice: no answer from http://127.0.0.1:1: ")
     assert said.count("\n") == 1
 
 
@@ -58,4 +58,4 @@ def test_pipeline_whose_workers_find_its_packages(wheel: Path, tmp_path: Path) -
     with installed(wheel, tmp_path, "pipeline") as environment:
         said = environment.run("sluice-pipeline", "ingest", "--from", source, "--out", out)
         assert "10 lines with 10 rows" in said
-        assert "1 batches: 10 lines with 10 rows" in environment.run("sluice-pipeline", "status", "--out", out)
+        assert "1 batch: 10 lines with 10 rows" in environment.run("sluice-pipeline", "status", "--out", out)

@@ -179,7 +179,7 @@ async def test_top_shows_in_a_terminal_what_metrics_say() -> None:
             await screen_with("Sort")
             await tmux("send-keys", "Enter")
             why = await screen_with("client-id=<default> 1000 B/s")
-            assert re.search(r"  told to wait \d+ ms", why)
+            assert re.search(r"  throttled for \d+ ms", why)
             await tmux("send-keys", "q")
             await screen_with("Sort", without="client-id=<default> 1000 B/s")
             await tmux("send-keys", "m")

@@ -278,7 +278,7 @@ def test_a_fleet_that_no_line_tells_of_can_not_be_asked_for(
     written(tmp_path, [use("c", "a", [1.0])], {})
     argv = ["recommend", "--out", str(tmp_path), "--history", "1", "--scope", "fleet"]
     assert main(argv) == Exit.WRONG_ARGUMENTS
-    assert "no record tells of a fleet" in capsys.readouterr().err
+    assert "no record names a fleet" in capsys.readouterr().err
 
 
 def test_lines_of_an_older_gateway_tell_no_scope_and_wrong_ones_are_torn() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.cli import main
 from pipeline.errors import Exit, JobError
 from pipeline.jobs import plan as job
 from pipeline.plans import steps
@@ -211,6 +212,12 @@ def test_a_plan_is_shown_with_its_reasons(tmp_path: Path, capsys: pytest.Capture
     assert "1 of 2 entries" in shown
 
 
+def test_a_plan_that_is_not_there_is_named_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    assert main(["plan", "show", str(path)]) == Exit.FAILED
+    assert capsys.readouterr().err == f"sluice-pipeline plan: {path}: No such file or directory\n"
+
+
 def test_connection_properties_are_read_with_their_types_and_no_fault_repeats_them(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
@@ -319,7 +326,7 @@ def test_a_plan_for_all_brokers_together_is_refused_where_each_counts_by_itself(
     assert "not to be applied there: each of the 3 brokers" in capsys.readouterr().out
     cluster.there = Counting(3, None)
     assert run("apply", plan, *WHERE) == Exit.REFUSED
-    assert "say --counts fleet, --counts gateway or --counts broker" in capsys.readouterr().err
+    assert "add --counts fleet, --counts gateway or --counts broker" in capsys.readouterr().err
     assert run("apply", plan, "--counts", "gateway", *WHERE) == Exit.DONE
 
 
@@ -389,9 +396,9 @@ def test_what_was_changed_again_is_left_and_the_rest_undone(
     cluster.quotas[big, RATE] = 77_777
     assert run("revert", first.with_suffix(".revert.json"), *WHERE) == Exit.REFUSED
     said = capsys.readouterr()
-    assert "1 quotas taken back" in said.out
+    assert "1 quota taken back" in said.out
     assert "drift" in said.out
-    assert "1 quotas were changed again since and stay as they are" in said.err
+    assert "1 quota changed again since then, left unchanged" in said.err
     assert cluster.quotas == {(big, RATE): 77_777}
     assert run("revert", first.with_suffix(".revert.json"), "--force", *WHERE) == Exit.DONE
     assert cluster.quotas == {}

@@ -274,8 +274,8 @@ def old(local: Folder) -> Folder:
 def test_without_yes_it_only_says_what_it_would_delete(old: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", "--out", old.out]) == 0
     said = capsys.readouterr().out
-    assert f"1 raw days, {OLD}: 0.0 MB" in said
-    assert f"kept: raw rows of {RECENT}, which is not compacted with all of them" in said
+    assert f"1 raw day, {OLD}: 0.0 MB" in said
+    assert f"kept: raw rows of {RECENT}, which is not compacted completely" in said
     assert "nothing was deleted: say --yes" in said
     assert old.raw == [OLD, RECENT]
     assert main(["prune", "--out", old.out, "--yes"]) == 0

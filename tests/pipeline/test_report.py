@@ -252,13 +252,13 @@ def test_the_page_is_whole_and_holds_a_picture_for_each_api_and_one_for_limits()
         ET.fromstring("<svg" + picture[: picture.index("</svg>")] + "</svg>")
         assert "</svg>" in picture, at
     assert "33.3 %" in text
-    assert "every record is there" in text
+    assert "all records are present" in text
 
 
 def test_what_is_not_on_the_page_is_told_on_it() -> None:
     text = render(report_from({"t": [1], "offered": [5.0]}, completeness=0.97), top=5)
     assert "3 % of the records of the worst day are missing" in text
-    assert "every record is there" not in text
+    assert "all records are present" not in text
     rows = [{"client_id": f"c{at}", "t": [1], "offered": [float(at)]} for at in range(9)]
     text = render(report_from(*rows), top=4)
     assert "and 5 more in report.json" in text
@@ -269,8 +269,8 @@ def test_days_that_are_not_there_are_shown_at_the_top_and_to_programs() -> None:
     absent = report.absent_days(found.days, "2026-11-18", "2026-11-22")
     told = replace(found, absent=absent)
     text = render(told, top=5)
-    assert "not compacted, and so not in here: 2026-11-18, 2026-11-19, 2026-11-20, 2026-11-22" in text
-    assert "every record is there" not in text
+    assert "not compacted, so not included: 2026-11-18, 2026-11-19, 2026-11-20, 2026-11-22" in text
+    assert "all records are present" not in text
     assert json.loads(told.to_json())["absent_days"] == list(absent)
     assert report.absent_days(found.days, None, None) == ()
     assert report.absent_days(found.days, "2026-11-10", None)[0] == "2026-11-10"
@@ -294,7 +294,7 @@ def test_an_open_day_and_a_gateway_that_is_short_are_told_first() -> None:
     )
     for note in notes:
         assert note in page
-    assert "every record is there" not in page
+    assert "all records are present" not in page
     (told,) = json.loads(found.to_json())["days"]
     assert (told["open"], told["short_gateways"]) == (True, {"late": 0.04})
 
@@ -361,10 +361,10 @@ def test_days_are_added_up_without_spark(tmp_path: Path, capsys: pytest.CaptureF
     # The job, of one of the days, leaves a page and a file for programs.
     page = tmp_path / "page"
     assert main(["report", "--out", str(tmp_path), "--to", "2026-11-16", "--to-dir", str(page)]) == 0
-    assert "3 clients over 1 days, 100.00% complete" in capsys.readouterr().out
+    assert "3 clients over 1 day, 100.00% complete" in capsys.readouterr().out
     kept = json.loads((page / "report.json").read_text())
     assert [client["offered"] for client in kept["clients"]] == [10.0, 5.0, 1e9]
-    assert "every record is there" in (page / "index.html").read_text()
+    assert "all records are present" in (page / "index.html").read_text()
 
 
 def test_a_client_that_was_never_among_the_largest_of_a_day_is_drawn_with_the_others() -> None:

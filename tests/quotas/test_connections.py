@@ -358,7 +358,7 @@ def test_counting_wrong_is_found_out(clock: FakeClock) -> None:
     quotas = _quotas(clock)
     with pytest.raises(ValueError, match=r"10\.0\.0\.1"):
         quotas.release("EXT", "10.0.0.1")
-    with pytest.raises(ValueError, match="not held"):
+    with pytest.raises(ValueError, match="not throttled"):
         quotas.abandon_hold(Admission(AdmissionDecision.ADMIT))
 
 

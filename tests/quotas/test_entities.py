@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entities import DEFAULT, Family, QuotaEntity, parse_entity
+from quotas.entities import DEFAULT, Family, QuotaEntity, counted, parse_entity
 
 _names = st.one_of(st.none(), st.just(DEFAULT), st.text(min_size=1), st.sampled_from(["<default>", '"', "a,b"]))
 
@@ -18,6 +18,10 @@ def test_a_user_called_like_the_default_is_another_entity() -> None:
     assert str(default) == "user=<default>"
     assert str(literal) == 'user="<default>"'
     assert parse_entity('user="<default>"') == literal
+
+
+def test_one_thing_is_counted_in_the_singular() -> None:
+    assert [counted(1, "client"), counted(0, "client"), counted(2, "batch")] == ["1 client", "0 clients", "2 batches"]
 
 
 def test_text_names_types_as_kafka_spells_them() -> None:

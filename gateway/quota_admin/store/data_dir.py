@@ -1,8 +1,8 @@
-"""The directory of a quota store: created once, locked by one gateway, and marked when it has held a store.
+"""The directory of a quota store: created once, locked by one gateway, and marked once it has had a store.
 
 quotas.db     the quotas (see `gateway.quota_admin.store.sqlite_file`)
 quotas.id     says which store that is; where it is and quotas.db is not, quotas were lost
-quotas.lock   held while a gateway runs; the kernel lets go of it however that gateway ends
+quotas.lock   locked while a gateway runs; the kernel lets go of it however that gateway ends
 """
 
 from __future__ import annotations

@@ -103,4 +103,4 @@ class MemoryStore:
         return list(itertools.islice(reversed(self._history), limit))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is kept."""

@@ -292,7 +292,7 @@ class QuotaFile:
         return state
 
     def _sync_log(self) -> None:
-        """Make it durable that the log was cut off, which SQLite does not."""
+        """Make it durable that the log was cut off, because SQLite does not."""
         with contextlib.suppress(FileNotFoundError):
             sync_file(Path(f"{self._path}-wal"))
 

@@ -1,6 +1,6 @@
 """What the brokers say about the topic of quotas: its id, its end, and how far it can be read.
 
-A consumer alone does not notice that its topic was deleted and made again: librdkafka goes on with what it has, or
+A consumer alone does not notice that its topic was deleted and made again: librdkafka continues with what it has, or
 with nothing (hazard L01). So the brokers are asked every now and then, by a client that has nothing else to do.
 """
 

@@ -70,7 +70,7 @@ def have_topic(
         signed: records of others do not count, so it does not matter who may write.
 
     Returns:
-        For how many seconds at least a removed quota is told of in it (its delete.retention.ms).
+        For how many seconds at least a removed quota stays in it (its delete.retention.ms).
 
     Raises:
         KafkaException: the brokers did not answer; it can be tried again.
@@ -142,7 +142,7 @@ def end_offset(topic: str, client: Mapping[str, Any], *, deadline: float) -> int
 
 def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
     # The consumer can be asked too, but librdkafka (2.16) waits for ever when its connection breaks meanwhile; and a
-    # client that once saw no leader goes on to see none. So with a new one, and a bound of our own.
+    # client that once saw no leader continues to see none. So with a new one, and a bound of our own.
     admin = AdminClient(dict(client), logger=_client_log)
     (asked,) = admin.list_offsets(
         {TopicPartition(topic, 0): OffsetSpec.latest()},
@@ -207,7 +207,7 @@ class TopicReader:
             lost: why the topic can't be read on; what comes next is from its beginning. It, `begun` and `receive` are
                 called one at a time.
             begun: the id of the topic that is read from its beginning now, and where it ends.
-            tombstones_s: for how long the topic tells of what was removed.
+            tombstones_s: for how long the topic keeps what was removed.
         """
         self._topic = topic
         self._loop = loop
@@ -304,7 +304,7 @@ class TopicReader:
             max(now - then for now, then in zip(_both_clocks(), self._at_end_s, strict=True))
             > self._longest_away_s
         ):
-            raise _Replaced("it was not read for so long that it may not tell any more what was removed")
+            raise _Replaced("it was not read for so long that removals may be missing from it")
         asked_at = self._asked_at
         found = self._identity.poll()
         if not self._identity.asking:

@@ -69,7 +69,7 @@ class TopicStoreSettings:
         write_timeout_ms: how long an alteration may take, the wait for others before it included; when it fails,
             up to 2 s more to learn what became of it.
         client: librdkafka's settings for reaching the cluster.
-        signer: signs records, and tells those that count; None: all do.
+        signer: signs records, and recognises those that count; None: all do.
         accept_unsigned: see `config.sections.quota_store`.
         gateway: see `TopicWriter`.
     """
@@ -142,7 +142,7 @@ class TopicStore:
 
     @property
     def read_only(self) -> str | None:
-        """What was written by a newer program, which this one can't go on from."""
+        """What was written by a newer program, which this one cannot continue from."""
         return self.log.newer
 
     @property

@@ -14,7 +14,7 @@ class WritesInProgress:
         self._tasks: set[asyncio.Task[int]] = set()
 
     async def carry_out(self, alteration: Coroutine[Any, Any, int]) -> int:
-        """Wait for an alteration; it goes on when the waiting is cancelled.
+        """Wait for an alteration; it continues when the waiting is cancelled.
 
         Args:
             alteration: makes it durable and brings it into force; returns the new version.

@@ -2,9 +2,9 @@
 
 * `strict`: a record that comes while there is a debt is refused and costs nothing (KIP-599, new clients).
 * `connections`: a record counts when it is decided, and no more when it is refused (KIP-612).
-* `permissive`: every record is taken and afterwards its client told to wait; no client comes later for it.
+* `permissive`: every record is taken and afterwards its client is throttled; no client comes later for it.
 * `recorded`: each record as its client was, strict or permissive: what the gateway does with a mix of both.
-* `closed_loop`: as the gateway's byte rates. A connection is told to wait and does; what its client wanted meanwhile
+* `closed_loop`: as the gateway's byte rates. A connection is throttled and waits; what its client wanted meanwhile
   comes, in order, on the connection that may send first.
 
 All go rank by rank over all clients at once (see `pipeline.replay.kernels.ragged`).
@@ -31,7 +31,7 @@ _BOUND_WINDOWS: Final = 2
 def strict(
     ragged: Ragged, candidates: Floats, make: MakeMeters, *, window_num: int = 11, window_ms: int = 1_000
 ) -> Outcome:
-    """What would have been refused, and the waits told with it.
+    """What would have been refused, and the waits sent with it.
 
     Args:
         ragged: permits by client.
@@ -54,7 +54,7 @@ def strict(
 def connections(
     ragged: Ragged, candidates: Floats, make: MakeMeters, *, window_num: int = 11, window_ms: int = 1_000
 ) -> Outcome:
-    """What would have been held and then closed, as `quotas.connections.ConnectionQuotas` decides.
+    """What would have been throttled and then closed, as `quotas.connections.ConnectionQuotas` decides.
 
     Args:
         ragged: connections by address or group of addresses.
@@ -124,10 +124,10 @@ def closed_loop(
     cap_ms: int = CAP_MS,
     bounded: bool = False,
 ) -> Outcome:
-    """What would have been throttled when clients wait as they are told.
+    """What would have been throttled when clients wait as long as they are asked to.
 
-    At the bound of a counter (`quotas.rate_quotas.RateTracker`) a request is held until it may pass, which makes it a
-    throttled one; the places of those that wait are left out. Where the times told have a cap, it is held for at most
+    At the bound of a counter (`quotas.rate_quotas.RateTracker`) a request waits until it may pass, which makes it a
+    throttled one; the places of those that wait are left out. Where throttle times have a cap, it waits for at most
     the time that is looked back, and not counted.
 
     Args:
@@ -136,7 +136,7 @@ def closed_loop(
         candidates: limits per second, over (client, candidate) or one row for all.
         make: the kind of meter.
         window_num, window_ms: how it measures.
-        cap_ms: the longest wait told at once.
+        cap_ms: the longest wait sent at once.
         bounded: whether counters have a bound.
     """
     outcome = Outcome.zeros(*(rates := candidates_of(candidates, len(ragged))).shape)
@@ -159,8 +159,8 @@ def closed_loop(
             if held_ms is not None and cap_ms == CAP_MS:
                 waits_ms = waits_ms + held_ms
             part.late_ms[0, at] += (now_ms - unheld_ms) * weights
-            # A stand-in is told at once what its requests would have been told one after the other, and of them those
-            # would have been told something that came after the limit was reached.
+            # A stand-in is sent at once the waits that its requests would have been sent one after the other, and of
+            # them those would have been sent something that came after the limit was reached.
             beyond = np.minimum(waits_ms * flat[at] / 1000 / units, 1.0)
             throttled = np.where(weights > 1, np.minimum(1 + (weights - 1) * beyond, weights), weights)
             throttled *= waits_ms > 0
@@ -203,7 +203,7 @@ class _Turns:
         self._rates = rates
         self._candidates = len(rates) // len(block.rows)
         self._most = 1 if block.pace is None else int(block.pace.connections.max())
-        # When each may send again, and when it would if it had never been told to wait.
+        # When each may send again, and when it would if it had never been throttled.
         self._free_ms = np.full(len(rates) * self._most, _LONG_AGO_MS)
         self._unheld_ms = self._free_ms.copy()
         self._last_ms = np.full(len(rates), _LONG_AGO_MS)
@@ -229,7 +229,7 @@ class _Turns:
         return now_ms, self._unheld_ms[mine]
 
     def wait(self, at: Ints, now_ms: Ints, waits_ms: Floats) -> None:
-        """The connections of the rank sent then, and are told to wait."""
+        """The connections of the rank sent then, and are throttled."""
         self._last_ms[at] = now_ms
         self._free_ms[self._mine] = now_ms + waits_ms.astype(np.int64)
 

@@ -217,7 +217,7 @@ class Outcome:
     Attributes:
         throttled: requests refused (strict) or answered with a throttle time.
         throttled_units: their units; in the deferral model only those beyond what was left.
-        wait_ms: sum of the throttle times told.
+        wait_ms: sum of the throttle times sent.
         late_ms: sum over requests of how much later than wanted they could be sent; 0 in open loops.
     """
 

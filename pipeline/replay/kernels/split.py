@@ -8,7 +8,7 @@ those of the quota that was in force and not its own. Replayed at these times un
 the old mutes as well as for the new ones. So there its requests are wanted as early as they can have been, one after
 the other, each some time after the answer to the one before (think time): the time in which the client was not muted,
 shared by its requests. Under a quota no larger than the one in force none comes earlier than it did: not before the
-first of its second, which the record tells. Only where that one came as a mute ended, and of a client with one
+first of its second, which is in the record. Only where that one came as a mute ended, and of a client with one
 connection, it was wanted before: else errors could make the waits shorter and none longer.
 """
 
@@ -38,7 +38,7 @@ _TOGETHER_S: Final = 10
 
 
 _FAR_MS: Final = np.int64(2**40)
-"""Tells a series from the next: more than any time of day."""
+"""Separates a series from the next: more than any time of day."""
 
 
 def split_seconds(
@@ -57,14 +57,14 @@ def split_seconds(
 ) -> Ragged:
     """Requests that could have made these records.
 
-    A second with r requests becomes min(r, `most`) at even distances, from the first of them on where that is told.
+    A second with r requests becomes min(r, `most`) at even distances, from the first of them on where that is known.
     Up to `most` requests, or where the largest is more than an even share, one of them is the largest, and the others
     share the rest evenly. Which one of them it is goes round from second to second, since nothing is known of the
     order.
 
     In a second after one with a mute (hence in all but the first of a stretch of them) requests are wanted when the
     stretch began, but not more than `EARLIEST_MS` before they came: so under a larger quota than the one in force, or
-    where the record does not tell the first of them.
+    where the first of them is not in the record.
 
     Args:
         offsets: client i is [offsets[i], offsets[i + 1]) of the arrays.
@@ -73,9 +73,9 @@ def split_seconds(
         requests: how many; 0 counts as 1.
         max_units: of the largest request; more than the sum counts as the sum.
         muted_ms: how long the client was muted in that second; None is never.
-        quota: in force; None or NaN: none, or not told.
-        connections: that made requests in that second; None or 0: not told, one.
-        first_ms: when the first request of that second came, since its begin, where connections are told.
+        quota: in force; None or NaN: none, or not known.
+        connections: that made requests in that second; None or 0: not known, one.
+        first_ms: when the first request of that second came, since its begin, where connections are known.
         most: stand-ins of a second; see above.
         most_muted: of a second with a mute or after one.
     """
@@ -119,7 +119,7 @@ def split_seconds(
     far = series[record] * _FAR_MS
     early_ms, came_ms = (np.maximum.accumulate(at_ms + far) - far for at_ms in (early_ms, came_ms))
     in_force = np.full(len(seconds), np.inf) if quota is None else np.where(np.isnan(quota), np.inf, quota)
-    # Of seconds that do not tell when requests came nothing is known but that they were wanted before.
+    # Of seconds without the time of requests nothing is known but that they were wanted before.
     in_force = np.where(told | ~(muted | after), in_force, 0.0)
     sizes = np.where(is_largest, largest[record], rest[record])
     weights = (requests / counts)[record]

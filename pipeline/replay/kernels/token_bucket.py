@@ -1,8 +1,8 @@
 """KIP-599's token bucket for many clients and quotas (`quotas.token_bucket.TokenBucket`, bit by bit).
 
 *Strict*: a record that comes while there is a debt is refused and costs nothing. *Permissive*: every record is
-taken, and its client told how long the debt lasts. Both leave time as it was: no client comes later for having been
-throttled.
+taken, and its client is sent how long the debt lasts. Both leave time as it was: no client comes later for having
+been throttled.
 
 The strict kernel works on pairs of a client and one of its candidates, one after the other in flat arrays, longest
 clients first: then the pairs of a rank are the first ones, and each step is one operation on contiguous memory. Pairs
@@ -259,7 +259,7 @@ class _Gains:
 def permissive_token_bucket(
     ragged: Ragged, candidates: Floats, *, window_num: int = 11, window_ms: int = 1_000
 ) -> Outcome:
-    """How long clients of buckets that take everything would have been told to wait; see `strict_token_bucket`.
+    """How long clients of buckets that take everything would have been throttled; see `strict_token_bucket`.
 
     Returns:
         `throttled_units` are those beyond the tokens that were there, not all of a throttled record's.

@@ -83,10 +83,10 @@ def test_redirects_are_not_followed(server: Server) -> None:
 
 def test_a_port_without_a_gateway_is_a_line_with_the_address(server: Server) -> None:
     url = f"http://127.0.0.1:{free_ports(1)}"
-    with pytest.raises(AdminPortError, match=rf"^no gateway answers at {url}: .*refused"):
+    with pytest.raises(AdminPortError, match=rf"^no answer from {url}: .*refused"):
         ask(url, "/x")
     server.status, server.answer = 404, b"<html>"
-    with pytest.raises(AdminPortError, match=r"is no admin port \(HTTP status 404\)$"):
+    with pytest.raises(AdminPortError, match=r"is not a Sluice admin port \(HTTP status 404\)$"):
         ask(server.url, "/x")
 
 
@@ -114,10 +114,10 @@ def test_a_command_ends_with_its_own_code_or_with_1_and_a_line_that_says_why(
     url = "http://a:1"
     assert exit_code(url, lambda: 7) == 7
     assert exit_code(url, lambda: fail(AdminPortError("nobody there"))) == 1
-    assert exit_code(url, lambda: fail(KeyError("mode")), what=" that tells quotas") == 1
+    assert exit_code(url, lambda: fail(KeyError("mode")), what=" that shows quotas") == 1
     assert capsys.readouterr().err.splitlines() == [
         "sluice: nobody there",
-        "sluice: what answers at http://a:1 is no admin port that tells quotas",
+        "sluice: the server at http://a:1 is not a Sluice admin port that shows quotas",
     ]
 
 
@@ -144,7 +144,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Asked]:
 
 
 OFF = {"method": "PUT", "body": {"mode": "off"}}
-NO_PORT = "sluice: what answers at http://gw:1 is no admin port\n"
+NO_PORT = "sluice: the server at http://gw:1 is not a Sluice admin port\n"
 
 
 @pytest.mark.parametrize(("argv", "options", "answer", "code", "out", "err"), [
@@ -178,7 +178,7 @@ def test_without_address_default_port_is_asked_and_unknown_mode_not_at_all(answe
 @pytest.mark.parametrize(("answer", "code", "out", "err"), [
     ((200, {"faults": [], "applied": [], "needs_restart": []}), 0, "changed: nothing\n", ""),
     ((200, {"faults": [], "applied": ["quotas", "log.level"], "needs_restart": ["admin.bind"]}), 0,
-     "changed: quotas, log.level\nonly after a restart: admin.bind\n", ""),
+     "changed: quotas, log.level\nneeds a restart: admin.bind\n", ""),
     ((422, {"faults": ["f: a", "f: b"], "applied": [], "needs_restart": []}), 1,
      "", "sluice: not reloaded: f: a\nsluice: not reloaded: f: b\n"),
     ((403, {"error": "no"}), 1, "", "sluice: not reloaded: no\n"),

@@ -75,7 +75,7 @@ async def test_walk_is_that_of_the_running_gateway(capsys: Capsys) -> None:
 async def test_what_does_not_tell_quotas_is_no_gateway() -> None:
     async with broker_and_gateway() as (_, running):
         port = running.gateway.admin.port
-        with pytest.raises(admin_port.AdminPortError, match="no admin port"):
+        with pytest.raises(admin_port.AdminPortError, match="not a Sluice admin port"):
             await asyncio.to_thread(of_gateway, f"http://127.0.0.1:{port}/healthz?")
 
 
@@ -85,7 +85,7 @@ async def test_history_says_who_when_what_and_how(
     monkeypatch.setenv("LOGNAME", "olga")
     path = yaml("quotas:\n- user: alice\n  producer_byte_rate: 9\n")
     async with running_gateway(9) as running:
-        assert await sluice(running, capsys, "quotas", "history") == (0, "nothing was changed so far\n", "")
+        assert await sluice(running, capsys, "quotas", "history") == (0, "no changes yet\n", "")
         await running.gateway.live_quotas.alter(alteration((ALICE, PRODUCE, 5.0), by="User:bob"))
         await sluice(running, capsys, "quotas", "import", path)
         await running.gateway.live_quotas.alter(alteration((APP, FETCH, 5.0), by="evil\x1b[2J"))

@@ -69,7 +69,7 @@ def test_list_tells_the_default_from_names_that_look_like_it_to_people_and_progr
 def test_without_a_file_a_gateway_has_to_answer(run: Run) -> None:
     code, out, err = run("quotas", "--admin", "127.0.0.1:9")
     assert (code, out) == (1, "")
-    assert err.startswith("sluice: no gateway answers at http://127.0.0.1:9: ")
+    assert err.startswith("sluice: no answer from http://127.0.0.1:9: ")
     assert err.endswith("; --config FILE looks at a file instead\n")
 
 
@@ -92,7 +92,7 @@ def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) ->
         "  7  client                       client-id=app                       -",
         "  8  default_client               client-id=<default>                 -",
         "",
-        "set for nobody, so nothing is counted: producer_byte_rate, consumer_byte_rate, request_percentage",
+        "set for no entity, so not counted: producer_byte_rate, consumer_byte_rate, request_percentage",
     ]
 
 
@@ -137,7 +137,7 @@ def test_unlimited_client_is_decided_by_nothing_and_counted_only_when_quota_is_i
     assert "<- decides" not in shown
     assert quotas("--user", "bob", text=HEAD).splitlines()[1:] == [
         "",
-        "set for nobody, so nothing is counted: producer_byte_rate, consumer_byte_rate, request_percentage,"
+        "set for no entity, so not counted: producer_byte_rate, consumer_byte_rate, request_percentage,"
         " controller_mutation_rate",
     ]
 

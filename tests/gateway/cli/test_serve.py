@@ -99,6 +99,7 @@ class FakeCluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> type[FakeCluster]:
     fake: Any = type("Fake", (FakeCluster,), {"log": []})
     monkeypatch.setattr(kafka, "KafkaCluster", fake)
+    monkeypatch.setattr(serve, "_DEMO_PORTS", ())
     return fake
 
 
@@ -119,6 +120,16 @@ def test_kafka_that_does_not_start_is_cleaned_up(served: Served, cluster: type[F
     cluster.fails = kafka.KafkaStartError("broker 1 ended")
     assert run("serve")[::2] == (2, "sluice: broker 1 ended\n")
     assert (cluster.log, served) == (["start", "stop"], [])
+
+
+def test_no_kafka_is_fetched_or_started_while_a_port_is_taken(
+    served: Served, cluster: type[FakeCluster], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = config.HostPort("127.0.0.1", taken.getsockname()[1])
+        monkeypatch.setattr(serve, "_DEMO_PORTS", (address,))
+        assert run("serve")[::2] == (2, f"sluice: cannot listen on {address}: Address already in use\n")
+    assert (cluster.log, served) == ([], [])
 
 
 def demonstration() -> config.Config:
@@ -160,5 +171,5 @@ def test_a_gateway_with_a_kafka_of_its_own_is_not_replaced_and_the_one_that_aske
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     monkeypatch.setenv("SLUICE_UPGRADE_FD", str(theirs.detach()))
     assert run("serve")[0] == 2
-    assert json.loads(ours.recv(4096)) == ["failed", "a gateway with a Kafka of its own can not be replaced"]
+    assert json.loads(ours.recv(4096)) == ["failed", "a gateway with a Kafka of its own cannot be upgraded"]
     ours.close()

@@ -80,6 +80,11 @@ def test_the_table_shows_who_used_how_much_and_who_waited(tmp_path: Path, run: R
     ]
 
 
+def test_connections_are_shown_by_address(tmp_path: Path, run: Run) -> None:
+    _, out, _ = run("usage", write(tmp_path, [row("10.0.0.1", "connect", offered=3)]))
+    assert out.splitlines()[2].startswith("CONNECT  ADDRESS ")
+
+
 def test_brokers_and_ways_in_are_added_up(tmp_path: Path, run: Run) -> None:
     one, other = row("app", offered=100), row("app", offered=50)
     other[0], other[4] = "outside", 2
@@ -128,9 +133,9 @@ def test_what_is_missing_is_told(tmp_path: Path, run: Run) -> None:
     code, out, _ = run("usage", tmp_path)
     assert code == 0
     assert out.splitlines()[1:4] == [
-        "3 lines are missing: they were dropped, lost, or are in no file yet",
-        "more clients than rows in some seconds (14 in all): they are in ~other",
-        "0 lines that are no usage records were left out, in usage-foreign-1-0.jsonl.gz",
+        "3 lines missing: dropped, lost, or not in a file yet",
+        "some seconds had more clients than rows: 14 rows added to ~other",
+        "0 lines skipped that are not usage records, in usage-foreign-1-0.jsonl.gz",
     ]
 
 
@@ -150,7 +155,7 @@ def test_directory_of_the_configuration_is_the_default_and_must_be_there(
     )
     missing = f"sluice: {directory}: cannot be read: No such file or directory\n"
     assert run("usage", directory) == (2, "", missing)
-    advice = "sluice: give the directory of the usage records, or a --config that has one\n"
+    advice = "sluice: name the directory of the usage records, or a --config that has one\n"
     assert run("usage") == (2, "", advice)
     directory.mkdir()
     assert run("usage", directory) == (1, "no usage records here\n", "")
@@ -174,4 +179,4 @@ def test_topics_are_shown_by_client_and_topic_and_bad_rows_left_out(tmp_path: Pa
     ]
     told = json.loads(run("usage", tmp_path, "--topics", "--json")[1])["topics"]
     assert sum(each["size_bytes"] for each in told) == 2 * 649
-    assert run("usage", tmp_path, "--topics", "--api", "fetch")[1].endswith("or no client did anything\n")
+    assert run("usage", tmp_path, "--topics", "--api", "fetch")[1].endswith("or no client was active\n")

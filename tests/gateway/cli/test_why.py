@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.cli.why import _moment
+from gateway.cli.why import _moment, entry_lines
 from gateway.observability.quota_metrics import label_value
 from testkit.admin_commands import sluice
 from testkit.frames import create_topics
 from testkit.gateway import broker_and_gateway
+from tests.gateway.cli.conftest import Run
 
 NOW_S = datetime(2026, 11, 22, 18, 30, tzinfo=UTC).timestamp()
 NAME = "<b>app\x1b[31m\u202e" + "\U0001f4a3" * 240
@@ -34,8 +35,29 @@ def test_a_time_is_of_the_last_day_in_utc_or_so_long_ago(text: str, when: str) -
 
 @pytest.mark.parametrize("text", ["", "yesterday", "25:00", "-5m", "5", "18:3"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a time"):
         _moment(text, NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("count", "outcome", "told_ms", "line"),
+    [(1, "held", 900, "1 connection throttled, for at most 900 ms"), (2, "refused", 0, "2 connections refused")],
+)
+def test_connections_of_an_address_are_counted_by_what_happened_to_them(
+    count: int, outcome: str, told_ms: int, line: str
+) -> None:
+    measured = {"tokens": None, "rate": 3.0, "window_ms": None, "blocked_ms": 0}
+    entry = {
+        "first_ms": 0, "last_ms": 0, "count": count, "told_ms": told_ms, "total_ms": told_ms, "by": "connection",
+        "api": outcome, "rule": "none", "entity": "ip=10.0.0.1", "limit": 1.0, "ip": "10.0.0.1", "measured": measured,
+    }  # fmt: skip
+    assert entry_lines(entry)[0] == f"1970-01-01 00:00:00  {line}"
+
+
+def test_a_client_or_an_address_has_to_be_named(run: Run) -> None:
+    code, out, err = run("why")
+    assert (code, out) == (2, "")
+    assert all(option in err for option in ("--client-id", "--user", "--ip"))
 
 
 @pytest.mark.asyncio
@@ -58,7 +80,7 @@ async def test_a_throttled_client_is_explained(capfd: pytest.CaptureFixture[str]
         assert "tokens in the bucket" in out
         assert out.isascii()
         code, out, _ = await sluice(running, capfd, "why", "--user", "nobody")
-        assert (code, "nothing is known of a wait" in out) == (0, True)
+        assert (code, "no throttle is recorded" in out) == (0, True)
         for address in ("127.0.0.1", "127.1", "[::FFFF:7f00:1]"):
             code, out, _ = await sluice(running, capfd, "why", "--ip", address)
             assert code == 0

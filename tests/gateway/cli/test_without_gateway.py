@@ -14,7 +14,8 @@ from tests.gateway.cli.conftest import Run
 
 COMMANDS = (
     "enforcement", "quotas", "quotas export", "quotas history", "quotas import FILE",
-    "quotas set client-id=app producer_byte_rate=5", "reload", "top", "upgrade", "why",
+    "quotas set client-id=app producer_byte_rate=5", "reload", "top", "upgrade",
+    "why --client-id app",
 )  # fmt: skip
 
 
@@ -72,10 +73,10 @@ def test_command_at_the_port_of_something_else_ends_with_one_line(
 ) -> None:
     code, out, err = ask(command, other_server)
     assert (code, out) == (1, "")
-    assert err.startswith(f"sluice: what answers at {other_server} is no admin port: it does not speak HTTP")
+    assert err.startswith(f"sluice: the server at {other_server} is not a Sluice admin port: it does not speak HTTP")
     assert err.count("\n") == 1
 
 
 def test_screen_without_a_terminal_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.cli.top.snapshot_of", lambda url: None)
-    assert run("top") == (2, "", "sluice: top shows a screen: start it in a terminal\n")
+    assert run("top") == (2, "", "sluice: top needs a terminal\n")

@@ -37,7 +37,8 @@ def test_the_cap_is_what_descriptors_carry_and_a_given_one_has_to_fit() -> None:
         plan_descriptors(read(f"max_connections = {most + 1}"), 1000)
     (line,) = caught.value.lines
     assert line == (
-        f"connections.max_connections: {most + 1} and what else there is (10 held connections, 10 ports) need 1001 "
+        f"connections.max_connections: {most + 1} and what else there is (10 throttled connections, 10 ports) need "
+        "1001 "
         f"file descriptors; the limit is 1000, which carries {most}; raise it (ulimit -n, LimitNOFILE) or lower what "
         "needs them"
     )

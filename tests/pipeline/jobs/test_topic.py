@@ -34,4 +34,4 @@ def test_lines_of_the_topic_count_once_over_a_kill_and_a_repetition(tmp_path: Pa
     assert (count.lines, count.rows, count.events, count.duplicated_rows) == (39, 78, 39, 0)
     assert count.units == sum(seq + 100 for seq in range(40) if seq != 17)
     assert {seq for _, _, seq in reported_missing(out)} == {17}
-    assert "10 lines had been read before, 1 could not be read" in log.read_text()
+    assert "10 lines read before, 1 not readable" in log.read_text()
