@@ -11,7 +11,7 @@ COPY requirements-compile.lock ./
 RUN python -m venv --system-site-packages /opt/compile \
  && echo /opt/sluice/lib/python3.13/site-packages > /opt/compile/lib/python3.13/site-packages/sluice.pth \
  && /opt/compile/bin/pip install --require-hashes --only-binary :all: -r requirements-compile.lock
-COPY pyproject.toml README.md setup.py ./
+COPY pyproject.toml README.md LICENSE NOTICE setup.py ./
 COPY gateway gateway
 COPY embedded_kafka embedded_kafka
 COPY pinned_jars pinned_jars

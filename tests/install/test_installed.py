@@ -56,6 +56,14 @@ def works(environment: Environment) -> None:
 
 
 # -- what is in it -------------------------------------------------------------------------------------------------
+def test_the_wheel_carries_its_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as found:
+        inside = {name.partition(".dist-info/")[2]: name for name in found.namelist()}
+        assert found.read(inside["licenses/LICENSE"]) == (ROOT / "LICENSE").read_bytes()
+        assert found.read(inside["licenses/NOTICE"]) == (ROOT / "NOTICE").read_bytes()
+        assert b"License-Expression: Apache-2.0\n" in found.read(inside["METADATA"])
+
+
 def test_the_wheel_has_one_package_at_its_top_and_every_file_of_the_others_inside(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert {name.partition("/")[0] for name in names} == {"sluice"}
