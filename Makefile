@@ -70,6 +70,7 @@ static: $(VENV)/.pipeline-up-to-date
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
+	$(BIN)/python -m testkit.prose
 	@$(MAKE) --no-print-directory docs
 
 .PHONY: docs

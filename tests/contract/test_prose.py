@@ -1,0 +1,79 @@
+"""What people read keeps to the rules of `testkit/prose.toml`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from testkit import prose
+
+PAGE: Final = """\
+# Heading
+
+Clients that were told to wait.
+Nobody waits, says `told`.
+
+* [held](told.md) back
+
+| cell that is owed | fine |
+
+```
+told
+```
+"""
+PROGRAM: Final = '''\
+"""Whoever asks is told."""
+
+
+def ask(name: str) -> str:
+    # Nobody is here.
+    return f"{name} was told {len('by whoever calls')} times" + "held"
+'''
+
+
+@pytest.mark.parametrize("kind", prose.KINDS)
+def test_no_file_has_a_finding(kind: str) -> None:
+    assert len(prose.files_of("pages" if kind == "pages" else "product")) > 20
+    assert prose.findings(kind) == []
+
+
+def test_pages_are_read_without_code_and_targets_of_links() -> None:
+    found = [(line, what.split('"')[1]) for line, what in prose.check("pages", "page.md", PAGE)]
+    assert found == [(3, "told"), (3, "Nobody"), (6, "held"), (8, "owed")]
+
+
+def test_texts_are_what_a_program_shows_and_comments_are_the_rest() -> None:
+    texts = [(line, what.split('"')[1]) for line, what in prose.check("texts", "a.py", PROGRAM)]
+    comments = [(line, what.split('"')[1]) for line, what in prose.check("comments", "a.py", PROGRAM)]
+    assert texts == [(6, "told"), (6, "whoever")]
+    assert comments == [(5, "Nobody"), (1, "told"), (1, "Whoever")]
+
+
+def test_a_long_sentence_and_a_line_that_could_be_wrapped_are_found() -> None:
+    sentence = " ".join(["word"] * 36)
+    assert [what for _, what in prose.check("texts", "a.py", f'x = "{sentence}."')] == [
+        'a sentence of 36 words: "word word word word word word ..."'
+    ]
+    assert list(prose.check("texts", "a.py", f'x = "{sentence[:-5]}. {sentence[:-5]}."')) == []
+    line = " ".join(["word"] * 21)
+    assert list(prose.check("pages", "a.md", f"{line}\n| {line} |\n```\n{line}\n```\n")) == [
+        (1, "a line of 104 columns")
+    ]
+    assert list(prose.check("pages", "a.md", f"- {'x' * 120}\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("a.html", "<p>one\ntold</p><script>const told = 1;\nsay(`was told ${told}`)</script>"),
+        ("rules.yml", "      - alert: X\n        expr: told\n        annotations:\n          summary: held back"),
+        ("a.toml", "told = 1  # nobody knows"),
+    ],
+)
+def test_other_files_are_read_by_what_people_see_of_them(file: str, text: str) -> None:
+    assert [line for line, _ in prose.check("texts", file, text)] == {
+        "a.html": [3, 2],
+        "rules.yml": [4],
+        "a.toml": [1],
+    }[file]
