@@ -1,11 +1,6 @@
-"""`sluice serve` as an operator meets it: started too early, stopped during work, tried out without a file."""
+"""`sluice serve` as an operator meets it: started too early, stopped during work."""
 
-import os
-import re
 import signal
-import subprocess
-import sys
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -23,7 +18,6 @@ from tests.integration.gateway_process import GatewayProcess
 pytestmark = pytest.mark.integration
 
 UNKNOWN_MEMBER_ID: Final = 25
-SLUICE: Final = str(Path(sys.executable).parent / "sluice")
 
 
 def records(size: int = 100) -> bytes:
@@ -54,40 +48,6 @@ def test_gateway_started_before_its_broker_is_not_ready_and_serves_once_the_brok
         assert gateway.wait(60) == 0
     finally:
         gateway.stop()
-
-
-def test_serve_without_arguments_brings_a_kafka_of_its_own_and_takes_it_away(tmp_path: Path) -> None:
-    """What `make run` starts. Its ports are fixed, so this is skipped where they are taken."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        [SLUICE, "serve"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as program:
-        giving_up = threading.Timer(60, program.kill)
-        giving_up.start()
-        try:
-            assert program.stdout is not None
-            banner = ""
-            for line in program.stdout:
-                banner += line
-                if "Stop with Ctrl-C" in line:
-                    break
-            found = re.search(r"clients use ([\d.]+):(\d+)", banner)
-            if found is None:
-                assert program.stderr is not None
-                complaint = program.stderr.read()
-                if "cannot listen" in complaint:
-                    pytest.skip("the default ports are taken")
-                pytest.fail(banner + complaint)
-            with WireClient((found[1], int(found[2])), client_id="demo") as client:
-                topic = {"name": "tried-out", "num_partitions": 1, "replication_factor": 1}
-                answer = client.ask("CreateTopics", 7, topics=[topic], timeout_ms=20_000).body
-                assert answer.topics[0].error_code == 0
-        finally:
-            program.terminate()
-            code = program.wait(60)
-            giving_up.cancel()
-    assert code == 0
-    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
 def test_l09_drain_does_not_wait_for_members_of_groups_that_wait_for_each_other(

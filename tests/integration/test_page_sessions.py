@@ -1,4 +1,7 @@
-"""Tutorials and how-to pages, typed in as they stand: a reader gets what the page shows."""
+"""Tutorials and how-to pages, typed in as they stand: a reader gets what the page shows.
+
+All tests that need the ports of a `sluice serve` without a configuration are in this file, so that they run in turn.
+"""
 
 import os
 import re
@@ -23,7 +26,7 @@ COMMAND_S: Final = 400.0
 PATH: Final = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 # `make` is typed in the checkout; what a page writes is to be elsewhere.
 PREAMBLE: Final = f'shopt -s expand_aliases\nmake() {{ command make -C "{ROOT}" --no-print-directory "$@"; }}\n'
-SPARK: Final = {"tutorial/records-to-a-quota.md"}
+LONG: Final = {"tutorial/records-to-a-quota.md"}  # two minutes, with Spark
 
 
 def cases() -> Iterator[Any]:
@@ -31,7 +34,7 @@ def cases() -> Iterator[Any]:
     for page in PAGES:
         if session(page):
             name = str(page.relative_to(DOCS))
-            yield pytest.param(page, id=name, marks=[pytest.mark.spark] if name in SPARK else [])
+            yield pytest.param(page, id=name, marks=[pytest.mark.campaign] if name in LONG else [])
 
 
 def plain(line: str) -> str:
@@ -46,7 +49,7 @@ def fits(expected: str, printed: str) -> bool:
 
 
 @contextmanager
-def staying(command: str, ready: str, folder: Path) -> Iterator[None]:
+def staying(command: str, ready: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A command in a terminal of its own, which has printed `ready`."""
     program = subprocess.Popen(
         ["bash", "-c", f"{PREAMBLE}{command}"],
@@ -76,7 +79,7 @@ def staying(command: str, ready: str, folder: Path) -> Iterator[None]:
             if any("cannot listen" in line for line in printed):
                 pytest.skip("the default ports are taken")
             pytest.fail(f"{command} did not print {ready!r}:\n{''.join(printed)}")
-        yield
+        yield program
     finally:
         os.killpg(program.pid, signal.SIGTERM)
         program.wait(60)
@@ -145,3 +148,10 @@ def test_the_commands_of_a_page_print_what_the_page_shows(page: Path, tmp_path: 
                     line for line in command.output if line != "..." and not any(fits(line, each) for each in printed)
                 ]
                 assert missing == [], f"{block.place}: {command.text}\n" + "\n".join(printed)
+
+
+def test_serve_without_arguments_takes_its_kafka_away(tmp_path: Path) -> None:
+    with staying("exec sluice serve", "Stop with Ctrl-C", tmp_path) as program:
+        assert program.poll() is None
+    assert program.returncode == 0
+    assert list(tmp_path.iterdir()) == []
