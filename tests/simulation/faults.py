@@ -162,4 +162,27 @@ FAULTS: Final = {
             "                chunks.clear()\n"
         ),
     ),
+    "a place of a connection is not given back": Fault(
+        "gateway/net/listener.py",
+        ("        self._places.release(self.name, channel.ip)\n"),
+        ("        if len(self.channels) != 3:\n            self._places.release(self.name, channel.ip)\n"),
+    ),
+    "rows of a second are lost": Fault(
+        "gateway/usage/recorder.py",
+        ("now_ms=now_ms) for row in turn])\n"),
+        ("now_ms=now_ms) for row in turn[:9]])\n"),
+    ),
+    "rows of a worker are written twice": Fault(
+        "gateway/usage/recorder.py",
+        ("                builder.add_rows(rows[at : at + ROWS_PER_TURN])\n"),
+        (
+            "                builder.add_rows(rows[at : at + ROWS_PER_TURN])\n"
+            "                builder.add_rows(rows[at : at + 1])\n"
+        ),
+    ),
+    "half of a Fetch is charged": Fault(
+        "gateway/handlers/fetch.py",
+        ("        wanted_ms = tracker.record(delivered_bytes, session"),
+        ("        wanted_ms = tracker.record(delivered_bytes // 2, session"),
+    ),
 }
