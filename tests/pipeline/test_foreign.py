@@ -203,7 +203,7 @@ def test_a_client_that_another_writer_has_deleted_counts_as_erased(
     for table in TABLES:
         operation(out, table)
     main(["status", "--out", out])
-    assert "raw: other writers have moved or deleted rows (version" in capsys.readouterr().out
+    assert "raw: other writers moved or deleted rows (version" in capsys.readouterr().out
     compact_all(out)
     main(["status", "--out", out])
     shown, said = capsys.readouterr()
