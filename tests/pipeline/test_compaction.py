@@ -48,7 +48,7 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
     share = 30 / 86_400
     assert day == CompactedDay(
         "2026-09-28", run=day.run, rows=60, keys=2, raw=raw_table(out).read().identifier, last_batch=2, lines=30,
-        buckets=32, completeness=share, gateways={"a": share},
+        buckets=4, completeness=share, gateways={"a": share},
         silent={"a": ((DAY + 30, DAY + 86_400),)},
         algorithms={"a": ("token_bucket",)}, set_back_ms={"a": 2_000},
     )  # fmt: skip
