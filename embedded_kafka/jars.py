@@ -1,9 +1,9 @@
 """Finds and fetches Kafka's jars, and starts a JVM with them.
 
 The jars are those of the `pom.xml` beside this file; see `pinned_jars`. Beside them lie two things that are made
-once because making them costs a JVM start each: the first metadata record batch (what `kafka-storage format`
-writes, the same for every node and cluster) and a class data archive, which halves a broker's start (3.5 s to 1.7 s
-on two cores) and its CPU time.
+once because making them costs a JVM start each: the first metadata records (what `kafka-storage format` writes, the
+same for every node and cluster) and a class data archive, which halves a broker's start (3.5 s to 1.7 s on two cores)
+and its CPU time. Jars of an older version are fetched only for tests that ask for them.
 """
 
 import os
@@ -18,7 +18,7 @@ from typing import Final
 
 from pinned_jars import FetchError, cache_dir, ensure, program
 
-KAFKA_VERSION: Final = "4.3.1"
+KAFKA_VERSION: Final = "4.4.0"
 
 # A quick start matters more than peak speed for a broker that lives for a test: no second compiler, no GC threads.
 QUICK_START: Final = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -46,26 +46,35 @@ class Install:
         return self.root / "classes.jsa"
 
     @property
-    def bootstrap_checkpoint(self) -> Path:
-        """The first metadata records of a freshly formatted node."""
-        return self.root / "bootstrap.checkpoint"
+    def formatted(self) -> Path:
+        """The folder with the files of a freshly formatted node, but for its `meta.properties`."""
+        return self.root / "formatted"
 
     def class_path(self) -> str:
         """The class path, sorted: the class data archive is only valid for one order."""
         return ":".join(str(jar) for jar in sorted(self.libs.glob("*.jar")))
 
 
-def installed() -> Install:
+def installed(version: str = KAFKA_VERSION) -> Install:
     """The jars, fetched first when they are missing or the pinned set has changed.
 
     Safe to call from many processes at once: one fetches, the others wait for it.
+
+    Args:
+        version: Kafka's.
 
     Raises:
         MissingProgramError: no Java or no Maven on this machine.
         FetchError: Maven failed, most often for want of a network.
     """
-    install = Install(cache_dir() / f"kafka-{KAFKA_VERSION}")
-    ensure(install.libs, _HERE / "pom.xml", f"Kafka {KAFKA_VERSION} (54 MB)", partial(_format, install))
+    install = Install(cache_dir() / f"kafka-{version}")
+    ensure(
+        install.libs,
+        _HERE / "pom.xml",
+        f"Kafka {version} (54 MB)",
+        partial(_format, install),
+        properties={"kafka.version": version},
+    )
     return install
 
 
@@ -126,7 +135,9 @@ def _format(install: Install) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False)
         if done.returncode != 0:
             raise FetchError(f"kafka-storage format failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        shutil.copy(Path(scratch) / "data" / "bootstrap.checkpoint", install.bootstrap_checkpoint)
+        shutil.rmtree(install.formatted, ignore_errors=True)
+        ignored = shutil.ignore_patterns("meta.properties")
+        shutil.copytree(Path(scratch) / "data", install.formatted, ignore=ignored)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ class KafkaCluster:
         data_dir: Path | None = None,
         *,
         listeners: Mapping[str, str] | None = None,
+        version: str = jars.KAFKA_VERSION,
         jvm_options: Sequence[str] = jars.QUICK_START,
         start_timeout_s: float = 90.0,
         stop_timeout_s: float = 10.0,
@@ -80,6 +81,7 @@ class KafkaCluster:
             data_dir: where data stays between runs; None for a folder that is removed at `stop`.
             listeners: more of them, by name (capitals), with their security protocol; what that needs is said by
                 `properties`. Brokers talk to each other by the plaintext one.
+            version: Kafka's.
             jvm_options: heap, collector, compiler of each broker.
             start_timeout_s: how long all brokers together may take to become ready.
             stop_timeout_s: how long a broker may take to stop before it is killed.
@@ -98,6 +100,7 @@ class KafkaCluster:
         self._properties = dict(properties or {})
         self._keeps_data = data_dir is not None
         self.directory = data_dir or Path(tempfile.gettempdir()) / f"sluice-kafka-{uuid.uuid4().hex[:12]}"
+        self._version = version
         self._jvm_options = tuple(jvm_options)
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -129,7 +132,7 @@ class KafkaCluster:
             MissingProgramError: no Java or Maven.
             FetchError: the jars are not there and could not be fetched.
         """
-        install = jars.installed()
+        install = jars.installed(self._version)
         self._ensure_archive(install)
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         self._format(install)
@@ -177,7 +180,7 @@ class KafkaCluster:
         """
         if broker_id in self.running:
             raise ValueError(f"broker {broker_id} is running")
-        self._launch(jars.installed(), broker_id)
+        self._launch(jars.installed(self._version), broker_id)
         self._await_ready({*self.running, broker_id})
 
     def __enter__(self) -> Self:
@@ -200,6 +203,7 @@ class KafkaCluster:
             partial = install.archive.with_suffix(".partial")
             rehearsal = KafkaCluster(
                 host=self.brokers[1].host,
+                version=self._version,
                 jvm_options=(*jars.QUICK_START, f"-XX:ArchiveClassesAtExit={partial}"),
                 stop_timeout_s=60,
             )
@@ -224,11 +228,10 @@ class KafkaCluster:
             data = self._broker_dir(broker_id) / "data"
             if (data / "meta.properties").exists():
                 continue
-            data.mkdir(parents=True)
+            shutil.copytree(install.formatted, data, dirs_exist_ok=True)
             (data / "meta.properties").write_text(
                 f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={_random_uuid()}\n"
             )
-            shutil.copy(install.bootstrap_checkpoint, data / "bootstrap.checkpoint")
 
     def _launch(self, install: jars.Install, broker_id: int) -> None:
         directory = self._broker_dir(broker_id)

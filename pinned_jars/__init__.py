@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -60,7 +60,14 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def ensure(folder: Path, pom: Path, called: str, prepare: Callable[[], None] = lambda: None) -> None:
+def ensure(
+    folder: Path,
+    pom: Path,
+    called: str,
+    prepare: Callable[[], None] = lambda: None,
+    *,
+    properties: Mapping[str, str] | None = None,
+) -> None:
     """See that the jars are there, and those of this `pom.xml`.
 
     Safe to call from many processes at once: one fetches, the others wait for it.
@@ -70,6 +77,7 @@ def ensure(folder: Path, pom: Path, called: str, prepare: Callable[[], None] = l
         pom: pins them.
         called: what they are and how large, for a person who waits.
         prepare: called after they were fetched, before they count as complete.
+        properties: of the `pom.xml`, with other values than it has; the folder is for these values alone.
 
     Raises:
         MissingProgramError: Maven is not installed.
@@ -83,18 +91,19 @@ def ensure(folder: Path, pom: Path, called: str, prepare: Callable[[], None] = l
     with locked(folder.parent / "lock"):
         if _content(stamp) != wanted:
             stamp.unlink(missing_ok=True)
-            fetch(folder, pom, called)
+            fetch(folder, pom, called, properties)
             prepare()
             stamp.write_text(wanted)
 
 
-def fetch(folder: Path, pom: Path, called: str) -> None:
+def fetch(folder: Path, pom: Path, called: str, properties: Mapping[str, str] | None = None) -> None:
     """Put the jars into a folder, which is replaced as a whole; see `ensure`."""
     maven = program("mvn", package="maven")
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     command = [maven, "-q", "-B", "--strict-checksums", "-f", str(pom)]
     command += ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+    command += [f"-D{name}={value}" for name, value in (properties or {}).items()]
     print(f"fetching {called} into {folder.parent}, once", file=sys.stderr, flush=True)
     try:
         done = subprocess.run(

@@ -34,7 +34,7 @@ def test_coordinates_go_to_spark_without_what_it_has(monkeypatch: pytest.MonkeyP
 def test_set_that_was_fetched_is_used_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(pinned_jars.CACHE_VARIABLE, str(tmp_path))
 
-    def fetch(folder: Path, pom: Path, called: str) -> None:
+    def fetch(folder: Path, pom: Path, called: str, properties: None) -> None:
         folder.mkdir(parents=True)
         (folder / "connector.jar").touch()
 
