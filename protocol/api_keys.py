@@ -1,6 +1,6 @@
 """The APIs: their keys, where their layouts change, and what a gateway may do with them.
 
-Facts about versions are Kafka's message definitions (4.3); the policy sets at the end are ours.
+Facts about versions are Kafka's message definitions (4.4); the policy sets at the end are ours.
 Not here: what is done with a request (the gateway's handlers) and quotas.
 """
 
@@ -108,6 +108,8 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
+    UNREGISTER_CONTROLLER = 94
 
 
 class ThrottlePlace(Enum):
@@ -216,6 +218,8 @@ _LAYOUT: Final[dict[ApiKey, tuple[int | None, int | None, ThrottlePlace]]] = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 0, ThrottlePlace.FIRST),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0, ThrottlePlace.FIRST),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0, ThrottlePlace.FIRST),
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: (0, 0, ThrottlePlace.FIRST),
+    ApiKey.UNREGISTER_CONTROLLER: (0, 0, ThrottlePlace.FIRST),
 }
 
 _STRICT_SINCE: Final = {
@@ -253,7 +257,14 @@ BROKER_ONLY: Final = frozenset(
 )
 """Spoken between brokers and controllers; an Envelope could even carry another principal (hazard A35)."""
 
-CLUSTER_ADMIN: Final = frozenset({ApiKey.UNREGISTER_BROKER, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER})
+CLUSTER_ADMIN: Final = frozenset(
+    {
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+        ApiKey.UNREGISTER_CONTROLLER,
+    }
+)
 """Change the set of nodes; never an application's business, refused (hazard A35)."""
 
 MAX_VERSION: Final[dict[ApiKey, int]] = {
@@ -271,7 +282,7 @@ MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.DESCRIBE_GROUPS: 6,
     ApiKey.LIST_GROUPS: 5,
     ApiKey.SASL_HANDSHAKE: 1,
-    ApiKey.API_VERSIONS: 4,
+    ApiKey.API_VERSIONS: 5,
     ApiKey.CREATE_TOPICS: 7,
     ApiKey.DELETE_TOPICS: 6,
     ApiKey.DELETE_RECORDS: 2,
@@ -281,7 +292,7 @@ MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
     ApiKey.ADD_OFFSETS_TO_TXN: 4,
     ApiKey.END_TXN: 5,
-    ApiKey.TXN_OFFSET_COMMIT: 5,
+    ApiKey.TXN_OFFSET_COMMIT: 6,
     ApiKey.DESCRIBE_ACLS: 3,
     ApiKey.CREATE_ACLS: 3,
     ApiKey.DELETE_ACLS: 3,
@@ -295,7 +306,7 @@ MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.RENEW_DELEGATION_TOKEN: 2,
     ApiKey.EXPIRE_DELEGATION_TOKEN: 2,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: 3,
-    ApiKey.DELETE_GROUPS: 2,
+    ApiKey.DELETE_GROUPS: 3,
     ApiKey.ELECT_LEADERS: 2,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: 1,
@@ -321,11 +332,12 @@ MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.SHARE_GROUP_DESCRIBE: 1,
     ApiKey.SHARE_FETCH: 2,
     ApiKey.SHARE_ACKNOWLEDGE: 2,
-    ApiKey.STREAMS_GROUP_HEARTBEAT: 0,
-    ApiKey.STREAMS_GROUP_DESCRIBE: 0,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: 1,
+    ApiKey.STREAMS_GROUP_DESCRIBE: 1,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 1,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: 0,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: 0,
 }
 """The newest version that may pass, of each API on offer: a newer one may name brokers in a place that this code does
 not know (docs/reference/apis.md)."""
@@ -353,7 +365,7 @@ class Api:
 
 
 def describe(key: ApiKey, version: int) -> Api:
-    """The layout of `key` at `version`; one newer than Kafka 4.3 is taken to look like the newest known."""
+    """The layout of `key` at `version`; one newer than Kafka 4.4 is taken to look like the newest known."""
     flexible_since, throttle_since, place = _LAYOUT[key]
     flexible = flexible_since is not None and version >= flexible_since
     has_throttle = throttle_since is not None and version >= throttle_since

@@ -78,7 +78,7 @@ def unknown_api_versions(correlation_id: int, version: int = 99) -> bytes:
 
 def unknown_api_versions_reply(correlation_id: int) -> bytes:
     """Its answer: v0, error 35, ApiVersions' own range (KIP-511)."""
-    return wire.framed(pack(">ihihhh", correlation_id, 35, 1, 18, 0, 4))
+    return wire.framed(pack(">ihihhh", correlation_id, 35, 1, 18, 0, 5))
 
 
 def create_topics(
@@ -109,19 +109,37 @@ def creatable(*topics: tuple[str, int]) -> list[dict[str, Any]]:
 
 
 def streams_heartbeat(
-    group: str, source: str, changelog: str, *, correlation_id: int = 1, client_id: str = "tests"
+    group: str,
+    source: str,
+    changelog: str,
+    *,
+    version: int = 0,
+    correlation_id: int = 1,
+    client_id: str = "tests",
 ) -> bytes:
-    """StreamsGroupHeartbeat v0 that joins with one subtopology; by hand, as kafka-python does not know the API."""
-
-    def text(value: str) -> bytes:
-        return bytes([len(value) + 1]) + value.encode()
-
-    head = pack(">hhi", 88, 0, correlation_id) + pack(">h", len(client_id)) + client_id.encode() + b"\0"
-    member = text(group) + text("member-" + group) + pack(">ii", 0, 0) + b"\0\0" + pack(">i", 60_000)
-    topic = text(changelog) + pack(">ih", 0, 0) + b"\1\0"
-    # One subtopology: a source, no expressions, a changelog, no repartition topics, nothing copartitioned.
-    subtopology = text("0") + b"\2" + text(source) + b"\1" + b"\2" + topic + b"\1\1\1" + b"\0"
-    topology = b"\1" + pack(">i", 0) + b"\2" + subtopology + b"\0"
-    tasks_and_process = b"\1\1\1" + text("process") + b"\xff" + b"\1" + b"\0\0" + b"\0"
-    payload = head + member + topology + tasks_and_process + b"\0"
-    return pack(">i", len(payload)) + payload
+    """StreamsGroupHeartbeat that joins with one subtopology: a source and a changelog."""
+    topic = {"name": changelog, "partitions": 0, "replication_factor": 0, "topic_configs": []}
+    subtopology = {
+        "subtopology_id": "0",
+        "source_topics": [source],
+        "source_topic_regex": [],
+        "state_changelog_topics": [topic],
+        "repartition_sink_topics": [],
+        "repartition_source_topics": [],
+        "copartition_groups": [],
+    }
+    return wire.request(
+        "StreamsGroupHeartbeat",
+        version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+        group_id=group,
+        member_id="member-" + group,
+        rebalance_timeout_ms=60_000,
+        topology={"epoch": 0, "subtopologies": [subtopology]},
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+        process_id="process",
+        client_tags=[],
+    )

@@ -27,5 +27,5 @@ def goldens(*, kind: str = "response") -> Iterator[tuple[str, int]]:
 
 def api_name(label: str) -> str:
     """The API's name as kafka-python spells it: "metadata_by_id" is of "Metadata"."""
-    base = re.sub(r"_(by_id|refused|by_id_refused|invalid|unsupported|not_leader)$", "", label)
+    base = re.sub(r"_(by_id|refused|by_id_refused|invalid|unsupported|misrouted|not_leader)$", "", label)
     return "".join(word.capitalize() for word in base.split("_"))

@@ -17,7 +17,6 @@ from typing import Any, Final
 from kafka.protocol.api_message import ApiMessage
 
 _MODULES: Final = (
-    "testkit.messages",
     "kafka.protocol.admin.acl",
     "kafka.protocol.admin.client_quotas",
     "kafka.protocol.admin.cluster",
@@ -36,7 +35,10 @@ _MODULES: Final = (
     "kafka.protocol.producer.produce",
     "kafka.protocol.producer.transaction",
     "kafka.protocol.sasl",
+    "testkit.messages",  # last: these are newer
 )
+
+_UNSUPPORTED_VERSION: Final = 35
 
 Tags = Sequence[tuple[int, bytes]]
 """Tagged fields as (tag, raw value)."""
@@ -166,8 +168,8 @@ def decode_response(name: str, version: int, frame: bytes) -> Any:
     cls = _classes()[f"{name}Response"]
     assert unpack_from(">i", frame, 0)[0] == len(frame) - 4
     at = _skip_tags(frame, 8) if _flexible_response_header(name, version) else 8
-    if name == "ApiVersions" and unpack_from(">h", frame, at)[0] != 0:
-        version = 0  # Errors are answered in version 0, whatever was asked (KIP-511).
+    if name == "ApiVersions" and unpack_from(">h", frame, at)[0] == _UNSUPPORTED_VERSION:
+        version = 0  # whatever was asked (KIP-511)
     return _decode(cls, version, frame, at)
 
 
@@ -187,7 +189,7 @@ def populated(name: str, version: int, *, nulls: bool = False, kind: str = "Resp
     """
     struct = _classes()[f"{name}{kind}"]._struct
     fields = _populated_struct(struct, version, _Counter(), nulls=nulls)
-    if name == "ApiVersions":
+    if name == "ApiVersions" and kind == "Response":
         fields["error_code"] = 0  # kafka-python reads any other as version 0.
     return fields
 

@@ -33,12 +33,12 @@ class StreamsGroupHandler:
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         own = self._context.own_topics
-        correlation_id = correlation_id_of(frame)
+        version, correlation_id = route.api.version, correlation_id_of(frame)
         if self._context.mutations.is_limited(session.user, session.client_id_of(frame)):
-            refusal = refused_heartbeat(correlation_id, ErrorCode.UNSUPPORTED_VERSION, _LIMITED)
+            refusal = refused_heartbeat(version, correlation_id, ErrorCode.UNSUPPORTED_VERSION, _LIMITED)
         elif any(name in frame for name in own.names):
             own.refusals += 1
-            refusal = refused_heartbeat(correlation_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _OWN)
+            refusal = refused_heartbeat(version, correlation_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _OWN)
         else:
             session.forward(frame, route.api)
             return

@@ -1,8 +1,14 @@
-"""Messages that kafka-python does not have, as its classes, from Kafka 4.3's own definitions beside this file."""
+"""Messages that kafka-python does not have, or has in older versions, as its classes.
+
+They are made from Kafka 4.4's own definitions beside this file.
+"""
 
 from __future__ import annotations
 
+from kafka.protocol.admin import groups
 from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.metadata import api_versions
+from kafka.protocol.producer import transaction
 
 _HERE = "testkit.messages"
 
@@ -21,3 +27,51 @@ class ShareAcknowledgeRequest(ApiMessage, load_json=_HERE):
 
 class ShareAcknowledgeResponse(ApiMessage, load_json=_HERE):
     """KIP-932."""
+
+
+class StreamsGroupHeartbeatRequest(ApiMessage, load_json=_HERE):
+    """KIP-1071."""
+
+
+class StreamsGroupHeartbeatResponse(ApiMessage, load_json=_HERE):
+    """KIP-1071."""
+
+
+class StreamsGroupDescribeRequest(ApiMessage, load_json=_HERE):
+    """KIP-1071."""
+
+
+class StreamsGroupDescribeResponse(ApiMessage, load_json=_HERE):
+    """KIP-1071."""
+
+
+class StreamsGroupTopologyDescriptionUpdateRequest(ApiMessage, load_json=_HERE):
+    """KIP-1331."""
+
+
+class StreamsGroupTopologyDescriptionUpdateResponse(ApiMessage, load_json=_HERE):
+    """KIP-1331."""
+
+
+class ApiVersionsRequest(api_versions.ApiVersionsRequest, load_json=_HERE):
+    """With version 5 (KIP-1242)."""
+
+
+class ApiVersionsResponse(api_versions.ApiVersionsResponse, load_json=_HERE):
+    """With version 5 (KIP-1242)."""
+
+
+class DeleteGroupsRequest(groups.DeleteGroupsRequest, load_json=_HERE):
+    """With version 3."""
+
+
+class DeleteGroupsResponse(groups.DeleteGroupsResponse, load_json=_HERE):
+    """With version 3."""
+
+
+class TxnOffsetCommitRequest(transaction.TxnOffsetCommitRequest, load_json=_HERE):
+    """With version 6 (KIP-1319)."""
+
+
+class TxnOffsetCommitResponse(transaction.TxnOffsetCommitResponse, load_json=_HERE):
+    """With version 6 (KIP-1319)."""

@@ -14,6 +14,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit import wire
+from testkit.frames import streams_heartbeat
 
 FOLDER = Path(__file__).parent
 HOST = "127.77.0.1"
@@ -99,13 +100,21 @@ def capture_topics(broker: Recorder) -> None:
 def capture_cluster(broker: Recorder, topic_id: Any) -> None:
     """What tells clients where brokers are and what they can do."""
     fields: Fields
-    for version in range(5):
-        fields = {"client_software_name": "tests", "client_software_version": "1"} if version >= 3 else {}
+    software: Fields = {"client_software_name": "tests", "client_software_version": "1"}
+    answer = broker.ask(wire.request("DescribeCluster", 0))
+    cluster_id = wire.decode_response("DescribeCluster", 0, answer).cluster_id
+    for version in range(6):
+        fields = software if version >= 3 else {}
+        if version >= 5:
+            fields = software | {"cluster_id": cluster_id, "node_id": 1}
         broker.record("api_versions", version, wire.request("ApiVersions", version, **fields))
     # A version nobody knows, and a software name that Kafka refuses, are answered in two different layouts.
-    fields = {"client_software_name": "tests", "client_software_version": "1"}
-    frame = wire.request("ApiVersions", 4, **fields)
+    frame = wire.request("ApiVersions", 4, **software)
     broker.record("api_versions_unsupported", 99, frame[:6] + pack(">h", 99) + frame[8:])
+    # KIP-1242: another node than the one that answers, and a cluster without a node.
+    for label, node_id in (("api_versions_misrouted", 2), ("api_versions_invalid", -1)):
+        frame = wire.request("ApiVersions", 5, **software, cluster_id=cluster_id, node_id=node_id)
+        broker.record(label, 5, frame)
     for version in (3, 4):
         fields = {"client_software_name": "-no-", "client_software_version": ""}
         broker.record("api_versions_invalid", version, wire.request("ApiVersions", version, **fields))
@@ -138,6 +147,48 @@ def capture_cluster(broker: Recorder, topic_id: Any) -> None:
         }
         fields = {"resources": [resource], "include_synonyms": True}
         broker.record("describe_configs", version, wire.request("DescribeConfigs", version, **fields))
+
+
+def capture_groups(brokers: dict[int, Recorder], topic_id: Any) -> None:
+    """APIs of groups whose layouts changed in 4.4, and those of streams groups (KIP-1071, KIP-1319, KIP-1331)."""
+    group = "golden-streams"
+    broker = coordinator(brokers, group, key_type=0)
+    for version in range(2):
+        frame = streams_heartbeat(group, "kept", f"{group}-changelog", version=version)
+        broker.record("streams_group_heartbeat", version, frame)
+    node: Fields = {"name": "source", "node_type": 1, "source_topics": ["kept"], "sink_topic": None}
+    node |= {"stores": [], "successors": []}
+    topology = {"subtopologies": [{"subtopology_id": "0", "nodes": [node]}], "global_stores": []}
+    member = {"group_id": group, "member_id": f"member-{group}", "topology_epoch": 0}
+    frame = wire.request("StreamsGroupTopologyDescriptionUpdate", 0, **member, topology_description=topology)
+    broker.record("streams_group_topology_description_update", 0, frame)
+    for version in range(2):
+        described: Fields = {"group_ids": [group]}
+        if version >= 1:
+            described["include_topology_description"] = True
+        broker.record("streams_group_describe", version, wire.request("StreamsGroupDescribe", version, **described))
+    for version in (2, 3):
+        frame = wire.request("DeleteGroups", version, groups_names=[group])
+        broker.record("delete_groups", version, frame)
+    transaction = "golden-transaction"
+    frame = wire.request("InitProducerId", 5, transactional_id=transaction, transaction_timeout_ms=60_000)
+    producer = wire.decode_response("InitProducerId", 5, coordinator(brokers, transaction, key_type=1).ask(frame))
+    fields: Fields = {"transactional_id": transaction, "group_id": "golden-commits"}
+    fields |= {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    broker = coordinator(brokers, "golden-commits", key_type=0)
+    partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": None}]
+    for version in (5, 6):
+        topic: Fields = {"topic_id": topic_id} if version >= 6 else {"name": "kept"}
+        frame = wire.request("TxnOffsetCommit", version, **fields, topics=[topic | {"partitions": partitions}])
+        broker.record("txn_offset_commit", version, frame)
+
+
+def coordinator(brokers: dict[int, Recorder], key: str, *, key_type: int) -> Recorder:
+    """The broker that coordinates a group or a transaction."""
+    fields = {"coordinator_keys": [key], "key_type": key_type}
+    ask_until_available(brokers[1], 4, fields)
+    answer = brokers[1].ask(wire.request("FindCoordinator", 4, **fields))
+    return brokers[wire.decode_response("FindCoordinator", 4, answer).coordinators[0].node_id]
 
 
 def ask_until_available(broker: Recorder, version: int, fields: Fields) -> None:
@@ -229,6 +280,7 @@ def main() -> None:
         topic_id = wire.decode_response("CreateTopics", 7, answer).topics[0].topic_id
         leader = leader_of_kept(broker)
         capture_cluster(broker, topic_id)
+        capture_groups(recorders, topic_id)
         capture_topics(broker)
         capture_produce(recorders[leader], recorders[leader % 3 + 1], topic_id, 0)
         capture_delegation_tokens(broker)

@@ -31,7 +31,7 @@ def camel(key: ApiKey) -> str:
 
 
 def advertised_by_kafka() -> dict[int, tuple[int, int]]:
-    rows = wire.decode_response("ApiVersions", 4, golden("api_versions", 4)).api_keys
+    rows = wire.decode_response("ApiVersions", 5, golden("api_versions", 5)).api_keys
     return {row.api_key: (row.min_version, row.max_version) for row in rows}
 
 
@@ -40,8 +40,9 @@ def test_a18_name_and_flexible_versions_are_kafkas_also_in_response_headers(name
     assert camel(ApiKey(wire.api_key_of(name))) == name
     for version in wire.versions(name):
         api = describe(ApiKey(wire.api_key_of(name)), version)
-        with_tags = wire.request(name, version, header_tags=[(1, b"")])
-        without = wire.request(name, version)
+        fields = wire.populated(name, version, kind="Request")
+        with_tags = wire.request(name, version, header_tags=[(1, b"")], **fields)
+        without = wire.request(name, version, **fields)
         assert api.flexible == (len(with_tags) > len(without))
     for version in wire.versions(name):
         api = describe(ApiKey(wire.api_key_of(name)), version)
@@ -53,7 +54,7 @@ def test_a18_name_and_flexible_versions_are_kafkas_also_in_response_headers(name
 
 
 def test_every_key_has_its_number_and_a_layout_that_is_checked() -> None:
-    assert sorted(ApiKey) == list(range(93))
+    assert sorted(ApiKey) == list(range(95))
     assert all(re.fullmatch(r"[A-Z]+(_[A-Z]+)*", key.name) for key in ApiKey)
     from_kafka_python = {wire.api_key_of(name) for name in wire.api_names()}
     assert NOT_IN_KAFKA_PYTHON.keys() | from_kafka_python == set(ApiKey)
@@ -82,7 +83,7 @@ def test_throttle_time_is_claimed_exactly_where_the_response_has_it(name: str) -
 # key -> (first flexible version, first version with throttle_time_ms or None).
 NOT_IN_KAFKA_PYTHON: dict[int, tuple[int, int | None]] = {
     **dict.fromkeys(range(38, 42), (2, 0)),
-    **dict.fromkeys([59, 62, 63, 64, *range(67, 74), 76, 77, *range(80, 83), *range(88, 93)], (0, 0)),
+    **dict.fromkeys([59, 62, 63, 64, *range(67, 74), 76, 77, *range(80, 83), *range(90, 93), 94], (0, 0)),
     **dict.fromkeys([52, 58, *range(83, 88)], (0, None)),
     53: (1, None),
     54: (1, None),
@@ -120,12 +121,12 @@ def test_c21_no_other_api_is_strict() -> None:
 
 def test_a35_what_brokers_say_to_each_other_is_not_on_offer() -> None:
     assert BROKER_ONLY_IN_KAFKA == BROKER_ONLY
-    assert {64, 80, 81} == CLUSTER_ADMIN
+    assert {64, 80, 81, 94} == CLUSTER_ADMIN
     for key in BROKER_ONLY | CLUSTER_ADMIN:
         assert not offered(key)
 
 
-@pytest.mark.parametrize("key", [-1, -(2**15), 93, 999, 10_000, 32_767])
+@pytest.mark.parametrize("key", [-1, -(2**15), 95, 999, 10_000, 32_767])
 def test_a12_unknown_keys_are_not_on_offer(key: int) -> None:
     assert not offered(key)
 
@@ -156,9 +157,10 @@ def test_what_is_on_offer_is_bounded_and_a_newer_version_looks_like_the_newest_k
 
 
 def test_number_and_name_belong_together() -> None:
-    """kafka-python may not name 89; KIP-599 does."""
-    assert ErrorCode(89) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    for code in set(ErrorCode) - {ErrorCode.THROTTLING_QUOTA_EXCEEDED}:
+    """kafka-python may not name 89 and 129; KIP-599 and KIP-1102 do."""
+    unnamed = {89: ErrorCode.THROTTLING_QUOTA_EXCEEDED, 129: ErrorCode.REBOOTSTRAP_REQUIRED}
+    assert all(ErrorCode(number) is code for number, code in unnamed.items())
+    for code in set(ErrorCode) - set(unnamed.values()):
         name = "NO_ERROR" if code is ErrorCode.NONE else code.name
         kafkas = str(kafka.errors.for_code(code).message)
         assert kafkas.removesuffix("_EXCEPTION") == name.removesuffix("_EXCEPTION")
