@@ -1,8 +1,8 @@
-"""ApiVersions responses: cut to what both broker and gateway understand.
+"""ApiVersions: responses cut to what both broker and gateway understand, and the node that a request names.
 
 Everything behind the array (throttle time, supported and finalized features) stays as the broker wrote it.
-Sources: ApiVersionsResponse, KIP-511. Produce keeps its minimum version 0: old librdkafka decides by its presence
-whether it may compress (KAFKA-18659).
+Sources: ApiVersionsRequest and ApiVersionsResponse, KIP-511, KIP-1242. Produce keeps its minimum version 0: old
+librdkafka decides by its presence whether it may compress (KAFKA-18659).
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from typing import Final
 
 from protocol.api_keys import Api, ApiKey, describe, newest_version, offered
 from protocol.error_codes import ErrorCode
+from protocol.headers import body_offset
 from protocol.primitives import (
     framed,
     read_array_length,
     read_int16,
+    read_int32,
+    read_nullable_string,
+    read_string,
     skip,
     skip_tags,
     write_array_length,
@@ -26,6 +30,8 @@ from protocol.primitives import (
 MAX_VERSION: Final = newest_version(ApiKey.API_VERSIONS)
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
 _V0: Final = describe(ApiKey.API_VERSIONS, 0)
+_FIRST_VERSION_WITH_NODE: Final = 5
+_NO_NODE: Final = -1
 
 
 def unsupported_version_reply(correlation_id: int) -> bytes:
@@ -41,6 +47,52 @@ def unsupported_version_reply(correlation_id: int) -> bytes:
     write_int16(out, 0)
     write_int16(out, MAX_VERSION)
     return framed(out)
+
+
+def named_node(frame: bytes, api: Api) -> tuple[bytes, int] | None:
+    """The cluster id and the node id that a client wants to speak to (KIP-1242).
+
+    Args:
+        frame: the whole request frame, size included.
+        api: its version.
+
+    Returns:
+        None: it names none, or only one of them, which a broker refuses with INVALID_REQUEST.
+
+    Raises:
+        ProtocolError: the request cannot be read.
+    """
+    if api.version < _FIRST_VERSION_WITH_NODE:
+        return None
+    at = body_offset(frame, flexible=True)
+    for _ in range(2):  # the client software's name and version
+        _, at = read_string(frame, at, compact=True)
+    cluster_id, at = read_nullable_string(frame, at, compact=True)
+    node_id, at = read_int32(frame, at)
+    skip_tags(frame, at)
+    if cluster_id is None or node_id == _NO_NODE:
+        return None
+    return cluster_id, node_id
+
+
+def misrouted_reply(correlation_id: int) -> bytes:
+    """The answer to a request that names another node or cluster: REBOOTSTRAP_REQUIRED and no APIs (KIP-1242)."""
+    out = bytearray()
+    write_int32(out, correlation_id)
+    write_int16(out, ErrorCode.REBOOTSTRAP_REQUIRED)
+    write_array_length(out, 0, compact=True)
+    write_int32(out, 0)  # throttle_time_ms
+    out.append(0)  # no tags
+    return framed(out)
+
+
+def error_code_of(frame: bytes) -> int:
+    """The error code of an ApiVersions response, at the same place in every version.
+
+    Raises:
+        ProtocolError: the response is too short.
+    """
+    return read_int16(frame, 8)[0]
 
 
 def answered_in(frame: bytes | bytearray, api: Api) -> Api:

@@ -55,6 +55,12 @@ class NotKafka(ProtocolError):
     cause = "not_kafka"
 
 
+class Misrouted(ProtocolError):
+    """A client that named another node or cluster than the one behind its connection (KIP-1242)."""
+
+    cause = "misrouted"
+
+
 class UnsupportedRequest(ProtocolError):
     """An api key or version that is not on offer here; Kafka closes the connection, so do we."""
 

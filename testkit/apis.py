@@ -51,7 +51,8 @@ _DONE: Final = {
     ApiKey.DESCRIBE_CLUSTER: "answers are rewritten, controllers taken out",
     ApiKey.DESCRIBE_QUORUM: "relayed; v2 without the controllers' listeners",
     ApiKey.DESCRIBE_CONFIGS: "addresses in brokers' settings taken out",
-    ApiKey.API_VERSIONS: "answers are cut to this table; unknown versions answered here (KIP-511)",
+    ApiKey.API_VERSIONS: "answers are cut to this table; unknown versions and, from v5 on, clients at the port of "
+    "another node are answered here (KIP-511, KIP-1242)",
     ApiKey.CREATE_TOPICS: "counted, refused in part (KIP-599)",
     ApiKey.CREATE_PARTITIONS: "counted, refused in part (KIP-599)",
     ApiKey.DELETE_TOPICS: "counted, refused in part (KIP-599)",

@@ -70,7 +70,7 @@ class Tap:
         self._loop = uvloop.new_event_loop()
         self._loop.set_debug(False)
         self._servers: dict[int, asyncio.Server] = {}
-        self._relays: set[asyncio.Task[Any]] = set()
+        self._relays: dict[asyncio.Task[Any], int] = {}  # with the port that each came in by
         self._thread = threading.Thread(target=self._loop.run_forever, name="tap", daemon=True)
         self._thread.start()
 
@@ -81,11 +81,11 @@ class Tap:
             async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 task = asyncio.current_task()
                 assert task is not None
-                self._relays.add(task)
+                self._relays[task] = port
                 try:
                     await self._relay(reader, writer, target)
                 finally:
-                    self._relays.discard(task)
+                    self._relays.pop(task, None)
 
             self._servers[port] = await asyncio.start_server(
                 accepted, self.host, port, limit=_READ_BYTES, backlog=512
@@ -101,6 +101,16 @@ class Tap:
                 self._servers.pop(port).close()
 
         self._call(stop())
+
+    def hang_up(self, ports: Sequence[int]) -> None:
+        """End the connections that came in by these ports."""
+
+        async def end() -> None:
+            for task, port in self._relays.items():
+                if port in ports:
+                    task.cancel()
+
+        self._call(end())
 
     def close(self) -> None:
         """Close all ports and connections, end the thread."""

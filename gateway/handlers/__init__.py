@@ -71,7 +71,7 @@ def handlers_of(
         ApiKey.DESCRIBE_CLUSTER: AddressHandler(context, rewrite_describe_cluster),
         ApiKey.DESCRIBE_QUORUM: AddressHandler(context, rewrite_describe_quorum),
         ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(context, broker_limits),
-        ApiKey.API_VERSIONS: ApiVersionsHandler(quota_admin),
+        ApiKey.API_VERSIONS: ApiVersionsHandler(context.topology.cluster, quota_admin),
         ApiKey.STREAMS_GROUP_HEARTBEAT: StreamsGroupHandler(context),
         **fetches,
         **topic_mutations,

@@ -1,5 +1,12 @@
 """Answers ApiVersions: the broker's response, cut to the versions that the gateway supports (KIP-511).
 
+From version 5 on a client names the cluster and the node that it wants to speak to (KIP-1242). One that has come to
+the port of another node is told so here: REBOOTSTRAP_REQUIRED. The bootstrap port has no node, so there every name is
+wrong. Whether the broker behind the right port is still the one named, and in which cluster, the broker says itself.
+The gateway compares the cluster id where the broker does not: before version 5, and before the client has
+authenticated. Until that is known nothing else of the client goes to the broker, and nothing does afterwards if the
+name was wrong: the connection ends behind the answer.
+
 Versions that we do not know are answered here with error 35, whatever their header looks like: kinder than Kafka,
 which closes unless the header is flexible (hazards A15, A16).
 """
@@ -10,21 +17,28 @@ from functools import partial
 from typing import Final
 
 from gateway.quota_admin.rights import QuotaAdmin
+from gateway.session.mute import MuteReason
 from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Route, Session
+from gateway.upstream.topology import ClusterMap
 from protocol import api_versions
 from protocol.api_keys import Api, ApiKey
+from protocol.error_codes import ErrorCode
+from protocol.errors import Misrouted
 from protocol.headers import correlation_id_of
+from protocol.primitives import read_int32
 
 _QUOTA_APIS: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS})
 
 
 class ApiVersionsHandler:
-    """Forwards known versions, answers the others."""
+    """Forwards known versions, answers the others, and clients that are at the wrong place."""
 
     max_request_bytes = 128 * 1024
 
-    def __init__(self, admin: QuotaAdmin | None) -> None:
+    def __init__(self, cluster: ClusterMap, admin: QuotaAdmin | None) -> None:
+        """Args: cluster: the one behind the listener. admin: answers the API for client quotas; None: the broker."""
+        self._cluster = cluster
         self._admin = admin
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
@@ -32,7 +46,45 @@ class ApiVersionsHandler:
         if route.unknown_version:
             session.answer(api_versions.unsupported_version_reply(correlation_id_of(frame)), now_ms=now_ms)
             return
-        session.forward(frame, route.api, CollectedAnswer(partial(self._on_reply, route.api)))
+        api = route.api
+        named = api_versions.named_node(frame, api)
+        if named is None:
+            session.forward(frame, api, CollectedAnswer(partial(self._on_reply, api)))
+            return
+        cluster_id, node_id = named
+        if node_id != session.broker_id:
+            session.answer(api_versions.misrouted_reply(correlation_id_of(frame)), now_ms=now_ms)
+            session.refuse(Misrouted(f"node {node_id} instead of {session.broker_id}"))
+            return
+        session.mute(MuteReason.AWAITING_REPLY)
+        session.forward(
+            frame, api, CollectedAnswer(partial(self._on_reply_to_named, session, api, cluster_id))
+        )
+
+    def _on_reply_to_named(
+        self, session: Session, api: Api, cluster_id: bytes, frame: bytes, now_ms: int
+    ) -> bytes:
+        error_code = api_versions.error_code_of(frame)
+        if not self._is_checked(session, error_code) and not self._is_here(cluster_id):
+            frame = api_versions.misrouted_reply(read_int32(frame, 4)[0])
+            error_code = ErrorCode.REBOOTSTRAP_REQUIRED
+        if error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            session.refuse(Misrouted("the broker is not the one that the client named"))
+        else:
+            session.release(MuteReason.AWAITING_REPLY)
+        return self._on_reply(api, frame, now_ms)
+
+    def _is_checked(self, session: Session, error_code: int) -> bool:
+        """Whether a broker that answers so has compared the names; it never does before a login."""
+        authentication = session.authentication
+        if authentication is not None and authentication.principal is None:
+            return False
+        return error_code != ErrorCode.UNSUPPORTED_VERSION
+
+    def _is_here(self, cluster_id: bytes) -> bool:
+        """Whether the cluster is called so, as far as is known."""
+        ours = self._cluster.answered_cluster_id
+        return ours is None or ours.encode() == cluster_id
 
     def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         admin = self._admin

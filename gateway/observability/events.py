@@ -45,6 +45,7 @@ class CloseCause(StrEnum):
     TLS_ON_PLAINTEXT = "tls_on_plaintext"
     NOT_KAFKA = "not_kafka"
     UNSUPPORTED_REQUEST = "unsupported_request"
+    MISROUTED = "misrouted"
     DRAINED = "drained"
     DRAIN_TIMEOUT = "drain_timeout"
     INTERNAL_ERROR = "internal_error"

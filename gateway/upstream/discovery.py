@@ -215,6 +215,8 @@ class Discovery:
             await self._ask(None, codec.metadata_by_name_request((), client_id=CLIENT_ID)),
             codec.METADATA_BY_NAME,
         )
+        if facts.cluster_id is not None:
+            self._cluster.answered_cluster_id = facts.cluster_id
         if not self._cluster.accepts_cluster(facts.cluster_id):
             raise ConnectionError(f"cluster id {facts.cluster_id} instead of {self._cluster.cluster_id}")
         self._cluster.learn_all(facts.brokers, now_ms=self._now_ms())

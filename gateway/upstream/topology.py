@@ -55,6 +55,7 @@ class ClusterMap:
 
     Attributes:
         cluster_id: of the first cluster that answered; None until then.
+        answered_cluster_id: of the one that answered last, ours or not; None until then.
         default_num_partitions: the cluster's num.partitions as far as known.
         auto_create_topics: the cluster's auto.create.topics.enable as far as known.
     """
@@ -76,6 +77,7 @@ class ClusterMap:
         self._same_as = same_as
         self.bootstrap: Final = tuple(bootstrap)
         self.cluster_id: str | None = None
+        self.answered_cluster_id: str | None = None
         self.default_num_partitions = default_num_partitions
         self.auto_create_topics = True
         self._brokers: dict[int, Address] = {}

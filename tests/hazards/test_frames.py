@@ -124,7 +124,7 @@ def test_a15_a16_a_header_without_tags_or_a_negative_version_is_answered_too(ver
     Conversation().client_sends(frame).client_sees(unknown_api_versions_reply(7)).alive()
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("version", [3, 4, 5])
 def test_a17_a_refused_software_name_is_the_brokers_to_answer(version: int) -> None:
     request = golden("api_versions_invalid", version, "request")
     c = Conversation().client_sends(request).upstream_sees(request)
@@ -132,10 +132,11 @@ def test_a17_a_refused_software_name_is_the_brokers_to_answer(version: int) -> N
     assert c.take_client()[8:10] == pack(">h", 42)
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_a18_the_answer_to_api_versions_has_the_short_header_in_every_version(version: int) -> None:
-    c = Conversation().client_sends(golden("api_versions", version, "request"))
-    c.upstream_answers(golden("api_versions", version))
+    c = Conversation()
+    c.session.broker_id = 1  # which version 5 names
+    c.client_sends(golden("api_versions", version, "request")).upstream_answers(golden("api_versions", version))
     body = wire.decode_response("ApiVersions", version, c.take_client())
     assert {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.API_VERSIONS} <= {api.api_key for api in body.api_keys}
 

@@ -23,6 +23,7 @@ NOT_OFFERED: Final = {
     ApiKey.UNREGISTER_BROKER,
     ApiKey.ADD_RAFT_VOTER,
     ApiKey.REMOVE_RAFT_VOTER,
+    ApiKey.UNREGISTER_CONTROLLER,
     ApiKey.INITIALIZE_SHARE_GROUP_STATE,
     ApiKey.READ_SHARE_GROUP_STATE,
     ApiKey.WRITE_SHARE_GROUP_STATE,
@@ -33,7 +34,7 @@ NOT_OFFERED: Final = {
 CAPPED: Final = {ApiKey.ADD_PARTITIONS_TO_TXN: 3}
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_answer_is_the_brokers_without_what_must_not_pass(
     gateway3: GatewayProcess, kafka3: KafkaCluster, version: int
 ) -> None:
@@ -57,7 +58,7 @@ def test_answer_is_the_brokers_without_what_must_not_pass(
     assert through == direct
 
 
-@pytest.mark.parametrize("version", [5, 99, 32767])
+@pytest.mark.parametrize("version", [6, 99, 32767])
 def test_unknown_version_of_the_question_is_answered_in_version_0_with_the_range(
     gateway3: GatewayProcess, version: int
 ) -> None:
@@ -66,7 +67,7 @@ def test_unknown_version_of_the_question_is_answered_in_version_0_with_the_range
         client.send_bytes(frame)
         answer = wire.decode_response("ApiVersions", 0, client.receive_frame())
         assert answer.error_code == UNSUPPORTED_VERSION
-        assert ranges(answer.to_dict()) == {ApiKey.API_VERSIONS: (0, 4)}
+        assert ranges(answer.to_dict()) == {ApiKey.API_VERSIONS: (0, 5)}
         assert client.ask("ApiVersions", 4, **SOFTWARE).body.error_code == 0, "the connection stays"
 
 

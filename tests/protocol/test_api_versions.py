@@ -12,8 +12,8 @@ from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import golden
 
-# Advertised by Kafka 4.3.1 to clients, as recorded: key -> (lowest, highest).
-WITHHELD = {64, 80, 81, 83, 84, 85, 86, 87, 27}
+# Advertised by Kafka 4.4.0 to clients, as recorded: key -> (lowest, highest).
+WITHHELD = {64, 80, 81, 83, 84, 85, 86, 87, 27, 94}
 CAPPED = {24: 3}
 
 
@@ -33,7 +33,7 @@ def entry(api_key: int, lowest: int, highest: int) -> dict[str, int]:
     return {"api_key": api_key, "min_version": lowest, "max_version": highest}
 
 
-@every_case("version", range(5))
+@every_case("version", range(6))
 def test_what_kafka_advertises_passes_except_what_is_withheld_or_capped(version: int) -> None:
     from_kafka = golden("api_versions", version)
     after = intersect(from_kafka, describe(ApiKey.API_VERSIONS, version))
@@ -44,7 +44,7 @@ def test_what_kafka_advertises_passes_except_what_is_withheld_or_capped(version:
     }
     # In the same order, and nothing but the array of APIs changes.
     assert list(offers(after, version).items()) == list(expected.items())
-    assert len(expected) == 66
+    assert len(expected) == 67
     assert after[4:8] == from_kafka[4:8]
     rest = [
         wire.decode_response("ApiVersions", version, frame).to_dict() | {"api_keys": None}
@@ -53,7 +53,7 @@ def test_what_kafka_advertises_passes_except_what_is_withheld_or_capped(version:
     assert rest[0] == rest[1]
 
 
-@every_case("version", [3, 4])
+@every_case("version", [3, 4, 5])
 def test_features_and_unknown_tags_stay_byte_for_byte(version: int) -> None:
     tail = pack(">i", 7) + wire.tag_section([(0, b"\x01"), (1, b"\0" * 8), (99, b"unknown")])
     entries = b"".join(
@@ -73,13 +73,13 @@ def test_features_and_unknown_tags_stay_byte_for_byte(version: int) -> None:
     ([(ApiKey.FETCH, 19, 20), (ApiKey.HEARTBEAT, 0, 4)], {ApiKey.HEARTBEAT: (0, 4)}),
 ])  # fmt: skip
 def test_what_is_offered_is_what_both_know(from_broker: list[tuple[int, int, int]], offered: Any) -> None:
-    for version in range(5):
+    for version in range(6):
         frame = intersected(version, api_keys=[entry(*row) for row in from_broker])
         assert offers(frame, version) == offered
 
 
 @pytest.mark.parametrize("key", [
-    4, 5, 6, 7, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 93, 999, -1, 32767,
+    4, 5, 6, 7, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 94, 95, 999, -1, 32767,
 ])  # fmt: skip
 def test_a35_broker_only_and_unknown_apis_are_not_advertised(key: int) -> None:
     frame = intersected(3, api_keys=[entry(key, 0, 1), entry(ApiKey.API_VERSIONS, 0, 4)])
@@ -95,7 +95,7 @@ def test_a15_unknown_version_gets_exactly_what_kafka_answers(correlation_id: int
     assert offers(frame, 0) == {ApiKey.API_VERSIONS: (0, newest_version(ApiKey.API_VERSIONS))}
 
 
-@every_case("version", range(5))
+@every_case("version", range(6))
 def test_a15_a17_refusals_by_a_broker_are_passed_on_as_it_wrote_them(version: int) -> None:
     """An older broker's is in version 0 whatever was asked; nothing is added to it."""
     api = describe(ApiKey.API_VERSIONS, version)
@@ -108,7 +108,7 @@ def test_a15_a17_refusals_by_a_broker_are_passed_on_as_it_wrote_them(version: in
         assert intersect(invalid, api) == invalid
 
 
-@every_case("version", [3, 4])
+@every_case("version", [3, 4, 5])
 def test_a18_response_header_has_no_tags_even_in_flexible_versions(version: int) -> None:
     api = describe(ApiKey.API_VERSIONS, version)
     assert (api.flexible, api.flexible_header) == (True, False)
@@ -119,13 +119,13 @@ def test_a18_response_header_has_no_tags_even_in_flexible_versions(version: int)
 def test_truncated_response_is_a_protocol_error_at_every_byte(version: int) -> None:
     frame = golden("api_versions", version)
     api = describe(ApiKey.API_VERSIONS, version)
-    array_ends = 10 + 4 + 75 * 6 if version == 0 else 10 + 1 + 75 * 7
+    array_ends = 10 + 4 + 77 * 6 if version == 0 else 10 + 1 + 77 * 7
     for end in range(array_ends):
         with pytest.raises(ProtocolError):
             intersect(frame[:end], api)
 
 
-@every_case("version", range(5))
+@every_case("version", range(6))
 def test_what_only_the_gateway_has_is_offered_whatever_the_broker_offers(version: int) -> None:
     own = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS})
     api = describe(ApiKey.API_VERSIONS, version)
