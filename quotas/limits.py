@@ -3,9 +3,9 @@
 A quota is per key: the same entity may have a producer_byte_rate and no request_percentage. For each key
 the set also knows which entity families have at least one quota, because that decides what a client's use
 is counted by (see `quotas.resolution`). Removing the last quota of a family makes the family inactive again,
-and a key without any quota is off: nothing is counted for it. That is what Kafka 4.3.1 does.
+and a key without any quota is off: nothing is counted for it. That is what Kafka does.
 
-Stricter than Kafka on purpose: NaN and infinity are refused, because a NaN quota silently limits nothing.
+NaN and infinity are refused, as by Kafka since 4.4: a NaN quota silently limits nothing.
 Wider on purpose: an address entity may be a CIDR block. Host names are refused: what a name leads to may change, and
 each broker that looks it up at its start may find another address.
 """
@@ -318,8 +318,8 @@ def validate_entity(entity: QuotaEntity) -> str | None:
 
 
 def _validate_value(key: QuotaKey, value: float) -> str | None:
-    if math.isnan(value):
-        return f"Quota {key} must be a number"
+    if not math.isfinite(value):
+        return f"Quota {key} must be a finite number"
     if value <= 0:
         return f"Quota {key} must be greater than 0"
     if key in _INTEGRAL:
@@ -328,8 +328,6 @@ def _validate_value(key: QuotaKey, value: float) -> str | None:
             return f"Proposed value for {key} is too large for {java_type}."
         if value % 1 > _FRACTION_TOLERANCE:
             return f"{key} cannot be a fractional value."
-    elif math.isinf(value):
-        return f"Quota {key} must be finite"
     return None
 
 

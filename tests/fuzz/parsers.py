@@ -205,8 +205,15 @@ def downgrade(frame: bytes, api: Api) -> object:
     return [whole(finish(metadata.downgrade_answer(frame, describe(ApiKey.METADATA, each)))) for each in range(3)]
 
 
+def named_node(frame: bytes, api: Api) -> object:
+    found = api_versions.named_node(frame, api)
+    assert found is None or (api.version >= 5 and found[0] in frame and found[1] != -1)
+    return found
+
+
 TARGETS: Final = {
     "intersect": Target(lambda f, a: whole(api_versions.intersect(f, a)), "response", ("ApiVersions",)),
+    "named_node": Target(named_node, "request", ("ApiVersions",)),
     "rewrite_metadata": Target(rewrite(addresses.rewrite_metadata), "response", ("Metadata",)),
     "rewrite_find_coordinator": Target(rewrite(addresses.rewrite_find_coordinator), "response", ("FindCoordinator",)),
     "rewrite_describe_cluster": Target(rewrite(addresses.rewrite_describe_cluster), "response", ("DescribeCluster",)),

@@ -89,7 +89,7 @@ def test_a11_a_segment_may_end_anywhere_in_a_head(at: int) -> None:
 @pytest.mark.parametrize(
     ("key", "version"),
     [
-        *((key, 0) for key in (84, 93, 999, 10_000, 32_767, -1, -32_768)),
+        *((key, 0) for key in (84, 94, 95, 999, 10_000, 32_767, -1, -32_768)),
         (ApiKey.PRODUCE, 14),
         (ApiKey.FETCH, 19),
         (ApiKey.METADATA, 14),
@@ -107,7 +107,7 @@ def test_a12_a13_a14_an_unknown_key_or_version_closes(key: int, version: int) ->
     after_a_good_request(head).closed(CloseCause.UNSUPPORTED_REQUEST)
 
 
-@pytest.mark.parametrize("version", [5, 99, 32_767])
+@pytest.mark.parametrize("version", [6, 99, 32_767])
 def test_a15_an_unknown_version_of_api_versions_is_answered_and_the_connection_stays(version: int) -> None:
     c = Conversation().client_sends(unknown_api_versions(7, version), heartbeat(8))
     c.client_sees(unknown_api_versions_reply(7)).upstream_sees(heartbeat(8)).alive()

@@ -1,4 +1,4 @@
-"""Where the gateway answers otherwise than Kafka 4.3.1: each row of a table, shown on both.
+"""Where the gateway answers otherwise than Kafka 4.4.0: each row of a table, shown on both.
 
 The table is in docs/reference/differences-from-kafka.md.
 """

@@ -29,7 +29,7 @@ NEWEST: Final = {
     STREAMS: (
         "apiKey=FETCH, apiVersion=18",
         "apiKey=PRODUCE, apiVersion=13",
-        "apiKey=STREAMS_GROUP_HEARTBEAT, apiVersion=0",
+        "apiKey=STREAMS_GROUP_HEARTBEAT, apiVersion=1",
     ),
 }
 

@@ -16,20 +16,18 @@ ALICE = QuotaEntity(user="alice")
     [
         (PRODUCE, 2.0**63, None),
         (PRODUCE, 2.0**64, "Proposed value for producer_byte_rate is too large for a LONG."),
-        (PRODUCE, math.inf, "Proposed value for producer_byte_rate is too large for a LONG."),
+        (PRODUCE, math.inf, "Quota producer_byte_rate must be a finite number"),
         (PRODUCE, 0.999999999, "producer_byte_rate cannot be a fractional value."),
         (PRODUCE, 1.0000001, None),
         (MUTATION, 5e-324, None),
         (MUTATION, 1.5, None),
-        (MUTATION, math.nan, "Quota controller_mutation_rate must be a number"),
-        (MUTATION, math.inf, "Quota controller_mutation_rate must be finite"),
+        (MUTATION, math.nan, "Quota controller_mutation_rate must be a finite number"),
+        (MUTATION, math.inf, "Quota controller_mutation_rate must be a finite number"),
         (MUTATION, -0.0, "Quota controller_mutation_rate must be greater than 0"),
-        (MUTATION, -math.inf, "Quota controller_mutation_rate must be greater than 0"),
+        (MUTATION, -math.inf, "Quota controller_mutation_rate must be a finite number"),
     ],
 )
-def test_values_are_bounded_as_by_a_broker_except_nan_and_infinity(
-    key: QuotaKey, value: float, fault: str | None
-) -> None:
+def test_values_are_bounded_as_by_a_broker(key: QuotaKey, value: float, fault: str | None) -> None:
     assert validate(ALICE, key, value) == fault
 
 

@@ -174,7 +174,7 @@ class Peer:
             size = dice.choice((66_000, 70_000, 150_000))
             return produce(number, size=size, version=dice.choice((3, 9, 12)), acks=dice.choice((1, 0)))
         if chance < 0.25:
-            return unknown_api_versions(number, dice.choice((5, 99)))
+            return unknown_api_versions(number, dice.choice((6, 99)))
         name = dice.choice(self._theme) if dice.random() < 0.85 else dice.choice(wire.api_names())
         version, lies = version_of(dice, name), dice.choice(LIES)
         client_id = dice.choice(CLIENT_IDS)

@@ -107,7 +107,7 @@ def test_c19_every_relayed_reply_carries_it_in_its_place_and_is_otherwise_unchan
     c = busy()
     for name, version in cases:
         reply = wire.response(name, version, **wire.populated(name, version))
-        c.client_sends(wire.request(name, version))
+        c.client_sends(wire.request(name, version, **wire.populated(name, version, kind="Request")))
         spend(c, TOO_MUCH_NS)
         c.upstream_answers(reply)
         told = wire.decode_response(name, version, c.take_client())
