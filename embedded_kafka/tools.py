@@ -18,7 +18,7 @@ def run_tool(
     """Run a tool to its end and give back what it said.
 
     Args:
-        main_class: `org.apache.kafka.tools.TopicCommand`, `kafka.admin.ConfigCommand`,
+        main_class: `org.apache.kafka.tools.TopicCommand`, `org.apache.kafka.tools.ConfigCommand`,
             `org.apache.kafka.tools.ProducerPerformance` ...
         arguments: as on the tool's command line.
         stdin: text for its standard input.

@@ -236,7 +236,7 @@ def run_kafka(*, window_num: int, seconds: float) -> list[Row]:
             if what == "address":
                 where = ["--bootstrap-server", cluster.bootstrap, "--entity-type", "ips", "--entity-default"]
                 done = run_tool(
-                    "kafka.admin.ConfigCommand",
+                    "org.apache.kafka.tools.ConfigCommand",
                     [*where, "--alter", "--add-config", f"connection_creation_rate={LIMIT}"],
                 )
                 if done.returncode:

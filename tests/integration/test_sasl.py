@@ -32,7 +32,7 @@ class Ways:
 
     def configs(self, *arguments: str) -> None:
         """Run kafka-configs as the user `gateway`, who may change quotas."""
-        done = self._tool("kafka.admin.ConfigCommand", *arguments)
+        done = self._tool("org.apache.kafka.tools.ConfigCommand", *arguments)
         assert "Completed updating" in done, done
 
     def create_token(self) -> tuple[str, str]:

@@ -27,7 +27,7 @@ def test_tool_gets_its_arguments_as_they_are(monkeypatch: pytest.MonkeyPatch, ar
     monkeypatch.setattr(os, "execvp", execvp)
     with pytest.raises(Become) as became:
         main(["kafka-tool", "kafka-configs", *arguments])
-    assert became.value.args == ("java", ["java", "kafka.admin.ConfigCommand", *arguments])
+    assert became.value.args == ("java", ["java", "org.apache.kafka.tools.ConfigCommand", *arguments])
 
 
 def test_an_unknown_tool_is_refused_with_the_names_that_kafka_gives_them(run: Run) -> None:

@@ -156,6 +156,9 @@ async def test_e14_another_cluster_behind_the_same_address_is_not_taken_for_ours
         broker.nodes = [Node(9, HOST, broker.port)]
         await until(lambda: not running.gateway.discovery.reached)
         assert known(running) == [1]
+        cluster = running.gateway.cluster
+        assert (cluster.cluster_id, cluster.answered_cluster_id) == ("scripted", "another")
         broker.cluster_id = "scripted"
         broker.nodes = []
         await running.discovered()
+        assert cluster.answered_cluster_id == "scripted"
