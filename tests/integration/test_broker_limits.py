@@ -27,7 +27,9 @@ def gateway(kafka: KafkaCluster, tap: Tap, tmp_path: Path) -> GatewayProcess:
 
 
 def configs(gateway: GatewayProcess, *arguments: str) -> str:
-    done = run_tool("org.apache.kafka.tools.ConfigCommand", ["--bootstrap-server", str(gateway.bootstrap), *arguments])
+    done = run_tool(
+        "org.apache.kafka.tools.ConfigCommand", ["--bootstrap-server", str(gateway.bootstrap), *arguments]
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -44,7 +44,9 @@ def side(gateway: GatewayProcess) -> Iterator[QuotaSide]:
 
 def configs(gateway: GatewayProcess, *arguments: str) -> str:
     """What kafka-configs prints."""
-    done = run_tool("org.apache.kafka.tools.ConfigCommand", ["--bootstrap-server", str(gateway.bootstrap), *arguments])
+    done = run_tool(
+        "org.apache.kafka.tools.ConfigCommand", ["--bootstrap-server", str(gateway.bootstrap), *arguments]
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
