@@ -1,11 +1,10 @@
 """Answers ApiVersions: the broker's response, cut to the versions that the gateway supports (KIP-511).
 
-From version 5 on a client names the cluster and the node that it wants to speak to (KIP-1242). One that has come to
-the port of another node is told so here: REBOOTSTRAP_REQUIRED. The bootstrap port has no node, so there every name is
-wrong. Whether the broker behind the right port is still the one named, and in which cluster, the broker says itself.
-The gateway compares the cluster id where the broker does not: before version 5, and before the client has
-authenticated. Until that is known nothing else of the client goes to the broker, and nothing does afterwards if the
-name was wrong: the connection ends behind the answer.
+From version 5 on a client names the cluster and the node that it wants to speak to (KIP-1242). At the port of another
+node the gateway answers REBOOTSTRAP_REQUIRED. The bootstrap port has no node, so there every name is wrong. At the
+right port the broker compares both names. The gateway compares the cluster id where the broker does not: if it is
+older than version 5, and before the client has authenticated. Meanwhile the client is not read, and after a wrong
+name the connection ends behind the answer.
 
 Versions that we do not know are answered here with error 35, whatever their header looks like: kinder than Kafka,
 which closes unless the header is flexible (hazards A15, A16).
