@@ -6,7 +6,7 @@ Layouts: CreateTopicsResponse v0-7, CreatePartitionsResponse v0-3, DeleteTopicsR
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from protocol.api_keys import Api, ApiKey, ThrottlePlace
@@ -27,7 +27,7 @@ from protocol.primitives import (
     write_uvarint,
 )
 from protocol.steps import Steps
-from protocol.topic_mutations import NO_TOPIC_ID, TopicMutation
+from protocol.topic_mutations import NO_TOPIC_ID, TopicIdentity, TopicMutation
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,16 @@ class TopicResults:
     throttle_time_ms: int
     results: tuple[TopicResult, ...]
     tail: bytes
+
+
+def by_identity(results: Iterable[TopicResult]) -> dict[TopicIdentity, TopicResult]:
+    """Results by what a request may call their topics: by their ids and by their names."""
+    found: dict[TopicIdentity, TopicResult] = {}
+    for result in results:
+        found[None, result.topic_id] = result
+        if result.name is not None:
+            found[result.name, NO_TOPIC_ID] = result
+    return found
 
 
 def parse_topic_results(frame: bytes, api: Api) -> Steps[TopicResults]:

@@ -1,0 +1,239 @@
+"""What is known of the topics of one mutation request, and what each of them costs by that. Pure.
+
+Metadata is of a moment ago and of one principal. So `RecentTopics` is asked as well, as of the question, and a topic
+is charged as asked where the answers cannot show what the broker would do (docs/decisions/0011-mutation-cost.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gateway.handlers.recent_topics import OpenCharge, RecentTopics
+from gateway.upstream.own_topics import OwnTopics
+from gateway.upstream.topology import ClusterMap
+from protocol.api_keys import ApiKey
+from protocol.error_codes import ErrorCode
+from protocol.metadata import TopicFacts
+from protocol.topic_mutations import NO_TOPIC_ID, TopicIdentity, TopicMutation, TopicMutations
+from protocol.topic_names import is_valid_topic_name
+from protocol.topic_results import TopicResults, by_identity
+from quotas.mutation_cost import create_partitions_permits, create_topics_permits, delete_topics_permits
+
+
+class TopicFindings:
+    """The findings of one round of questions. A second round begins with new findings.
+
+    Attributes:
+        recent_topics: what was done to topics that Metadata may not show yet.
+        cluster: what is known of the brokers.
+        asked_ms: when the cluster was asked; set by the exchange.
+        validated: what the broker refused when it validated.
+        own: topics of the gateway, which are refused whatever the quota says.
+        refused_by_broker: topics that the broker refused when it validated.
+    """
+
+    __slots__ = (
+        "_key",
+        "_known",
+        "_own_topics",
+        "_repeated",
+        "_request",
+        "_unproven",
+        "asked_ms",
+        "cluster",
+        "own",
+        "recent_topics",
+        "refused_by_broker",
+        "validated",
+    )
+
+    def __init__(
+        self,
+        request: TopicMutations,
+        recent_topics: RecentTopics,
+        own_topics: OwnTopics,
+        cluster: ClusterMap,
+        *,
+        tail: bytes,
+    ) -> None:
+        """Nothing is known yet.
+
+        Args:
+            request: what is asked for.
+            recent_topics: see above.
+            own_topics: of the gateway.
+            cluster: see above.
+            tail: the bytes behind the results of a reply that the broker has no part in.
+        """
+        self._request = request
+        self._key = request.api.key
+        self._known: dict[TopicIdentity, TopicFacts] = {}
+        self._repeated: set[TopicIdentity] = set()  # topics that stand in the request more than once
+        self._unproven: set[TopicIdentity] = set()  # seemed to cost nothing, and the broker would do it
+        self._own_topics = own_topics
+        self.recent_topics = recent_topics
+        self.cluster = cluster
+        self.asked_ms = 0
+        self.own: set[TopicIdentity] = set()
+        self.refused_by_broker: set[TopicIdentity] = set()
+        self.validated = TopicResults(0, (), tail)
+
+    # -- the cluster's and the broker's answers --------------------------------------------------------------
+
+    def learn(self, facts: TopicFacts, *, by_id: bool) -> None:
+        """Note what the cluster says of a topic that it was asked about by id or by name."""
+        self._known[(None, facts.topic_id) if by_id else (facts.name, NO_TOPIC_ID)] = facts
+
+    def sort_out(self) -> None:
+        """Find topics that are named twice, and topics of the gateway, once the cluster has answered."""
+        self._repeated = self._find_repeated()
+        own = self._own_topics
+        for topic in self._request.topics if own else ():
+            facts = self.facts_of(topic)
+            if topic.name in own.names or topic.topic_id in own.ids or (facts and own.owns(facts)):
+                self.own.add(topic.identity)
+
+    def _find_repeated(self) -> set[TopicIdentity]:
+        """Topics that are named twice, or by their name and by their id."""
+        times = Counter(topic.identity for topic in self._request.topics)
+        repeated = {identity for identity, count in times.items() if count > 1}
+        by_id: dict[bytes, TopicIdentity] = {}
+        for identity in times:
+            facts = self._known.get(identity)
+            if facts is not None and facts.topic_id != NO_TOPIC_ID:
+                other = by_id.setdefault(facts.topic_id, identity)
+                if other != identity:
+                    repeated |= {identity, other}
+        return repeated
+
+    def assume_done(self, free: Iterable[TopicMutation]) -> None:
+        """The broker can not validate: it may do each of these topics that the request names once."""
+        self._unproven = {topic.identity for topic in free if self.is_single(topic)}
+
+    def take_validation(self, free: Iterable[TopicIdentity], answer: TopicResults) -> None:
+        """Note which of these topics the broker refused when it validated; it would do the others."""
+        found = by_identity(answer.results)
+        for identity in free:
+            result = found.get(identity)
+            refused = result is not None and result.error_code != ErrorCode.NONE
+            (self.refused_by_broker if refused else self._unproven).add(identity)
+        kept = tuple(result for result in answer.results if result.error_code != ErrorCode.NONE)
+        self.validated = replace(answer, results=kept)
+
+    # -- what is known of a topic ----------------------------------------------------------------------------
+
+    def facts_of(self, topic: TopicMutation) -> TopicFacts | None:
+        """What the cluster says of a topic; None: nothing."""
+        return self._known.get(topic.identity)
+
+    def is_single(self, topic: TopicMutation) -> bool:
+        """Whether the request names this topic once."""
+        return topic.identity not in self._repeated
+
+    def is_hidden(self, topic: TopicMutation) -> bool:
+        """Whether the client may not know if this topic exists."""
+        facts = self.facts_of(topic)
+        return facts is not None and facts.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    def name_of(self, topic: TopicMutation) -> bytes:
+        """The name of a topic; its id where the cluster does not give the name."""
+        facts = self.facts_of(topic)
+        return topic.name or (facts.name if facts is not None and facts.name else topic.topic_id)
+
+    def _partitions_now(self, topic: TopicMutation) -> int | None:
+        """How many partitions this topic has, None when it does not exist."""
+        called = topic.topic_id if topic.name is None else topic.name
+        # As of the question: an answer that the client let wait knows nothing of what was done meanwhile.
+        noted = self.recent_topics.partitions(called, now_ms=self.asked_ms)
+        if noted is not None:
+            return noted or None
+        facts = self.facts_of(topic)
+        return facts.partition_count if facts is not None and facts.error_code == ErrorCode.NONE else None
+
+    def partitions_afterwards(self, topic: TopicMutation) -> int:
+        """How many partitions the topic has once this is done; 0: it is deleted."""
+        if self._key is ApiKey.DELETE_TOPICS:
+            return 0
+        if self._key is ApiKey.CREATE_TOPICS:
+            return self.permits_as_asked(topic)
+        return topic.num_partitions
+
+    def undone_permits(self, name: bytes, charge: OpenCharge) -> int | None:
+        """How many permits of an open charge the cluster shows to be undone; None: it shows nothing."""
+        facts = self._known.get((name, NO_TOPIC_ID))
+        if facts is None or facts.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            return None
+        # A topic that is not there has no partitions; one that was made in part is paid for in part.
+        if charge.key is ApiKey.DELETE_TOPICS:
+            return facts.partition_count
+        return charge.partitions - facts.partition_count
+
+    # -- what a topic costs ----------------------------------------------------------------------------------
+
+    def permits(self, topic: TopicMutation, *, guessing: bool = False) -> float:
+        """What this topic costs; 0 when it seems that the broker will refuse it.
+
+        Args:
+            topic: of the request.
+            guessing: the answers are too old to be trusted.
+        """
+        if topic.identity in self.refused_by_broker or topic.identity in self.own:
+            return 0
+        if topic.identity in self._unproven:
+            return self.permits_as_asked(topic)
+        if not self.is_single(topic):
+            return 0
+        permits = self.permits_as_known(topic)
+        if self._key is ApiKey.CREATE_TOPICS:
+            return permits
+        recent = self.recent_topics
+        name = self.name_of(topic)
+        if self._key is ApiKey.CREATE_PARTITIONS:
+            may_be_another = guessing or recent.may_be_deleted(name, now_ms=self.asked_ms)
+            return self.permits_as_asked(topic) if may_be_another else permits
+        guess = self.permits_as_asked(topic) if guessing else 0
+        return max(permits, guess, recent.most_partitions(name, now_ms=self.asked_ms))
+
+    def permits_to_forward(self, topic: TopicMutation, *, limited: bool, guessing: bool) -> float:
+        """As `permits`; a topic that seems free only since the others were validated is charged as asked."""
+        permits = self.permits(topic, guessing=guessing)
+        if permits or not limited:
+            return permits
+        refused = topic.identity in self.refused_by_broker or topic.identity in self.own
+        creates = self._key is not ApiKey.DELETE_TOPICS and not self._request.validate_only
+        return self.permits_as_asked(topic) if creates and not refused and self.is_single(topic) else 0
+
+    def permits_as_known(self, topic: TopicMutation) -> float:
+        """What this topic costs if the cluster is as it has answered."""
+        current = self._partitions_now(topic)
+        if self._key is ApiKey.CREATE_TOPICS:
+            if current is not None or not is_valid_topic_name(topic.name or b""):
+                return 0
+            cost = create_topics_permits(
+                topic.num_partitions,
+                max(topic.assignment_count, 0),
+                self.cluster.default_num_partitions,
+                replication_factor=topic.replication_factor,
+            )
+        elif current is None and self.is_hidden(topic):
+            return self.permits_as_asked(topic)  # it may be there, and the client allowed to change it
+        elif self._key is ApiKey.CREATE_PARTITIONS:
+            assignments = None if topic.assignment_count < 0 else topic.assignment_count
+            cost = create_partitions_permits(current, topic.num_partitions, assignments)
+        else:
+            cost = delete_topics_permits(current)
+        return cost if isinstance(cost, int) else 0
+
+    def permits_as_asked(self, topic: TopicMutation) -> int:
+        """What a topic costs at most, whatever the cluster looks like; of a deletion only a guess can be made."""
+        default = self.cluster.default_num_partitions
+        if topic.assignment_count > 0:
+            return topic.assignment_count
+        if self._key is ApiKey.CREATE_TOPICS:
+            return topic.num_partitions if topic.num_partitions > 0 else default
+        if self._key is ApiKey.CREATE_PARTITIONS:
+            return max(topic.num_partitions - 1, 1)
+        called = topic.topic_id if topic.name is None else topic.name
+        return self.recent_topics.last_partitions(called) or default
