@@ -29,7 +29,6 @@ from gateway.usage.topics import OVERHEAD_KEY
 from protocol.api_keys import Api, ApiKey
 from protocol.errors import MalformedBody, TooManyElements, Truncated
 from protocol.fetch import counted_bytes
-from protocol.headers import HEAD_BYTES
 from protocol.plain_topics import (
     BATCH_HEAD_BYTES,
     BEHIND_LENGTH,
@@ -385,14 +384,25 @@ class ProduceTopics:
         data: bytes,
         at: int,
         size: int,
-        client_id_length: int,
+        head_bytes: int,
     ) -> None:
-        """Look at what was received of a request; the arguments are those of `HeadHandler`."""
+        """Look at what was received of a request.
+
+        Args:
+            session: where it came in.
+            quotas: of the gateway.
+            api: its version.
+            sensor: what it is counted by.
+            data: received bytes.
+            at: where it begins, with its size.
+            size: as in its head.
+            head_bytes: up to the end of the client id.
+        """
         self._session = session
         self._counters = TopicCounters(session, quotas, api, sensor)
         self._api = api
         self._data = data
-        self._body_at = at + HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
+        self._body_at = at + head_bytes
         self._end = at + 4 + size
         self._size = size
         self._pending: Pending | None = None
