@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
@@ -50,10 +51,10 @@ from gateway.quota_admin.audit import AuditLog
 from gateway.quota_admin.earlier_limits import take_over
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.quota_admin.store.build import build_store
-from gateway.quota_admin.store.interface import StoreError
+from gateway.quota_admin.store.interface import QuotaStore, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.sqlite_store import SqliteStore
-from gateway.runtime.clock import loop_clock, wall_clock_ms
+from gateway.runtime.clock import NowMs, loop_clock, wall_clock_ms
 from gateway.runtime.collector import freeze_survivors
 from gateway.runtime.lateness import LATE_MS
 from gateway.runtime.slices import Slices, in_slices
@@ -94,14 +95,16 @@ from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeS
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.routes import build_routes
-from gateway.upstream.librdkafka import settings_if_needed
+from gateway.upstream.librdkafka import ClientSettings, settings_if_needed
 from gateway.upstream.own_topics import OwnTopics
+from gateway.upstream.topology import ClusterMap
 from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.forwarding import WorkerUsage
 from gateway.usage.service import UsageService, counter_scope, host_id, worker_usage
 from gateway.usage.topic_ids import TopicIds
 from quotas.connections import ConnectionQuotas
 from quotas.layered_quotas import LayeredQuotas
+from quotas.limits import Limits
 from quotas.mutations import KEY, MutationQuotas
 from quotas.usage_record import FLEET
 
@@ -165,95 +168,65 @@ class Gateway:
         Raises:
             ConfigError: it asks for more than the file descriptors of this process carry.
         """
+        loop = self._loop = asyncio.get_running_loop()
+        now_ms = self._now_ms = loop_clock(loop)
+        process = _Process(config, loop, now_ms, worker, supervises=nursery is not None)
         self._config = config
-        self._loop = asyncio.get_running_loop()
-        now_ms = self._now_ms = loop_clock(self._loop)
         self._worker = worker
+        self._predecessor = predecessor
+        self._draining = False
+        self.replaced = asyncio.Event()
+        self.notify = Notify({})
         self.pool = (
             None if nursery is None else WorkerPool(nursery, config.server.worker_count, now_ms=now_ms)
         )
-        self._draining = False
-        self._predecessor = predecessor
-        self._listening = ListeningSockets()
+
+        # Metrics, and what has no other part of the gateway below it.
         self.registry = CollectorRegistry()
         self._connection_metrics = ConnectionMetrics(now_ms, MuteReason)
         self._request_metrics = RequestMetrics()
         self._reload_metrics = ReloadMetrics()
-        # In asyncio's debug mode a timer costs thirty times as much, and many processes of the tests are idle.
-        self._watchdog = LoopWatchdog(self._loop, tick_s=10 * TICK_S if self._loop.get_debug() else TICK_S)
+        self._watchdog = _build_watchdog(loop)
+        self._long_work = LongWork(loop)
+        self.journal = ThrottleJournal(wall_clock_ms, label_value)
+
+        # The brokers, and the ports that stand for them.
+        self._listening = ListeningSockets()
         self._listeners = Listeners(
             on_port_failed=self._connection_metrics.broker_port_failed,
             open_port=None if worker is None else worker.open_port,
         )
         self.listeners = self._listeners.by_name
-        self.tls = TlsParts(config, self._loop)
+        self.tls = TlsParts(config, loop)
         self._own_topics = OwnTopics.of(config)
-        topic_ids = self._topic_ids = TopicIds()
-        processes = config.server.worker_count if worker is not None else 1
-        self.announced = AnnouncedLimits(config.limits.announced_max_request_bytes, processes=processes)
+        self._topic_ids = TopicIds()
+        self.announced = _build_announced(process)
         self.upstreams = build_upstreams(
             config,
             now_ms=now_ms,
             tls=self.tls.upstream_tls,
             on_change=self._listeners.follow,
             own_topics=self._own_topics,
-            topic_ids=topic_ids,
+            topic_ids=self._topic_ids,
             announced=self.announced,
         )
         self.cluster = self.upstreams[MAIN].cluster
         self.discovery = self.upstreams[MAIN].discovery
+
+        # The quotas in force, and who may change them.
         own_clients = settings_if_needed(config)
         self.traces = _traces_of(config)
         self.limits = config.quota_limits()
-        store = (
-            build_store(config, own_clients, gateway=_lasting_name(config))
-            if worker is None
-            else RemoteStore(worker.link, worker.handlers)
-        )
+        store = _build_store(process, own_clients)
         self.live_quotas = LiveQuotas(LayeredQuotas(self.limits), store, now_ms=now_ms, traces=self.traces)
         self.alterations = AlterationRunner(self.live_quotas, now_ms)
-        self.quota_admin = QuotaAdmin(
-            self.live_quotas.quotas,
-            self.alterations.alter,
-            AuditLog(),
-            authorize=config.quota_admin.authorize,
-            admins=config.quota_admin.admin_names(),
-            shared=config.quota_store.kind == "topic",
-        )
-        self.mutations = (
-            MutationQuotas(self.limits, config.mutation_settings())
-            if worker is None
-            else AskedMutations(self.limits, config.mutation_settings(), worker.asking)
-        )
-        self.journal = ThrottleJournal(wall_clock_ms, label_value)
-        self.usage: UsageService | WorkerUsage | None
-        if worker is None:
-            self.usage = UsageService.configured(
-                config,
-                loop=self._loop,
-                now_ms=now_ms,
-                client=own_clients,
-                scope=lambda: counter_scope(config, self.cluster.cluster_id),
-                topic_ids=topic_ids,
-                workers=nursery is not None,
-            )
-        else:
-            self.usage = worker_usage(
-                config,
-                loop=self._loop,
-                now_ms=now_ms,
-                tell=partial(worker.link.tell, "usage"),
-                topic_ids=topic_ids,
-            )
-        self.client_quotas = ClientQuotas(
-            self.limits,
-            config.rate_settings(),
-            self._request_metrics,
-            scope=QuotaScope(config.client_quota.scope),
-            source=RequestTimeSource(config.client_quota.request_time),
-            usage=self.usage.table if self.usage is not None else None,
-            journal=self.journal,
-            topic_ids=topic_ids,
+        self.quota_admin = _build_quota_admin(config, self.live_quotas, self.alterations)
+
+        # What is counted: for quotas, for usage records and for the fleet.
+        self.mutations = _build_mutations(process, self.limits)
+        self.usage = _build_usage(process, own_clients, self.cluster, self._topic_ids)
+        self.client_quotas = _build_client_quotas(
+            config, self.limits, self._request_metrics, self.usage, self.journal, self._topic_ids
         )
         counters = counters_of(
             self.client_quotas.produce,
@@ -262,36 +235,16 @@ class Gateway:
             self.mutations,
             (self.client_quotas.produce_topics, self.client_quotas.fetch_topics),
         )
-        self.fleet = FleetService.configured(
-            config,
-            counters,
-            self.limits,
-            gateway=config.usage.gateway_id or host_id(),
-            client=own_clients,
-            now_ms=now_ms,
-            worker=None if worker is None else (worker.number, SupervisorsTopic(worker)),
-        )
+        self.fleet = _build_fleet(process, counters, self.limits, own_clients)
         if worker is not None:
-            # The supervisor has the counters of mutations.
-            own: AllCounters = {key: each for key, each in counters.items() if key is not KEY}
-            WorkerCarrier(worker, own, now_ms)
-            if self.fleet is not None:
-                worker.handlers["leave_fleet"] = self.fleet.stop
-            else:
-                SharedUsage(worker, own, config.server.worker_count, now_ms)
+            _share_counters(process, worker, counters, self.fleet)
         descriptor_limit = raise_descriptor_limit()
         descriptors = plan_descriptors(config, descriptor_limit)
-        self.connections = ConnectionQuotas(
-            self.limits,
-            connection_limits(config, descriptors),
-            window_num=config.client_quota.window_num,
-            window_ms=config.client_quota.window_size_seconds * 1000,
-            max_ip_trackers=config.connections.max_trackers,
-            ipv6_prefix_bits=config.connections.ipv6_prefix_bits,
-            now_ms=now_ms(),
-        )
+        self.connections = _build_connections(process, self.limits, descriptors)
         if self.usage is not None:
             self.usage.watch(self.mutations, self.connections)
+
+        # What serves the clients.
         self.settings = LiveSettings(
             config,
             descriptor_limit=descriptor_limit,
@@ -304,33 +257,13 @@ class Gateway:
         )
         self.memory = MemoryBudget(config.limits.queued_max_request_bytes)
         self.memory.later = self._soon
-        self._long_work = LongWork(self._loop)
-        self._supervisor = (
-            None
-            if self.pool is None
-            else Supervisor(
-                self.pool,
-                listeners=self.listeners,
-                open_port=self._listeners.open_port,
-                connections=self.connections,
-                live_quotas=self.live_quotas,
-                mutations=self.mutations,
-                operations=lambda: self.operations,
-                on_usage=self.usage.from_workers.add
-                if isinstance(self.usage, UsageService) and self.usage.from_workers is not None
-                else lambda _line: None,
-                now_ms=now_ms,
-                fleet_topic=None if self.fleet is None else self.fleet.topic,
-            )
-        )
+        self._supervisor = self._build_supervisor()
         # A topic created through one listener is known on the others.
-        recent_topics = (
-            RecentTopics()
-            if worker is None
-            else SharedRecentTopics(worker.asking, lambda: self.limits.enabled(KEY))
-        )
+        recent_topics = _build_recent_topics(worker, self.limits)
         for section in config.listeners:
             self._add_listener(section, descriptors, recent_topics)
+
+        # What an operator sees and does.
         self.operations = Operations(
             config,
             self.live_quotas.quotas,
@@ -342,9 +275,6 @@ class Gateway:
         )
         self._quota_metrics = self._register_metrics()
         status = self._status()
-        metrics = (
-            None if self.pool is None else MergedMetrics(self.registry, self.pool, self._prepare_metrics)
-        )
         self.status_routes = StatusRoutes(
             status,
             self.journal,
@@ -353,39 +283,62 @@ class Gateway:
             merged=None if self.pool is None else MergedStatus(status.build, self.pool),
         )
         if worker is not None:
-            worker.handlers |= {
-                "metrics": self._all_metrics,
-                "status": lambda: _text_of(status.build),
-                "throttles": lambda what, values: self.journal.entries(what, *values),
-            }
-        self.admin = AdminServer(
-            metrics or self.registry,
-            self.operations,
-            prepare=self._prepare_metrics if metrics is None else metrics.prepare,
-            ready=self.why_not_ready,
-            remark=self.fleet.isolation if self.fleet is not None else None,
-            remote_changes=config.admin.remote_changes,
-            allowed_hosts=config.admin.allowed_hosts,
-            quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
-            status=self.status_routes,
-        )
+            self._answer_supervisor(worker, status)
+        self.admin = self._build_admin()
         self.control = Control(lambda by: self.upgrade.run(by))
-        bind = config.admin.bind
+
+        # What another process takes over from this one.
         self._replaceable = Replaceable(
             self.listeners,
             self.connections,
             store if isinstance(store, SqliteStore) else None,
             lambda: self.admin.connections.sockets,
-            (bind.host, bind.port),
+            (config.admin.bind.host, config.admin.bind.port),
             self.control,
             Carrier(counters, self.pool, now_ms, None if self.fleet is None else self.fleet.exchange),
             now_ms,
         )
-        self.replaced = asyncio.Event()
         self.upgrade = Upgrade(
             self._replaceable, refusal=self._why_not_replaceable, on_replaced=self._replaced_by
         )
-        self.notify = Notify({})
+
+    def _build_supervisor(self) -> Supervisor | None:
+        if self.pool is None:
+            return None
+        from_workers = self.usage.from_workers if isinstance(self.usage, UsageService) else None
+        return Supervisor(
+            self.pool,
+            listeners=self.listeners,
+            open_port=self._listeners.open_port,
+            connections=self.connections,
+            live_quotas=self.live_quotas,
+            mutations=self.mutations,
+            operations=lambda: self.operations,
+            on_usage=(lambda _line: None) if from_workers is None else from_workers.add,
+            now_ms=self._now_ms,
+            fleet_topic=None if self.fleet is None else self.fleet.topic,
+        )
+
+    def _build_admin(self) -> AdminServer:
+        merged = None if self.pool is None else MergedMetrics(self.registry, self.pool, self._prepare_metrics)
+        return AdminServer(
+            merged or self.registry,
+            self.operations,
+            prepare=self._prepare_metrics if merged is None else merged.prepare,
+            ready=self.why_not_ready,
+            remark=self.fleet.isolation if self.fleet is not None else None,
+            remote_changes=self._config.admin.remote_changes,
+            allowed_hosts=self._config.admin.allowed_hosts,
+            quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
+            status=self.status_routes,
+        )
+
+    def _answer_supervisor(self, worker: WorkerSide, status: Status) -> None:
+        worker.handlers |= {
+            "metrics": self._all_metrics,
+            "status": lambda: _text_of(status.build),
+            "throttles": lambda what, values: self.journal.entries(what, *values),
+        }
 
     def _soon(self, step: Callable[[], None]) -> None:
         self._loop.call_soon(step)
@@ -749,6 +702,149 @@ class Gateway:
                 await self.live_quotas.close()
         except TimeoutError:
             _log.error("quota_store_not_closed", waited_s=within_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What is given when the parts of a gateway are built.
+
+    Attributes:
+        config: valid.
+        loop: of the process.
+        now_ms: its clock.
+        worker: leads to the supervisor; None: this process is no worker.
+        supervises: whether this process has workers.
+    """
+
+    config: Config
+    loop: asyncio.AbstractEventLoop
+    now_ms: NowMs
+    worker: WorkerSide | None
+    supervises: bool
+
+
+def _build_watchdog(loop: asyncio.AbstractEventLoop) -> LoopWatchdog:
+    # In asyncio's debug mode a timer costs thirty times as much, and many processes of the tests are idle.
+    return LoopWatchdog(loop, tick_s=10 * TICK_S if loop.get_debug() else TICK_S)
+
+
+def _build_announced(process: _Process) -> AnnouncedLimits:
+    config = process.config
+    processes = config.server.worker_count if process.worker is not None else 1
+    return AnnouncedLimits(config.limits.announced_max_request_bytes, processes=processes)
+
+
+def _build_store(process: _Process, own_clients: ClientSettings) -> QuotaStore:
+    if process.worker is not None:
+        return RemoteStore(process.worker.link, process.worker.handlers)
+    return build_store(process.config, own_clients, gateway=_lasting_name(process.config))
+
+
+def _build_quota_admin(config: Config, live_quotas: LiveQuotas, alterations: AlterationRunner) -> QuotaAdmin:
+    return QuotaAdmin(
+        live_quotas.quotas,
+        alterations.alter,
+        AuditLog(),
+        authorize=config.quota_admin.authorize,
+        admins=config.quota_admin.admin_names(),
+        shared=config.quota_store.kind == "topic",
+    )
+
+
+def _build_mutations(process: _Process, limits: Limits) -> MutationQuotas:
+    settings = process.config.mutation_settings()
+    if process.worker is not None:
+        return AskedMutations(limits, settings, process.worker.asking)
+    return MutationQuotas(limits, settings)
+
+
+def _build_usage(
+    process: _Process, own_clients: ClientSettings, cluster: ClusterMap, topic_ids: TopicIds
+) -> UsageService | WorkerUsage | None:
+    config = process.config
+    if process.worker is not None:
+        return worker_usage(
+            config,
+            loop=process.loop,
+            now_ms=process.now_ms,
+            tell=partial(process.worker.link.tell, "usage"),
+            topic_ids=topic_ids,
+        )
+    return UsageService.configured(
+        config,
+        loop=process.loop,
+        now_ms=process.now_ms,
+        client=own_clients,
+        scope=lambda: counter_scope(config, cluster.cluster_id),
+        topic_ids=topic_ids,
+        workers=process.supervises,
+    )
+
+
+def _build_client_quotas(
+    config: Config,
+    limits: Limits,
+    observer: RequestMetrics,
+    usage: UsageService | WorkerUsage | None,
+    journal: ThrottleJournal,
+    topic_ids: TopicIds,
+) -> ClientQuotas:
+    return ClientQuotas(
+        limits,
+        config.rate_settings(),
+        observer,
+        scope=QuotaScope(config.client_quota.scope),
+        source=RequestTimeSource(config.client_quota.request_time),
+        usage=usage.table if usage is not None else None,
+        journal=journal,
+        topic_ids=topic_ids,
+    )
+
+
+def _build_fleet(
+    process: _Process, counters: AllCounters, limits: Limits, own_clients: ClientSettings
+) -> FleetService | None:
+    config, worker = process.config, process.worker
+    return FleetService.configured(
+        config,
+        counters,
+        limits,
+        gateway=config.usage.gateway_id or host_id(),
+        client=own_clients,
+        now_ms=process.now_ms,
+        worker=None if worker is None else (worker.number, SupervisorsTopic(worker)),
+    )
+
+
+def _share_counters(
+    process: _Process, worker: WorkerSide, counters: AllCounters, fleet: FleetService | None
+) -> None:
+    """Share a worker's counters with the other workers; the supervisor has those of mutations."""
+    own: AllCounters = {key: each for key, each in counters.items() if key is not KEY}
+    WorkerCarrier(worker, own, process.now_ms)
+    if fleet is not None:
+        worker.handlers["leave_fleet"] = fleet.stop
+    else:
+        SharedUsage(worker, own, process.config.server.worker_count, process.now_ms)
+
+
+def _build_connections(process: _Process, limits: Limits, descriptors: DescriptorPlan) -> ConnectionQuotas:
+    config = process.config
+    return ConnectionQuotas(
+        limits,
+        connection_limits(config, descriptors),
+        window_num=config.client_quota.window_num,
+        window_ms=config.client_quota.window_size_seconds * 1000,
+        max_ip_trackers=config.connections.max_trackers,
+        ipv6_prefix_bits=config.connections.ipv6_prefix_bits,
+        now_ms=process.now_ms(),
+    )
+
+
+def _build_recent_topics(worker: WorkerSide | None, limits: Limits) -> RecentTopics:
+    if worker is not None:
+        return SharedRecentTopics(worker.asking, lambda: limits.enabled(KEY))
+    return RecentTopics()
 
 
 def traces_class() -> type[OtlpTraces]:
