@@ -31,7 +31,7 @@ from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.parts import ReplyParts, Watch
 from gateway.session.response_queue import Answer, HeadAnswer, Pending, SizedAnswer
-from gateway.session.routes import RELAY, HeadDecision, HeadHandler, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, HeadHandler, RequestHead, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from gateway.upstream.topology import Topology
 from gateway.usage.row import UsageRow
@@ -76,25 +76,25 @@ class FetchHandler(HeadHandler):
         self,
         session: Session,
         route: Route,
+        head: RequestHead,
         data: bytes,
         at: int,
-        size: int,
-        correlation_id: int,
-        client_id_length: int,
         *,
         now_ms: int,
     ) -> HeadDecision:
         """See `HeadHandler`."""
-        quotas = self._quotas
+        quotas, size, client_id_length = self._quotas, head.size, head.client_id_length
         if quotas is None or not quotas.counts_fetch:
-            session.responses.pending.append(Pending(correlation_id, self._relayed.get(route.api.version)))
+            session.responses.pending.append(
+                Pending(head.correlation_id, self._relayed.get(route.api.version))
+            )
             return RELAY
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
         answer: Answer
         tracker, row = known.tracker, known.row
         if tracker is None and row is not None and not known.of_topics and not session.times_requests:
             row.use(session.throttling.serial, now_ms=now_ms)
-            session.responses.pending.append(Pending(correlation_id, self._sized(route.api, row)))
+            session.responses.pending.append(Pending(head.correlation_id, self._sized(route.api, row)))
             return RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
         topics = quotas.topic_wait(session.throttling, known)
@@ -146,7 +146,7 @@ class FetchHandler(HeadHandler):
             return HeadDecision.REWRITE
         if tracker is not None and most_bytes is not None:
             session.throttling.fetch_begins(tracker)
-        session.responses.pending.append(Pending(correlation_id, answer))
+        session.responses.pending.append(Pending(head.correlation_id, answer))
         return RELAY
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:

@@ -7,7 +7,7 @@ can't come back here, so the others would wait until its deadline. They lose not
 from __future__ import annotations
 
 from gateway.session.response_queue import WAITS_FOR_CLIENTS, Pending
-from gateway.session.routes import HeadDecision, Route, Session
+from gateway.session.routes import HeadDecision, RequestHead, Route, Session
 
 
 class GroupWaitsHandler:
@@ -17,14 +17,12 @@ class GroupWaitsHandler:
         self,
         session: Session,
         _route: Route,
+        head: RequestHead,
         _data: bytes,
         _at: int,
-        _size: int,
-        correlation_id: int,
-        _client_id_length: int,
         *,
         now_ms: int,
     ) -> HeadDecision:
         """See `HeadHandler`."""
-        session.responses.pending.append(Pending(correlation_id, WAITS_FOR_CLIENTS))
+        session.responses.pending.append(Pending(head.correlation_id, WAITS_FOR_CLIENTS))
         return HeadDecision.RELAY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.session.response_queue import Pending, TailAnswer
-from gateway.session.routes import RELAY, HeadDecision, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, RequestHead, Route, Session
 from gateway.upstream.topology import Topology
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.node_endpoints import NodeEndpoints
@@ -29,14 +29,12 @@ class NodeEndpointsHandler:
         self,
         session: Session,
         route: Route,
+        head: RequestHead,
         data: bytes,
         at: int,
-        size: int,
-        correlation_id: int,
-        client_id_length: int,
         *,
         now_ms: int,
     ) -> HeadDecision:
         """See `HeadHandler`."""
-        session.responses.pending.append(Pending(correlation_id, self._relayed[route.api.version]))
+        session.responses.pending.append(Pending(head.correlation_id, self._relayed[route.api.version]))
         return RELAY

@@ -18,7 +18,7 @@ from typing import Final
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, CollectedAnswer
-from gateway.session.routes import RELAY, HeadDecision, HeadHandler, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, HeadHandler, RequestHead, Route, Session
 from gateway.upstream.own_topics import OwnTopics
 from protocol import codec
 from protocol.api_keys import Api, ApiKey
@@ -112,17 +112,16 @@ class OwnTopicsProduceHandler:
         self,
         session: Session,
         route: Route,
+        head: RequestHead,
         data: bytes,
         at: int,
-        size: int,
-        correlation_id: int,
-        client_id_length: int,
         *,
         now_ms: int,
     ) -> HeadDecision:
         """See `HeadHandler`."""
         api = route.api
         version = api.version
+        client_id_length = head.client_id_length
         body_at = at + HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
         # Nearly all have no tags, no transaction, one topic with a length of one byte.
         if (
@@ -144,12 +143,10 @@ class OwnTopicsProduceHandler:
             if data[body_at + 9 : body_at + 25] not in self._own.others:
                 return HeadDecision.COLLECT
         else:
-            decision = self._walk(data, at, size, body_at, api)
+            decision = self._walk(data, at, head.size, body_at, api)
             if decision is not RELAY:
                 return decision
-        return self._produce.on_head(
-            session, route, data, at, size, correlation_id, client_id_length, now_ms=now_ms
-        )
+        return self._produce.on_head(session, route, head, data, at, now_ms=now_ms)
 
     def _walk(self, data: bytes, at: int, size: int, body_at: int, api: Api) -> HeadDecision:
         """What is to be done with a request; RELAY: it names none of our topics."""
@@ -222,9 +219,8 @@ class OwnTopicsProduceHandler:
         pending = session.responses.pending
         owed = len(pending)
         # With its own size: what is refused counts as much as what is not, as in Kafka.
-        decision = self._produce.on_head(
-            session, route, frame, 0, size, correlation_id, client_id_length, now_ms=now_ms
-        )
+        head = RequestHead(size, correlation_id, client_id_length)
+        decision = self._produce.on_head(session, route, head, frame, 0, now_ms=now_ms)
         if decision is not RELAY:  # it waits for its counter, and is looked at again
             session.put_back(request.frame)
             return

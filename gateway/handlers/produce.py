@@ -18,7 +18,7 @@ from gateway.handlers.topic_use import ProduceTopics, count_plain_produce
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.parts import RequestParts
 from gateway.session.response_queue import CollectedAnswer, Pending
-from gateway.session.routes import RELAY, HeadDecision, HeadHandler, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, HeadHandler, RequestHead, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import Truncated
@@ -56,16 +56,15 @@ class ProduceHandler(HeadHandler):
         self,
         session: Session,
         route: Route,
+        head: RequestHead,
         data: bytes,
         at: int,
-        size: int,
-        correlation_id: int,
-        client_id_length: int,
         *,
         now_ms: int,
     ) -> HeadDecision:
         """See `HeadHandler`."""
         api, quotas = route.api, self._quotas
+        size, client_id_length = head.size, head.client_id_length
         head_bytes = HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
         acks = 1
         if data[at + head_bytes : at + head_bytes + 4] not in PLAIN_ACKS[api.version] or head_bytes > size:
@@ -73,7 +72,7 @@ class ProduceHandler(HeadHandler):
             if read is None:
                 return HeadDecision.MORE
             acks = read
-        pending = None if acks == 0 else Pending(correlation_id, self._rewriting.get(api.version))
+        pending = None if acks == 0 else Pending(head.correlation_id, self._rewriting.get(api.version))
         if quotas is not None and quotas.counts_produce:
             decision = self._hold_or_count(
                 session, quotas, api, data, at, size, head_bytes, pending, now_ms=now_ms

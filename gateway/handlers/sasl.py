@@ -14,7 +14,7 @@ from gateway.auth.authentication import Authentication, Progress, Unauthenticate
 from gateway.observability.events import AuthenticationResult, CloseCause, RequestObserver
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import CollectedAnswer, OnReply
-from gateway.session.routes import MAX_SASL_BYTES, HeadDecision, RequestHandler, Route, Session
+from gateway.session.routes import MAX_SASL_BYTES, HeadDecision, RequestHandler, RequestHead, Route, Session
 from protocol import codec, sasl
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
@@ -124,11 +124,9 @@ class ConfirmHandler:
         self,
         session: Session,
         route: Route,
+        head: RequestHead,
         data: bytes,
         at: int,
-        size: int,
-        correlation_id: int,
-        client_id_length: int,
         *,
         now_ms: int,
     ) -> HeadDecision:

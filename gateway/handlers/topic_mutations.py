@@ -18,7 +18,7 @@ from __future__ import annotations
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.handlers.mutation_exchange import MutationExchange
 from gateway.session.response_queue import Pending
-from gateway.session.routes import HeadDecision, Route, Session
+from gateway.session.routes import HeadDecision, RequestHead, Route, Session
 from protocol.errors import ProtocolError, TooManyElements
 from protocol.headers import refuse_size
 from protocol.steps import Steps
@@ -37,11 +37,9 @@ class TopicMutationHandler:
         self,
         session: Session,
         route: Route,
+        head: RequestHead,
         data: bytes,
         at: int,
-        size: int,
-        correlation_id: int,
-        client_id_length: int,
         *,
         now_ms: int,
     ) -> HeadDecision:
@@ -50,9 +48,9 @@ class TopicMutationHandler:
         Raises:
             FrameTooLarge: it would have to be charged or searched, and is larger than what is collected whole.
         """
-        context = self._context
+        context, size = self._context, head.size
         if context.mutations_enabled and not route.api.strict:
-            client_id = session.client_id_at(data, at, client_id_length) or ""
+            client_id = session.client_id_at(data, at, head.client_id_length) or ""
             held_ms = context.mutations.held_ms(session.user, client_id, kind=session.kind, now_ms=now_ms)
             if held_ms:
                 session.throttle(held_ms, now_ms=now_ms)
@@ -63,7 +61,7 @@ class TopicMutationHandler:
             raise refuse_size(size, MAX_REQUEST_BYTES)
         if context.mutations_seen and context.usage is not None:
             context.usage.event_missed()
-        session.responses.pending.append(Pending(correlation_id))
+        session.responses.pending.append(Pending(head.correlation_id))
         return HeadDecision.RELAY
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:

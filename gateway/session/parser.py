@@ -13,7 +13,7 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be
 
 from gateway.auth.authentication import Unauthenticated
-from gateway.session.routes import Route, Routes, find_route
+from gateway.session.routes import RequestHead, Route, Routes, find_route
 from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES
 from protocol.errors import MalformedBody, ProtocolError, Truncated
 from protocol.headers import HEAD_BYTES, MIN_REQUEST_BYTES, refuse_size, unsupported
@@ -25,12 +25,11 @@ _NO_NUMBER: Final = 2**62
 _LONGEST_HEAD_BYTES: Final = 128 * 1024
 
 
-class RequestParser:
-    """See the module.
+class RequestParser(RequestHead):
+    """See the module. It is the head that it has read last.
 
     Attributes:
         routes_after_login: what may pass once the client has authenticated; None when it needs not, or has.
-        size, correlation_id, client_id_length: of the head read last; the size is that of the payload.
         frame_end: where that request ends, as an offset into the bytes it was read from.
         mid_frame: whether the next bytes continue a request.
         relay_left: bytes of the current request that are still to be relayed.
@@ -46,23 +45,18 @@ class RequestParser:
         "_max_frame_bytes",
         "_routes",
         "_wanted_bytes",
-        "client_id_length",
         "collecting",
-        "correlation_id",
         "frame_end",
         "mid_frame",
         "relay_left",
         "routes_after_login",
-        "size",
     )
 
     def __init__(
         self, routes: Routes, *, routes_after_login: Routes | None = None, max_frame_bytes: int
     ) -> None:
+        super().__init__(0, 0, 0)
         self.allow(routes, routes_after_login=routes_after_login)
-        self.size = 0
-        self.correlation_id = 0
-        self.client_id_length = 0
         self.frame_end = 0
         self.mid_frame = False
         self.relay_left = 0

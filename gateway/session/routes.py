@@ -42,6 +42,25 @@ RELAY: Final = HeadDecision.RELAY
 """By a name of its own: to look up a member of an enum costs a third of a microsecond in Python 3.11."""
 
 
+class RequestHead:
+    """The head of the request that is being looked at.
+
+    A connection has one such object, and the next head overwrites it: handlers keep what they need, not the object.
+
+    Attributes:
+        size: payload of the frame.
+        correlation_id: of the client.
+        client_id_length: negative for null.
+    """
+
+    __slots__ = ("client_id_length", "correlation_id", "size")
+
+    def __init__(self, size: int, correlation_id: int, client_id_length: int) -> None:
+        self.size = size
+        self.correlation_id = correlation_id
+        self.client_id_length = client_id_length
+
+
 class Session(Protocol):
     """A client's session, as far as handlers are concerned.
 
@@ -265,11 +284,9 @@ class HeadHandler(Protocol):
         self,
         session: Session,
         route: Route,
+        head: RequestHead,
         data: bytes,
         at: int,
-        size: int,
-        correlation_id: int,
-        client_id_length: int,
         *,
         now_ms: int,
     ) -> HeadDecision:
@@ -278,11 +295,9 @@ class HeadHandler(Protocol):
         Args:
             session: where the request came in.
             route: key and version.
+            head: the rest of the head.
             data: received bytes; the frame's size stands at `at`.
             at: see `data`.
-            size: payload of the frame, as in the head.
-            correlation_id: as in the head.
-            client_id_length: as in the head, negative for null.
             now_ms: the time.
 
         Returns:

@@ -269,16 +269,7 @@ class ClientSession(Session, ChunkTaker):
                     return False
             head = route.head
             if head is not None:
-                decision = head.on_head(
-                    self,
-                    route,
-                    data,
-                    0,
-                    parser.size,
-                    parser.correlation_id,
-                    parser.client_id_length,
-                    now_ms=now_ms,
-                )
+                decision = head.on_head(self, route, parser, data, 0, now_ms=now_ms)
                 if decision is not RELAY:
                     return False
             elif route.collect is None:
@@ -416,16 +407,7 @@ class ClientSession(Session, ChunkTaker):
                         self._announced.limits.collected += 1
                     break
                 if head is not None:
-                    decision = head.on_head(
-                        self,
-                        route,
-                        data,
-                        at,
-                        parser.size,
-                        parser.correlation_id,
-                        parser.client_id_length,
-                        now_ms=now_ms,
-                    )
+                    decision = head.on_head(self, route, parser, data, at, now_ms=now_ms)
                 elif route.collect is not None:
                     decision = _COLLECT
                 else:
