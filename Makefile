@@ -78,16 +78,16 @@ docs: $(VENV)/.up-to-date ## the documentation site, into build/site; a dead lin
 	@# Not with --quiet: it keeps warnings from --strict.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Neither Kafka nor Spark; a file at a time on each core.
-UNIT := -q --dist loadfile --ignore=tests/integration
+# Neither Kafka nor Spark. A third of their time is waiting, so there are twice as many files at a time as cores.
+UNIT := -n $(shell echo $$((2 * $$(nproc)))) -q --dist loadfile --ignore=tests/integration
 NOT_LONG := not integration and not spark and not campaign
 
 .PHONY: quick
 quick: $(VENV)/.pipeline-up-to-date
-	HYPOTHESIS_PROFILE=brief $(BIN)/python -m pytest -n auto $(UNIT) -m "$(NOT_LONG) and not slow"
+	HYPOTHESIS_PROFILE=brief $(BIN)/python -m pytest $(UNIT) -m "$(NOT_LONG) and not slow"
 
 .PHONY: check
-check: ## format, ruff, mypy --strict, import contracts, unit tests with fewer examples: under a minute
+check: ## format, ruff, mypy --strict, import contracts, unit tests with fewer examples: two minutes
 	@$(MAKE) --no-print-directory -j2 --output-sync=target static quick
 
 # `check` shuffles anew each time; a red run of the long suite must be one that can be repeated.
@@ -102,7 +102,7 @@ integration: kafka
 .PHONY: test
 test: $(VENV)/.pipeline-up-to-date ## all of check, test-compiled, the tests with a real Kafka and Spark; in the order that ORDER=number gives
 	@$(MAKE) --no-print-directory -j2 --output-sync=target static kafka spark-jars
-	$(BIN)/python -m pytest -n auto $(IN_ORDER) $(UNIT) -m "$(NOT_LONG)"
+	$(BIN)/python -m pytest $(IN_ORDER) $(UNIT) -m "$(NOT_LONG)"
 	@# The compiled core is built and tested in the time that those leave.
 	@$(MAKE) --no-print-directory -j2 integration compiled-meanwhile
 	@# Spark waits more than it works: its tasks of a test are seconds of start, and milliseconds of work.
