@@ -173,8 +173,9 @@ class Run:
                 f"after the end clients wait: {waiting}; connections are open: {taps}",
             )
             return
-        # What the last events have caused.
-        world.run(world.now_ns + NS_PER_S, self._broken)
+        # What the last events have caused, in a process that stood still too.
+        awake_ns = max((each.paused_until_ns for each in self._processes()), default=0)
+        world.run(max(world.now_ns, awake_ns) + NS_PER_S, self._broken)
         laws.check_quiet()
         self._leaving = True
         for unit in self.gateways:
