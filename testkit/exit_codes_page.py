@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.cli.main import EXIT_CODES
 from pipeline.errors import MEANINGS
+from testkit.marked_part import with_part
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "exit-codes.md"
 
@@ -21,11 +22,8 @@ def page() -> str:
     """The page with its tables as they should be."""
     text = PAGE.read_text(encoding="utf-8")
     for program, meanings in _TABLES:
-        begin, end = f"<!-- {program} -->", f"<!-- end of {program} -->"
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
         rows = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in meanings.items())
-        text = f"{before}{begin}\n| Code | Meaning |\n|---|---|\n{rows}\n{end}{after}"
+        text = with_part(text, program, f"| Code | Meaning |\n|---|---|\n{rows}")
     return text
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Final
 
+from testkit.marked_part import with_part
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "architecture.md"
 PACKAGES: Final = (
@@ -26,8 +28,6 @@ PACKAGES: Final = (
     "campaigns",
     "benchmarks",
 )
-_BEGIN: Final = "<!-- map -->"
-_END: Final = "<!-- end of map -->"
 
 
 def modules() -> Iterator[Path]:
@@ -47,9 +47,7 @@ def first_line(path: Path) -> str:
 
 def page() -> str:
     """docs/architecture.md with the map as it should be."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n{''.join(_lines())}\n{_END}{after}"
+    return with_part(PAGE.read_text(encoding="utf-8"), "map", "".join(_lines()))
 
 
 def _lines() -> Iterator[str]:

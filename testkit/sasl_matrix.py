@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from testkit.marked_part import with_part
+
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "sasl.md"
-_BEGIN: Final = "<!-- matrix -->"
-_END: Final = "<!-- end of matrix -->"
 
 FAMILIES: Final = ("kafka-python", "aiokafka", "librdkafka", "Java")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -71,9 +71,7 @@ def table() -> str:
 
 def page(text: str) -> str:
     """The page with the table as it should be."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n{table()}\n{_END}{after}"
+    return with_part(text, "matrix", table())
 
 
 if __name__ == "__main__":
