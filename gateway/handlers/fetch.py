@@ -30,8 +30,16 @@ from gateway.handlers.topic_use import PlainTopicsOfReply, TopicCounters, Topics
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.parts import ReplyParts, Watch
-from gateway.session.response_queue import Answer, HeadAnswer, Pending, SizedAnswer
-from gateway.session.routes import RELAY, HeadDecision, HeadHandler, RequestHead, Route, Session
+from gateway.session.response_queue import HeadAnswer, Pending, SizedAnswer
+from gateway.session.routes import (
+    HeadDecision,
+    HeadHandler,
+    HeadOutcome,
+    RequestHead,
+    RewrittenHead,
+    Route,
+    Session,
+)
 from gateway.session.throttle_state import CachedSensor
 from gateway.upstream.topology import Topology
 from gateway.usage.row import UsageRow
@@ -81,21 +89,16 @@ class FetchHandler(HeadHandler):
         at: int,
         *,
         now_ms: int,
-    ) -> HeadDecision:
+    ) -> HeadOutcome:
         """See `HeadHandler`."""
         quotas, size, client_id_length = self._quotas, head.size, head.client_id_length
         if quotas is None or not quotas.counts_fetch:
-            session.responses.pending.append(
-                Pending(head.correlation_id, self._relayed.get(route.api.version))
-            )
-            return RELAY
+            return Pending(head.correlation_id, self._relayed.get(route.api.version))
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
-        answer: Answer
         tracker, row = known.tracker, known.row
         if tracker is None and row is not None and not known.of_topics and not session.times_requests:
             row.use(session.throttling.serial, now_ms=now_ms)
-            session.responses.pending.append(Pending(head.correlation_id, self._sized(route.api, row)))
-            return RELAY
+            return Pending(head.correlation_id, self._sized(route.api, row))
         most_bytes = None if tracker is None else tracker.max_in_window()
         topics = quotas.topic_wait(session.throttling, known)
         if topics is None and known.of_topics and not self._acknowledges:
@@ -138,16 +141,14 @@ class FetchHandler(HeadHandler):
                 lowered = clamped_head(data, at, size, client_id_length, route.api, share)
             except Truncated:
                 return HeadDecision.MORE
-        answer = self._answer(session, route.api, known)
+        reply = Pending(head.correlation_id, self._answer(session, route.api, known))
         if lowered is not None:
             assert tracker is not None
             # Begun when its head is replaced: this may be asked again before.
-            session.rewrite_head(lowered, answer, tracker)
-            return HeadDecision.REWRITE
+            return RewrittenHead(lowered, reply, tracker)
         if tracker is not None and most_bytes is not None:
             session.throttling.fetch_begins(tracker)
-        session.responses.pending.append(Pending(head.correlation_id, answer))
-        return RELAY
+        return reply
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`: only requests come here that were to be answered empty when their head was seen."""

@@ -7,7 +7,7 @@ can't come back here, so the others would wait until its deadline. They lose not
 from __future__ import annotations
 
 from gateway.session.response_queue import WAITS_FOR_CLIENTS, Pending
-from gateway.session.routes import HeadDecision, RequestHead, Route, Session
+from gateway.session.routes import RequestHead, Route, Session
 
 
 class GroupWaitsHandler:
@@ -15,14 +15,13 @@ class GroupWaitsHandler:
 
     def on_head(
         self,
-        session: Session,
+        _session: Session,
         _route: Route,
         head: RequestHead,
         _data: bytes,
         _at: int,
         *,
         now_ms: int,
-    ) -> HeadDecision:
+    ) -> Pending:
         """See `HeadHandler`."""
-        session.responses.pending.append(Pending(head.correlation_id, WAITS_FOR_CLIENTS))
-        return HeadDecision.RELAY
+        return Pending(head.correlation_id, WAITS_FOR_CLIENTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.session.response_queue import Pending, TailAnswer
-from gateway.session.routes import RELAY, HeadDecision, RequestHead, Route, Session
+from gateway.session.routes import RequestHead, Route, Session
 from gateway.upstream.topology import Topology
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.node_endpoints import NodeEndpoints
@@ -34,7 +34,6 @@ class NodeEndpointsHandler:
         at: int,
         *,
         now_ms: int,
-    ) -> HeadDecision:
+    ) -> Pending:
         """See `HeadHandler`."""
-        session.responses.pending.append(Pending(head.correlation_id, self._relayed[route.api.version]))
-        return RELAY
+        return Pending(head.correlation_id, self._relayed[route.api.version])

@@ -17,8 +17,8 @@ from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.session.mute import MuteReason
-from gateway.session.response_queue import Answer, CollectedAnswer
-from gateway.session.routes import RELAY, HeadDecision, HeadHandler, RequestHead, Route, Session
+from gateway.session.response_queue import Answer, CollectedAnswer, Pending
+from gateway.session.routes import HeadDecision, HeadHandler, HeadOutcome, RequestHead, Route, Session
 from gateway.upstream.own_topics import OwnTopics
 from protocol import codec
 from protocol.api_keys import Api, ApiKey
@@ -117,7 +117,7 @@ class OwnTopicsProduceHandler:
         at: int,
         *,
         now_ms: int,
-    ) -> HeadDecision:
+    ) -> HeadOutcome:
         """See `HeadHandler`."""
         api = route.api
         version = api.version
@@ -144,12 +144,12 @@ class OwnTopicsProduceHandler:
                 return HeadDecision.COLLECT
         else:
             decision = self._walk(data, at, head.size, body_at, api)
-            if decision is not RELAY:
+            if decision is not None:
                 return decision
         return self._produce.on_head(session, route, head, data, at, now_ms=now_ms)
 
-    def _walk(self, data: bytes, at: int, size: int, body_at: int, api: Api) -> HeadDecision:
-        """What is to be done with a request; RELAY: it names none of our topics."""
+    def _walk(self, data: bytes, at: int, size: int, body_at: int, api: Api) -> HeadDecision | None:
+        """What is to be done with a request; None: it names none of our topics."""
         frame_end = at + 4 + size
         try:
             called = only_topic(data, body_at, min(len(data), frame_end), api)
@@ -158,14 +158,14 @@ class OwnTopicsProduceHandler:
                 raise
             return HeadDecision.MORE
         if called is not None:
-            return RELAY if self._passes(called, api) else HeadDecision.COLLECT
+            return None if self._passes(called, api) else HeadDecision.COLLECT
         if len(data) >= frame_end:
             try:
                 request = finish(parse_named_topics(data, api, at=at, most=_LOOKED_THROUGH_AT_ONCE))
             except TooManyElements:
                 return HeadDecision.COLLECT
             if all(self._passes(each.called, api) for each in request.elements):
-                return RELAY
+                return None
         return HeadDecision.COLLECT
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
@@ -216,19 +216,18 @@ class OwnTopicsProduceHandler:
         if count:
             frame = request.without(called_own | unknown)
         size, _, correlation_id, client_id_length = HEAD.unpack_from(frame, 0)
-        pending = session.responses.pending
-        owed = len(pending)
         # With its own size: what is refused counts as much as what is not, as in Kafka.
         head = RequestHead(size, correlation_id, client_id_length)
-        decision = self._produce.on_head(session, route, head, frame, 0, now_ms=now_ms)
-        if decision is not RELAY:  # it waits for its counter, and is looked at again
+        outcome = self._produce.on_head(session, route, head, frame, 0, now_ms=now_ms)
+        reply = outcome if isinstance(outcome, Pending) else None
+        if reply is None and outcome is not HeadDecision.NO_REPLY:  # it waits, and is looked at again
             session.put_back(request.frame)
             return
         self._own.refusals += own_count > 0
-        session.relay(frame, api, owed)
         # Without acks a refusal cannot be answered; what is refused is dropped.
-        if count and len(pending) > owed:
-            pending[-1].answer = CollectedAnswer(partial(_insert, api, results, count, pending[-1].answer))
+        if count and reply is not None:
+            reply.answer = CollectedAnswer(partial(_insert, api, results, count, reply.answer))
+        session.relay(frame, api, reply)
 
 
 def _insert(

@@ -12,13 +12,14 @@ on (KIP-951). Others are relayed.
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.topic_use import ProduceTopics, count_plain_produce
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.parts import RequestParts
 from gateway.session.response_queue import CollectedAnswer, Pending
-from gateway.session.routes import RELAY, HeadDecision, HeadHandler, RequestHead, Route, Session
+from gateway.session.routes import HeadDecision, HeadHandler, HeadOutcome, RequestHead, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import Truncated
@@ -32,6 +33,9 @@ from protocol.produce import (
 )
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
+
+_NO_REPLY: Final = HeadDecision.NO_REPLY
+"""By a name of its own: to look up a member of an enum costs a third of a microsecond in Python 3.11."""
 
 
 class ProduceHandler(HeadHandler):
@@ -61,7 +65,7 @@ class ProduceHandler(HeadHandler):
         at: int,
         *,
         now_ms: int,
-    ) -> HeadDecision:
+    ) -> HeadOutcome:
         """See `HeadHandler`."""
         api, quotas = route.api, self._quotas
         size, client_id_length = head.size, head.client_id_length
@@ -77,13 +81,9 @@ class ProduceHandler(HeadHandler):
             decision = self._hold_or_count(
                 session, quotas, api, data, at, size, head_bytes, pending, now_ms=now_ms
             )
-            if decision is not RELAY:
+            if decision is not None:
                 return decision
-        if pending is not None:
-            session.responses.pending.append(pending)
-        else:
-            session.responses.unanswered = True
-        return RELAY
+        return _NO_REPLY if pending is None else pending
 
     def _hold_or_count(
         self,
@@ -97,8 +97,8 @@ class ProduceHandler(HeadHandler):
         pending: Pending | None,
         *,
         now_ms: int,
-    ) -> HeadDecision:
-        """Have the request wait, or count what has come of it.
+    ) -> HeadDecision | None:
+        """Have the request wait, or count what has come of it; None: it is relayed.
 
         The steps that every request takes stand here and not in methods of their own: a call costs 50 to 100 ns.
         """
@@ -122,7 +122,7 @@ class ProduceHandler(HeadHandler):
         if sensor.of_topics:
             topics = ProduceTopics(session, quotas, api, sensor, data, at, size, head_bytes)
             decision = _hold_for_topics(session, api, topics, now_ms)
-            if decision is not RELAY:
+            if decision is not None:
                 return decision
         held_by, throttling.held_by = throttling.held_by, None
         if row is not None:
@@ -136,11 +136,11 @@ class ProduceHandler(HeadHandler):
                 topics = ProduceTopics(session, quotas, api, sensor, data, at, size, head_bytes)
         if came_bytes < size:
             self._count_in_parts(session, api, sensor, topics, pending, held_by, came_bytes, size, now_ms)
-            return RELAY
+            return None
         self._charge_whole(session, api, sensor, pending, held_by, came_bytes, now_ms)
         if topics is not None:
             topics.relayed(now_ms, pending)
-        return RELAY
+        return None
 
     def _count_in_parts(
         self,
@@ -248,12 +248,12 @@ def _find_sensor(
     return sensor
 
 
-def _hold_for_topics(session: Session, api: Api, topics: ProduceTopics, now_ms: int) -> HeadDecision:
-    """Have the request wait while the quota of one of its topics lets nothing pass."""
+def _hold_for_topics(session: Session, api: Api, topics: ProduceTopics, now_ms: int) -> HeadDecision | None:
+    """Have the request wait while the quota of one of its topics lets nothing pass; None: it need not."""
     try:
         held = topics.held_by(now_ms)
     except Truncated:
         return HeadDecision.MORE
     if held is None:
-        return RELAY
+        return None
     return session.hold(api, ThrottledBy.PRODUCE, *held, now_ms=now_ms)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.handlers.mutation_exchange import MutationExchange
 from gateway.session.response_queue import Pending
-from gateway.session.routes import HeadDecision, RequestHead, Route, Session
+from gateway.session.routes import HeadDecision, HeadOutcome, RequestHead, Route, Session
 from protocol.errors import ProtocolError, TooManyElements
 from protocol.headers import refuse_size
 from protocol.steps import Steps
@@ -42,7 +42,7 @@ class TopicMutationHandler:
         at: int,
         *,
         now_ms: int,
-    ) -> HeadDecision:
+    ) -> HeadOutcome:
         """See `HeadHandler`.
 
         Raises:
@@ -61,8 +61,7 @@ class TopicMutationHandler:
             raise refuse_size(size, MAX_REQUEST_BYTES)
         if context.mutations_seen and context.usage is not None:
             context.usage.event_missed()
-        session.responses.pending.append(Pending(head.correlation_id))
-        return HeadDecision.RELAY
+        return Pending(head.correlation_id)
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""

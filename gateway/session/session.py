@@ -39,7 +39,15 @@ from gateway.session.response_queue import (
     ResponseQueue,
     TimedRequest,
 )
-from gateway.session.routes import RELAY, HeadDecision, Route, Routes, SaslListener, Session
+from gateway.session.routes import (
+    HeadDecision,
+    HeadOutcome,
+    RewrittenHead,
+    Route,
+    Routes,
+    SaslListener,
+    Session,
+)
 from gateway.session.settings import SessionSettings
 from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol import throttle
@@ -53,7 +61,7 @@ from quotas.rate_quotas import RateTracker
 from quotas.trackers import Kind
 
 _ANONYMOUS: Final = "ANONYMOUS"
-_REWRITE: Final = HeadDecision.REWRITE
+_NO_REPLY: Final = HeadDecision.NO_REPLY
 _COLLECT: Final = HeadDecision.COLLECT
 _MORE: Final = HeadDecision.MORE
 # Plain numbers: an operation on members of an enum costs a microsecond.
@@ -126,7 +134,6 @@ class ClientSession(Session, ChunkTaker):
         "_memory",
         "_open_traces",
         "_parser",
-        "_rewritten",
         "_sasl",
         "_settings",
         "_started",
@@ -212,7 +219,6 @@ class ClientSession(Session, ChunkTaker):
             None  # it, once its time is counted and before its reply is queued
         )
         self._in_hand_bytes = 0
-        self._rewritten: tuple[bytes, Answer, RateTracker] | None = None  # of the request looked at
         self._watched: Watch | None = None  # looks at the rest of the request that is relayed
         self._unsent_bytes = [0, 0]  # towards the client, towards the broker
         self.steps: list[Steps[Any]] = []  # one or two, mostly none: an empty deque holds 600 bytes
@@ -269,8 +275,12 @@ class ClientSession(Session, ChunkTaker):
                     return False
             head = route.head
             if head is not None:
-                decision = head.on_head(self, route, parser, data, 0, now_ms=now_ms)
-                if decision is not RELAY:
+                outcome = head.on_head(self, route, parser, data, 0, now_ms=now_ms)
+                if isinstance(outcome, Pending):
+                    pending.append(outcome)
+                elif outcome is _NO_REPLY:
+                    self.responses.unanswered = True
+                else:
                     return False
             elif route.collect is None:
                 pending.append(Pending(parser.correlation_id))
@@ -406,41 +416,46 @@ class ClientSession(Session, ChunkTaker):
                     else:
                         self._announced.limits.collected += 1
                     break
+                outcome: HeadOutcome
                 if head is not None:
-                    decision = head.on_head(self, route, parser, data, at, now_ms=now_ms)
+                    outcome = head.on_head(self, route, parser, data, at, now_ms=now_ms)
                 elif route.collect is not None:
-                    decision = _COLLECT
+                    outcome = _COLLECT
                 else:
-                    decision = RELAY
-                    pending.append(Pending(parser.correlation_id))
-                if decision is _REWRITE:
-                    assert self._rewritten is not None
-                    head_bytes, answer, tracker = self._rewritten
-                    self.throttling.fetch_begins(tracker)
+                    outcome = Pending(parser.correlation_id)
+                if isinstance(outcome, Pending):
+                    reply: Pending | None = outcome
+                    pending.append(outcome)
+                elif outcome is _NO_REPLY:
+                    reply = None
+                    self.responses.unanswered = True
+                elif isinstance(outcome, RewrittenHead):
+                    self.throttling.fetch_begins(outcome.tracker)
                     self._relay(data, start, at)
-                    self.to_upstream.append(head_bytes)
-                    start = at + len(head_bytes)
-                    pending.append(Pending(parser.correlation_id, answer))
+                    self.to_upstream.append(outcome.head)
+                    start = at + len(outcome.head)
                     self._started = True
-                    decision = RELAY
-                if decision is RELAY:
-                    if timing:
-                        self._time(route.api, client_id or "", owed)
-                    route.requests += 1
-                    at = parser.frame_end
-                    if owed >= most_in_flight and pending:  # empty behind acks=0: no reply would wake us
-                        self.muted |= _IN_FLIGHT_FULL
-                elif decision is _MORE:
+                    reply = outcome.reply
+                    pending.append(reply)
+                elif outcome is _MORE:
                     wanted_bytes = parser.more_of_head(received - at)
                     break
-                elif decision is _COLLECT:
-                    self._relay(data, start, at)
-                    frame = parser.collect(route, data, at)
-                    if frame is None:
-                        self._expect_rest(parser.size, now_ms)
-                        return
-                    at = start = parser.frame_end
-                    self._handle(route, frame, now_ms)
+                else:
+                    if outcome is _COLLECT:
+                        self._relay(data, start, at)
+                        frame = parser.collect(route, data, at)
+                        if frame is None:
+                            self._expect_rest(parser.size, now_ms)
+                            return
+                        at = start = parser.frame_end
+                        self._handle(route, frame, now_ms)
+                    continue
+                if timing:
+                    self._time(route.api, client_id or "", reply)
+                route.requests += 1
+                at = parser.frame_end
+                if owed >= most_in_flight and pending:  # empty behind acks=0: no reply would wake us
+                    self.muted |= _IN_FLIGHT_FULL
         except ProtocolError:
             self._relay(data, start, at)
             raise
@@ -550,14 +565,13 @@ class ClientSession(Session, ChunkTaker):
         self.throttle(wait_ms, now_ms=now_ms)
         return wait_ms > 0
 
-    def _time(self, api: Api, client_id: str, owed: int) -> None:
+    def _time(self, api: Api, client_id: str, reply: Pending | None) -> None:
         """Have the time of a relayed request measured (KIP-124); acks=0 has no reply and is exempt."""
         assert self.meter is not None
-        pending = self.responses.pending
-        if len(pending) == owed:
+        if reply is None:
             self.meter.exempt_event = True
         else:
-            pending[-1].timed = self.meter.start(api, client_id)
+            reply.timed = self.meter.start(api, client_id)
 
     def _expect_rest(self, missing_bytes: int, now_ms: int) -> None:
         settings = self._settings
@@ -798,22 +812,18 @@ class ClientSession(Session, ChunkTaker):
 
     def forward(self, frame: bytes, api: Api, answer: Answer | None = None) -> None:
         """See `Session`."""
-        pending = Pending(correlation_id_of(frame), answer)
-        if self.meter is not None and self.meter.on:
-            pending.timed = self.meter.start(api, self.client_id_of(frame))
-        self._in_hand = None  # its reply is timed
-        self.responses.pending.append(pending)
-        self.to_upstream.append(frame)
+        self.relay(frame, api, Pending(correlation_id_of(frame), answer))
 
-    def relay(self, frame: bytes, api: Api, owed: int) -> None:
+    def relay(self, frame: bytes, api: Api, reply: Pending | None) -> None:
         """See `Session`."""
         if self.times_requests:
-            self._time(api, self.client_id_of(frame), owed)
+            self._time(api, self.client_id_of(frame), reply)
+        self._in_hand = None  # its reply is timed
+        if reply is None:
+            self.responses.unanswered = True
+        else:
+            self.responses.pending.append(reply)
         self.to_upstream.append(frame)
-
-    def rewrite_head(self, head: bytes, answer: Answer, tracker: RateTracker) -> None:
-        """See `Session`."""
-        self._rewritten = (head, answer, tracker)
 
     def watch_rest(self, watch: Watch) -> None:
         """See `Session`."""
