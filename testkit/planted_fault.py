@@ -26,15 +26,19 @@ class Fault:
     instead: str
     places: int = 1
 
+    @property
+    def can_be_planted(self) -> bool:
+        """Whether the source still has the line."""
+        return (ROOT / self.file).read_text().count(self.line) == self.places
+
     def plant(self, folder: Path) -> None:
         """Copy the gateway's packages into a folder, with this fault.
 
         Raises:
             AssertionError: the source has changed, so there would be no fault.
         """
+        assert self.can_be_planted
         for package in ("config", "gateway", "protocol", "quotas"):
             shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
         file = folder / self.file
-        source = file.read_text()
-        assert source.count(self.line) == self.places
-        file.write_text(source.replace(self.line, self.instead))
+        file.write_text(file.read_text().replace(self.line, self.instead))

@@ -77,6 +77,10 @@ def test_m04_both_cores_do_the_same_with_whatever_peers_send() -> None:
     assert found is None, found
 
 
+def test_every_fault_can_be_planted() -> None:
+    assert [name for name, fault in FAULTS.items() if not fault.can_be_planted] == []
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name == QUICK_FAULT else pytest.mark.campaign) for name in FAULTS],

@@ -64,8 +64,8 @@ FAULTS: Final = {
     ),
     "a reply is not timed": Fault(
         "gateway/session/session.py",
-        ("            pending[-1].timed = self.meter.start(api, client_id)\n"),
-        ("            if api.key != 12:\n                pending[-1].timed = self.meter.start(api, client_id)\n"),
+        ("            reply.timed = self.meter.start(api, client_id)\n"),
+        ("            if api.key != 12:\n                reply.timed = self.meter.start(api, client_id)\n"),
     ),
     "the gateway's own replies are not timed": Fault(
         "gateway/session/session.py",

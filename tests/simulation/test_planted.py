@@ -29,6 +29,10 @@ def _find(name: str, folder: Path) -> str:
     return found.stdout
 
 
+def test_every_fault_can_be_planted() -> None:
+    assert [name for name, fault in FAULTS.items() if not fault.can_be_planted] == []
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_found_within_500_seeds(name: str, tmp_path: Path) -> None:
