@@ -342,6 +342,13 @@ class Node:
             for each in list(self.connections):
                 each.end_now()
 
+    def vanish(self) -> None:
+        """It loses power: nothing ends its connections."""
+        for each in list(self.connections):
+            each._forget()
+            each.end.vanish()
+        self.stop()
+
     def _accept(self, end: End) -> None:
         self.connections[BrokerConnection(self, end)] = None
 

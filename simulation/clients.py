@@ -145,13 +145,15 @@ class Connection:
         """Send nothing more."""
         self.end.finish()
 
-    def close(self, *, abort: bool = False) -> None:
-        """End it."""
+    def close(self, *, abort: bool = False, vanish: bool = False) -> None:
+        """End it; with `vanish` no byte says so."""
         if self.lost_now:
             return
         self.lost_now = True
         self.actor.connections.pop(self, None)
-        if abort:
+        if vanish:
+            self.end.vanish()
+        elif abort:
             self.end.abort()
         else:
             self.end.close()
@@ -424,17 +426,59 @@ async def _consume(actor: Actor, connection: Connection, partition: int) -> None
         unanswered.append(connection.ask(messages.FETCH, version, frame, correlation_id))
         while len(unanswered) >= (1 if session[1] >= 0 else options["in_flight"]):
             reply = await actor.reply(unanswered.popleft(), connection)
-            got = messages.read_fetch_response(version, reply)
+            got = _read_records(actor, version, reply)
             if session[1] >= 0:
                 # Error 71, or any other: begin anew.
                 session = (0, 0) if got.error_code else (got.session_id, session[1] + 1)
-            if got.records_bytes:
-                at = got.records_at + messages.BATCH_BYTES
-                size = got.records_bytes - messages.BATCH_BYTES
-                if got.topic != options["topic"] or reply[at : at + size] != payload(options["topic"], size):
-                    actor.run.report(
-                        "bytes_of_others", f"{client_id} got records that are not those of {options['topic']}"
-                    )
+        await _rest(actor, connection)
+
+
+def _read_records(actor: Actor, version: int, reply: bytes) -> messages.Delivered:
+    """The reply to a Fetch; its records must be those of the client's topic."""
+    got = messages.read_fetch_response(version, reply)
+    if got.records_bytes:
+        topic = actor.options["topic"]
+        at = got.records_at + messages.BATCH_BYTES
+        size = got.records_bytes - messages.BATCH_BYTES
+        if got.topic != topic or reply[at : at + size] != payload(topic, size):
+            actor.run.report(
+                "bytes_of_others", f"{actor.plan.client_id} got records that are not those of {topic}"
+            )
+    return got
+
+
+async def _blend(actor: Actor, connection: Connection, partition: int) -> None:
+    options, dice, client_id = actor.options, actor.dice, actor.plan.client_id
+    unanswered: deque[tuple[int, asyncio.Future[bytes]]] = deque()
+    while actor.going and not connection.lost_now:
+        key = dice.choice((messages.PRODUCE, messages.FETCH, messages.HEARTBEAT))
+        correlation_id = actor.next_id()
+        if key == messages.PRODUCE:
+            version = 9
+            records = messages.batch(payload(client_id, int(options["most_bytes"] ** dice.random()) + 20))
+            frame = messages.produce_request(
+                version, correlation_id, client_id, options["topic"], partition, records, 1
+            )
+        elif key == messages.FETCH:
+            version = 11
+            frame = messages.fetch_request(
+                version,
+                correlation_id,
+                client_id,
+                topic=options["topic"],
+                partition=partition,
+                max_wait_ms=100,
+                max_bytes=options["most_bytes"],
+            )
+        else:
+            version = 4
+            frame = messages.heartbeat_request(version, correlation_id, client_id)
+        unanswered.append((key, connection.ask(key, version, frame, correlation_id)))
+        while len(unanswered) >= options["in_flight"]:
+            key, future = unanswered.popleft()
+            reply = await actor.reply(future, connection)
+            if key == messages.FETCH:
+                _read_records(actor, 11, reply)
         await _rest(actor, connection)
 
 
@@ -446,6 +490,11 @@ async def produce(actor: Actor) -> None:
 async def consume(actor: Actor) -> None:
     """A consumer."""
     await _on_leader(actor, _consume)
+
+
+async def blend(actor: Actor) -> None:
+    """Uses one connection for everything, as librdkafka does."""
+    await _on_leader(actor, _blend)
 
 
 async def _on_bootstrap(actor: Actor, work: Callable[[Actor, Connection], Coroutine[Any, Any, None]]) -> None:
@@ -744,6 +793,34 @@ async def leave(actor: Actor) -> None:
     await _again_and_again(actor, attack)
 
 
+async def vanish(actor: Actor) -> None:
+    """Loses power in the middle of what it does: nothing ends its connections."""
+
+    async def attack(connection: Connection) -> None:
+        for _ in range(actor.dice.randrange(0, 4)):
+            correlation_id = actor.next_id()
+            if actor.dice.random() < 0.5:
+                frame = messages.heartbeat_request(4, correlation_id, actor.plan.client_id)
+                connection.ask(messages.HEARTBEAT, 4, frame, correlation_id)
+            else:
+                frame = messages.fetch_request(
+                    11,
+                    correlation_id,
+                    actor.plan.client_id,
+                    topic="a",
+                    partition=0,
+                    max_wait_ms=500,
+                    max_bytes=1_000_000,
+                )
+                connection.ask(messages.FETCH, 11, frame, correlation_id)
+        if actor.dice.random() < 0.3:
+            connection.write(_large_head(actor, 50_000))
+        await actor.sleep_ms(actor.dice.randrange(0, 2_000))
+        connection.close(vanish=True)
+
+    await _again_and_again(actor, attack)
+
+
 async def ahead(actor: Actor) -> None:
     """Sends many Produce requests at once and does not wait for replies; each connection is used for a second."""
 
@@ -769,6 +846,7 @@ async def ahead(actor: Actor) -> None:
 HONEST: Final[dict[str, Callable[[Actor], Coroutine[Any, Any, None]]]] = {
     "produce": produce,
     "consume": consume,
+    "blend": blend,
     "beat": beat,
     "administer": administer,
     "look": look,
@@ -782,6 +860,7 @@ ADVERSARIES: Final[dict[str, Callable[[Actor], Coroutine[Any, Any, None]]]] = {
     "junk": junk,
     "crowd": crowd,
     "leave": leave,
+    "vanish": vanish,
     "ahead": ahead,
 }
 BEHAVIOURS: Final = {**HONEST, **ADVERSARIES}

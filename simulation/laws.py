@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.app import Gateway
 from gateway.session.mute import MuteReason
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.rate_quotas import RateQuotas, RateTracker
 from quotas.usage_record import UsageApi
 from simulation.gateways import GatewayUnderTest
 from simulation.network import GONE_NS, LEAST_BYTES_PER_S
@@ -58,6 +59,11 @@ class Violation:
         return f"{self.law} at {self.at_ms} ms: {self.detail}"
 
 
+def _byte_counters(gateway: Gateway) -> tuple[tuple[Key, RateQuotas], ...]:
+    quotas = gateway.client_quotas
+    return ("producer_byte_rate", quotas.produce), ("consumer_byte_rate", quotas.fetch)
+
+
 class Laws:
     """All laws of one run.
 
@@ -75,6 +81,7 @@ class Laws:
         self._ever_charged: defaultdict[str, float] = defaultdict(float)
         self._mutated: defaultdict[str, int] = defaultdict(int)
         self._permits: dict[str, Bucket] = {}
+        self._counters: defaultdict[tuple[int, Key, str], dict[int, RateTracker]] = defaultdict(dict)
         self._acknowledged: dict[tuple[int, str], tuple[float, int]] = {}
         section = self.plan.tables.get("client_quota", {})
         self.window_ns = section.get("window_num", 11) * section.get("window_size_seconds", 1) * NS_PER_S
@@ -82,11 +89,21 @@ class Laws:
         faults = {each.what for each in self.plan.faults}
         self._members = sum(count + (count > 1) for count in self.plan.gateways)
         self._killed = "worker_killed" in faults
-        self._steady = not faults & {"worker_killed", "pause", "stall", "reset", "broker_away", "fleet_away"}
+        self._steady = not faults & {
+            "worker_killed",
+            "pause",
+            "stall",
+            "reset",
+            "broker_away",
+            "broker_vanishes",
+            "fleet_away",
+        }
         self._fault_ns = sum(each.for_ms + 1_000 for each in self.plan.faults) * NS_PER_MS
         self._lied = "broker_lies" in faults
         if self._lied or "broker_keeps_fetches" in faults:  # a reply that never comes is waited for
             self._fault_ns += 60 * NS_PER_S
+        if "broker_vanishes" in faults:
+            self._fault_ns += GONE_NS
 
     def report(self, law: str, detail: str) -> None:
         """This law is broken."""
@@ -199,9 +216,9 @@ class Laws:
     def longest_wait_ns(self, actor: Actor) -> int:
         """No client waits longer than for the debt of its counter, and for the turns of the counter's connections."""
         client_id = actor.plan.client_id
-        longest = 0.0
+        of_keys: dict[str, float] = {}
         now_ns = self.run.world.now_ns
-        for (_, _, name), bucket in self._buckets.items():
+        for (key, _, name), bucket in self._buckets.items():
             if name != client_id:
                 continue
             turns = 1 + sum(
@@ -213,10 +230,9 @@ class Laws:
                 + 2 * turns * bucket.largest
                 + self._begun(client_id)
             )
-            longest = max(longest, level / bucket.rate)
+            of_keys[key] = max(of_keys.get(key, 0.0), level / bucket.rate)
         window_s = self.window_ns / NS_PER_S
-        if longest:
-            longest += window_s
+        longest = sum(wait_s + window_s for wait_s in of_keys.values())
         if limit_of(self.plan, client_id, "request_percentage") is not None:
             longest += 3 * window_s
         rate = limit_of(self.plan, client_id, "controller_mutation_rate")
@@ -259,6 +275,7 @@ class Laws:
                     self.accounts_agree(process, gateway)
                     self.mutes_end(process, gateway)
                     self.bytes_are_owed_once(process, gateway)
+                self.note_counters(unit, gateway)
             if unit.main is not None and unit.main in unit.gateways:
                 self.permits_are_owed_once(unit.main, unit.gateways[unit.main])
             self.gone_clients_are_gone(unit)
@@ -323,11 +340,7 @@ class Laws:
 
     def bytes_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
         """No counter holds more than all that its client has ever sent or received, through all gateways together."""
-        counted: tuple[tuple[Key, Any], ...] = (
-            ("producer_byte_rate", gateway.client_quotas.produce),
-            ("consumer_byte_rate", gateway.client_quotas.fetch),
-        )
-        for key, quotas in counted:
+        for key, quotas in _byte_counters(gateway):
             for scoped, tracker in quotas.own():
                 client_id = scoped.tracker_key.client_id
                 if limit_of(self.plan, client_id, key) is None:  # what passed was not added up
@@ -344,6 +357,31 @@ class Laws:
                         "owed_once",
                         f"{process.name}: {key} of {client_id} counts {held:,.0f}, and {most:,.0f} passed",
                     )
+
+    def note_counters(self, unit: GatewayUnderTest, gateway: Gateway) -> None:
+        """Keep the counters of clients: the gateway forgets those that are idle."""
+        for key, quotas in _byte_counters(gateway):
+            for scoped, tracker in quotas.own():
+                self._counters[unit.number, key, scoped.tracker_key.client_id][id(tracker)] = tracker
+
+    def charged_is_what_passed(self, unit: GatewayUnderTest) -> None:
+        """A counter is charged exactly what passed: bytes of Produce, and bytes of answers to Fetch."""
+        for (number, key, client_id), trackers in self._counters.items():
+            if (
+                number != unit.number
+                or limit_of(self.plan, client_id, key) is None
+                or client_id in self.run.asked_quotas
+            ):
+                continue
+            charged = sum(tracker.recorded_here for tracker in trackers.values())
+            sums = self.run.wires[unit].sums.get(client_id) or Sums()
+            least, most = (sums.produced,) * 2 if key == "producer_byte_rate" else sums.fetched
+            if not least - 0.5 <= charged <= most + 0.5:  # sums of sums are rounded
+                self.report(
+                    "charged_is_what_passed",
+                    f"{unit.name}: {key} of {client_id} was charged {charged:,.0f} bytes, and "
+                    + (f"{least:,} passed" if least == most else f"{least:,} to {most:,} passed"),
+                )
 
     def permits_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
         """No client owes more permits than were ever taken from it, by all gateways together."""
@@ -363,7 +401,7 @@ class Laws:
         for tap in list(self.run.wires[unit].open):
             end = tap.transport._end
             # The end of a client that sent more than its socket's buffer takes is behind what is not read.
-            if not (end.reset or (end.ended and end.peer.closed)):
+            if not (end.reset or end.peer.vanished or (end.ended and end.peer.closed)):
                 tap.gone_ns = None
             elif tap.gone_ns is None:
                 tap.gone_ns = now_ns
@@ -376,7 +414,7 @@ class Laws:
 
     def _longest_reply_ns(self, tap: Tap) -> int:
         """A client that has half-closed gets its replies first, until the kernel finds out that it is gone."""
-        return GONE_NS if tap.waiting else 0
+        return GONE_NS if tap.waiting or tap.transport._end.peer.vanished else 0
 
     def nothing_fails(self) -> None:
         """No task, timer or connection of the gateway ends by a fault of its own."""
@@ -456,6 +494,8 @@ class Laws:
                 self.nothing_is_kept(process, gateway)
             if unit.main is not None and unit.main in unit.gateways:
                 self.places_are_free(unit, unit.gateways[unit.main])
+            if not unit.was_killed:
+                self.charged_is_what_passed(unit)
         self.permits_are_what_was_done()
         for actor in self.run.actors:
             refused = "connections" in self.plan.tables or not self._steady or self._fault_ns

@@ -83,6 +83,7 @@ class End:
         unsent_bytes: that have not come to the peer's end.
         ended: the peer sends nothing more, and all of it has come.
         reset: the connection is gone.
+        vanished: its machine has no power: it says nothing, and acknowledges nothing.
         asks_for_life: a peer that is gone is noticed (SO_KEEPALIVE).
     """
 
@@ -107,6 +108,7 @@ class End:
         "side",
         "unread_bytes",
         "unsent_bytes",
+        "vanished",
         "wants_room",
     )
 
@@ -121,7 +123,7 @@ class End:
         self.in_limit = self.out_limit = network.buffer_bytes
         self.unread_bytes = 0
         self.unsent_bytes = 0
-        self.ended = self.reset = self.closed = self.finished = False
+        self.ended = self.reset = self.closed = self.finished = self.vanished = False
         self.wants_room = False
         self.asks_for_life = False
         self._in: deque[bytes] = deque()
@@ -160,7 +162,7 @@ class End:
             self._fly()
 
     def _fly(self) -> None:
-        if self._flying:
+        if self._flying or self.peer.vanished:
             return
         link = self.link
         if self._out:
@@ -198,7 +200,7 @@ class End:
 
     def _landed(self, piece: bytes) -> None:
         self._flying = False
-        if self.reset:
+        if self.reset or self.peer.vanished:
             return
         world = self.network.world
         if self.link.stalled_until_ns > world.now_ns:
@@ -283,8 +285,19 @@ class End:
         self.file = None
         self.finish()
         self.network.world.after(GONE_NS, self.peer._find_out)
-        if self.reset or (not self._flying and not self._out):
+        if self.reset or self.peer.vanished or (not self._flying and not self._out):
             self.network.forget(self)
+
+    def vanish(self) -> None:
+        """Its machine loses power: the peer is not notified of it."""
+        if self.closed:
+            return
+        self.closed = self.vanished = True
+        self._finishing = False
+        self._out.clear()
+        self._in.clear()
+        self.network.forget(self)
+        self.network.world.after(GONE_NS, self.peer._find_out)
 
     def abort(self) -> None:
         """Reset the connection."""

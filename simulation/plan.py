@@ -23,6 +23,7 @@ FAULTS: Final = (
     "pause",
     "fleet_away",
 )
+"""What `make` draws from; "broker_vanishes" is drawn apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Fault:
 
     Attributes:
         at_ms: after the clients have begun.
-        what: one of `FAULTS`.
+        what: one of `FAULTS`, or "broker_vanishes".
         where: which gateway, broker or link, counted from 0; it is taken modulo their number.
         for_ms: how long it lasts, where it lasts.
         amount: by how much, where that can be said.
@@ -180,6 +181,8 @@ def make(seed: int) -> Plan:
                 amount,
             )
         )
+    _without_power(seed, seconds, count, clients, faults)
+    _all_on_one_connection(seed, count, clients, quotas)
     return Plan(
         seed=seed,
         seconds=seconds,
@@ -193,6 +196,56 @@ def make(seed: int) -> Plan:
         clients=tuple(clients),
         faults=tuple(sorted(faults, key=lambda each: each.at_ms)),
     )
+
+
+def _without_power(
+    seed: int, seconds: int, gateways: int, clients: list[Client], faults: list[Fault]
+) -> None:
+    """Have a client or a broker lose power in some plans; their dice change no other plan."""
+    dice = random.Random(f"power/{seed}")
+    drawn = dice.random()
+    if drawn < 0.06:
+        options = {"pause_ms": dice.choice((300, 1_000))}
+        clients.append(Client("vanish", "vanish-0", dice.randrange(gateways) + 1, options))
+    elif drawn < 0.12:
+        faults.append(
+            Fault(
+                dice.randrange(500, seconds * 1_000),
+                "broker_vanishes",
+                dice.randrange(8),
+                dice.randrange(50, 6_000),
+            )
+        )
+        # It does not give up by itself.
+        clients.append(
+            Client("beat", "beat-patient", 1, {"version": 4, "pause_ms": 300, "timeout_ms": 400_000})
+        )
+
+
+def _all_on_one_connection(
+    seed: int, gateways: int, clients: list[Client], quotas: list[dict[str, Any]]
+) -> None:
+    """Have a client use one connection for everything in some plans."""
+    dice = random.Random(f"blend/{seed}")
+    if dice.random() >= 0.12:
+        return
+    options: dict[str, Any] = {
+        "in_flight": dice.choice((2, 5)),
+        "most_bytes": dice.choice((2_000, 50_000)),
+        "pause_ms": dice.choice((0, 20, 150)),
+        "honours": dice.random() < 0.5,
+        "topic": dice.choice("ab"),
+        "timeout_ms": 30_000,
+    }
+    clients.append(Client("blend", "blend-0", dice.randrange(gateways) + 1, options))
+    quota: dict[str, Any] = {
+        "client_id": "blend-0",
+        "producer_byte_rate": options["most_bytes"] * dice.choice((1, 3)),
+        "consumer_byte_rate": dice.choice((5_000, 100_000)),
+    }
+    if dice.random() < 0.3:  # its requests pass one at a time
+        quota["request_percentage"] = dice.choice((0.5, 50.0))
+    quotas.append(quota)
 
 
 def _honest(dice: random.Random, at: int, gateways: int, quotas: list[dict[str, Any]]) -> Client:

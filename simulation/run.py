@@ -249,6 +249,9 @@ class Run:
             case "broker_away":
                 node.stop()
                 world.after(after_ns, node.start)
+            case "broker_vanishes":
+                node.vanish()
+                world.after(after_ns, node.start)
             case "broker_slow":
                 node.slow_ns = fault.amount * NS_PER_MS
                 world.after(after_ns, setattr, node, "slow_ns", 0)

@@ -185,4 +185,25 @@ FAULTS: Final = {
         ("        wanted_ms = tracker.record(delivered_bytes, session"),
         ("        wanted_ms = tracker.record(delivered_bytes // 2, session"),
     ),
+    "clients that lose power are not noticed": Fault(
+        "gateway/net/listening.py", ("            watch_peer(listening)\n"), ("")
+    ),
+    "brokers that lose power are not noticed": Fault(
+        "gateway/net/channel.py",
+        ("                    watch_connected(connection.fileno(), connection.family)\n"),
+        ("                    pass\n"),
+    ),
+    "a shorter wait replaces a longer one": Fault(
+        "gateway/session/throttle_state.py",
+        ("        if until_ms > self.until_ms:\n            if tracker is not None or"),
+        ("        if True:\n            if tracker is not None or"),
+    ),
+    "the last part of a request is not charged": Fault(
+        "gateway/session/parts.py",
+        ("            self._on_last(came_bytes, now_ms)\n"),
+        ("            self._on_last(0, now_ms)\n"),
+    ),
+    "a reply is charged at its head and as it comes": Fault(
+        "gateway/session/parts.py", ("            tracker.expect(size, now_ms=now_ms)\n"), ("            pass\n")
+    ),
 }
