@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gateway.app import Gateway
 from gateway.session.mute import MuteReason
@@ -59,6 +59,14 @@ class Violation:
         return f"{self.law} at {self.at_ms} ms: {self.detail}"
 
 
+_OfProcesses: TypeAlias = defaultdict[tuple[int, str], dict[int, RateTracker]]
+"""Gateway and process -> its counters of one client, by their identity."""
+
+
+def _recorded(counters: dict[int, RateTracker]) -> float:
+    return sum(each.recorded_here for each in counters.values())
+
+
 def _byte_counters(gateway: Gateway) -> tuple[tuple[Key, RateQuotas], ...]:
     quotas = gateway.client_quotas
     return ("producer_byte_rate", quotas.produce), ("consumer_byte_rate", quotas.fetch)
@@ -81,7 +89,7 @@ class Laws:
         self._ever_charged: defaultdict[str, float] = defaultdict(float)
         self._mutated: defaultdict[str, int] = defaultdict(int)
         self._permits: dict[str, Bucket] = {}
-        self._counters: defaultdict[tuple[int, Key, str], dict[int, RateTracker]] = defaultdict(dict)
+        self._counters: defaultdict[tuple[Key, str], _OfProcesses] = defaultdict(lambda: defaultdict(dict))
         self._acknowledged: dict[tuple[int, str], tuple[float, int]] = {}
         section = self.plan.tables.get("client_quota", {})
         self.window_ns = section.get("window_num", 11) * section.get("window_size_seconds", 1) * NS_PER_S
@@ -275,7 +283,7 @@ class Laws:
                     self.accounts_agree(process, gateway)
                     self.mutes_end(process, gateway)
                     self.bytes_are_owed_once(process, gateway)
-                self.note_counters(unit, gateway)
+                self.note_counters(unit, process, gateway)
             if unit.main is not None and unit.main in unit.gateways:
                 self.permits_are_owed_once(unit.main, unit.gateways[unit.main])
             self.gone_clients_are_gone(unit)
@@ -358,22 +366,21 @@ class Laws:
                         f"{process.name}: {key} of {client_id} counts {held:,.0f}, and {most:,.0f} passed",
                     )
 
-    def note_counters(self, unit: GatewayUnderTest, gateway: Gateway) -> None:
+    def note_counters(self, unit: GatewayUnderTest, process: HostedProcess, gateway: Gateway) -> None:
         """Keep the counters of clients: the gateway forgets those that are idle."""
         for key, quotas in _byte_counters(gateway):
             for scoped, tracker in quotas.own():
-                self._counters[unit.number, key, scoped.tracker_key.client_id][id(tracker)] = tracker
+                of_process = self._counters[key, scoped.tracker_key.client_id][unit.number, process.name]
+                of_process[id(tracker)] = tracker
 
     def charged_is_what_passed(self, unit: GatewayUnderTest) -> None:
         """A counter is charged exactly what passed: bytes of Produce, and bytes of answers to Fetch."""
-        for (number, key, client_id), trackers in self._counters.items():
-            if (
-                number != unit.number
-                or limit_of(self.plan, client_id, key) is None
-                or client_id in self.run.asked_quotas
-            ):
+        for (key, client_id), of_processes in self._counters.items():
+            if limit_of(self.plan, client_id, key) is None or client_id in self.run.asked_quotas:
                 continue
-            charged = sum(tracker.recorded_here for tracker in trackers.values())
+            charged = sum(
+                _recorded(each) for (number, _), each in of_processes.items() if number == unit.number
+            )
             sums = self.run.wires[unit].sums.get(client_id) or Sums()
             least, most = (sums.produced,) * 2 if key == "producer_byte_rate" else sums.fetched
             if not least - 0.5 <= charged <= most + 0.5:  # sums of sums are rounded
@@ -382,6 +389,19 @@ class Laws:
                     f"{unit.name}: {key} of {client_id} was charged {charged:,.0f} bytes, and "
                     + (f"{least:,} passed" if least == most else f"{least:,} to {most:,} passed"),
                 )
+
+    def others_are_counted_once(self) -> None:
+        """What a process counts of others was recorded by them, and is counted once."""
+        for (key, client_id), of_processes in self._counters.items():
+            for name, counters in of_processes.items():
+                counted = sum(each._others for each in counters.values())
+                most = sum(_recorded(each) for other, each in of_processes.items() if other != name)
+                if counted > most + 0.5:
+                    self.report(
+                        "others_are_counted_once",
+                        f"{name[1]}: {key} of {client_id} counts {counted:,.0f} of others, "
+                        f"and they recorded {most:,.0f}",
+                    )
 
     def permits_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
         """No client owes more permits than were ever taken from it, by all gateways together."""
@@ -497,6 +517,8 @@ class Laws:
             if not unit.was_killed:
                 self.charged_is_what_passed(unit)
         self.permits_are_what_was_done()
+        if self._steady:
+            self.others_are_counted_once()
         for actor in self.run.actors:
             refused = "connections" in self.plan.tables or not self._steady or self._fault_ns
             if actor.honest and not refused and not actor.answered and actor.options.get("acks") != 0:

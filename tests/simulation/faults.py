@@ -206,4 +206,12 @@ FAULTS: Final = {
     "a reply is charged at its head and as it comes": Fault(
         "gateway/session/parts.py", ("            tracker.expect(size, now_ms=now_ms)\n"), ("            pass\n")
     ),
+    "what another member recorded is counted twice": Fault(
+        "gateway/fleet/exchange.py",
+        ("                    counter.record_others(amount, now_ms=max(now_ms, counter.last_ms))\n"),
+        (
+            "                    counter.record_others(amount, now_ms=max(now_ms, counter.last_ms))\n"
+            "                    counter.record_others(amount, now_ms=max(now_ms, counter.last_ms))\n"
+        ),
+    ),
 }
