@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fidelity_campaign``: a long `testkit.pipeline.fidelity`, through ingest and compact.
+"""``python -m benchmarks.fidelity_campaign``: a long `campaigns.fidelity.comparison`, through ingest and compact.
 
 A hundred clients: producers, consumers, clients with a quota of request time, addresses with one of connections; a
 third with three connections. They run twice: 12 minutes. 1 when a bound is missed.
@@ -25,13 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from embedded_kafka import jars
-from embedded_kafka.kafka import KafkaCluster
-from pipeline.cli import main as pipeline
-from pipeline.storage.compacted_days import CompactedDays
-from quotas.usage_record import UsageApi
-from testkit.gateway import free_ports
-from testkit.pipeline.fidelity import (
+from campaigns.fidelity.comparison import (
     BYTES,
     SHARE_BOUND,
     TIME_BOUND,
@@ -48,8 +42,14 @@ from testkit.pipeline.fidelity import (
     quota_tables,
     source_of,
 )
-from testkit.pipeline.fidelity_truth import Errors, errors, replayed, truth_of
-from testkit.serving import serving
+from campaigns.fidelity.truth import Errors, errors, replayed, truth_of
+from campaigns.serving import serving
+from embedded_kafka import jars
+from embedded_kafka.kafka import KafkaCluster
+from pipeline.cli import main as pipeline
+from pipeline.storage.compacted_days import CompactedDays
+from quotas.usage_record import UsageApi
+from testkit.gateway import free_ports
 from testkit.wire_client import WireClient
 
 COMPUTED_S: Final = 1_800.0
@@ -242,7 +242,7 @@ def render(document: dict[str, Any], verdict: Verdict, again: Verdict, chosen: S
     ]
     lines += [
         "",
-        f"Without a machine in between (`testkit.pipeline.fidelity_truth`: {len(chosen)} producers for "
+        f"Without a machine in between (`campaigns.fidelity.truth`: {len(chosen)} producers for "
         f"{COMPUTED_S:g} s in computed time, request by request), the replay of their seconds, and the very same "
         f"clients, each request up to {LATE_MS:g} ms later, beside themselves: so much no record could tell.",
         "",

@@ -26,11 +26,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.relay.machine import describe_machine, load_average
-from embedded_kafka.kafka import KafkaCluster
-from pipeline.errors import Exit
-from pipeline.spark.session import open_session
-from pipeline.storage.raw_table import read_raw_state
-from testkit.pipeline.exactly_once import (
+from campaigns.exactly_once.ingests import (
     KILLED,
     Count,
     count_by_duckdb,
@@ -40,10 +36,14 @@ from testkit.pipeline.exactly_once import (
     reported_missing,
     shuffle_arrival,
 )
+from campaigns.exactly_once.victim import POINTS
+from embedded_kafka.kafka import KafkaCluster
+from pipeline.errors import Exit
+from pipeline.spark.session import open_session
+from pipeline.storage.raw_table import read_raw_state
 from testkit.pipeline.object_store import new_bucket, s3_server
 from testkit.pipeline.spark import QUICK
 from testkit.pipeline.usage_files import Faults, Load, Truth, lines_of, write_usage
-from testkit.pipeline.victim import POINTS
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 _TOPIC: Final = "__sluice_usage"

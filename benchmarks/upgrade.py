@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, Producer
 
 from benchmarks.keep import keep_results
 from benchmarks.relay.native_build import ROOT
+from campaigns.serving import serving
 from embedded_kafka.kafka import KafkaCluster
-from testkit.serving import serving
 from testkit.upgrade_load import Newcomers
 
 RESULTS: Final = ROOT / "benchmarks" / "results"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.demo.load import Load
+from campaigns.serving import NotReadyError, serving
 from embedded_kafka.kafka import KafkaCluster
-from testkit.serving import NotReadyError, serving
 
 _HOST: Final = "127.0.0.1"
 _STEP_TIMEOUT_S: Final = 300.0

@@ -19,10 +19,10 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.fleet.real import TOPIC, configuration, make_topic, metrics, samples
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
+from campaigns.serving import serving
 from embedded_kafka.kafka import KafkaCluster
 from testkit.fleet_load import GreedyProducer
 from testkit.gateway import free_ports
-from testkit.serving import serving
 
 BROKERS: Final = 3
 GATEWAYS: Final = 2

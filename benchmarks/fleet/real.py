@@ -15,10 +15,10 @@ from prometheus_client.samples import Sample
 
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
+from campaigns.serving import serving
 from embedded_kafka.kafka import KafkaCluster
 from testkit.fleet_load import GreedyProducer
 from testkit.gateway import free_ports
-from testkit.serving import serving
 from testkit.wire_client import WireClient
 
 _PRODUCERS: Final = 2

@@ -33,11 +33,11 @@ from campaigns.accuracy.clients import (
     RECORDS_PER_BATCH,
     Job,
 )
+from campaigns.serving import serving
 from embedded_kafka import jars
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import tool_command
 from testkit.gateway import free_ports
-from testkit.serving import serving
 from testkit.wire_client import WireClient
 
 FAMILIES: Final = ("kafka-python", "librdkafka", "aiokafka", "java", "cheater")

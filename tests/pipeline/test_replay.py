@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from campaigns.fidelity.comparison import producers
+from campaigns.fidelity.truth import errors, replayed, truth_of
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.replay.demand import Demand, demands
 from pipeline.replay.dispatch import ReplaySettings, replay, replay_all
 from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import compacted_rows
-from testkit.pipeline.fidelity import producers
-from testkit.pipeline.fidelity_truth import errors, replayed, truth_of
 
 
 def one(rows: list[dict[str, Any]], **options: Any) -> Demand:

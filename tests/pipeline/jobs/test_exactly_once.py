@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import Exit
-from pipeline.maintenance.compaction import compact
-from pipeline.maintenance.keep import Keep
-from pipeline.maintenance.pruning import delete
-from testkit.pipeline.exactly_once import (
+from campaigns.exactly_once.ingests import (
     KILLED,
     count_by_duckdb,
     count_by_spark,
@@ -19,6 +15,10 @@ from testkit.pipeline.exactly_once import (
     reported_missing,
     shuffle_arrival,
 )
+from pipeline.errors import Exit
+from pipeline.maintenance.compaction import compact
+from pipeline.maintenance.keep import Keep
+from pipeline.maintenance.pruning import delete
 from testkit.pipeline.usage_files import Faults, Load, write_usage
 from testkit.pipeline.usage_lines import LONG_AFTER
 

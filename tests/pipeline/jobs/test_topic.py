@@ -6,9 +6,9 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 
+from campaigns.exactly_once.ingests import KILLED, count_by_duckdb, ingest, log_tail, reported_missing
 from embedded_kafka.kafka import KafkaCluster
 from pipeline.errors import Exit
-from testkit.pipeline.exactly_once import KILLED, count_by_duckdb, ingest, log_tail, reported_missing
 from testkit.pipeline.usage_lines import event, line, row
 
 pytestmark = pytest.mark.spark

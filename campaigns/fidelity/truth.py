@@ -1,6 +1,6 @@
 """Throttled clients request by request, without a machine in between: compared with a replay of their seconds.
 
-A real run cannot be made twice. Here the clients of `testkit.pipeline.fidelity` meet the gateway's own counter in
+A real run cannot be made twice. Here the clients of `campaigns.fidelity.comparison` meet the gateway's own counter in
 computed time, and the gateway's own row counts them, so that two runs can differ by nothing but a delay of up to two
 milliseconds per request. How far those two are apart is what no replay can know better.
 """
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from campaigns.fidelity.comparison import Client
 from gateway.usage.row import Level, RowKey, RowValues, UsageRow
 from pipeline.replay.demand import demands
 from pipeline.replay.dispatch import ReplaySettings, replay
@@ -23,7 +24,6 @@ from quotas.limits import Limits
 from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker
 from quotas.usage_record import Row, UsageApi
 from testkit.pipeline.compacted_rows import compacted_batch
-from testkit.pipeline.fidelity import Client
 
 _ROUND_TRIP_MS: Final = 1.0
 _BACKLOG_MS: Final = 5_000.0

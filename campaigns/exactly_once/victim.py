@@ -1,4 +1,4 @@
-"""``python -m testkit.pipeline.victim POINT N ARGUMENTS``: an ingest that is killed at a point of batch N.
+"""``python -m campaigns.exactly_once.victim POINT N ARGUMENTS``: an ingest that is killed at a point of batch N.
 
 The points are the steps of `pipeline.ingest.writer`, in order. At the point everything of the process dies at once,
 the JVM too (SIGKILL to the group), or with a point that ends in `-driver` only Python, and the orphaned JVM finds

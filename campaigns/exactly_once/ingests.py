@@ -48,13 +48,13 @@ def ingest(arguments: Sequence[str], log: Path, *, point: str = "none", batch: i
     Args:
         arguments: of the job.
         log: what it says is added here.
-        point: where to kill it; see `testkit.pipeline.victim`.
+        point: where to kill it; see `campaigns.exactly_once.victim`.
         batch: in which of the batches it writes, 1 is the first.
 
     Returns:
         Its exit code, negative for a signal.
     """
-    command = [sys.executable, "-m", "testkit.pipeline.victim", point, str(batch), *arguments]
+    command = [sys.executable, "-m", "campaigns.exactly_once.victim", point, str(batch), *arguments]
     with log.open("ab") as file:
         process = subprocess.Popen(
             command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True

@@ -1,0 +1,1 @@
+"""Checks that every usage line counts once, however often an ingest is killed."""

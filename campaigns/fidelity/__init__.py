@@ -1,0 +1,1 @@
+"""Compares what a replay says about quotas in force with what the gateway did."""
