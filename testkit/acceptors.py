@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
+from config.sections.listeners import ProxyProtocolSettings
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.acceptor import Acceptor
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
@@ -73,7 +74,13 @@ class ListeningAcceptor:
     """Listeners that share their quotas; admitted sockets are kept."""
 
     def __init__(
-        self, clock: FakeClock, *, ip_rate: int | None = None, window_num: int = 11, **limits: Any
+        self,
+        clock: FakeClock,
+        *,
+        ip_rate: int | None = None,
+        window_num: int = 11,
+        proxy: ProxyProtocolSettings | None = None,
+        **limits: Any,
     ) -> None:
         self.loop = FakeLoop(clock)
         self.limits = Limits()
@@ -96,6 +103,7 @@ class ListeningAcceptor:
                 quotas=self.quotas,
                 observer=self.seen,
                 on_admitted=self.admitted.append,
+                proxy=proxy,
             )
             acceptor.listen((HOST, 0), None)
             self.acceptors[name] = acceptor

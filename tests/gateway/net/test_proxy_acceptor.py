@@ -1,7 +1,6 @@
 """Real sockets behind a load balancer that the test plays, and time that only moves when a test moves it."""
 
 import socket
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -9,17 +8,11 @@ from typing import Any
 import pytest
 
 from config.sections.listeners import ProxyProtocolSettings
-from gateway.net.accepted_socket import AcceptedSocket
-from gateway.net.acceptor import Acceptor
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
-from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
-from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.limits import Limits
+from quotas.connections import AdmissionCause, ListenerLimits
+from testkit.acceptors import Client, ListeningAcceptor
 from testkit.clock import FakeClock
-from testkit.fake_loop import FakeLoop
-from testkit.observer import SilentObserver
 
-HOST = "127.0.0.1"
 BALANCER = "127.0.0.8"
 STRANGER = "127.0.0.9"
 HELLO = b"\x00\x00\x00\x17\x00\x12"
@@ -34,52 +27,21 @@ def v2(ip: str) -> bytes:
     return b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + addresses
 
 
-class BehindBalancer(SilentObserver):
+class BehindBalancer(ListeningAcceptor):
     """A listener behind a load balancer; admitted sockets are kept."""
 
-    def __init__(self, clock: FakeClock, *, ip_rate: int | None = None, max_waiting: int = 10, **limits: Any) -> None:
-        self.loop = FakeLoop(clock)
-        rates = Limits()
-        if ip_rate is not None:
-            rates.set(QuotaEntity(ip=DEFAULT), QuotaKey.CONNECTION_CREATION_RATE, ip_rate)
-        limits.setdefault("listeners", {"EXT": ListenerLimits()})
-        self.quotas = ConnectionQuotas(rates, ConnectionLimits(**limits), window_num=2, now_ms=clock.now_ms)
-        self.admitted: list[AcceptedSocket] = []
-        self.refused: Counter[AdmissionCause] = Counter()
-        self.held = 0
-        self.stack = ExitStack()
-        self.acceptor = Acceptor(
-            "EXT",
-            loop=self.loop,  # type: ignore[arg-type]
-            now_ms=self.loop.now_ms,
-            quotas=self.quotas,
-            observer=self,
-            on_admitted=self.admitted.append,
-            proxy=ProxyProtocolSettings(trusted=(BALANCER,), timeout_ms=3_000, max_waiting=max_waiting),
-        )
-        self.acceptor.listen((HOST, 0), None)
+    def __init__(self, clock: FakeClock, *, max_waiting: int = 10, **options: Any) -> None:
+        proxy = ProxyProtocolSettings(trusted=(BALANCER,), timeout_ms=3_000, max_waiting=max_waiting)
+        super().__init__(clock, window_num=2, proxy=proxy, **options)
 
-    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
-        self.refused[cause] += 1
-
-    def connection_held(self, listener: str, hold_ms: int) -> None:
-        self.held += 1
-
-    def connect(self, first: bytes = b"", *, source: str = BALANCER) -> socket.socket:
+    def open(self, first: bytes = b"", *, source: str = BALANCER) -> Client:
         """A connection that the acceptor gets to see together with its first bytes."""
-        client = socket.socket()
-        self.stack.callback(client.close)
-        client.bind((source, 0))
-        client.settimeout(5)
-        port = self.acceptor.ports[None]
-        client.connect((HOST, port))
-        client.sendall(first)
-        client.setblocking(False)
-        self.loop.run()
+        (client,) = self.connect_unseen(source=source)
+        self.send(client, first)
         return client
 
-    def send(self, client: socket.socket, data: bytes) -> None:
-        client.sendall(data)
+    def send(self, client: Client, data: bytes) -> None:
+        client.sock.sendall(data)
         self.loop.run()
 
     @property
@@ -90,21 +52,10 @@ class BehindBalancer(SilentObserver):
 
     def close(self) -> None:
         for accepted in self.admitted:
-            accepted.sock.close()
             self.quotas.release("EXT", accepted.ip)
-        self.acceptor.stop()
-        self.stack.close()
+        super().close()
         assert self.quotas.snapshot(now_ms=self.loop.now_ms()).connections == 0
         assert self.loop.watched == []
-
-
-def ended(client: socket.socket) -> bool:
-    try:
-        return client.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
 
 
 @pytest.fixture
@@ -124,9 +75,9 @@ def proxy_acceptors(clock: FakeClock) -> Iterator[Any]:
 def test_h25_header_is_taken_and_nothing_behind_it(proxy_acceptors: Any, header: bytes, cut: int | None) -> None:
     proxy_acceptor = proxy_acceptors()
     if cut is None:
-        proxy_acceptor.connect(header + HELLO)
+        proxy_acceptor.open(header + HELLO)
     else:
-        client = proxy_acceptor.connect(header[:cut])
+        client = proxy_acceptor.open(header[:cut])
         assert proxy_acceptor.counts == (1, 1, 0)
         proxy_acceptor.send(client, header[cut:] + HELLO)
     (accepted,) = proxy_acceptor.admitted
@@ -140,7 +91,7 @@ def test_h25_header_is_taken_and_nothing_behind_it(proxy_acceptors: Any, header:
 
 def test_h25_incomplete_header_costs_no_turn_of_the_loop_while_it_waits(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors()
-    proxy_acceptor.connect(b"PROXY TCP4 ")
+    proxy_acceptor.open(b"PROXY TCP4 ")
     before = proxy_acceptor.loop.scheduler
     proxy_acceptor.loop.run()
     assert proxy_acceptor.loop.scheduler == before
@@ -157,7 +108,7 @@ def test_h25_incomplete_header_costs_no_turn_of_the_loop_while_it_waits(proxy_ac
 )
 def test_h25_header_without_addresses_leaves_the_sockets_own_address(proxy_acceptors: Any, header: bytes) -> None:
     proxy_acceptor = proxy_acceptors()
-    proxy_acceptor.connect(header)
+    proxy_acceptor.open(header)
     (accepted,) = proxy_acceptor.admitted
     assert (accepted.ip, accepted.connected_to) == (BALANCER, None)
 
@@ -188,9 +139,9 @@ def test_h24_trust_is_by_address_however_the_socket_spells_it(ip: str, trusted: 
 def test_h24_stranger_is_closed_unread_and_uses_up_nothing(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(listeners={"EXT": ListenerLimits(1, 1)})
     for _ in range(5):
-        assert ended(proxy_acceptor.connect(v1("192.0.2.7"), source=STRANGER))
-    assert proxy_acceptor.refused == {AdmissionCause.PROXY_UNTRUSTED: 5}
-    proxy_acceptor.connect(v1("192.0.2.7"))
+        assert proxy_acceptor.open(v1("192.0.2.7"), source=STRANGER).ended
+    assert proxy_acceptor.seen.refused == {AdmissionCause.PROXY_UNTRUSTED: 5}
+    proxy_acceptor.open(v1("192.0.2.7"))
     assert proxy_acceptor.counts == (1, 0, 1)
 
 
@@ -206,68 +157,68 @@ def test_h24_stranger_is_closed_unread_and_uses_up_nothing(proxy_acceptors: Any)
 )
 def test_h25_missing_and_broken_headers_close(proxy_acceptors: Any, first: bytes, cause: AdmissionCause) -> None:
     proxy_acceptor = proxy_acceptors()
-    assert ended(proxy_acceptor.connect(first))
-    assert proxy_acceptor.refused == {cause: 1}
+    assert proxy_acceptor.open(first).ended
+    assert proxy_acceptor.seen.refused == {cause: 1}
     assert proxy_acceptor.counts == (0, 0, 0)
 
 
 def test_h25_slow_header_ends_at_its_deadline_however_it_trickles(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors()
-    silent, slow = proxy_acceptor.connect(), proxy_acceptor.connect(b"P")
+    silent, slow = proxy_acceptor.open(), proxy_acceptor.open(b"P")
     for byte in b"ROXY":
         proxy_acceptor.loop.advance(599)
         proxy_acceptor.send(slow, bytes([byte]))
     proxy_acceptor.loop.advance(2_999 - 4 * 599)
-    assert not ended(silent)
-    assert not ended(slow)
+    assert not silent.ended
+    assert not slow.ended
     proxy_acceptor.loop.advance(1)
-    assert ended(silent)
-    assert ended(slow)
-    assert proxy_acceptor.refused == {AdmissionCause.PROXY_TIMEOUT: 2}
+    assert silent.ended
+    assert slow.ended
+    assert proxy_acceptor.seen.refused == {AdmissionCause.PROXY_TIMEOUT: 2}
     assert proxy_acceptor.counts == (0, 0, 0)
 
 
 def test_l06_header_that_came_while_the_process_stood_still_is_read(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors()
-    client = proxy_acceptor.connect(b"PROXY TCP4 ")
+    client = proxy_acceptor.open(b"PROXY TCP4 ")
     proxy_acceptor.loop.clock.advance(10_000)
-    client.sendall(b"192.0.2.1 192.0.2.2 1 2\r\n")
+    client.sock.sendall(b"192.0.2.1 192.0.2.2 1 2\r\n")
     proxy_acceptor.loop.advance(10_000)
-    assert not ended(client)
-    assert proxy_acceptor.refused == {}
+    assert not client.ended
+    assert proxy_acceptor.seen.refused == {}
 
 
 def test_client_that_leaves_before_its_header_frees_its_place(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors()
-    proxy_acceptor.connect(b"PROX").close()
+    proxy_acceptor.open(b"PROX").sock.close()
     proxy_acceptor.loop.run()
-    assert proxy_acceptor.refused == {AdmissionCause.PROXY_CLOSED: 1}
+    assert proxy_acceptor.seen.refused == {AdmissionCause.PROXY_CLOSED: 1}
     assert proxy_acceptor.loop.timers == 0
 
 
 def test_h25_sockets_without_header_are_bounded(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(max_waiting=3)
-    clients = [proxy_acceptor.connect() for _ in range(5)]
-    assert [ended(client) for client in clients] == [False] * 3 + [True] * 2
-    assert proxy_acceptor.refused == {AdmissionCause.PROXY_FULL: 2}
+    clients = [proxy_acceptor.open() for _ in range(5)]
+    assert [client.ended for client in clients] == [None] * 3 + ["reset"] * 2
+    assert proxy_acceptor.seen.refused == {AdmissionCause.PROXY_FULL: 2}
     proxy_acceptor.send(clients[0], v1("192.0.2.7"))
     assert proxy_acceptor.counts == (3, 2, 1)
 
 
 def test_waiting_for_a_header_takes_a_place_among_the_connections(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(max_connections=2)
-    first, _, third = (proxy_acceptor.connect(), proxy_acceptor.connect(), proxy_acceptor.connect(v1("192.0.2.7")))
+    first, _, third = (proxy_acceptor.open(), proxy_acceptor.open(), proxy_acceptor.open(v1("192.0.2.7")))
     assert proxy_acceptor.counts == (2, 2, 0)
-    first.close()
+    first.sock.close()
     proxy_acceptor.loop.run()
     assert proxy_acceptor.counts == (2, 1, 1)
-    assert not ended(third)
+    assert not third.ended
 
 
 def test_rate_of_the_listener_is_applied_at_accept_and_a_header_can_not_hurry_it(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(listeners={"EXT": ListenerLimits(max_connection_creation_rate=1)})
-    proxy_acceptor.connect(v1("192.0.2.1"))
-    proxy_acceptor.connect(v1("192.0.2.2"))
+    proxy_acceptor.open(v1("192.0.2.1"))
+    proxy_acceptor.open(v1("192.0.2.2"))
     assert proxy_acceptor.counts == (1, 0, 1)
     proxy_acceptor.loop.advance(1_000)
     assert proxy_acceptor.counts == (2, 0, 2)
@@ -276,35 +227,35 @@ def test_rate_of_the_listener_is_applied_at_accept_and_a_header_can_not_hurry_it
 def test_h26_rate_of_an_address_is_that_of_the_client_and_not_of_the_balancer(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(ip_rate=1)
     for ip in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.1"):
-        proxy_acceptor.connect(v1(ip))
+        proxy_acceptor.open(v1(ip))
     assert [accepted.ip for accepted in proxy_acceptor.admitted] == ["192.0.2.1", "192.0.2.2"]
-    assert (proxy_acceptor.held, len(proxy_acceptor.acceptor.held)) == (2, 2)
+    assert (len(proxy_acceptor.seen.held), len(proxy_acceptor.acceptor.held)) == (2, 2)
     assert proxy_acceptor.counts == (2, 0, 2)
     proxy_acceptor.loop.advance(1_001)
-    assert proxy_acceptor.refused == {AdmissionCause.IP_RATE: 2}
+    assert proxy_acceptor.seen.refused == {AdmissionCause.IP_RATE: 2}
 
 
 def test_h26_stranger_can_not_use_up_the_rate_of_an_address_it_names(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(ip_rate=1)
     for _ in range(5):
-        proxy_acceptor.connect(v1("192.0.2.1"), source=STRANGER)
-    proxy_acceptor.connect(v1("192.0.2.1"))
+        proxy_acceptor.open(v1("192.0.2.1"), source=STRANGER)
+    proxy_acceptor.open(v1("192.0.2.1"))
     assert [accepted.ip for accepted in proxy_acceptor.admitted] == ["192.0.2.1"]
 
 
 def test_number_of_connections_is_counted_by_client(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(max_connections_per_ip=1)
-    clients = [proxy_acceptor.connect(v2(ip)) for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
-    assert [ended(client) for client in clients] == [False, True, False]
-    assert proxy_acceptor.refused == {AdmissionCause.IP_COUNT: 1}
+    clients = [proxy_acceptor.open(v2(ip)) for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+    assert [client.ended for client in clients] == [None, "closed", None]
+    assert proxy_acceptor.seen.refused == {AdmissionCause.IP_COUNT: 1}
     assert proxy_acceptor.counts == (2, 0, 2)
 
 
 def test_refused_client_passes_its_place_on(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(max_connections=2, max_connections_per_ip=1)
-    proxy_acceptor.connect(v1("192.0.2.1"))
-    slow = proxy_acceptor.connect()
-    proxy_acceptor.connect(v1("192.0.2.2"))
+    proxy_acceptor.open(v1("192.0.2.1"))
+    slow = proxy_acceptor.open()
+    proxy_acceptor.open(v1("192.0.2.2"))
     assert proxy_acceptor.counts == (2, 1, 1)
     proxy_acceptor.send(slow, v1("192.0.2.1"))
     assert [accepted.ip for accepted in proxy_acceptor.admitted] == ["192.0.2.1", "192.0.2.2"]
@@ -312,9 +263,9 @@ def test_refused_client_passes_its_place_on(proxy_acceptors: Any) -> None:
 
 def test_stop_closes_sockets_that_wait(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors()
-    client = proxy_acceptor.connect(b"PROXY")
+    client = proxy_acceptor.open(b"PROXY")
     proxy_acceptor.acceptor.stop()
-    assert ended(client)
+    assert client.ended
     assert proxy_acceptor.counts == (0, 0, 0)
     assert proxy_acceptor.loop.timers == 0
 
@@ -322,11 +273,11 @@ def test_stop_closes_sockets_that_wait(proxy_acceptors: Any) -> None:
 def test_h27_descriptor_is_unwatched_before_it_can_be_another_connections(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors()
     for _ in range(20):
-        assert ended(proxy_acceptor.connect(HELLO))
-        client = proxy_acceptor.connect(b"PROX")
-        client.close()
+        assert proxy_acceptor.open(HELLO).ended
+        client = proxy_acceptor.open(b"PROX")
+        client.sock.close()
         proxy_acceptor.loop.run()
         assert len(proxy_acceptor.loop.watched) == 1  # the listening socket's
-    proxy_acceptor.connect(v1("192.0.2.7"))
+    proxy_acceptor.open(v1("192.0.2.7"))
     assert len(proxy_acceptor.loop.watched) == 1
     assert proxy_acceptor.counts == (1, 0, 1)
