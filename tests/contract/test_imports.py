@@ -18,8 +18,6 @@ from packaging.requirements import Requirement
 from testkit.installed import ROOT, extra_of, modules
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS: Final = ("pipeline", "kernels", "traces", "top")
-DISTRIBUTIONS: Final = packages_distributions()
 MODULES: Final = modules()
 OURS: Final = {name.partition(".")[0] for name in MODULES}
 
@@ -47,10 +45,11 @@ def _needed_by(distribution: str, extras: frozenset[str]) -> frozenset[str]:
     return frozenset(with_dependencies(requires(distribution) or [], extras))
 
 
-BASE: Final = with_dependencies(PROJECT["dependencies"])
-OF_EXTRA: Final = {None: BASE} | {
-    extra: BASE | with_dependencies(PROJECT["optional-dependencies"][extra]) for extra in EXTRAS
-}
+@cache
+def available_with(extra: str | None) -> set[str]:
+    """Distributions of an installation, with this extra if it is one."""
+    more = PROJECT["optional-dependencies"][extra] if extra else []
+    return with_dependencies([*PROJECT["dependencies"], *more])
 
 
 def imports_of(tree: ast.AST, *, later: bool = False) -> Iterator[tuple[str, int, bool]]:
@@ -78,12 +77,12 @@ def faults_of(module: str, source: str) -> list[str]:
     extra = extra_of(module)
     # The help of a job needs no extra, and numba is made use of where it is.
     later_too = {"pipeline", "kernels"} if module.startswith("pipeline.") else set()
-    more = set().union(*(OF_EXTRA[each] for each in later_too))
+    more = set().union(*map(available_with, later_too))
     found = []
     for name, line, later in imports_of(ast.parse(source)):
         if later and name in MODULES:
             continue
-        available = OF_EXTRA[extra] | (more if later else set())
+        available = available_with(extra) | (more if later else set())
         if any(not distributions_of(top) & available for top in comes_with(name)):
             found.append(f"{module}:{line}: {name}")
     return found
@@ -100,9 +99,13 @@ def comes_with(name: str) -> frozenset[str]:
     return frozenset().union(*(comes_with(each) for each, _, later in found if not later))
 
 
+# Not at the top: every process that collects tests would look through all that is installed.
+_distributions = cache(packages_distributions)
+
+
 def distributions_of(top: str) -> set[str]:
     """Those that a package at the top level may come from."""
-    return {named(each) for each in DISTRIBUTIONS.get(top, ())}
+    return {named(each) for each in _distributions().get(top, ())}
 
 
 @pytest.mark.slow
@@ -140,4 +143,4 @@ def test_what_an_installation_has_or_does_without_is_no_fault(module: str, sourc
 ])  # fmt: skip
 def test_locks_hold_all_that_comes_with_what_is_asked_for(lock: str, extras: tuple[str | None, ...]) -> None:
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / lock).read_text(), re.MULTILINE))
-    assert set().union(*(OF_EXTRA[extra] for extra in extras)) - locked == set(), "run: make lock"
+    assert set().union(*map(available_with, extras)) - locked == set(), "run: make lock"
