@@ -8,6 +8,8 @@ import pytest
 from gateway.net import peer_close
 from gateway.net.channel import FIRST_LOOK_MS
 from gateway.net.peer_close import INTERVAL_S, PeerCloseDetector, peer_gone
+from testkit.clock import FakeClock
+from testkit.fake_loop import FakeLoop
 from testkit.raw_client import until
 
 
@@ -96,14 +98,16 @@ async def test_half_closed_client_that_may_wait_for_replies_is_left_alone_until_
     watch.stop()
 
 
-async def test_stopped_watch_looks_no_more(channels: list[Channel]) -> None:
+def test_stopped_watch_looks_no_more(channels: list[Channel], clock: FakeClock) -> None:
     channels.append(Channel(muted=True))
-    watch = PeerCloseDetector(asyncio.get_running_loop(), channels)
+    loop = FakeLoop(clock)
+    watch = PeerCloseDetector(loop, channels)  # type: ignore[arg-type]
     watch.start()
+    loop.advance(1_000)
     watch.stop()
     channels[0].client.close()
-    await asyncio.sleep(0.1)
-    assert channels[0].found_gone == 0
+    loop.advance(1_000)
+    assert (loop.timers, channels[0].found_gone) == (0, 0)
 
 
 async def test_first_looks_at_thousands_leave_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:

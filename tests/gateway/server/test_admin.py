@@ -8,7 +8,7 @@ from testkit import wire
 from testkit.broker import ScriptedBroker
 from testkit.frames import create_topics
 from testkit.gateway import broker_and_gateway, free_ports, gateway_config, running_gateway
-from testkit.raw_client import HOST, RawClient, refused
+from testkit.raw_client import HOST, RawClient
 
 
 async def get(port: int, path: str) -> tuple[int, str]:
@@ -54,13 +54,6 @@ async def test_busy_port_is_an_error() -> None:
         with pytest.raises(OSError, match="in use"):
             await gateway.start()
         await gateway.stop()
-
-
-async def test_stopped_server_gives_its_port_back() -> None:
-    async with running_gateway(free_ports(1)) as running:
-        port = running.gateway.admin.port
-        assert not await refused(port)
-    assert await refused(port)
 
 
 async def test_request_that_is_no_http_is_closed_without_an_error() -> None:

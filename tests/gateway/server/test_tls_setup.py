@@ -1,6 +1,5 @@
 """Certificates of a running gateway are exchanged while clients are connected (hazard H21)."""
 
-import asyncio
 import shutil
 import ssl
 from pathlib import Path
@@ -73,19 +72,6 @@ async def test_h21_an_unexpected_error_ends_neither_the_watch_over_the_files_nor
     async with tls_gateway(pki.keys()) as (_, running):
         await until(lambda: len(asked) > 2)
         await running.gateway.tls.stop()
-
-
-async def test_shutdown_goes_on_if_the_look_at_the_files_has_ended_badly(pki: Pki) -> None:
-    async with tls_gateway(pki.keys()) as (_, running):
-        parts = running.gateway.tls
-        assert parts._looking is not None
-        parts._looking.cancel()
-        parts._looking = asyncio.create_task(bad_end())
-        await asyncio.sleep(0)
-
-
-async def bad_end() -> None:
-    raise LookupError
 
 
 async def test_h21_an_authority_that_is_taken_away_counts_from_the_next_handshake_on(pki: Pki) -> None:
