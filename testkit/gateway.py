@@ -27,7 +27,7 @@ from gateway.net.listener import Listener
 from gateway.observability.events import CloseCause
 from testkit.broker import ScriptedBroker
 from testkit.process_group import kill_all
-from testkit.raw_client import HOST, RawClient, until
+from testkit.raw_client import HOST, RawClient, settled, until
 from testkit.secrets import secrets_in
 
 LISTENER: Final = "tests"
@@ -173,11 +173,7 @@ class RunningGateway:
     async def stops_reading(self, sent_bytes: int) -> int:
         """Wait until the only client has sent more than so much and is read no further; how much was read."""
         await until(lambda: self.channels and self.channels[0].session.bytes_from_client > sent_bytes)
-        seen = -1
-        while seen != self.channels[0].session.bytes_from_client:
-            seen = self.channels[0].session.bytes_from_client
-            await asyncio.sleep(0.1)
-        return seen
+        return await settled(lambda: self.channels[0].session.bytes_from_client)
 
     def _counter(self, name: str, **labels: str) -> int:
         value = self.gateway.registry.get_sample_value(name, {"listener": LISTENER, **labels})

@@ -126,6 +126,15 @@ async def until(fact: Callable[[], Any], *, seconds: float = PATIENCE_S) -> None
         await asyncio.sleep(0.005)
 
 
+async def settled(count: Callable[[], int]) -> int:
+    """Wait until a number changes no more; the number."""
+    seen = -1
+    while seen != count():
+        seen = count()
+        await asyncio.sleep(0.05)
+    return seen
+
+
 async def refused(port: int) -> bool:
     """Whether nobody listens on a port."""
     try:

@@ -14,7 +14,7 @@ from testkit import broker as scripts
 from testkit.broker import FETCH
 from testkit.frames import fetch
 from testkit.gateway import broker_and_gateway
-from testkit.raw_client import until
+from testkit.raw_client import settled, until
 
 MIB = 1024 * 1024
 
@@ -53,10 +53,7 @@ async def test_a_slow_client_costs_one_small_read_and_a_fast_one_is_read_for_in_
             await client.send(fetch(1) + fetch(2))
             for _ in range(2):
                 # It stands still till nothing more is read for it, then takes all.
-                seen = -1
-                while seen != running.channels[0].session.bytes_from_upstream:
-                    seen = running.channels[0].session.bytes_from_upstream
-                    await asyncio.sleep(0.05)
+                await settled(lambda: running.channels[0].session.bytes_from_upstream)
                 still_at = len(reads)
                 await client.receive_frame()
     first = next(at for at, size in enumerate(held) if size)
@@ -74,10 +71,7 @@ async def test_the_kernel_keeps_no_more_for_a_client_that_stands_still_than_its_
             await client.send(fetch(1))
             await until(lambda: bool(running.channels) and running.channels[0]._fitted)
             (channel,) = running.channels
-            seen = -1
-            while seen != channel.session.bytes_from_upstream:
-                seen = channel.session.bytes_from_upstream
-                await asyncio.sleep(0.05)
+            await settled(lambda: channel.session.bytes_from_upstream)
             transport = channel._transport
             assert transport is not None
             assert 0 < kept_unsent_bytes(transport) <= 1.1 * MOST_UNSENT_BYTES
