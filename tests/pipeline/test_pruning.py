@@ -209,7 +209,7 @@ def test_reports_go_when_they_are_old_and_plans_and_what_has_a_name_never(local:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["sweep", "commit", "_write_state", "_delete"])
-@pytest.mark.parametrize("after", range(5))
+@pytest.mark.parametrize("after", range(4))
 def test_killed_while_it_deletes_it_shows_nothing_half_and_the_next_run_does_the_rest(
     local: Folder, monkeypatch: pytest.MonkeyPatch, step: str, after: int
 ) -> None:
@@ -225,12 +225,8 @@ def test_killed_while_it_deletes_it_shows_nothing_half_and_the_next_run_does_the
 
     with monkeypatch.context() as patched:
         patched.setattr(Table, step, dying)
-        try:
+        with pytest.raises(KeyboardInterrupt):
             local.prune(compacted=7)
-        except KeyboardInterrupt:
-            pass
-        else:
-            assert (step, after) in {("commit", 4), ("_write_state", 4)}
     for table in (raw_table(local.out), compacted_table(local.out), clients_table(local.out)):
         for file in table.read().files:
             assert Path(table.path(file)).exists()

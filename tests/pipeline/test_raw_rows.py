@@ -240,7 +240,7 @@ def test_a_task_has_few_files_open_however_many_days_its_lines_have(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("parts", "buckets"), [(1, 32), (3, 32), (32, 32), (5, 256), (7, FINE_BUCKETS)])
+@pytest.mark.parametrize(("parts", "buckets"), [(1, 32), (5, 256), (7, FINE_BUCKETS)])
 def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts: int, buckets: int) -> None:
     clients = [f"c{number}" for number in range(200)]
     lines = [line(seq, *map(row, clients)) for seq in range(40)]

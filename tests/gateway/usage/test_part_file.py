@@ -234,8 +234,8 @@ def test_only_a_stream_with_its_end_is_whole(tmp_path: Path, cut: int) -> None:
 def test_a_bomb_is_read_in_bounded_pieces_and_a_line_without_an_end_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bomb = zlib.compress(b"\n" * 3_000_000, 9, wbits=31)
-    assert sum(1 for _ in WholeLines(iter([bomb]))) == 3_000_000
+    bomb = zlib.compress(b"\n" * 300_000, 9, wbits=31)
+    assert sum(1 for _ in WholeLines(iter([bomb]))) == 300_000
     monkeypatch.setattr(part_file, "_MAX_LINE_BYTES", 1 << 20)
     bomb = zlib.compress(b"x" * 20_000_000, 9, wbits=31)
     tracemalloc.start()
