@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipeline.client_tables.making import make_missing
 from pipeline.client_tables.tables import client_use_table, clients_table
+from pipeline.errors import JobError
 from pipeline.ingest.writer import Writer, files_to_rows
 from pipeline.maintenance.compaction import compact
 from pipeline.storage.compacted_days import compacted_table, published_days
@@ -72,7 +73,9 @@ class LocalSession:
 
     def __init__(self, cores: int = 1) -> None:
         """Args: cores: into how many parts jobs divide their work, at least."""
-        self.sparkContext = SimpleNamespace(defaultParallelism=cores)
+        self.sparkContext = SimpleNamespace(
+            defaultParallelism=cores, broadcast=lambda value: SimpleNamespace(value=value)
+        )
 
     def range(self, begin: int, end: int, step: int, parts: int) -> LocalFrame:
         """Numbers in about equal parts."""
@@ -86,8 +89,8 @@ class LocalSession:
         """Nothing is to be stopped."""
 
 
-def ingest_files(out: str, checkpoint: Path, *files: Path) -> None:
-    """Ingests files as the next batch of a checkpoint."""
+def ingest_files(out: str, checkpoint: Path, *files: Path) -> Writer:
+    """Ingests files as the next batch of a checkpoint; what has written it. One that fails is tried again."""
     offsets = checkpoint / "offsets"
     offsets.mkdir(parents=True, exist_ok=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": checkpoint.name}))
@@ -99,7 +102,13 @@ def ingest_files(out: str, checkpoint: Path, *files: Path) -> None:
         content = {"path": [file.name for file in files], "content": [file.read_bytes() for file in files]}
         return [pa.RecordBatch.from_pydict(content, schema)]
 
-    Writer(out, str(checkpoint), files_to_rows)(LocalFrame(schema, [read]), batch)
+    try:
+        writer = Writer(out, str(checkpoint), files_to_rows)
+        writer(LocalFrame(schema, [read]), batch)
+    except JobError:
+        (offsets / str(batch)).unlink()
+        raise
+    return writer
 
 
 def compact_all(out: str, cores: int = 1) -> None:

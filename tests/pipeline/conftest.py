@@ -10,6 +10,7 @@ from pipeline.ingest.sources import files_stream, stream
 from pipeline.ingest.writer import Writer, files_to_rows
 from pipeline.spark.session import open_session
 from pipeline.storage.raw_table import raw_table
+from testkit.pipeline.local_session import ingest_files
 from testkit.pipeline.object_store import new_bucket, s3_server
 from testkit.pipeline.spark import QUICK
 
@@ -65,9 +66,24 @@ def ingest(spark: Any, tmp_path: Path) -> Ingest:
     return run
 
 
-def rows_of(spark: Any, out: Path) -> list[tuple[str, int]]:
-    """Client and seq of every row, by Spark."""
+@pytest.fixture
+def local_ingest(tmp_path: Path) -> Ingest:
+    """The same without Spark, which is for what its file source and its checkpoints do."""
+    read: set[Path] = set()
+
+    def run(checkpoint: str = "checkpoint", *, max_files: int = 100) -> Writer:
+        new = sorted(set((tmp_path / "in").iterdir()) - read)
+        for at in range(0, len(new), max_files):
+            files = new[at : at + max_files]
+            writer = ingest_files(str(tmp_path / "out"), tmp_path / checkpoint, *files)
+            read.update(files)
+        return writer
+
+    return run
+
+
+def rows_of(out: Path) -> list[tuple[str, int]]:
+    """Client and seq of every row."""
     table = raw_table(str(out))
-    raw = spark.read.parquet(*table.paths(table.read().files)).where("kind = 'rows'")
-    told = raw.selectExpr("client_id", "explode(seq) as seq").collect()
-    return sorted((row.client_id, row.seq) for row in told)
+    rows = (row for file in table.read().files for batch in table.rows_of(file) for row in batch.to_pylist())
+    return sorted((row["client_id"], seq) for row in rows if row["kind"] == "rows" for seq in row["seq"])

@@ -22,6 +22,7 @@ from pipeline.storage.entity_days import Scope
 from quotas.usage_record import UsageApi
 from testkit.pipeline.client_days import client_table
 from testkit.pipeline.compacted_days import DAY, compacted_rows, write_compacted
+from testkit.pipeline.local_session import LocalSession
 
 NEXT = DAY + datetime.timedelta(days=1)
 
@@ -97,10 +98,7 @@ def test_a_share_that_is_asked_for_and_a_burst_are_never_taken_for_more() -> Non
     assert BURSTS_S[0] == 1
 
 
-@pytest.mark.spark
-def test_compact_makes_the_tables_of_each_day_once_and_again_when_the_day_is_another(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_compact_makes_the_tables_of_each_day_once_and_again_when_the_day_is_another(tmp_path: Path) -> None:
     rows = [
         {"date": date, "client_id": name, "node": node, "t": [1, 2], "offered": [float(node), 5.0]}
         for date in (DAY, NEXT)
@@ -111,7 +109,7 @@ def test_compact_makes_the_tables_of_each_day_once_and_again_when_the_day_is_ano
     out, days = str(tmp_path), published_days(str(tmp_path))
     with pytest.raises(JobError, match=f"{DAY}, {NEXT}: no tables of clients yet, run `sluice-pipeline compact`"):
         read_clients(out, days, "client_day", ["units"])
-    assert make_missing(spark, out) == [str(DAY), str(NEXT)]
+    assert make_missing(LocalSession(), out) == [str(DAY), str(NEXT)]
     columns = ["date", "client_id", "node", "units"]
 
     def found(scope: Scope) -> list[tuple[Any, ...]]:
@@ -124,12 +122,12 @@ def test_compact_makes_the_tables_of_each_day_once_and_again_when_the_day_is_ano
     assert found(Scope.BROKER) == [
         (DAY, "one", 1, 6.0), (DAY, "one", 2, 7.0), (DAY, "two", 1, 6.0), (NEXT, "two", -1, 6.0),
     ]  # fmt: skip
-    assert make_missing(spark, out) == []
+    assert make_missing(LocalSession(), out) == []
     # Another run of the second day: its tables are of the one before.
     write_compacted(tmp_path, [{"date": NEXT, "client_id": "two", "t": [1], "offered": [8.0]}])
     days = published_days(out)
     with pytest.raises(JobError, match=f"{NEXT}: no tables of clients yet"):
         read_clients(out, days, "client_day", ["units"])
-    assert make_missing(spark, out) == [NEXT.isoformat()]
+    assert make_missing(LocalSession(), out) == [NEXT.isoformat()]
     assert found(Scope.GATEWAY)[2] == (NEXT, "two", -1, 8.0)
     assert len(clients_table(out).read().of(date=NEXT.isoformat(), table="client_day")) == 1

@@ -1,4 +1,4 @@
-"""Raw rows of a day as one row per client, by Spark; more in `test_pruning.py` and `test_raw_rows.py`."""
+"""Raw rows of a day as one row per client; more in `test_pruning.py` and `test_raw_rows.py`."""
 
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,9 @@ from pipeline.storage.files import parquet_reader
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.raw_table import raw_table
 from pipeline.storage.tables import Conflict, Table
+from testkit.pipeline.local_session import LocalSession
 from testkit.pipeline.usage_lines import DAY, LONG_AFTER, event, line, place, row
 from tests.pipeline.conftest import Ingest
-
-pytestmark = pytest.mark.spark
 
 
 def fill(folder: Path, first: int, count: int) -> None:
@@ -33,6 +32,7 @@ def fill(folder: Path, first: int, count: int) -> None:
     place(folder / "in", f"usage-a-{first}.jsonl.gz", *lines)
 
 
+@pytest.mark.spark
 def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lines(
     spark: Any, tmp_path: Path, ingest: Ingest
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
         algorithms={"a": ("token_bucket",)}, set_back_ms={"a": 2_000},
     )  # fmt: skip
     assert [(day.run, day.rows) for day in published_days(out)] == [(day.run, 60)]
-    admin, client = compacted(spark, out)
+    admin, client = compacted(out)
     assert client["t"] == client["offered"] == list(range(30))
     assert (admin["t"], admin["e_units"]) == (list(range(30)), list(range(30)))
     # Another engine sees the same.
@@ -70,35 +70,35 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
     assert left == {file.path.rpartition("/")[2] for file in compacted_table(out).read().files}
 
 
-def compacted(spark: Any, out: str) -> list[dict[str, Any]]:
+def compacted(out: str) -> list[dict[str, Any]]:
     """All compacted rows, by API, client and first second."""
     rows = []
-    for path in CompactedDays.of(spark, out).paths:
+    for path in CompactedDays.of(LocalSession(), out).paths:
         with parquet_reader(path) as reader:
             rows += reader.read().to_pylist()
     return sorted(rows, key=lambda row: (row["api"], row["client_id"], row["t"]))
 
 
 def test_a_day_with_holes_is_compacted_and_named_and_one_that_is_not_over_only_when_asked_for(
-    spark: Any, tmp_path: Path, ingest: Ingest, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, local_ingest: Ingest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, today = str(tmp_path / "out"), DAY + 86_400
     evening = [line(seq, row(), ts=today - 10 + seq) for seq in (*range(20), *range(90, 100))]
     place(tmp_path / "in", "evening.jsonl.gz", *evening)
-    ingest()
+    local_ingest()
     soon = Expectation(today + 3_700)
-    assert [day for day, made in compact(spark, out, soon).items() if not made.open] == ["2026-09-28"]
+    assert [day for day, made in compact(LocalSession(), out, soon).items() if not made.open] == ["2026-09-28"]
     assert "left as it is: 2026-09-29 is not closed" in capsys.readouterr().err
     with pytest.raises(NotYetCompleteError, match="2026-09-29 is not closed"):
-        compact(spark, out, soon, date="2026-09-29")
+        compact(LocalSession(), out, soon, date="2026-09-29")
     with pytest.raises(NotYetCompleteError, match="nothing was compacted: 2026-09-29 not closed"):
-        compact(spark, out, soon)
-    day = compact(spark, out, soon, allow_open=True)["2026-09-29"]
+        compact(LocalSession(), out, soon)
+    day = compact(LocalSession(), out, soon, allow_open=True)["2026-09-29"]
     assert (day.open, day.gateways) == (True, {"a": 20 / 90})
     assert day.silent == {"a": ((today + 10, today + 80),)}
     # Over by now: it is compacted again, though no line came since, and most of it is not there.
-    assert list(compact(spark, out, LONG_AFTER)) == ["2026-09-29"]
-    assert compact(spark, out, LONG_AFTER) == {}
+    assert list(compact(LocalSession(), out, LONG_AFTER)) == ["2026-09-29"]
+    assert compact(LocalSession(), out, LONG_AFTER) == {}
     assert [day.open for day in published_days(out)] == [False, False]
     assert main(["status", "--out", out]) == 0
     said = capsys.readouterr().out
@@ -108,74 +108,75 @@ def test_a_day_with_holes_is_compacted_and_named_and_one_that_is_not_over_only_w
     assert [gap["lines"] for gap in status(out, LONG_AFTER)["gaps"]] == [70]
 
 
+@pytest.mark.slow
 def test_a_day_is_the_same_however_many_buckets_it_has(
-    spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, local_ingest: Ingest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = str(tmp_path / "out")
     lines = [line(seq, *(row(f"c{number}", number) for number in range(200))) for seq in range(30)]
     place(tmp_path / "in", "usage-a-0.jsonl.gz", *lines[:15])
     place(tmp_path / "in", "usage-a-15.jsonl.gz", *lines[15:])
-    ingest(max_files=1)
-    compact(spark, out, LONG_AFTER)
-    expected = [{**row, "bucket": None} for row in compacted(spark, out)]
+    local_ingest(max_files=1)
+    compact(LocalSession(), out, LONG_AFTER)
+    expected = [{**row, "bucket": None} for row in compacted(out)]
     assert len(expected) == 200
-    monkeypatch.setattr("pipeline.storage.layout._SECONDS_PER_BUCKET", 20)
-    (day,) = compact(spark, out, LONG_AFTER, date="all").values()
-    assert day.buckets == 512
-    found = compacted(spark, out)
-    assert len({row["bucket"] for row in found}) > 100
+    monkeypatch.setattr("pipeline.storage.layout._SECONDS_PER_BUCKET", 80)
+    (day,) = compact(LocalSession(), out, LONG_AFTER, date="all").values()
+    assert day.buckets == 128
+    found = compacted(out)
+    assert len({row["bucket"] for row in found}) > 60
     assert [{**row, "bucket": None} for row in found] == expected
 
 
 def test_a_day_that_another_job_compacts_meanwhile_is_told_and_stays_whole(
-    spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, local_ingest: Ingest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = str(tmp_path / "out")
     fill(tmp_path, 0, 10)
-    ingest()
+    local_ingest()
     commit, others = Table.commit, iter([1])
 
     def interrupted(table: Table, *arguments: Any, **changes: Any) -> Any:
         for _ in others:
-            compact(spark, out, LONG_AFTER)
+            compact(LocalSession(), out, LONG_AFTER)
             compacted_table(out).sweep()
         return commit(table, *arguments, **changes)
 
     monkeypatch.setattr(Table, "commit", interrupted)
     with pytest.raises(Conflict, match="compacted was changed by another job meanwhile: run this again"):
-        compact(spark, out, LONG_AFTER)
+        compact(LocalSession(), out, LONG_AFTER)
     assert [day.rows for day in published_days(out)] == [20]
-    assert len(compacted(spark, out)) == 2
+    assert len(compacted(out)) == 2
 
 
 def test_a_compaction_of_what_was_there_before_does_not_replace_a_later_one(
-    spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, local_ingest: Ingest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = str(tmp_path / "out")
     fill(tmp_path, 0, 10)
-    ingest()
+    local_ingest()
     sweep, others = Table.sweep, iter([1])
 
     def interrupted(table: Table) -> int:
         for _ in others:
             # Raw files are listed, and nothing is written yet.
             fill(tmp_path, 10, 5)
-            ingest()
-            compact(spark, out, LONG_AFTER)
+            local_ingest()
+            compact(LocalSession(), out, LONG_AFTER)
         return sweep(table)
 
     monkeypatch.setattr(Table, "sweep", interrupted)
     with pytest.raises(Conflict, match="2026-09-28 was compacted or pruned by another job meanwhile"):
-        compact(spark, out, LONG_AFTER)
+        compact(LocalSession(), out, LONG_AFTER)
     assert [day.rows for day in published_days(out)] == [30]
 
 
-def test_i15_a_day_that_only_a_wrong_clock_named_is_told(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
+def test_i15_a_day_that_only_a_wrong_clock_named_is_told(tmp_path: Path, local_ingest: Ingest) -> None:
     out = str(tmp_path / "out")
     ahead = [line(seq, row(), ts=DAY + 86_400 + seq) for seq in (10, 11)]
     right = [line(seq, row()) for seq in (*range(10), *range(12, 20))]
     place(tmp_path / "in", "usage-a-0.jsonl.gz", *right, *ahead)
-    ingest()
+    local_ingest()
     rows = {"2026-09-28": 18, "2026-09-29": 2}
-    assert {date: day.rows for date, day in compact(spark, out, LONG_AFTER).items()} == rows
+    assert {date: day.rows for date, day in compact(LocalSession(), out, LONG_AFTER).items()} == rows
     assert {day["date"]: day["compacted_rows"] for day in status(out, LONG_AFTER)["days"]} == rows

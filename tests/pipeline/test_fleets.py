@@ -30,6 +30,7 @@ from pipeline.storage.raw_table import RawDay, RawState, newest_scopes
 from quotas.usage_record import FLEET
 from testkit.pipeline.client_days import write_client_tables
 from testkit.pipeline.compacted_days import DAY, compacted_rows, write_compacted
+from testkit.pipeline.local_session import LocalSession
 from testkit.pipeline.usage_lines import LONG_AFTER, line, place, row
 from tests.pipeline.conftest import Ingest
 
@@ -215,33 +216,33 @@ def test_mutations_of_a_fleet_are_as_near_to_their_limit_as_all_its_gateways_cam
     assert (shared["closest"], shared["near_s"]) == (1.5, 4)
 
 
-@pytest.mark.spark
-def test_from_lines_to_a_plan(spark: Any, ingest: Ingest, tmp_path: Path) -> None:
-    rng = np.random.default_rng(10)
+@pytest.mark.slow
+def test_from_lines_to_a_plan(local_ingest: Ingest, tmp_path: Path) -> None:
+    rng, session = np.random.default_rng(10), LocalSession(2)
     offered = smooth(rng)[:600]
     parts = divided(offered, 2, rng, balanced=False)
     by_gateway = {"a": (parts[0], "shared", ONE), "b": (parts[1], "shared", ONE), "c": (offered, "all", "gateway")}
     for gw, (units, client_id, scope) in by_gateway.items():
         texts = [line(at, row(client_id, each), gw=gw, scope=scope) for at, each in enumerate(units.tolist())]
         place(tmp_path / "in", f"{gw}.jsonl.gz", *texts)
-    ingest()
+    local_ingest()
     out = str(tmp_path / "out")
-    compact(spark, out, LONG_AFTER)
-    make_missing(spark, out)
+    compact(session, out, LONG_AFTER)
+    make_missing(session, out)
     plan = recommended(tmp_path / "out", "--allow-gaps")
     assert plan.basis.scope == "fleet"
     quotas = quotas_of(plan)
     assert quotas["shared"] == pytest.approx(quotas["all"], rel=0.001)
-    days = CompactedDays.of(spark, out)
-    simulated = simulate(days, Candidates(values=(5e5,)), ReplaySettings(), scope=Scope.FLEET).collect()
-    units = {each.client_id: (each.gw, each.units) for each in simulated}
+    days = CompactedDays.of(session, out)
+    simulated = simulate(days, Candidates(values=(5e5,)), ReplaySettings(), scope=Scope.FLEET).toArrow().to_pylist()
+    units = {each["client_id"]: (each["gw"], each["units"]) for each in simulated}
     assert units == {"shared": (ONE, offered.sum()), "all": ("c", offered.sum())}
     # Nothing is made again while nothing changes, and all days are when gateways join or leave.
-    assert make_missing(spark, out) == []
+    assert make_missing(session, out) == []
     place(tmp_path / "in", "later.jsonl.gz", line(600, gw="c", scope=ONE))
-    ingest()
-    compact(spark, out, LONG_AFTER)
-    assert make_missing(spark, out) == [days.days[0].date]
+    local_ingest()
+    compact(session, out, LONG_AFTER)
+    assert make_missing(session, out) == [days.days[0].date]
     assert recorded_scope(published_days(out)) is Scope.FLEET
     assert set(fleets_of(published_days(out))) == {"a", "b", "c"}
 

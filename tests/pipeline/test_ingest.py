@@ -1,4 +1,7 @@
-"""Lines into the raw table, each once, by Spark; kills are in `jobs/test_exactly_once.py`."""
+"""Lines into the raw table, each once; by Spark where its file source and its checkpoints matter.
+
+Kills are in `jobs/test_exactly_once.py`.
+"""
 
 import os
 import shutil
@@ -17,13 +20,13 @@ from pipeline.errors import JobError
 from pipeline.ingest.sources import files_stream, stream
 from pipeline.ingest.writer import Writer, files_to_rows
 from pipeline.storage.raw_table import raw_table, read_raw_state
+from testkit.pipeline.local_session import ingest_files
 from testkit.pipeline.usage_lines import DAY, content, line, place, row
 from tests.pipeline.conftest import Ingest, rows_of
 
-pytestmark = pytest.mark.spark
 
-
-def test_new_files_are_read_once_and_hidden_ones_once_named(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
+@pytest.mark.spark
+def test_new_files_are_read_once_and_hidden_ones_once_named(tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()), line(1, row()))
     hidden = tmp_path / "in" / ".usage-a-2.jsonl.gz.part"
     hidden.write_bytes(content(line(2, row())))
@@ -35,15 +38,15 @@ def test_new_files_are_read_once_and_hidden_ones_once_named(spark: Any, tmp_path
     # More than a week older than the newest: Spark's default would pass over it.
     os.utime(tmp_path / "in" / "usage-a-2.jsonl.gz", (DAY - 40 * 86_400, DAY - 40 * 86_400))
     assert [batch.rows for batch in ingest().written] == [1]
-    assert rows_of(spark, tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
+    assert rows_of(tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
 
 
-def test_torn_and_wrong_lines_are_quarantined_as_gaps(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
+def test_torn_and_wrong_lines_are_quarantined_as_gaps(tmp_path: Path, local_ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()), b'{"v":1,"gw":', line(2, row()))
     whole = place(tmp_path / "in", "usage-a-3.jsonl.gz", *(line(seq, row(f"c{seq}")) for seq in range(3, 400)))
     whole.write_bytes(whole.read_bytes()[:-200])
     place(tmp_path / "in", "usage-a-400.jsonl.gz", line(400, row()))
-    (batch,) = ingest().written
+    (batch,) = local_ingest().written
     assert batch.torn == 2
     raw = DeltaTable(tmp_path / "out/raw").to_pyarrow_dataset()
     kept = raw.to_table(["at", "reason", "text"], filter=pc.field("kind") == "torn").to_pylist()
@@ -54,6 +57,7 @@ def test_torn_and_wrong_lines_are_quarantined_as_gaps(spark: Any, tmp_path: Path
     assert batch.lines + sum(gap.lines for gap in gaps) == 401
 
 
+@pytest.mark.spark
 def test_files_that_were_read_can_be_archived(tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
     ingest(after=f"archive:{tmp_path / 'archive'}")
@@ -65,6 +69,7 @@ def test_files_that_were_read_can_be_archived(tmp_path: Path, ingest: Ingest) ->
     assert [path.name for path in (tmp_path / "archive").rglob("*.gz")] == ["usage-a-0.jsonl.gz"]
 
 
+@pytest.mark.spark
 def test_a_folder_that_is_not_there_is_told(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="is not a folder"):
         files_stream(spark, str(tmp_path / "nothing"), max_files=1)
@@ -72,19 +77,19 @@ def test_a_folder_that_is_not_there_is_told(spark: Any, tmp_path: Path) -> None:
         files_stream(spark, str(tmp_path.parent), max_files=1, after="burn")
 
 
-def test_repeated_lines_count_once_in_one_batch_and_over_batches(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
+def test_repeated_lines_count_once_in_one_batch_and_over_batches(tmp_path: Path, local_ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()), line(1, row()), line(1, row()))
     place(tmp_path / "in", "again.jsonl.gz", line(0, row()), line(1, row()))
-    (first,) = ingest().written
+    (first,) = local_ingest().written
     assert (first.lines, first.rows, first.duplicates) == (2, 2, 3)
     place(tmp_path / "in", "later.jsonl.gz", line(1, row()), line(2, row()))
-    (second,) = ingest().written
+    (second,) = local_ingest().written
     assert (second.lines, second.rows, second.duplicates) == (1, 1, 1)
-    assert rows_of(spark, tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
+    assert rows_of(tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
 
 
 def test_input_that_changes_while_a_batch_is_read_is_not_taken(
-    spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, local_ingest: Ingest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "usage-a-0.jsonl.gz"
     place(tmp_path / "in", name, line(0, row()), line(0, row()), line(1, row()))
@@ -98,13 +103,14 @@ def test_input_that_changes_while_a_batch_is_read_is_not_taken(
     with monkeypatch.context() as patched:
         patched.setattr(Writer, "_rows", changed)
         with pytest.raises(JobError, match="batch 0 reads changed while it was read"):
-            ingest()
+            local_ingest()
     assert read_raw_state(str(tmp_path / "out")).lines == 0
-    ingest()
-    assert rows_of(spark, tmp_path / "out") == [("app", 0), ("app", 2)]
+    local_ingest()
+    assert rows_of(tmp_path / "out") == [("app", 0), ("app", 2)]
 
 
-def test_batch_is_written_once_however_often_it_is_tried(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
+@pytest.mark.spark
+def test_batch_is_written_once_however_often_it_is_tried(tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
     ingest()
     out = tmp_path / "out"
@@ -112,11 +118,12 @@ def test_batch_is_written_once_however_often_it_is_tried(spark: Any, tmp_path: P
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
     assert ingest().written == []
     assert raw_table(str(out)).read().version == version
-    assert rows_of(spark, out) == [("app", 0)]
+    assert rows_of(out) == [("app", 0)]
 
 
+@pytest.mark.spark
 def test_an_older_copy_of_a_checkpoint_is_refused_and_a_new_one_costs_work_but_no_line_twice(
-    spark: Any, tmp_path: Path, ingest: Ingest
+    tmp_path: Path, ingest: Ingest
 ) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
     ingest()
@@ -128,64 +135,61 @@ def test_an_older_copy_of_a_checkpoint_is_refused_and_a_new_one_costs_work_but_n
         ingest("copy")
     (batch,) = ingest("new").written
     assert (batch.lines, batch.rows, batch.duplicates) == (1, 1, 2)
-    assert rows_of(spark, tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
+    assert rows_of(tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
     # The first one goes on beside it.
     (batch,) = ingest().written
     assert (batch.lines, batch.duplicates) == (0, 1)
 
 
-def test_a_checkpoint_that_has_read_what_is_not_there_is_refused(tmp_path: Path, ingest: Ingest) -> None:
+def test_a_checkpoint_that_has_read_what_is_not_there_is_refused(tmp_path: Path, local_ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
-    ingest()
+    local_ingest()
     shutil.rmtree(tmp_path / "out" / "raw")
     place(tmp_path / "in", "usage-a-1.jsonl.gz", line(1, row()))
     with pytest.raises(JobError, match=r"batches of it up to -1: it has read what is not there"):
-        ingest()
+        local_ingest()
 
 
-def test_a_folder_of_an_older_release_is_refused(tmp_path: Path, ingest: Ingest) -> None:
+def test_a_folder_of_an_older_release_is_refused(tmp_path: Path, local_ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
     (tmp_path / "out" / "ledger").mkdir(parents=True)
     with pytest.raises(JobError, match="was written by an older release"):
-        ingest()
+        local_ingest()
 
 
 def test_a_batch_that_loses_against_another_ingest_is_written_upon_it(
-    spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, local_ingest: Ingest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seq in (0, 1):
         place(tmp_path / "in", f"usage-a-{seq}.jsonl.gz", line(seq, row()))
-    write_rows = Writer._rows
-    (tmp_path / "second").mkdir()
-    (tmp_path / "second" / "metadata").write_text('{"id":"second"}')
-    others = iter([Writer(str(tmp_path / "out"), str(tmp_path / "second"), files_to_rows)])
+    write_rows, others = Writer._rows, iter(["second"])
 
     def interrupted(writer: Writer, *arguments: Any) -> Any:
         found = write_rows(writer, *arguments)
         for other in others:
             # All of it again, by another one that is quicker.
-            files = spark.read.format("binaryFile").load(str(tmp_path / "in"))
-            other(files.select("path", "content"), 0)
+            ingest_files(str(tmp_path / "out"), tmp_path / other, *(tmp_path / "in").iterdir())
         return found
 
     monkeypatch.setattr(Writer, "_rows", interrupted)
-    (batch,) = ingest("first").written
+    (batch,) = local_ingest("first").written
     assert (batch.lines, batch.duplicates) == (0, 2)
-    assert rows_of(spark, tmp_path / "out") == [("app", 0), ("app", 1)]
+    assert rows_of(tmp_path / "out") == [("app", 0), ("app", 1)]
     state = read_raw_state(str(tmp_path / "out"))
     assert (state.batches, state.lines, state.duplicates, len(state.checkpoints)) == (2, 2, 2, 2)
 
 
-def test_days_of_a_file_are_files_of_their_own_however_many(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
-    lines = [line(seq, row(), ts=DAY + 86_400 * (seq // 2)) for seq in range(80)]
+def test_days_of_a_file_are_files_of_their_own_however_many(tmp_path: Path, local_ingest: Ingest) -> None:
+    lines = [line(seq, row(), ts=DAY + 86_400 * (seq // 2)) for seq in range(24)]
     place(tmp_path / "in", "usage-a-0.jsonl.gz", *lines, *lines[::2])
-    (batch,) = ingest().written
-    assert (batch.lines, batch.duplicates, len(batch.days)) == (80, 40, 40)
-    assert len(rows_of(spark, tmp_path / "out")) == 80
+    (batch,) = local_ingest().written
+    assert (batch.lines, batch.duplicates, len(batch.days)) == (24, 12, 12)
+    assert len(rows_of(tmp_path / "out")) == 24
     found = raw_table(str(tmp_path / "out")).read()
     assert {file.partition["date"] for file in found.files} == batch.days.keys()
 
 
+@pytest.mark.spark
 def test_sigterm_ends_a_continuous_ingest_with_everything_it_has_read(spark: Any, tmp_path: Path) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
     out, notes = str(tmp_path / "out"), str(tmp_path / "checkpoint")
