@@ -166,16 +166,20 @@ def test_topics_that_one_worker_changed_are_known_to_the_next_as_in_one_process(
     assert first.may_be_deleted(b"t", now_ms=24) is alone.may_be_deleted(b"t", now_ms=24) is True
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_topic_grown_behind_a_deletion_costs_the_same_at_one_worker_and_at_two(workers: int) -> None:
-    cluster = ScriptedCluster({"a": 1})
-    first, other = GatewayCore(controller_mutation_rate=2), GatewayCore(controller_mutation_rate=2)
+def sharing(workers: int, topics: dict[str, int]) -> tuple[GatewayCore, GatewayCore, ScriptedCluster]:
+    """Two workers that share counters and recent topics, or one in both places; and a cluster with these topics."""
+    first, other = cores = [GatewayCore(controller_mutation_rate=2) for _ in range(2)]
     events = TopicEvents()
-    for worker, core in enumerate((first, other)[:workers]):
+    for worker, core in enumerate(cores[:workers]):
         core.context.mutations = first.mutations
         core.context.recent_topics = SharedRecentTopics(_Asking(worker, events), lambda: True)  # type: ignore[arg-type]
-    deletes = Conversation(cluster=cluster, core=first)
-    grows = Conversation(cluster=cluster, core=other if workers == 2 else first)
+    return first, other if workers == 2 else first, ScriptedCluster(topics)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_topic_grown_behind_a_deletion_costs_the_same_at_one_worker_and_at_two(workers: int) -> None:
+    first, other, cluster = sharing(workers, {"a": 1})
+    deletes, grows = (Conversation(cluster=cluster, core=core) for core in (first, other))
     full = first.tokens
     deletes.client_sends(wire.request("DeleteTopics", 3, topic_names=["a"], timeout_ms=1_000))
     late = cluster.answer(deletes.take_upstream())
@@ -190,14 +194,8 @@ def test_a_topic_grown_behind_a_deletion_costs_the_same_at_one_worker_and_at_two
 def test_a_deletion_answered_while_a_growth_is_under_way_is_not_certain_at_one_worker_and_at_two(
     workers: int,
 ) -> None:
-    cluster = ScriptedCluster({"a": 1})
-    first, other = GatewayCore(controller_mutation_rate=2), GatewayCore(controller_mutation_rate=2)
-    events = TopicEvents()
-    for worker, core in enumerate((first, other)[:workers]):
-        core.context.mutations = first.mutations
-        core.context.recent_topics = SharedRecentTopics(_Asking(worker, events), lambda: True)  # type: ignore[arg-type]
-    deletes = Conversation(cluster=cluster, core=first)
-    grows = Conversation(cluster=cluster, core=other if workers == 2 else first)
+    first, other, cluster = sharing(workers, {"a": 1})
+    deletes, grows = (Conversation(cluster=cluster, core=core) for core in (first, other))
     full = first.tokens
     deletes.client_sends(wire.request("DeleteTopics", 3, topic_names=["a"], timeout_ms=1_000))
     deletes.upstream_answers(cluster.answer(deletes.take_upstream()))
@@ -218,12 +216,7 @@ def test_a_deletion_answered_while_a_growth_is_under_way_is_not_certain_at_one_w
 
 
 def test_a_topic_that_two_workers_ask_for_at_once_is_created_and_charged_once() -> None:
-    cluster = ScriptedCluster({})
-    first, other = GatewayCore(controller_mutation_rate=2), GatewayCore(controller_mutation_rate=2)
-    events = TopicEvents()
-    for worker, core in enumerate((first, other)):
-        core.context.mutations = first.mutations
-        core.context.recent_topics = SharedRecentTopics(_Asking(worker, events), lambda: True)  # type: ignore[arg-type]
+    first, other, cluster = sharing(2, {})
     clients = [Conversation(cluster=cluster, core=core) for core in (first, other)]
     full = first.tokens
     wanted = wire.request("Metadata", 12, topics=[{"name": "new"}], allow_auto_topic_creation=True)

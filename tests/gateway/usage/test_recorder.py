@@ -183,16 +183,6 @@ def test_a_stop_between_two_turns_finishes_the_line_and_tells_what_came_after_it
     assert recording.facts("seq", "ts", "dur_ms") == [(0, second, 1_000), (1, second + 1, 30)]
 
 
-def test_events_tell_when_they_were_by_the_wall_clock() -> None:
-    recording = Recording(wall_ms=EPOCH_MS + 300)
-    recording.loop.advance(200)
-    row = recording.table.row("in", "alice", "app", UsageApi.MUTATION)
-    event(recording.table, row, b"t", now_ms=recording.clock.now_ms)
-    recording.loop.advance(1_000)
-    (line,) = recording.sink.told
-    assert line["ts"] * 1_000 + line["events"][0][Event.OFFSET_MS] == EPOCH_MS + 500
-
-
 def test_events_are_as_far_apart_as_they_were_decided_however_the_clocks_wobble() -> None:
     recording = Recording()
     row = recording.table.row("in", "alice", "app", UsageApi.MUTATION)

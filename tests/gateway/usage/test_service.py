@@ -1,6 +1,5 @@
 """Records of a whole gateway: they agree with what clients sent and with the gateway's own metrics, exactly."""
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,7 +16,6 @@ from gateway.usage.service import UsageService, counter_scope, host_id
 from quotas.usage_record import Row
 from testkit import wire
 from testkit.broker import ScriptedBroker
-from testkit.frames import fetch
 from testkit.gateway import LISTENER, RunningGateway, gateway_config, running_gateway
 from testkit.raw_client import until
 from testkit.usage_lines import usage_lines
@@ -71,28 +69,11 @@ def sample(running: RunningGateway, name: str, **labels: str) -> float:
     )
 
 
-async def test_clients_without_any_quota_are_recorded_byte_by_byte(tmp_path: Path) -> None:
-    async with recording(tmp_path) as running:
-        answered = 0
-        async with await running.connect() as client:
-            for at, size in enumerate((200, 4_000, 300)):
-                await client.send(produce(at, client_id="app", size=size))
-                await client.receive_frame()
-            for at in range(5):
-                await client.send(fetch(100 + at, client_id="reader"))
-                answered += len(await client.receive_frame()) - 4
-        assert sample(running, "gateway_requests_total", api="produce") == 3
-    found = totals(tmp_path)
-    made = found["produce", "app"]
-    assert (made[Row.REQUESTS], made[Row.BYTES_IN], made[Row.ADMITTED]) == (3, 4_500, 4_500)
-    read = found["fetch", "reader"]
-    assert (read[Row.REQUESTS], read[Row.BYTES_OUT]) == (5, answered)
-
-
 async def test_connections_of_the_records_are_those_of_the_metrics(tmp_path: Path) -> None:
     async with recording(tmp_path, connections={"max_connections_per_ip": 2}) as running:
         clients = [await running.connect() for _ in range(4)]
-        await asyncio.sleep(0.1)
+        refused_or_opened = ("gateway_connections_opened_total", "gateway_connections_refused_total")
+        await until(lambda: sum(sample(running, name) for name in refused_or_opened) == 4)
         for client in clients:
             client.close()
         opened = sample(running, "gateway_connections_opened_total")
@@ -100,18 +81,6 @@ async def test_connections_of_the_records_are_those_of_the_metrics(tmp_path: Pat
     row = totals(tmp_path)["connect", "127.0.0.1"]
     assert (row[Row.ADMITTED], row[Row.REJECTED]) == (opened, refused) == (2, 2)
     assert row[Row.OFFERED] == 4
-
-
-async def test_request_time_is_recorded_where_it_is_measured(tmp_path: Path) -> None:
-    quotas = [{"client_id": "app", "request_percentage": 90.0}]
-    async with recording(tmp_path, quotas=quotas) as running, await running.connect() as client:
-        for at in range(5):
-            await client.send(fetch(at, client_id="app"))
-            await client.receive_frame()
-    found = totals(tmp_path)
-    assert found["request", "app"][Row.REQUESTS] == 5
-    assert 0 < found["request", "app"][Row.OFFERED] < 1_000
-    assert found["fetch", "app"][Row.REQUESTS] == 5
 
 
 async def test_each_line_says_what_one_counter_covers(tmp_path: Path) -> None:

@@ -77,12 +77,3 @@ def test_of_changes_the_last_counts_and_a_full_store_does_not_grow() -> None:
     check_count(5, 4, grows=False)
     with pytest.raises(StoreError, match=r"there would be 5 quotas, and quota_store\.max_quotas allows 4"):
         check_count(5, 4, grows=True)
-
-
-async def test_a_store_that_can_not_be_written_says_why() -> None:
-    store = MemoryStore(now_ms=lambda: AT_MS)
-    async with opened(store) as seen:
-        store.read_only = "not now"
-        with pytest.raises(StoreError, match="not now"):
-            await store.write(alteration((ALICE, PRODUCE, 1.0)))
-        assert seen.values == {}
