@@ -22,9 +22,8 @@ from pipeline.storage.entity_days import ARRAYS, Scope
 from pipeline.storage.layout import CompactedDay, bucket_of
 from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import DAY, compacted_rows, publish_day
+from testkit.pipeline.local_session import LocalSession
 from testkit.pipeline.usage_lines import LONG_AFTER
-
-pytestmark = pytest.mark.spark
 
 NEXT = DAY + datetime.timedelta(days=1)
 CLIENTS = 12
@@ -66,12 +65,14 @@ def busy_days() -> list[dict[str, Any]]:
 
 
 def rows_of(frame: Any) -> list[str]:
-    return sorted(map(repr, frame.collect()))
+    return sorted(repr(row) for row in frame.toArrow().to_pylist() if row.get("table") != "total")
 
 
+@pytest.mark.slow
 def test_however_a_day_is_divided_every_job_gets_the_same_rows(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    session = LocalSession(2)
     table = pa.Table.from_batches([compacted_rows(busy_days())])
     found = []
     for buckets, pieces in ((32, 1), (1024, 3)):
@@ -83,16 +84,16 @@ def test_however_a_day_is_divided_every_job_gets_the_same_rows(
             number = [bucket_of(*each) % pieces for each in zip(*(of_day.column(n).to_pylist() for n in CLIENT))]
             parts = [of_day.filter(pa.array([each == part for each in number])) for part in range(pieces)]
             publish_day(out, CompactedDay(date.isoformat(), buckets=buckets), [part for part in parts if len(part)])
-        days = CompactedDays.of(spark, out)
+        days = CompactedDays.of(session, out)
         assert all(day.several_brokers for day in days.days)
         candidates = Candidates(multiples=(0.5, 2.0, 20.0))
         rows = [rows_of(simulate(days, candidates, ReplaySettings(), scope=scope)) for scope in Scope]
         assert len(rows[0]) > 3 * CLIENTS * 2
         clients = days.map_entities(client_rows, CLIENT_TABLES, arrays=ARRAYS)
-        rows.append(rows_of(clients.where("table != 'total'")))
+        rows.append(rows_of(clients))
         mutations = {"apis": [UsageApi.MUTATION]}
         rows.append(rows_of(simulate(days, Candidates(values=(1.0,)), ReplaySettings(), **mutations)))
-        make_missing(spark, out)
+        make_missing(session, out)
         found.append((rows, report.make(out, LONG_AFTER)))
     (ours, one), (others, other) = found
     assert ours == others

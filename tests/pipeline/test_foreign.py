@@ -142,7 +142,7 @@ def entities_of(out: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", KEEPING)
-def test_what_keeps_the_rows_is_accepted_by_every_job(
+def test_m09_what_keeps_the_rows_is_accepted_by_every_job(
     out: str, operation: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = contents(out), known(out), entities_of(out), plan_of(out, capsys), report_of(out)
@@ -197,7 +197,7 @@ DELETING = [delete_one, merge_away, delete_moved_and_vacuum]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", DELETING)
-def test_a_client_that_another_writer_has_deleted_counts_as_erased(
+def test_m09_a_client_that_another_writer_has_deleted_counts_as_erased(
     out: str, operation: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = contents(out)

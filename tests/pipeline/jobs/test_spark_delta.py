@@ -1,4 +1,7 @@
-"""Spark's own Delta Lake maintains and deletes from the pipeline's tables: each operation a real one of its SQL."""
+"""Spark's own Delta Lake maintains and deletes from the pipeline's tables: each operation a real one of its SQL.
+
+What they come to is shown with another writer by `test_foreign.py`, each time.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,7 +17,7 @@ from testkit.pipeline.searching import files_with
 from testkit.pipeline.spark_delta import spark_delta
 from testkit.pipeline.usage_lines import event, line, place, row
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 DATE = "2026-09-28"
 
@@ -55,7 +58,6 @@ def on_each(out: str, names: tuple[str, ...], *statements: str) -> list[str]:
     return [text.format(f"delta.`{out}/{name}`") for name in names for text in statements]
 
 
-@pytest.mark.campaign
 def test_m09_what_keeps_the_rows_is_accepted(out: str, run_sql: Run) -> None:
     before = contents(out), known(out)
     statements = on_each(
@@ -108,7 +110,6 @@ def test_m09_what_is_deleted_counts_as_erased_and_erase_cleans_what_is_left(
     run_sql(f"SELECT assert_true(count(*) = {len(after['raw']) + 1}) FROM delta.`{out}/raw`")
 
 
-@pytest.mark.campaign
 def test_rows_in_deletion_vectors_and_changed_rows_are_refused(out: str, run_sql: Run) -> None:
     others = [each for each in contents(out)["raw"] if "'bob'" not in each]
     table = f"delta.`{out}/raw`"
