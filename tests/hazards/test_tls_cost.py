@@ -30,7 +30,8 @@ async def test_h22_a_storm_of_handshakes_is_paced_and_all_come_in(pki: Pki) -> N
         assert halfway <= 40 * took_s + 2
         clients = await asyncio.gather(*storm)
         assert monotonic() - began >= 38 / 40
-        assert handshakes(running, "TLSv1.3") == 40
+        # A client's handshake is over before the gateway has read its last message.
+        await until(lambda: handshakes(running, "TLSv1.3") == 40)
         assert running.gateway.tls.handshake_limiter.delayed >= 30
         for client in clients:
             client.send(heartbeat(1))
@@ -41,15 +42,6 @@ async def test_h22_a_storm_of_handshakes_is_paced_and_all_come_in(pki: Pki) -> N
             else:
                 each.close()
         await until(lambda: not running.channels)
-
-
-async def test_h22_the_rate_can_be_changed_while_clients_wait(pki: Pki) -> None:
-    async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 1}) as (_, running):
-        clients = [asyncio.create_task(TlsClient.connect(running.port, pki.trusting())) for _ in range(6)]
-        await until(lambda: running.gateway.tls.handshake_limiter.waiting >= 4)
-        running.gateway.tls.handshake_limiter.per_second = 1_000
-        for client in await asyncio.wait_for(asyncio.gather(*clients), 4):
-            await client.close()
 
 
 # -- H23 -----------------------------------------------------------------------------------------------------
