@@ -23,11 +23,11 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
+from gateway.handlers.created_topics import charge_creation
 from gateway.handlers.recent_topics import MOST_UNDER_WAY_MS, TopicChange
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import CollectedAnswer, OnReply
 from gateway.session.routes import Route, Session
-from gateway.usage.mutations import record_mutations
 from protocol import codec
 from protocol.addresses import rewrite_metadata
 from protocol.api_keys import Api, ApiKey, describe
@@ -246,21 +246,9 @@ class MetadataHandler:
     def _charge(
         self, session: Session, client_id: str, name: bytes, *, strict: bool, now_ms: int
     ) -> MutationDecision:
-        decision = self._context.mutations.charge(
-            session.user, client_id, self._permits(name), strict=strict, kind=session.kind, now_ms=now_ms
+        decision, _ = charge_creation(
+            self._context, session, client_id, name, self._permits(name), strict=strict, now_ms=now_ms
         )
-        if self._context.usage is not None:
-            record_mutations(
-                self._context.usage,
-                self._context.listener,
-                session.user,
-                client_id,
-                ApiKey.CREATE_TOPICS.name.lower(),
-                [(name, decision)],
-                strict=strict,
-                correlation_id=0,  # as many topics as it names, each of them by itself
-                now_ms=now_ms,
-            )
         return decision
 
     def _permits(self, name: bytes) -> int:

@@ -14,6 +14,7 @@ validated; the broker's refusal is the client's answer. What the broker would do
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from gateway.handlers.context import HandlerContext
 from gateway.handlers.mutation_charges import TOPICS_AT_ONCE, MutationCharges, MutationClient
 from gateway.handlers.mutation_findings import TopicFindings
 from gateway.handlers.mutation_phases import Event, Phase, phase_after
-from gateway.handlers.recent_topics import NOTE_MS, OpenCharge
+from gateway.handlers.recent_topics import NOTE_MS, OpenCharge, undone_permits
 from gateway.observability.throttle_journal import JournalClient, Reading
 from gateway.observability.traces import Trace
 from gateway.session.mute import MuteReason
@@ -49,7 +50,7 @@ from protocol.topic_results import (
     parse_topic_results,
 )
 from quotas.combine import ThrottledBy
-from quotas.mutations import RequestDecision
+from quotas.mutations import MutationDecision, RequestDecision
 from quotas.resolution import Match
 
 
@@ -162,7 +163,7 @@ class MutationExchange:
     def _refund_undone(self, now_ms: int) -> None:
         """Refund earlier requests that timed out, where the cluster shows that nothing was done."""
         for name, charge in self._due.items():
-            undone = self._findings.undone_permits(name, charge)
+            undone = undone_permits(self._findings.facts_by_name(name), charge)
             if undone is not None:
                 self._context.mutations.refund(charge.decision, undone, now_ms=now_ms)
 
@@ -344,49 +345,18 @@ class MutationExchange:
     ) -> None:
         if throttle_time_ms <= 0:
             return
-        until_ms = self._session.throttle(throttle_time_ms, now_ms=now_ms)
         if self._trace is not None:
             self._trace.attributes["sluice.throttle_ms"] = throttle_time_ms
-        if self._usage is not None:
-            self._usage.mute(until_ms, now_ms=now_ms)
-        # A throttle of the broker's is in the broker's books already.
-        by = ThrottledBy.CONTROLLER_MUTATION
-        if throttle_time_ms > upstream_ms and self._session.claim_throttle(
-            by, throttle_time_ms, throttle_time_ms
-        ):
-            context = self._context
-            context.mutations.count_throttle(
-                self._client.user,
-                self._client.client_id,
-                throttle_time_ms,
-                kind=self._client.kind,
-                now_ms=now_ms,
-            )
-            if self._usage is not None:
-                self._usage.delay(throttle_time_ms)
-            context.observer.throttled(
-                self._request.api.key, decision.topics[0].rule, throttle_time_ms, by=by
-            )
-            self._explain(decision, throttle_time_ms, now_ms)
-
-    def _explain(self, decision: RequestDecision, throttle_time_ms: int, now_ms: int) -> None:
-        journal = self._context.journal
-        if journal is None:
-            return
-        # The topic whose wait is sent: the last that was refused, or went into debt.
-        told = next(
-            (each for each in reversed(decision.topics) if each.throttle_time_ms > 0), decision.topics[0]
-        )
-        limit, tokens, _ = self._context.mutations.level(told.tracker_key, now_ms=now_ms)
-        journal.throttled(
-            JournalClient(self._client.user, self._client.client_id),
-            self._client.kind,
-            ThrottledBy.CONTROLLER_MUTATION,
-            self._request.api.key.name.lower(),
-            Match(told.limit if limit is None else limit, told.rule, told.tracker_key),
+        throttle_client(
+            self._context,
+            self._session,
+            self._client,
+            self._request.api.key,
+            decision.topics,
             throttle_time_ms,
-            lambda: Reading(tokens=tokens),
-            shared=told.shared,
+            upstream_ms=upstream_ms,
+            usage=self._usage,
+            now_ms=now_ms,
         )
 
     def _end(self, outcome: str, event: Event, charges: MutationCharges | None, now_ms: int) -> None:
@@ -414,3 +384,70 @@ class MutationExchange:
         if (trace := self._trace) is not None:
             permits, refused = (0.0, 0) if charges is None else (charges.permits, len(charges.refused))
             trace.end(now_ms=now_ms, outcome=outcome, permits=permits, refused_topics=refused)
+
+
+def throttle_client(
+    context: HandlerContext,
+    session: Session,
+    client: MutationClient,
+    key: ApiKey,
+    decided: Sequence[MutationDecision],
+    throttle_time_ms: int,
+    *,
+    upstream_ms: int,
+    usage: UsageRow | None,
+    now_ms: int,
+) -> None:
+    """Mute the client for as long as its reply says, and say why to the metrics, the usage records and the journal.
+
+    Args:
+        context: of the listener.
+        session: where the request came in.
+        client: who asked.
+        key: what was asked for.
+        decided: what was decided, topic by topic.
+        throttle_time_ms: what the reply says.
+        upstream_ms: what the broker said.
+        usage: the client's row in the usage records; None: none are kept.
+        now_ms: the time.
+    """
+    if throttle_time_ms <= 0:
+        return
+    until_ms = session.throttle(throttle_time_ms, now_ms=now_ms)
+    if usage is not None:
+        usage.mute(until_ms, now_ms=now_ms)
+    # A throttle of the broker's is in the broker's books already.
+    by = ThrottledBy.CONTROLLER_MUTATION
+    if throttle_time_ms > upstream_ms and session.claim_throttle(by, throttle_time_ms, throttle_time_ms):
+        context.mutations.count_throttle(
+            client.user, client.client_id, throttle_time_ms, kind=client.kind, now_ms=now_ms
+        )
+        if usage is not None:
+            usage.delay(throttle_time_ms)
+        context.observer.throttled(key, decided[0].rule, throttle_time_ms, by=by)
+        _explain(context, client, key, decided, throttle_time_ms, now_ms)
+
+
+def _explain(
+    context: HandlerContext,
+    client: MutationClient,
+    key: ApiKey,
+    decided: Sequence[MutationDecision],
+    throttle_time_ms: int,
+    now_ms: int,
+) -> None:
+    if context.journal is None:
+        return
+    # The topic whose wait is sent: the last that was refused, or went into debt.
+    told = next((each for each in reversed(decided) if each.throttle_time_ms > 0), decided[0])
+    limit, tokens, _ = context.mutations.level(told.tracker_key, now_ms=now_ms)
+    context.journal.throttled(
+        JournalClient(client.user, client.client_id),
+        client.kind,
+        ThrottledBy.CONTROLLER_MUTATION,
+        key.name.lower(),
+        Match(told.limit if limit is None else limit, told.rule, told.tracker_key),
+        throttle_time_ms,
+        lambda: Reading(tokens=tokens),
+        shared=told.shared,
+    )

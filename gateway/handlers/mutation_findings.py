@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gateway.handlers.recent_topics import OpenCharge, RecentTopics
+from gateway.handlers.recent_topics import RecentTopics
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import ClusterMap
 from protocol.api_keys import ApiKey
@@ -160,15 +160,9 @@ class TopicFindings:
             return self.permits_as_asked(topic)
         return topic.num_partitions
 
-    def undone_permits(self, name: bytes, charge: OpenCharge) -> int | None:
-        """How many permits of an open charge the cluster shows to be undone; None: it shows nothing."""
-        facts = self._known.get((name, NO_TOPIC_ID))
-        if facts is None or facts.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            return None
-        # A topic that is not there has no partitions; one that was made in part is paid for in part.
-        if charge.key is ApiKey.DELETE_TOPICS:
-            return facts.partition_count
-        return charge.partitions - facts.partition_count
+    def facts_by_name(self, name: bytes) -> TopicFacts | None:
+        """What the cluster says of the topic with this name; None: nothing."""
+        return self._known.get((name, NO_TOPIC_ID))
 
     # -- what a topic costs ----------------------------------------------------------------------------------
 

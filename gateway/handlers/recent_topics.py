@@ -16,6 +16,8 @@ from itertools import takewhile
 from typing import Final, TypeVar
 
 from protocol.api_keys import ApiKey
+from protocol.error_codes import ErrorCode
+from protocol.metadata import TopicFacts
 from quotas.mutations import MutationDecision
 
 NOTE_MS: Final = 2_000
@@ -27,9 +29,13 @@ MOST_UNDER_WAY_MS: Final = 60_000
 """How long a request may still be carried out: for so long a broker looks for a controller to send it to."""
 
 CREATION_NOTE_MS: Final = 10_000
-"""How long Metadata counts as creating a topic: longer than a controller needs, shorter than a person retries."""
+"""How long a request counts as creating a topic: longer than a controller needs, shorter than a person retries."""
 
 MOST_CREATION_NOTES: Final = 10_000
+
+FOR_GROUP: Final = b"\0"
+"""Before the name of a topic that the coordinator of a streams group creates. Such a note keeps no other client
+from creating the topic, since nothing shows whether its own client may create it."""
 
 _Noted = TypeVar("_Noted")
 
@@ -76,7 +82,7 @@ class TopicChange:
 
 
 class Creations:
-    """Topics that Metadata creates by itself: clients ask until one is there, and it is charged once."""
+    """Topics that brokers create by themselves: clients ask until one is there, and it is charged once."""
 
     def __init__(self) -> None:
         self.expires_ms: dict[bytes, int] = {}  # oldest first
@@ -98,19 +104,23 @@ class Creations:
         return claimed
 
     def end(self, name: bytes) -> None:
-        """It was not created after all, or is gone."""
+        """It was not created after all, or is gone; by Metadata or for a group."""
         self.expires_ms.pop(name, None)
+        self.expires_ms.pop(FOR_GROUP + name, None)
 
 
 class RecentTopics:
     """Partition counts by topic name, and by topic id where an answer had it; open charges by name; bounded.
 
     Attributes:
-        creations: by Metadata.
+        creations: by Metadata and for streams groups.
+        changes: how many changes of topics and of topologies are known; what was found out before the last one
+            may be wrong by now.
     """
 
     def __init__(self) -> None:
         self.creations = Creations()
+        self.changes = 0
         self._notes: dict[bytes, tuple[int, int]] = {}  # -> partitions, when the note expires
         self._open: dict[bytes, OpenCharge] = {}
         self._changes: dict[TopicChange, None] = {}  # oldest first
@@ -131,8 +141,13 @@ class RecentTopics:
         """See `Creations.end`."""
         self.creations.end(name)
 
+    def stir(self) -> None:
+        """A streams group may have another topology from now on."""
+        self.changes += 1
+
     def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
         """A topic has this many partitions as of now; 0: it has been deleted."""
+        self.changes += 1
         _put(self._notes, identity, (partition_count, now_ms + NOTE_MS))
         # What the topic is like from now on says nothing any more about a request before.
         self._open.pop(identity, None)
@@ -150,6 +165,7 @@ class RecentTopics:
 
     def begin(self, name: bytes, partitions: int, timeout_ms: int, *, now_ms: int) -> TopicChange:
         """A mutation that was paid for is forwarded; only such are noted, so that nothing free displaces them."""
+        self.changes += 1
         change = TopicChange(
             name, partitions, now_ms, now_ms + min(max(timeout_ms, 0), MOST_UNDER_WAY_MS) + NOTE_MS
         )
@@ -236,6 +252,27 @@ class RecentTopics:
         for name in due:
             del self._open[name]
         return due
+
+    def take_due_of(self, names: Iterable[bytes], *, now_ms: int) -> dict[bytes, OpenCharge]:
+        """The same for these topics, for all clients."""
+        due = {
+            name: charge
+            for name in names
+            if (charge := self._open.get(name)) is not None and charge.due_ms <= now_ms
+        }
+        for name in due:
+            del self._open[name]
+        return due
+
+
+def undone_permits(facts: TopicFacts | None, charge: OpenCharge) -> int | None:
+    """How many permits of an open charge the cluster shows to be undone; None: it shows nothing."""
+    if facts is None or facts.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        return None
+    # A topic that is not there has no partitions; one that was made in part is paid for in part.
+    if charge.key is ApiKey.DELETE_TOPICS:
+        return facts.partition_count
+    return charge.partitions - facts.partition_count
 
 
 def _put(notes: dict[bytes, _Noted], name: bytes, noted: _Noted) -> None:

@@ -9,7 +9,7 @@ that several ask Metadata for at once the supervisor decides.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from gateway.handlers.recent_topics import MOST_NOTES, Creations, OpenCharge, RecentTopics, TopicChange
@@ -25,7 +25,7 @@ class TopicEvents:
     """The supervisor's part: what workers have noted, in the order in which it was sent.
 
     Attributes:
-        creations: by Metadata, of all workers.
+        creations: by Metadata and for streams groups, of all workers.
     """
 
     def __init__(self) -> None:
@@ -101,6 +101,11 @@ class SharedRecentTopics(RecentTopics):
         super().end_creation(name)
         self._send("end_creation", name)
 
+    def stir(self) -> None:
+        """See `RecentTopics`."""
+        self._tell("stir")
+        super().stir()
+
     def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
         """See `RecentTopics`."""
         self._tell("note", identity, partition_count, now_ms)
@@ -136,6 +141,13 @@ class SharedRecentTopics(RecentTopics):
             self._tell("take_due", user, client_id, now_ms)
         return due
 
+    def take_due_of(self, names: Iterable[bytes], *, now_ms: int) -> dict[bytes, OpenCharge]:
+        """See `RecentTopics`."""
+        due = super().take_due_of(names, now_ms=now_ms)
+        if due:
+            self._tell("take_due_of", list(due), now_ms)
+        return due
+
     def _tell(self, *event: Any) -> None:
         self._send("topic_event", event)
 
@@ -147,7 +159,9 @@ class SharedRecentTopics(RecentTopics):
                 return  # the question that follows is logged
 
     def _apply(self, worker: int, what: str, values: list[Any]) -> None:
-        if what == "note":
+        if what == "stir":
+            super().stir()
+        elif what == "note":
             super().note(values[0], values[1], now_ms=values[2])
         elif what == "begin":
             change = super().begin(*values[1:4], now_ms=values[4])
@@ -156,6 +170,8 @@ class SharedRecentTopics(RecentTopics):
             super().leave_open(*values)
         elif what == "take_due":
             super().take_due(*values[:2], now_ms=values[2])
+        elif what == "take_due_of":
+            super().take_due_of(values[0], now_ms=values[1])
         elif (worker, values[0]) in self._of_others:
             ended = self._of_others.pop((worker, values[0]))
             if what == "end_refused":
