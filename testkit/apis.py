@@ -60,7 +60,7 @@ _DONE: Final = {
     ApiKey.ALTER_CLIENT_QUOTAS: "answered here",
     ApiKey.JOIN_GROUP: "relayed; a drain does not wait for the answer",
     ApiKey.SYNC_GROUP: "relayed; a drain does not wait for the answer",
-    ApiKey.STREAMS_GROUP_HEARTBEAT: "relayed; refused to clients with a mutation quota (KIP-1071, KIP-599)",
+    ApiKey.STREAMS_GROUP_HEARTBEAT: "relayed; internal topics are charged (KIP-1071, KIP-599)",
 }
 
 _INTRODUCTION: Final = f"""# APIs

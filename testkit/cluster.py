@@ -30,6 +30,9 @@ class ScriptedCluster:
         done_late: topics of `errors` that are changed all the same.
         throttle_time_ms: what the broker writes into answers to mutations.
         default_num_partitions: num.partitions.
+        groups: streams groups -> their topologies, as requests give them.
+        group_errors: what a heartbeat or a description of this group is answered with.
+        creates: whether clients may create topics.
         received: (API, version, decoded request) in order.
     """
 
@@ -41,6 +44,9 @@ class ScriptedCluster:
         self.done_late: set[str] = set()
         self.throttle_time_ms = 0
         self.default_num_partitions = default_num_partitions
+        self.groups: dict[str, list[Any]] = {}
+        self.group_errors: dict[str, int] = {}
+        self.creates = True
         self.received: list[tuple[str, int, Any]] = []
         for name, partitions in (topics or {}).items():
             self.create(name, partitions)
@@ -66,6 +72,8 @@ class ScriptedCluster:
             "CreateTopics": self._create_topics,
             "CreatePartitions": self._create_partitions,
             "DeleteTopics": self._delete_topics,
+            "StreamsGroupHeartbeat": self._streams_heartbeat,
+            "StreamsGroupDescribe": self._streams_describe,
         }.get(name)
         fields = answer(version, body) if answer is not None else wire.populated(name, version)
         return wire.response(name, version, correlation_id=correlation_id, **fields)
@@ -80,6 +88,66 @@ class ScriptedCluster:
             called = {"topic_id": topic.topic_id} if version >= 13 else {"name": topic.name}
             responses.append({**called, "partition_responses": partitions})
         return {"responses": responses, "throttle_time_ms": 0}
+
+    def _streams_heartbeat(self, version: int, body: Any) -> dict[str, Any]:
+        """Topics get the largest number of the sources of their sub-topology; co-partition groups are ignored."""
+        fields = wire.populated("StreamsGroupHeartbeat", version)
+        error_code = self.group_errors.get(body.group_id, 0)
+        if error_code or body.member_epoch < 0:
+            return {**fields, "error_code": error_code, "status": None}
+        if body.topology is not None:
+            self.groups.setdefault(body.group_id, body.topology.subtopologies)
+        topology = self.groups[body.group_id]
+        sources = {name for each in topology for name in each.source_topics}
+        status = []
+        if not sources <= self.topics.keys():
+            status.append({"status_code": 1, "status_detail": "Source topics are missing."})
+        else:
+            missing = self._missing_internal_topics(topology)
+            if missing:
+                detail = "Internal topics are missing: " + ", ".join(missing)
+                if self.creates:
+                    for name, partitions in missing.items():
+                        if name not in self.errors:
+                            self.create(name, partitions)
+                else:
+                    detail += "; Unauthorized to CREATE on topics " + ", ".join(missing) + "."
+                status.append({"status_code": 3, "status_detail": detail})
+        return {**fields, "error_code": 0, "throttle_time_ms": self.throttle_time_ms, "status": status}
+
+    def _missing_internal_topics(self, topology: list[Any]) -> dict[str, int]:
+        missing: dict[str, int] = {}
+        for each in topology:
+            most = max((self.topics[name] for name in each.source_topics), default=1)
+            for topic in [*each.repartition_source_topics, *each.state_changelog_topics]:
+                if topic.name not in self.topics:
+                    missing[topic.name] = topic.partitions or most
+        return missing
+
+    def _streams_describe(self, version: int, body: Any) -> dict[str, Any]:
+        (group,) = body.group_ids
+        error_code = self.group_errors.get(group, 0 if group in self.groups else 69)
+        subtopologies = [
+            {
+                "subtopology_id": each.subtopology_id,
+                "source_topics": each.source_topics,
+                "repartition_sink_topics": each.repartition_sink_topics,
+                "state_changelog_topics": _infos(each.state_changelog_topics),
+                "repartition_source_topics": _infos(each.repartition_source_topics),
+            }
+            for each in self.groups.get(group, ())
+        ]
+        described = {
+            "error_code": error_code,
+            "error_message": None,
+            "group_id": group,
+            "group_state": "NotReady",
+            "group_epoch": 1,
+            "assignment_epoch": 1,
+            "topology": None if error_code else {"epoch": 0, "subtopologies": subtopologies},
+            "members": [],
+        }
+        return {"throttle_time_ms": 0, "groups": [described]}
 
     def _metadata(self, version: int, body: Any) -> dict[str, Any]:
         topics = [self._describe(version, topic) for topic in body.topics or ()]
@@ -181,6 +249,11 @@ class ScriptedCluster:
                 }
             )
         return {"throttle_time_ms": self.throttle_time_ms, "responses": results}
+
+
+def _infos(topics: Iterable[Any]) -> list[dict[str, Any]]:
+    unset = {"replication_factor": 0, "topic_configs": []}
+    return [{"name": each.name, "partitions": each.partitions, **unset} for each in topics]
 
 
 def _singles(topics: Iterable[tuple[Any, str]]) -> list[Any]:

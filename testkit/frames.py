@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from struct import pack
 from typing import Any
 
@@ -108,38 +109,81 @@ def creatable(*topics: tuple[str, int]) -> list[dict[str, Any]]:
     ]
 
 
+def subtopology(
+    *sources: str,
+    name: str = "0",
+    changelogs: Iterable[str] = (),
+    sinks: Iterable[str] = (),
+    repartitions: Mapping[str, int] | None = None,
+    copartitioned: Iterable[tuple[Sequence[int], Sequence[int]]] = (),
+) -> dict[str, Any]:
+    """A part of the topology of a streams application.
+
+    Args:
+        sources: topics that it reads.
+        name: its id.
+        changelogs: of its stores.
+        sinks: repartition topics that it writes to.
+        repartitions: repartition topics that it reads, with their number of partitions; 0: it is derived.
+        copartitioned: groups of them, by their places among `sources` and among `repartitions`.
+    """
+    unset = {"replication_factor": 0, "topic_configs": []}
+    return {
+        "subtopology_id": name,
+        "source_topics": list(sources),
+        "source_topic_regex": [],
+        "state_changelog_topics": [{"name": each, "partitions": 0, **unset} for each in changelogs],
+        "repartition_sink_topics": list(sinks),
+        "repartition_source_topics": [
+            {"name": each, "partitions": count, **unset} for each, count in (repartitions or {}).items()
+        ],
+        "copartition_groups": [
+            {
+                "source_topics": list(first),
+                "source_topic_regex": [],
+                "repartition_source_topics": list(second),
+            }
+            for first, second in copartitioned
+        ],
+    }
+
+
 def streams_heartbeat(
     group: str,
-    source: str,
-    changelog: str,
-    *,
+    *subtopologies: dict[str, Any],
+    member_epoch: int = 0,
+    member: str = "",
+    topology_epoch: int = 0,
     version: int = 0,
     correlation_id: int = 1,
     client_id: str = "tests",
 ) -> bytes:
-    """StreamsGroupHeartbeat that joins with one subtopology: a source and a changelog."""
-    topic = {"name": changelog, "partitions": 0, "replication_factor": 0, "topic_configs": []}
-    subtopology = {
-        "subtopology_id": "0",
-        "source_topics": [source],
-        "source_topic_regex": [],
-        "state_changelog_topics": [topic],
-        "repartition_sink_topics": [],
-        "repartition_source_topics": [],
-        "copartition_groups": [],
-    }
+    """StreamsGroupHeartbeat: one that joins with this topology, or a later one, without any.
+
+    Args:
+        group: its id.
+        subtopologies: of the topology; none: there is no topology.
+        member_epoch: 0 for a join.
+        member: the member's id; "member-" and the group's if empty.
+        topology_epoch: the topology's.
+        version: of the request.
+        correlation_id: of the request.
+        client_id: of the request.
+    """
+    joins = bool(subtopologies)
     return wire.request(
         "StreamsGroupHeartbeat",
         version,
         correlation_id=correlation_id,
         client_id=client_id,
         group_id=group,
-        member_id="member-" + group,
-        rebalance_timeout_ms=60_000,
-        topology={"epoch": 0, "subtopologies": [subtopology]},
-        active_tasks=[],
-        standby_tasks=[],
-        warmup_tasks=[],
-        process_id="process",
-        client_tags=[],
+        member_id=member or "member-" + group,
+        member_epoch=member_epoch,
+        rebalance_timeout_ms=60_000 if joins else -1,
+        topology={"epoch": topology_epoch, "subtopologies": list(subtopologies)} if joins else None,
+        active_tasks=[] if joins else None,
+        standby_tasks=[] if joins else None,
+        warmup_tasks=[] if joins else None,
+        process_id="process" if joins else None,
+        client_tags=[] if joins else None,
     )

@@ -16,7 +16,7 @@ import confluent_kafka.admin as librdkafka
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
-from testkit.frames import streams_heartbeat
+from testkit.frames import streams_heartbeat, subtopology
 from testkit.secure_kafka import PASSWORDS, SecureKafka
 from testkit.tap import Tap
 from testkit.wire_client import Reply, WireClient
@@ -328,27 +328,45 @@ def test_topics_deleted_behind_the_question_are_not_created_again_unpaid(
     assert 1 <= total(broker, "attack-auto-race-") <= BURST + RATE * (time.monotonic() - started) + 1
 
 
-def test_a_streams_group_does_not_create_topics_that_its_client_did_not_pay_for(
+def test_streams_groups_on_many_connections_at_once_create_no_more_than_their_client_pays_for(
     gateway: GatewayProcess, broker: WireClient
 ) -> None:
-    make(broker, "attack-streams-source", 3)
+    """As clients that are too old for error 89: beyond one window of debt a join waits."""
+    width, many = 8, 15
+    make(broker, "attack-streams-source", many)
     eventually(lambda: "attack-streams-source" in partitions(broker))
-    broker.ask("FindCoordinator", 4, key_type=0, coordinator_keys=["attack-streams"])
 
-    def join(client: WireClient, changelog: str) -> int:
-        client.send_bytes(streams_heartbeat(changelog, "attack-streams-source", changelog, client_id="streams"))
+    def join(client: WireClient, group: str, **more: Any) -> int:
+        parts = subtopology("attack-streams-source", changelogs=[f"attack-streams-{group}-changelog"])
+        client.send_bytes(streams_heartbeat(f"attack-{group}", parts, client_id="streams", **more))
         return int(unpack_from(">h", client.receive_frame(), 13)[0])
 
-    # What the broker does where nothing stands before it: it looks at a topology when a member joins, and its
-    # group coordinator may learn of the source after its metadata told of it, so the member joins until it worked.
-    eventually(
-        lambda: join(broker, "attack-streams-there") == NONE and partitions(broker).get("attack-streams-there") == 3
-    )
-    with WireClient(gateway.bootstrap, client_id="streams") as client:
-        for number in range(5):
-            assert join(client, f"attack-streams-{number}") == 35
+    # A coordinator has to be there, and to know of the source, before a join creates anything.
+    for number in range(width):
+        eventually(lambda group=f"attack-{number}": _coordinator_found(broker, group))
+    eventually(lambda: join(broker, "canary") == NONE and "attack-streams-canary-changelog" in partitions(broker))
+    before, started = total(broker, "attack-streams-"), time.monotonic()
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(WireClient(gateway.bootstrap, client_id="streams", timeout_s=5)) for _ in range(width)
+        ]
+        for number, client in enumerate(clients):
+            parts = subtopology("attack-streams-source", changelogs=[f"attack-streams-{number}-changelog"])
+            client.send_bytes(streams_heartbeat(f"attack-{number}", parts, client_id="streams"))
+        for client in clients:
+            with suppress(TimeoutError):
+                client.receive_frame()
+            client.close()
     settled(broker, "streams")
-    assert total(broker, "attack-streams-") == 3 + 3
+    elapsed_s = time.monotonic() - started
+    created = total(broker, "attack-streams-") - before
+    assert many <= created <= 2 * BURST + RATE * elapsed_s + many
+    assert (gateway.metric(TOKENS, client_id="streams") or 0) <= BURST - created + RATE * elapsed_s
+
+
+def _coordinator_found(client: WireClient, group: str) -> bool:
+    answer = client.ask("FindCoordinator", 4, key_type=0, coordinator_keys=[group])
+    return bool(answer.body.coordinators[0].error_code == NONE)
 
 
 # -- requests whose end is not known -------------------------------------------------------------------------

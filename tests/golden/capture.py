@@ -14,7 +14,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit import wire
-from testkit.frames import streams_heartbeat
+from testkit.frames import streams_heartbeat, subtopology
 
 FOLDER = Path(__file__).parent
 HOST = "127.77.0.1"
@@ -154,7 +154,7 @@ def capture_groups(brokers: dict[int, Recorder], topic_id: Any) -> None:
     group = "golden-streams"
     broker = coordinator(brokers, group, key_type=0)
     for version in range(2):
-        frame = streams_heartbeat(group, "kept", f"{group}-changelog", version=version)
+        frame = streams_heartbeat(group, subtopology("kept", changelogs=[f"{group}-changelog"]), version=version)
         broker.record("streams_group_heartbeat", version, frame)
     node: Fields = {"name": "source", "node_type": 1, "source_topics": ["kept"], "sink_topic": None}
     node |= {"stores": [], "successors": []}

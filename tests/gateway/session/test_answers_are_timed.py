@@ -16,7 +16,7 @@ from quotas.combine import ThrottledBy
 from quotas.usage_record import UsageApi
 from testkit import wire
 from testkit.conversation import Conversation
-from testkit.frames import create_topics, produce, streams_heartbeat, unknown_api_versions
+from testkit.frames import create_topics, produce, streams_heartbeat, subtopology, unknown_api_versions
 from testkit.sasl import EXCHANGES, SaslConversation
 
 TOO_MUCH_NS = 150_000_000
@@ -44,7 +44,9 @@ def _guarded_transaction() -> tuple[Conversation, bytes]:
 
 
 def _streams_group() -> tuple[Conversation, bytes]:
-    return _conversation(controller_mutation_rate=1), streams_heartbeat("g", "source", "g-changelog")
+    return _conversation(controller_mutation_rate=1), streams_heartbeat(
+        "g", subtopology("source", changelogs=["g-changelog"])
+    )
 
 
 def _fetch_at_the_bound() -> tuple[Conversation, bytes]:
