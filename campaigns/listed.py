@@ -139,6 +139,12 @@ CAMPAIGNS: Final = (
         r"^\| connects \|",
     ),
     Campaign(
+        "streams",
+        "Kafka Streams of three versions counts as directly under mutation quotas",
+        _module("tests.integration.streams_quotas"),
+        _SUMMARY,
+    ),
+    Campaign(
         "exactly-once",
         "ingests that are killed lose no row and count none twice",
         _module("benchmarks.pipeline_exactly_once", "--seed", SEED),

@@ -404,8 +404,12 @@ class MutationQuotas:
         A client that can not be refused goes into debt by one more request on each new connection. Within one window
         of debt that is Kafka's own behaviour; beyond it the debt is worked off first.
         """
-        window_ms = self._settings.window_num * self._settings.window_ms
-        return max(0, self.throttle_time_ms(user, client_id, kind=kind, now_ms=now_ms) - window_ms)
+        return max(0, self.throttle_time_ms(user, client_id, kind=kind, now_ms=now_ms) - self.window_ms)
+
+    @property
+    def window_ms(self) -> int:
+        """How long the windows of a counter are together."""
+        return self._settings.window_num * self._settings.window_ms
 
     def count_throttle(
         self, user: str, client_id: str, throttle_time_ms: int, *, kind: Kind | None = None, now_ms: int

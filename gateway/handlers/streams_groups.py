@@ -204,6 +204,8 @@ class HeartbeatExchange:
             self._session.release(MuteReason.AWAITING_REPLY)
             return
         yield from self._charge(missing, now_ms)
+        if self._charges:  # other workers know of them before the coordinator does
+            context.recent_topics.catch_up()
         self.forward()
 
     def _refund_undone(self, facts: Mapping[bytes, TopicFacts], now_ms: int) -> None:
@@ -308,14 +310,14 @@ class HeartbeatExchange:
         client, decided = self._client, self._decided
         last_ms = next((each.throttle_time_ms for each in reversed(decided) if each.throttle_time_ms), 0)
         request = RequestDecision(tuple(decided), last_ms, self._decided_ms)
-        debt_ms = self._context.mutations.throttle_time_ms(
-            client.user, client.client_id, kind=client.kind, now_ms=now_ms
-        )
+        mutations = self._context.mutations
+        debt_ms = mutations.throttle_time_ms(client.user, client.client_id, kind=client.kind, now_ms=now_ms)
+        # A member that is silent for longer than its session timeout is put out of its group. The rest of its debt
+        # makes its next heartbeat wait that creates something.
+        wait_ms = min(request.throttle_time_ms_at(now_ms=now_ms), debt_ms, mutations.window_ms)
         upstream_ms = throttle.read(frame, self._api)
         patched = bytearray(frame)
-        final_ms = throttle.patch(
-            patched, self._api, min(request.throttle_time_ms_at(now_ms=now_ms), debt_ms)
-        )
+        final_ms = throttle.patch(patched, self._api, wait_ms)
         throttle_client(
             self._context,
             self._session,

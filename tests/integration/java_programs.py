@@ -25,7 +25,14 @@ def run_java(name: str, arguments: Sequence[str], *, timeout_s: float = 60) -> s
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def java_program(name: str, arguments: Sequence[str], *, log_level: str = "WARN", more_jars: str = "") -> list[str]:
+def java_program(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    log_level: str = "WARN",
+    more_jars: str = "",
+    version: str = jars.KAFKA_VERSION,
+) -> list[str]:
     """The command line of one of the programs, for callers that run it beside something else.
 
     Args:
@@ -33,26 +40,28 @@ def java_program(name: str, arguments: Sequence[str], *, log_level: str = "WARN"
         arguments: its command line.
         log_level: see `jars.java_command`.
         more_jars: class path of what it needs beside the broker's jars.
+        version: of Kafka's jars.
     """
     javac = require_package("default-jdk-headless", "javac")
-    command = jars.java_command(jars.installed(), name, arguments, log_level=log_level)
+    install = jars.installed(version)
+    command = jars.java_command(install, name, arguments, log_level=log_level)
     at = command.index("-cp") + 1
     # At the end, since the class data archive is made for the jars as the first part of the path.
-    command[at] += f":{_compiled(javac, name, more_jars)}:{more_jars}"
+    command[at] += f":{_compiled(javac, name, f'{install.class_path()}:{more_jars}')}:{more_jars}"
     return command
 
 
-def streams_jars() -> str:
+def streams_jars(version: str = jars.KAFKA_VERSION) -> str:
     """The class path of Kafka Streams, fetched first when it is missing."""
-    folder = cache_dir() / f"kafka-streams-{jars.KAFKA_VERSION}" / "jars"
-    ensure(folder, _SOURCES / "streams.xml", "Kafka Streams (2 MB)")
+    folder = cache_dir() / f"kafka-streams-{version}" / "jars"
+    ensure(folder, _SOURCES / "streams.xml", "Kafka Streams (2 MB)", properties={"kafka.version": version})
     return ":".join(str(jar) for jar in sorted(folder.glob("*.jar")))
 
 
 @cache
-def _compiled(javac: str, name: str, more_jars: str) -> str:
+def _compiled(javac: str, name: str, class_path: str) -> str:
     """The folder with the classes."""
-    source, class_path = _SOURCES / f"{name}.java", f"{jars.installed().class_path()}:{more_jars}"
+    source = _SOURCES / f"{name}.java"
 
     def build(folder: Path) -> None:
         subprocess.run([javac, "-d", folder, "-cp", class_path, source], check=True, timeout=300)

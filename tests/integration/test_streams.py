@@ -1,4 +1,4 @@
-"""Applications of Kafka Streams: the same results as directly, while leaders move and a broker restarts."""
+"""Applications of Kafka Streams: results as directly, under quotas, while leaders move and a broker restarts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,21 @@ from typing import Final
 import confluent_kafka
 import pytest
 
+from embedded_kafka.jars import KAFKA_VERSION
 from embedded_kafka.kafka import KafkaCluster
 from testkit.wire_client import WireClient
-from tests.integration.conftest import WITHIN_S, eventually, move_leader, takes_records
-from tests.integration.gateway_process import GatewayProcess
+from tests.integration.conftest import WITHIN_S, StartGateway, eventually, move_leader, takes_records
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.java_programs import java_program, streams_jars
+from tests.integration.streams_quotas import (
+    INTERNAL,
+    LARGE,
+    PROTOCOLS,
+    Application,
+    Quota,
+    findings,
+    run_applications,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -32,6 +42,23 @@ NEWEST: Final = {
         "apiKey=STREAMS_GROUP_HEARTBEAT, apiVersion=1",
     ),
 }
+
+
+def test_streams_of_both_protocols_pay_for_their_internal_topics_and_count_as_directly(
+    start_gateway: StartGateway, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """A quota of one partition in a second is too small for what they create at once, so they wait."""
+    gateway = start_gateway(kafka, GatewayOptions(tables='[quota_admin]\nauthorize = "anyone"\n'))
+    small, large = Quota("too small", 1.0), Quota("large enough", LARGE)
+    apps = [Application(f"{each}-direct", each, "direct", large) for each in PROTOCOLS]
+    apps += [Application(f"{each}-{q.rate:g}", each, "gateway", q) for each in PROTOCOLS for q in (small, large)]
+    run_applications(tmp_path, kafka, gateway.bootstrap, apps, version=KAFKA_VERSION)
+    assert findings(apps) == []
+    charged = partial(gateway.metric, "gateway_controller_mutation_permits_total")
+    assert charged(api="streams_group_heartbeat") == 2 * INTERNAL
+    assert (charged(api="create_topics") or 0) >= 2 * INTERNAL  # before refunds
+    throttled = partial(gateway.metric, "gateway_throttled_requests_total")
+    assert throttled(api="streams_group_heartbeat") == 1
 
 
 @pytest.mark.campaign

@@ -156,8 +156,8 @@ def test_a_group_and_a_join_with_the_same_topology_are_charged_by_the_exact_one(
 
 
 def test_in_deep_debt_a_join_that_creates_waits_and_others_do_not() -> None:
-    c = conversation(sources=60)  # of debts of more than ten seconds
-    send(c)
+    c = conversation(sources=60)
+    assert send(c).throttle_time_ms == 10_000  # of a debt of twenty seconds: its session must not end
     assert tokens(c) == BURST - 60
     c.cluster.received.clear()
     deep = c.another().client_sends(streams_heartbeat("h", subtopology("source", changelogs=["more"])))

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from config import default_config, parse_bootstrap
-from gateway.handlers.recent_topics import RecentTopics
+from gateway.handlers.recent_topics import NOTE_MS, RecentTopics
 from gateway.server.merged_metrics import Departed, merged
 from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
 from gateway.server.worker import share_of
@@ -18,6 +18,7 @@ from testkit import wire
 from testkit.cluster import ScriptedCluster
 from testkit.conversation import Conversation
 from testkit.core import GatewayCore
+from testkit.frames import streams_heartbeat, subtopology
 
 
 def families(opened: float, active: float, rate: float, version: float) -> list[Metric]:
@@ -230,6 +231,47 @@ def test_a_topic_that_two_workers_ask_for_at_once_is_created_and_charged_once() 
     first.context.recent_topics.end_creation(b"new")  # deleted
     first.context.recent_topics.catch_up()
     assert other.context.recent_topics.claim_creations([b"new"], now_ms=0) == [b"new"]
+
+
+def test_members_of_a_streams_group_at_two_workers_pay_once_and_are_refunded_once() -> None:
+    cluster = ScriptedCluster({"source": 5})
+    cluster.creates = False
+    first, other = GatewayCore(controller_mutation_rate=2), GatewayCore(controller_mutation_rate=2)
+    events = TopicEvents()
+    for worker, core in enumerate((first, other)):
+        core.context.mutations = first.mutations
+        core.context.recent_topics = SharedRecentTopics(_Asking(worker, events), lambda: True)  # type: ignore[arg-type]
+    joins = [Conversation(cluster=cluster, core=core) for core in (first, other)]
+    parts = subtopology("source", changelogs=["counts"])
+    full = first.tokens
+    for at, client in enumerate(joins):
+        client.client_sends(streams_heartbeat("g", parts, member=f"m{at}")).serve()
+    assert first.tokens == full - 5
+    first.context.recent_topics.catch_up()
+    cluster.creates = True
+    for core in (first, other):
+        core.clock.advance(NOTE_MS)
+    joins[1].client_sends(streams_heartbeat("g", member_epoch=1, member="m1")).serve()
+    assert first.tokens == full - 5  # the first charge is back, and the second made
+    joins[0].client_sends(streams_heartbeat("g", member_epoch=1, member="m0")).serve()
+    assert first.tokens == full - 5
+
+
+def test_a_join_at_one_worker_has_the_other_ask_again() -> None:
+    cluster = ScriptedCluster({"source": 5, "counts": 5})
+    cores = [GatewayCore(controller_mutation_rate=2) for _ in range(2)]
+    events = TopicEvents()
+    for worker, core in enumerate(cores):
+        core.context.recent_topics = SharedRecentTopics(_Asking(worker, events), lambda: True)  # type: ignore[arg-type]
+    first, other = (Conversation(cluster=cluster, core=core) for core in cores)
+    parts = subtopology("source", changelogs=["counts"])
+    first.client_sends(streams_heartbeat("g", parts)).serve()
+    later = streams_heartbeat("g", member_epoch=1)
+    first.client_sends(later)
+    assert first.serve() == [later]
+    other.client_sends(streams_heartbeat("h", parts)).serve()
+    first.client_sends(later)
+    assert len(first.serve()) == 3
 
 
 @pytest.mark.parametrize("limited", [True, False])
