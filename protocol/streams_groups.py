@@ -33,7 +33,7 @@ from protocol.steps import STEP_ELEMENTS, Steps
 
 DESCRIBE: Final = describe(ApiKey.STREAMS_GROUP_DESCRIBE, 0)
 
-MOST_ELEMENTS: Final = 50_000
+MOST_ELEMENTS: Final = 20_000
 """Topics, settings and indexes of one topology, all together. The controller creates at most 10,000 partitions."""
 
 _LAG_IS_A_LONG: Final = 1

@@ -31,7 +31,7 @@ from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
 from protocol.headers import correlation_id_of
 from protocol.metadata import TopicFacts, read_topics
-from protocol.steps import Steps
+from protocol.steps import STEP_ELEMENTS, Steps
 from protocol.streams_groups import (
     Heartbeat,
     HeartbeatAnswer,
@@ -181,8 +181,11 @@ class HeartbeatExchange:
         self._topologies = _different(self._heartbeat.topology or (), description.topology)
         names: set[bytes] = set()
         for topology in self._topologies:
-            names |= {name for name in names_of(topology) if is_valid_topic_name(name)}
-            yield
+            for done, name in enumerate(names_of(topology)):
+                if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
+                    now_ms = yield
+                if is_valid_topic_name(name):
+                    names.add(name)
         if names:
             self._asked_ms = now_ms
             question = codec.metadata_by_name_request(sorted(names), client_id=self._client.client_id)
@@ -194,7 +197,7 @@ class HeartbeatExchange:
         context, client = self._context, self._client
         facts = {topic.name: topic for topic in (yield from read_topics(frame, codec.METADATA_BY_NAME))}
         context.recent_topics.catch_up()
-        self._refund_undone(facts, now_ms)
+        yield from self._refund_undone(facts, now_ms)
         missing = yield from self._missing(facts)
         now_ms = yield
         held_ms = context.mutations.held_ms(client.user, client.client_id, kind=client.kind, now_ms=now_ms)
@@ -208,10 +211,12 @@ class HeartbeatExchange:
             context.recent_topics.catch_up()
         self.forward()
 
-    def _refund_undone(self, facts: Mapping[bytes, TopicFacts], now_ms: int) -> None:
+    def _refund_undone(self, facts: Mapping[bytes, TopicFacts], now_ms: int) -> Steps[None]:
         """Refund earlier creations, of any client, that the cluster shows not to have been done."""
         recent = self._context.recent_topics
-        for name, charge in recent.take_due_of(facts, now_ms=now_ms).items():
+        for done, (name, charge) in enumerate(recent.take_due_of(facts, now_ms=now_ms).items()):
+            if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
+                now_ms = yield
             undone = undone_permits(facts[name], charge)
             if undone is not None:
                 self._context.mutations.refund(charge.decision, undone, now_ms=now_ms)
@@ -237,7 +242,9 @@ class HeartbeatExchange:
         default = self._context.topology.cluster.default_num_partitions
         for topology in self._topologies:
             wanted = yield from internal_topics(topology, may_have, default_num_partitions=default)
-            for name, count in wanted.items():
+            for done, (name, count) in enumerate(wanted.items()):
+                if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
+                    yield
                 there = known(name) and not recent.may_be_deleted(name, now_ms=asked_ms)
                 if count and not there and is_valid_topic_name(name):
                     found[name] = max(found.get(name, 0), count)
