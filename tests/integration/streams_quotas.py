@@ -8,6 +8,8 @@ other internal topics than the same application directly. `test_streams.py` has 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,11 +23,9 @@ from typing import Final
 
 import confluent_kafka
 
-from benchmarks.keep import command_line, keep_results
-from benchmarks.relay.machine import describe_machine, load_average
+from campaigns.serving import serving
 from embedded_kafka.kafka import KafkaCluster
 from testkit.gateway import free_ports
-from testkit.serving import serving
 from testkit.wire_client import WireClient
 from tests.integration.conftest import eventually
 from tests.integration.java_programs import java_program, streams_jars
@@ -51,6 +51,11 @@ class Quota:
     name: str
     rate: float
     later: float | None = None
+
+    @property
+    def text(self) -> str:
+        """As the page says it."""
+        return f"{self.name}: {self.rate:g}" + ("" if self.later is None else f", then {self.later:g}")
 
 
 QUOTAS: Final = (
@@ -264,27 +269,38 @@ def run_version(version: str) -> list[Application]:
     return apps
 
 
-def _page(rows: Sequence[Mapping[str, object]], wrong: Sequence[str], command: str) -> str:
+def _page(rows: Sequence[Mapping[str, object]], wrong: Sequence[str]) -> str:
     lines = [
         "# Kafka Streams under a mutation quota",
         "",
-        f"`{command}`. Each application has two repartition topics and two changelogs with {PARTITIONS} partitions",
-        f"each ({INTERNAL} in total), one thread, and {KEYS * EACH} records to count. Its clients have a",
-        "`controller_mutation_rate`: at a broker of Kafka 4.4.0, or at the gateway before it. The burst is eleven",
-        f"seconds of the rate. A quota that changes does so {CHANGED_AFTER_S:g} s after the start. All applications",
-        "of one version run at the same time in one process. The figures are the seconds until all is counted.",
+        "`python -m tests.integration.streams_quotas`. Each application has two repartition topics and two",
+        f"changelogs with {PARTITIONS} partitions each ({INTERNAL} in total), one thread, and {KEYS * EACH} records.",
+        "Its clients have a `controller_mutation_rate`: at a broker of Kafka 4.4.0, or at the gateway before",
+        f"it. The burst is eleven seconds of the rate. A quota that changes does so {CHANGED_AFTER_S:g} s after",
+        "the start. All applications of one version run at the same time in one process.",
+        "The figures are the seconds until all records are counted.",
         "",
-        f"**{len(rows)} pairs of applications, {len(wrong)} findings.**",
+        f"**{len(rows) // 2} pairs of applications, {len(wrong)} findings.**",
         "",
         "| Streams | protocol | quota, partitions/s | direct, s | gateway, s |",
         "|---|---|---|---|---|",
     ]
+    pairs: dict[tuple[object, ...], dict[object, str]] = defaultdict(dict)
+    for row in rows:
+        told = row["failure"] or row["seconds"] or f"not in {_WITHIN_S:g} s"
+        pairs[row["version"], row["protocol"], row["quota"]][row["path"]] = str(told)
+    rates = {each.name: each.text for each in QUOTAS}
     lines += [
-        f"| {row['version']} | {row['protocol']} | {row['quota']} | {row['direct']} | {row['gateway']} |"
-        for row in rows
+        f"| {version} | {protocol} | {rates[str(quota)]} | {told['direct']} | {told['gateway']} |"
+        for (version, protocol, quota), told in pairs.items()
     ]
-    lines += [f"* {each}" for each in wrong]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + [f"* {each}" for each in wrong]) + "\n"
+
+
+def _raw(document: Mapping[str, object], rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows one to a line, so that a new run gives a readable difference."""
+    body = ",\n  ".join(json.dumps(row) for row in rows)
+    return f'{json.dumps(document, indent=1)[:-2]},\n "rows": [\n  {body}\n ]\n}}\n'
 
 
 def main() -> int:
@@ -295,24 +311,19 @@ def main() -> int:
     arguments = parser.parse_args()
     rows: list[dict[str, object]] = []
     wrong: list[str] = []
-    raw: list[dict[str, object]] = []
-    began = datetime.now(UTC).isoformat(timespec="seconds")
-    load = load_average()
+    document: dict[str, object] = {
+        "command": "python -m tests.integration.streams_quotas",
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "load_average_before": os.getloadavg(),
+    }
     for version in arguments.versions:
         apps = run_version(version)
         wrong += [f"Streams {version}, {each}" for each in findings(apps)]
-        raw += [{"version": version, **app.row()} for app in apps]
-        for protocol in PROTOCOLS:
-            for quota in QUOTAS:
-                pair = {app.path: app for app in apps if (app.protocol, app.quota) == (protocol, quota)}
-                told = {path: app.seconds if not app.failure else app.failure for path, app in pair.items()}
-                rates = f"{quota.rate:g}" if quota.later is None else f"{quota.rate:g}, then {quota.later:g}"
-                rows.append({"version": version, "protocol": protocol, "quota": f"{quota.name}: {rates}", **told})
-                print(rows[-1], flush=True)
-    command = command_line("tests.integration.streams_quotas")
-    document = {"command": command, "started": began, "machine": describe_machine(), "load_average_before": load}
-    page = _page(rows, wrong, command)
-    keep_results({**document, "rows": raw}, page, arguments.output, "streams")
+        rows += [{"version": version, **app.row()} for app in apps]
+    page = _page(rows, wrong)
+    (arguments.output / "streams.json").write_text(_raw(document, rows))
+    (arguments.output / "streams.md").write_text(page)
     print(page)
     return int(bool(wrong))
 
