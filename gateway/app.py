@@ -83,6 +83,7 @@ from gateway.server.replacement import ADMIN, CONTROL, LISTENER, Replaceable
 from gateway.server.sasl_setup import sasl_of
 from gateway.server.shared_topics import SharedRecentTopics
 from gateway.server.shared_usage import SharedUsage, SupervisorsTopic
+from gateway.server.start_error import StartError
 from gateway.server.status_routes import StatusRoutes
 from gateway.server.supervisor import Supervisor
 from gateway.server.systemd import Notify
@@ -505,6 +506,7 @@ class Gateway:
         Raises:
             OSError: a port cannot be bound; nothing stays open.
             StoreError: the quota store can not be used; nothing stays open.
+            StartError: the brokers, the workers or the process to replace did not answer; nothing stays open.
         """
         if self._worker is None and self._predecessor is None:
             await self._open_other_ports()
@@ -524,7 +526,7 @@ class Gateway:
                 self._listeners.listen(self._config.listeners)
             if self._predecessor is not None:
                 await self._replace(self._predecessor)
-        except (OSError, StoreError):
+        except (OSError, StoreError, StartError):
             await self.stop()
             raise
         if self.usage is not None:
@@ -561,7 +563,10 @@ class Gateway:
         deadline_ms = self._now_ms() + _READY_MS
         while (reason := self._unreached()) is not None:
             if self._now_ms() >= deadline_ms:
-                raise OSError(f"not ready within {_READY_MS // 1000} s: {reason}")
+                raise StartError(
+                    f"the brokers have not answered within {_READY_MS // 1000} s: {reason}; check that they run, and "
+                    "that this machine reaches them"
+                )
             await asyncio.sleep(_DRAIN_POLL_S)
         await predecessor.borrow_store()
 
@@ -959,6 +964,9 @@ async def _serve_until(
         return 2
     except StoreError as exc:
         print(f"sluice: quota store: {exc}", file=sys.stderr)
+        return 2
+    except StartError as exc:
+        print(f"sluice: {exc}", file=sys.stderr)
         return 2
     gc.freeze()
     if banner is not None:

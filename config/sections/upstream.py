@@ -105,6 +105,11 @@ class UpstreamSettings(Section, frozen=True):
     sasl: UpstreamSasl | None = None
     send_proxy_protocol: SendProxyProtocolKey = SendProxyProtocol.NONE
 
+    @property
+    def brokers(self) -> str:
+        """`bootstrap` for people."""
+        return ", ".join(str(broker) for broker in self.bootstrap)
+
     @model_validator(mode="after")
     def _check_security(self) -> UpstreamSettings:
         protocol = self.security_protocol

@@ -113,7 +113,7 @@ def _too_much_for_this_machine(found: config.Config) -> list[str]:
 
 
 def _summary(found: config.Config) -> list[tuple[str, str]]:
-    rows = [("upstream", ", ".join(str(broker) for broker in found.upstream.bootstrap))]
+    rows = [("upstream", found.upstream.brokers)]
     for listener in found.listeners:
         first = HostPort(listener.advertised_host, listener.first_broker_port)
         last_id = listener.lowest_broker_id + listener.broker_ports - 1

@@ -206,10 +206,9 @@ def _serve_embedded(workers: ServerSettings | None) -> int:
 def short_banner(found: config.Config) -> str:
     """Where clients come in, where they go to, and where the numbers are."""
     listeners = ", ".join(f"{listener.name} {listener.bind}" for listener in found.listeners)
-    brokers = ", ".join(str(broker) for broker in found.upstream.bootstrap)
     return (
-        f"sluice: listeners {listeners}; upstream {brokers}; metrics http://{found.admin.bind}/metrics; "
-        "stop with Ctrl-C or SIGTERM"
+        f"sluice: listeners {listeners}; upstream {found.upstream.brokers}; "
+        f"metrics http://{found.admin.bind}/metrics; stop with Ctrl-C or SIGTERM"
     )
 
 

@@ -20,6 +20,7 @@ from gateway.net.accepted_socket import AcceptedSocket
 from gateway.server.carried import STATES, USE, CarriedCounts, connection_rates, messages
 from gateway.server.handover_link import DESCRIPTOR, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_socket
+from gateway.server.start_error import StartError
 from gateway.upstream.topology import Address
 from quotas.connections import CarriedConnections
 
@@ -121,7 +122,10 @@ class Predecessor:
             for each in waits:
                 each.cancel()
         if not done:
-            raise OSError(f"the process before this one does not answer: {what}")
+            raise StartError(
+                f'the process to replace has sent no "{what}" within {_ANSWER_S:g} s; it keeps serving, and its log '
+                "says how far the upgrade came"
+            )
 
     def _received(self, what: str, body: Any, descriptors: Sequence[int]) -> None:
         if what == "socket":

@@ -22,6 +22,7 @@ from gateway.net.accepted_socket import AcceptedSocket
 from gateway.runtime.clock import NowMs
 from gateway.server.link import Link
 from gateway.server.nursery import Nursery, WorkerSockets
+from gateway.server.start_error import StartError
 from gateway.server.worker import handover_message
 
 ACKNOWLEDGED_S: Final = 2.0
@@ -164,7 +165,7 @@ class WorkerPool:
         """Start all of them; returns when all take connections.
 
         Raises:
-            OSError: they do not.
+            StartError: they do not.
         """
         for number in range(self.count):
             await self._fork(number)
@@ -174,7 +175,10 @@ class WorkerPool:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise OSError("the workers did not start") from None
+            raise StartError(
+                f"the workers have not started within {_START_S:g} s; see worker_not_started and worker_lost in "
+                "the log"
+            ) from None
 
     def set_longest_drain(self, longest_drain_ms: int) -> None:
         """See `Nursery.set_longest_drain`."""

@@ -86,14 +86,16 @@ class Attempt(Eager):
     Attributes:
         due_s: when it has lasted long enough, by the loop's clock.
         late: it has.
+        reason: why it failed, for people: the last address and its error.
     """
 
-    __slots__ = ("due_s", "late")
+    __slots__ = ("due_s", "late", "reason")
 
     def __init__(self, due_s: float) -> None:
         super().__init__()
         self.due_s = due_s
         self.late = False
+        self.reason = ""
 
 
 class Connector:
@@ -147,9 +149,11 @@ class Connector:
         attempt.run(self._connect(attempt, user, self.addresses(broker_id)))
         return attempt
 
-    async def connect(self, user: UpstreamUser, broker_id: int | None) -> None:
+    async def connect(self, user: UpstreamUser, broker_id: int | None) -> Attempt:
         """`begin`, and wait until `user` has been called."""
-        await self.begin(user, broker_id).over()
+        attempt = self.begin(user, broker_id)
+        await attempt.over()
+        return attempt
 
     def _watch(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
         self._watching = True
@@ -181,13 +185,14 @@ class Connector:
                             await self._open(user, host, numeric, port)
                             return
                         except _REFUSED as exc:
-                            cause = _cause_of(exc)
+                            cause, attempt.reason = _cause_of(exc), _reason_of(exc, host, port)
                 except _REFUSED as exc:
-                    cause = _cause_of(exc)
+                    cause, attempt.reason = _cause_of(exc), _reason_of(exc, host, port)
         except asyncio.CancelledError:
             if not attempt.late:
                 raise
             cause = CloseCause.UPSTREAM_TIMEOUT
+            attempt.reason = f"{host}:{port}: no answer within {self._timeout_s:g} s"
         finally:
             del self._attempts[attempt]
         asyncio.get_running_loop().call_soon(user.upstream_failed, cause)
@@ -217,6 +222,11 @@ class Connector:
         bootstrap = self._cluster.bootstrap
         first = next(self._turn) % len(bootstrap)
         return [*bootstrap[first:], *bootstrap[:first]]
+
+
+def _reason_of(refusal: Exception, host: str, port: int) -> str:
+    text = refusal.strerror if isinstance(refusal, OSError) else None
+    return f"{host}:{port}: {text or refusal}"
 
 
 def _cause_of(refusal: Exception) -> CloseCause:

@@ -8,6 +8,7 @@ credentials it learns nothing and says so, and the gateway relies on what comes 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -32,7 +33,7 @@ _NAMES_S: Final = 1.0
 _ASKS_SOON: Final = 40
 """How often topics of the gateway that are not there yet are asked for again soon, before it becomes a habit."""
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
-_NOT_REACHED: Final = "not reached"
+_LONGEST_ERROR: Final = 300
 _CONFIGS: Final = ("num.partitions", "auto.create.topics.enable", "queued.max.request.bytes")
 
 _log = structlog.get_logger("gateway.discovery")
@@ -47,16 +48,19 @@ class _BrokerClient:
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._progress = asyncio.Event()
-        self._failure: CloseCause | None = None
+        self._lost = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether there was a connection."""
+        return self._transport is not None
 
     def upstream_connected(self, transport: asyncio.Transport) -> None:
         """See `UpstreamUser`."""
         self._transport = transport
 
     def upstream_failed(self, cause: CloseCause) -> None:
-        """See `UpstreamUser`."""
-        self._failure = cause
-        self._progress.set()
+        """See `UpstreamUser`; the attempt to connect has the reason."""
 
     def upstream_received(self, data: bytes) -> None:
         """See `UpstreamUser`."""
@@ -65,7 +69,7 @@ class _BrokerClient:
 
     def upstream_lost(self) -> None:
         """See `UpstreamUser`."""
-        self._failure = self._failure or CloseCause.UPSTREAM_CLOSED
+        self._lost = True
         self._progress.set()
 
     def upstream_writable(self, writable: bool) -> None:
@@ -77,8 +81,7 @@ class _BrokerClient:
         Raises:
             ConnectionError: the broker went away, or said something absurd.
         """
-        if self._transport is None:
-            raise ConnectionError(self._failure.value if self._failure else "not connected")
+        assert self._transport is not None
         self._transport.write(question)
         while True:
             if len(self._received) >= 4:
@@ -91,8 +94,10 @@ class _BrokerClient:
                     if frame[4:8] != question[8:12]:
                         raise ConnectionError("a reply to another question")
                     return frame
-            if self._failure is not None:
-                raise ConnectionError(self._failure.value)
+            if self._lost:
+                raise ConnectionError(
+                    "a broker closed the connection before it answered; does security_protocol fit its listener?"
+                )
             self._progress.clear()
             await self._progress.wait()
 
@@ -107,7 +112,7 @@ class Discovery:
 
     Attributes:
         reached: whether the last attempt got an answer.
-        trouble: what is in the way while it is not, in a few words.
+        trouble: what is in the way while it did not, for people: in a few words, with the last error.
     """
 
     def __init__(
@@ -116,6 +121,8 @@ class Discovery:
         connector: Connector,
         now_ms: NowMs,
         *,
+        upstream: str,
+        bootstrap: str,
         refresh_ms: int,
         on_change: Callable[[Sequence[int]], None],
         login: BrokerLogin | None = None,
@@ -130,6 +137,7 @@ class Discovery:
             cluster: filled with what is learnt.
             connector: opens connections.
             now_ms: the clock.
+            upstream, bootstrap: its name and its brokers, for the log.
             refresh_ms: from one answer to the next question.
             on_change: called after each answer with the ids of brokers that are gone for good.
             login: the gateway's credentials; None: it has none.
@@ -139,7 +147,9 @@ class Discovery:
             brokers_take: receives the brokers' queued.max.request.bytes.
         """
         self.reached = False
-        self.trouble = _NOT_REACHED
+        self.trouble = "not reached yet"
+        self._upstream = upstream
+        self._bootstrap = bootstrap
         self._login = login
         self._wants_login = wants_login
         self._own_topics = own_topics or OwnTopics()
@@ -158,7 +168,9 @@ class Discovery:
         if self._wants_login and self._login is None:
             self.trouble = "wants a login, and has no sasl section"
             _log.warning(
-                "upstream_login_missing", detail="clients are relayed; the gateway will not be ready"
+                "upstream_login_missing",
+                upstream=self._upstream,
+                detail="clients are relayed; the gateway will not be ready",
             )
             return
         while True:
@@ -167,9 +179,16 @@ class Discovery:
                     await self._ask_once()
             except (OSError, ProtocolError, TimeoutError) as exc:
                 self.reached = False
-                self.trouble = "refuses the login" if isinstance(exc, LoginFailed) else _NOT_REACHED
+                error = _shown(str(exc)) or "no answer in time"
+                trouble = "refuses the login" if isinstance(exc, LoginFailed) else "not reached"
+                self.trouble = f"{trouble}: {error}"
                 if not complained:
-                    _log.warning("upstream_unreachable", error=str(exc) or type(exc).__name__)
+                    _log.warning(
+                        "upstream_unreachable",
+                        upstream=self._upstream,
+                        bootstrap=self._bootstrap,
+                        error=error,
+                    )
                     complained = True
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -257,10 +276,18 @@ class Discovery:
     async def _ask(self, broker_id: int | None, question: bytes) -> bytes:
         conversation = _BrokerClient()
         try:
-            await self._connector.connect(conversation, broker_id)
+            attempt = await self._connector.connect(conversation, broker_id)
+            if not conversation.connected:
+                raise ConnectionError(attempt.reason)
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 if self._login is not None:
                     await self._login.log_in(conversation.ask)
                 return await conversation.ask(question)
         finally:
             conversation.close()
+
+
+def _shown(error: str) -> str:
+    """On one line: parts of it are words of the broker."""
+    text = error[:_LONGEST_ERROR]
+    return text if text.isprintable() else json.dumps(text)

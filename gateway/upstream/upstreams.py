@@ -58,7 +58,9 @@ class Upstream:
 
     def why_not_ready(self) -> str | None:
         """None while the brokers answer, otherwise a few words for /readyz."""
-        return None if self.discovery.reached else f"{self.name} {self.discovery.trouble}"
+        if self.discovery.reached:
+            return None
+        return f"{self.name} ({self.settings.brokers}) {self.discovery.trouble}"
 
     async def stop(self) -> None:
         """Discover nothing more."""
@@ -110,6 +112,8 @@ def build_upstreams(
             cluster,
             connector,
             now_ms,
+            upstream=name,
+            bootstrap=section.brokers,
             refresh_ms=section.topology_refresh_ms,
             on_change=partial(on_change, cluster),
             login=BrokerLogin.of(section.sasl, client_id=CLIENT_ID),

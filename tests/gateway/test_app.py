@@ -3,12 +3,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 import pytest
 
 from config.host_port import HostPort
-from gateway.app import Gateway
+from gateway.app import Gateway, _serve_until
 from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
@@ -49,6 +51,26 @@ async def test_gateway_whose_port_is_taken_does_not_start_and_leaves_nothing_ope
         await asyncio.sleep(0.01)
         assert len(os.listdir("/proc/self/fd")) == open_files
         assert broker.connections == []
+
+
+async def test_a_process_that_cannot_replace_another_says_which_brokers_do_not_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ports are bound already, so that it "cannot listen" would be wrong."""
+    monkeypatch.setattr("gateway.app._READY_MS", 0)
+    monkeypatch.setattr("gateway.app.freeze_survivors", lambda: None)
+
+    async def begin() -> None:
+        pass
+
+    predecessor: Any = SimpleNamespace(begin=begin, sockets={}, draining=False, stop=lambda: None)
+    port = free_ports(1)
+    gateway = Gateway(gateway_config([port]), predecessor=predecessor)
+    assert await _serve_until(gateway, asyncio.Event(), asyncio.Event(), None) == 2
+    assert capsys.readouterr().err == (
+        f"sluice: the brokers have not answered within 0 s: upstream ({HOST}:{port}) not reached yet; check that "
+        "they run, and that this machine reaches them\n"
+    )
 
 
 async def test_draining_gateway_is_not_ready_and_ends_as_soon_as_the_last_reply_has_left() -> None:

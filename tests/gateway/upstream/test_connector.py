@@ -1,4 +1,5 @@
 import asyncio
+import socket
 import time
 
 import pytest
@@ -89,6 +90,19 @@ async def test_address_that_cannot_exist_counts_as_refused(host: str, port: int)
     user = User()
     await connector((host, port)).connect(user, None)
     assert user.failures == [CloseCause.UPSTREAM_REFUSED]
+
+
+async def test_attempt_that_failed_has_the_last_address_and_its_error() -> None:
+    async def unknown(host: str, port: int) -> list[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    port = free_ports(1)
+    assert (await connector((HOST, port)).connect(User(), None)).reason == f"{HOST}:{port}: Connection refused"
+    attempt = await connector(("kafka.test", 9092), lookup=unknown).connect(User(), None)
+    assert attempt.reason == "kafka.test:9092: Name or service not known"
+    with blackhole() as port:
+        attempt = await connector((HOST, port), timeout_ms=50).connect(User(), None)
+    assert attempt.reason == f"{HOST}:{port}: no answer within 0.05 s"
 
 
 # -- brokers that fail ---------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
+import re
+
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.observability.events import CloseCause
 from testkit import broker as scripts
@@ -43,14 +46,44 @@ async def test_brokers_their_ports_and_the_defaults_of_the_cluster_are_learnt() 
 async def test_upstream_that_comes_up_after_the_gateway_is_found() -> None:
     broker = ScriptedBroker(port=free_ports(1))
     async with running_gateway(broker.port, upstream=OFTEN) as running:
-        await until(lambda: running.gateway.discovery.reached is False)
-        assert running.gateway.why_not_ready() == "upstream not reached"
+        assert running.gateway.why_not_ready() == f"upstream ({HOST}:{broker.port}) not reached yet"
         async with broker:
             await running.discovered()
             assert running.gateway.why_not_ready() is None
             async with await running.connect() as client:
                 assert await advertised(client) == {1: (HOST, running.broker_port(1))}
         await until(lambda: running.gateway.why_not_ready() is not None)
+
+
+async def test_brokers_that_cannot_be_reached_are_named_with_the_last_error() -> None:
+    first, second = free_ports(2), free_ports(1)
+    with capture_logs() as lines:
+        async with running_gateway(first, second, upstream=OFTEN) as running:
+            await until(lambda: "refused" in str(running.gateway.why_not_ready()))
+            said = str(running.gateway.why_not_ready())
+    brokers = f"{HOST}:{first}, {HOST}:{second}"
+    refusal = rf"{HOST}:({first}|{second}): Connection refused"
+    assert re.fullmatch(rf"upstream \({brokers}\) not reached: {refusal}", said)
+    (line,) = [each for each in lines if each["event"] == "upstream_unreachable"]
+    assert (line["upstream"], line["bootstrap"]) == ("upstream", brokers)
+    assert re.fullmatch(refusal, line["error"])
+
+
+async def test_a_broker_that_closes_the_connection_makes_one_think_of_its_protocol() -> None:
+    async with ScriptedBroker(scripts_discovery=True) as broker:
+        broker.script(METADATA, scripts.close)
+        async with running_gateway(broker.port, upstream=OFTEN) as running:
+            await until(lambda: "security_protocol" in str(running.gateway.why_not_ready()))
+
+
+async def test_words_of_a_broker_stay_on_one_line_and_have_a_bound() -> None:
+    async with ScriptedBroker() as broker, running_gateway(broker.port, upstream=OFTEN) as running:
+        await running.discovered()
+        broker.cluster_id = "a\nb" + "c" * 5_000
+        await until(lambda: running.gateway.why_not_ready() is not None)
+        said = str(running.gateway.why_not_ready())
+        assert r"cluster id a\nbccc" in said
+        assert len(said) < 500
 
 
 @pytest.mark.parametrize("script", [
