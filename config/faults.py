@@ -17,18 +17,24 @@ from pydantic_core import ErrorDetails
 
 from config.section_base import FAULTS, Key
 from config.sections.quotas import ENFORCED_KEYS, QuotaRule
+from config.value_hints import number_hint
 from quotas.entities import QuotaKey
 
+_NAMED: Final = ("listeners", "upstreams")
+_NAMES_OF_QUOTAS: Final = tuple(
+    name for each in ("user", "client_id", "ip", "topic") for name in (each, f"default_{each}")
+)
 _UNIONS: Final = (Union, UnionType)
 _MAX_VALUE_CHARS: Final = 80  # with its key a line of a terminal or two
 
 
-def lines(error: ValidationError, model: type[BaseModel]) -> list[str]:
+def lines(error: ValidationError, model: type[BaseModel], data: object) -> list[str]:
     """One line per fault, in the order of the file's sections, without the file's name.
 
     Args:
         error: from validating `model`.
         model: gives the ranges and the known keys.
+        data: what was validated: gives the names of listeners and upstreams.
     """
     details = [
         each for each in error.errors(include_url=False) if each["type"] != "default_factory_not_called"
@@ -38,7 +44,7 @@ def lines(error: ValidationError, model: type[BaseModel]) -> list[str]:
         if each["type"] == "too_short" and any(_inside(other["loc"], each["loc"]) for other in details):
             continue  # only "too short" because its items are faulty
         for key, text in _texts(each, model):
-            found[f"{'.'.join(part_text(part) for part in key)}: {text}" if key else text] = None
+            found[f"{path_text(key, data)}: {text}" if key else text] = None
     return list(found)
 
 
@@ -62,7 +68,40 @@ def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, s
         yield key, f"{value_text(error['input'])} {context['error']}"
     else:
         kind, metadata, depth = _found_at(model, key)
-        yield key[:depth], f"{value_text(error['input'])} is not {_allowed(kind, metadata, error['input'])}"
+        value = error["input"]
+        hint = number_hint(value) if kind in (int, float) and isinstance(value, str) else ""
+        yield key[:depth], f"{value_text(value)} is not {_allowed(kind, metadata, value)}{hint}"
+
+
+def path_text(key: Key, data: object) -> str:
+    """The path of a key as it may be shown.
+
+    A listener or an upstream is shown by its name, if no other has it. What names a quota's entity is added.
+
+    Args:
+        key: its path.
+        data: what has the key: tables of a file, or a `Config`.
+    """
+    parts = [part_text(part) for part in key]
+    if len(key) > 1 and key[0] in _NAMED and isinstance(key[1], int):
+        names = [_member(item, "name") for item in _member(data, str(key[0]))]
+        name = names[key[1]]
+        if isinstance(name, str) and name and names.count(name) == 1:
+            parts[1] = part_text(name)
+    if len(key) > 1 and key[0] == "quotas" and isinstance(key[1], int):
+        rule = _member(data, "quotas")[key[1]]
+        given = {name: _member(rule, name) for name in _NAMES_OF_QUOTAS if name not in key}
+        texts = [
+            f"{name}={value_text(value)}"
+            for name, value in given.items()
+            if isinstance(value, str) or value is True
+        ]
+        parts[-1] += f" ({', '.join(texts)})" if texts else ""
+    return ".".join(parts)
+
+
+def _member(of: Any, name: str) -> Any:
+    return of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)
 
 
 def part_text(part: str | int) -> str:

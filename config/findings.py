@@ -8,17 +8,17 @@ list. Pure.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from config.faults import path_text
 from config.host_port import is_loopback
 from config.model import Config
 from config.section_base import Section
 from config.sections.listeners import ListenerSettings
 from config.sections.quota_admin import Authorize
-from config.sections.upstream import UpstreamSettings
 from quotas.entities import DEFAULT, QuotaKey
 from quotas.name_prefixes import is_prefix
 
@@ -26,6 +26,7 @@ _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ANONYMOUS: Final = "ANONYMOUS"
 _PERCENT_OF_A_CORE: Final = 100.0
+_CIPHERS: Final = 'they are those of TLS 1.2 and minimum_version is "TLSv1.3"'
 
 
 class Severity(StrEnum):
@@ -72,12 +73,12 @@ def _note(key: str, text: str) -> Finding:
 
 
 def _no_login(config: Config) -> Iterator[Finding]:
-    for key, upstream in _upstreams(config).items():
+    for upstream in config.all_upstreams:
         if upstream.security_protocol.sasl and upstream.sasl is None:
             yield _error(
-                f"{key}.sasl",
+                f"{upstream.path}.sasl",
                 "missing, so the gateway cannot log in to these brokers and will never be ready; give "
-                f"[{key.split('.')[0]}.sasl] with mechanism, username and password_file",
+                f"[{upstream.path.split('.')[0]}.sasl] with mechanism, username and password_file",
             )
 
 
@@ -95,7 +96,7 @@ def _named_like_the_default(config: Config) -> Iterator[Finding]:
         for name in ("user", "client_id"):
             if getattr(rule, name) == DEFAULT.value:
                 yield _error(
-                    f"quotas.{at}.{name}",
+                    path_text(("quotas", at, name), config),
                     f'"{DEFAULT.value}" is read as a name, and no client has it; for the default, set '
                     f"default_{name} = true",
                 )
@@ -111,9 +112,9 @@ def _star_without_prefixes(config: Config) -> Iterator[Finding]:
         for name in ("user", "client_id"):
             if is_prefix(getattr(rule, name)):
                 yield _note(
-                    f"quotas.{at}.{name}",
-                    "the star is part of this name; to match all names with this prefix, set client_ids.prefixes = "
-                    "true",
+                    path_text(("quotas", at, name), config),
+                    f'the star in "{getattr(rule, name)}" is part of the name; to match all names with this prefix, '
+                    "set client_ids.prefixes = true",
                 )
 
 
@@ -125,17 +126,17 @@ def _users_without_a_login(config: Config) -> Iterator[Finding]:
     )
     for at, rule in enumerate(config.quotas):
         if rule.user not in (None, _ANONYMOUS, DEFAULT.value):
-            yield _note(f"quotas.{at}.user", text)
+            yield _note(path_text(("quotas", at, "user"), config), text)
     for at, admin in enumerate(config.quota_admin.admins):
         if admin != f"User:{_ANONYMOUS}":
             yield _note(f"quota_admin.admins.{at}", text)
 
 
 def _anonymous_behind_sasl(config: Config) -> Iterator[Finding]:
-    for at, listener in enumerate(config.listeners):
+    for listener in config.listeners:
         if config.upstream_of(listener).security_protocol.sasl and not listener.security_protocol.sasl:
             yield _note(
-                f"listeners.{at}.security_protocol",
+                f"{listener.path}.security_protocol",
                 f"clients can authenticate, but quotas see all of them as {_ANONYMOUS}; give the listener SASL too",
             )
 
@@ -153,7 +154,7 @@ def _connection_limits(config: Config) -> Iterator[Finding]:
         for address, own in section.max_connections_per_ip_overrides.items():
             if own > most:
                 yield _note(f'connections.max_connections_per_ip_overrides."{address}"', f"{own} {text}")
-    for at, listener in enumerate(config.listeners):
+    for listener in config.listeners:
         # The protected listener may go beyond the limits of all listeners together.
         if listener.protected and len(config.listeners) > 1:
             continue
@@ -161,14 +162,14 @@ def _connection_limits(config: Config) -> Iterator[Finding]:
             of_all, own = getattr(section, name), getattr(listener, name)
             if of_all is not None and (own or 0) > of_all:
                 yield _note(
-                    f"listeners.{at}.{name}", f"{own} is never reached, since connections.{name} is {of_all}"
+                    f"{listener.path}.{name}", f"{own} is never reached, since connections.{name} is {of_all}"
                 )
     rate = section.max_connection_creation_rate
     if rate is not None and not any(listener.protected for listener in config.listeners):
         for at, rule in enumerate(config.quotas):
             if (rule.connection_creation_rate or 0) > rate:
                 yield _note(
-                    f"quotas.{at}.connection_creation_rate",
+                    path_text(("quotas", at, "connection_creation_rate"), config),
                     f"{rule.connection_creation_rate} is never reached, since "
                     f"connections.max_connection_creation_rate is {rate}",
                 )
@@ -181,7 +182,7 @@ def _request_time(config: Config) -> Iterator[Finding]:
     for at, rule in enumerate(config.quotas):
         if (rule.request_percentage or 0) > most:
             yield _note(
-                f"quotas.{at}.{QuotaKey.REQUEST_PERCENTAGE}",
+                path_text(("quotas", at, str(QuotaKey.REQUEST_PERCENTAGE)), config),
                 f"{rule.request_percentage:g} is never reached, since server.workers is {config.server.workers} and "
                 f"a process uses {_PERCENT_OF_A_CORE:g} at most",
             )
@@ -191,34 +192,34 @@ def _request_time(config: Config) -> Iterator[Finding]:
 
 
 def _advertised_elsewhere(config: Config) -> Iterator[Finding]:
-    for at, listener in enumerate(config.listeners):
+    for listener in config.listeners:
         bound_here, advertised_here = is_loopback(listener.bind.host), is_loopback(listener.advertised_host)
         if advertised_here and not bound_here:
             yield _note(
-                f"listeners.{at}.advertised_host",
+                f"{listener.path}.advertised_host",
                 f'"{listener.advertised_host}" makes clients on other machines connect to themselves; give a name '
                 "or address of this machine",
             )
         elif bound_here and not advertised_here:
             yield _note(
-                f"listeners.{at}.advertised_host",
+                f"{listener.path}.advertised_host",
                 f'"{listener.advertised_host}" is not where the listener is: bind is {listener.bind}, which only '
                 "this machine reaches",
             )
 
 
 def _upstream_is_advertised(config: Config) -> Iterator[Finding]:
-    for key, upstream in _upstreams(config).items():
+    for upstream in config.all_upstreams:
         for number, broker in enumerate(upstream.bootstrap):
-            for at, listener in enumerate(config.listeners):
+            for listener in config.listeners:
                 ports = range(listener.first_broker_port, listener.last_broker_port + 1)
                 if broker.host == listener.advertised_host and (
                     broker.port == listener.bind.port or broker.port in ports
                 ):
                     yield _note(
-                        f"{key}.bootstrap.{number}",
+                        f"{upstream.path}.bootstrap.{number}",
                         f'"{broker}" is an address that the gateway advertises for itself '
-                        f"(listeners.{at}.advertised_host); unless it leads to brokers from here, the gateway will "
+                        f"({listener.path}.advertised_host); unless it leads to brokers from here, the gateway will "
                         "never be ready",
                     )
                     break
@@ -226,16 +227,16 @@ def _upstream_is_advertised(config: Config) -> Iterator[Finding]:
 
 def _unused_upstream(config: Config) -> Iterator[Finding]:
     used = {listener.upstream for listener in config.listeners}
-    for at, upstream in enumerate(config.upstreams):
+    for upstream in config.upstreams:
         if upstream.name not in used:
             yield _note(
-                f"upstreams.{at}.name",
+                f"{upstream.path}.name",
                 f'no listener uses "{upstream.name}", yet the gateway is not ready while it cannot be reached',
             )
 
 
 def _trusted_twice(config: Config) -> Iterator[Finding]:
-    for at, listener in enumerate(config.listeners):
+    for listener in config.listeners:
         if listener.proxy_protocol is None:
             continue
         trusted = [(text, ipaddress.ip_network(text)) for text in listener.proxy_protocol.trusted]
@@ -243,7 +244,7 @@ def _trusted_twice(config: Config) -> Iterator[Finding]:
             others = (trusted[:number], [each for each in trusted[number + 1 :] if each[1] != block])
             for other_text, other in (each for some in others for each in some):
                 if _within(block, other):
-                    key = f"listeners.{at}.proxy_protocol.trusted.{number}"
+                    key = f"{listener.path}.proxy_protocol.trusted.{number}"
                     yield _note(key, f'"{text}" is within "{other_text}"; give one of them')
                     break
 
@@ -257,10 +258,10 @@ def _anyone_may_change_quotas(config: Config) -> Iterator[Finding]:
 
 
 def _trusts_everybody(config: Config) -> Iterator[Finding]:
-    for at, listener in enumerate(config.listeners):
+    for listener in config.listeners:
         if listener.proxy_protocol is not None and listener.proxy_protocol.trusts_all:
             yield _note(
-                f"listeners.{at}.proxy_protocol.trusted",
+                f"{listener.path}.proxy_protocol.trusted",
                 "trusts every peer, so any peer can claim any address",
             )
 
@@ -274,9 +275,9 @@ def _open_admin_port(config: Config) -> Iterator[Finding]:
 
 
 def _unverified_brokers(config: Config) -> Iterator[Finding]:
-    for key, upstream in _upstreams(config).items():
+    for upstream in config.all_upstreams:
         if upstream.tls is not None and not upstream.tls.verify:
-            yield _note(f"{key}.tls.verify", "false: any host can pose as the cluster")
+            yield _note(f"{upstream.path}.tls.verify", "false: any host can pose as the cluster")
 
 
 # -- settings in vain -----------------------------------------------------------------------------------------
@@ -296,7 +297,7 @@ def _without_effect(config: Config) -> Iterator[Finding]:
     for key, section, names, reason in _useless(config):
         for name in names or type(section).model_fields:
             if getattr(section, name) != _default(section, name):
-                yield _note(f"{key}.{name}", f"without effect, since {reason}")
+                yield _note(f"{key}.{name}", f"without effect, since {reason}; remove it, or change that")
 
 
 def _useless(config: Config) -> Iterator[tuple[str, Section, tuple[str, ...], str]]:
@@ -335,25 +336,36 @@ def _useless(config: Config) -> Iterator[tuple[str, Section, tuple[str, ...], st
     if config.quota_admin.authorize is Authorize.ANYONE:
         yield "quota_admin", config.quota_admin, ("admins",), 'quota_admin.authorize is "anyone"'
     if len(config.listeners) == 1:
-        yield "listeners.0", config.listeners[0], ("protected",), "there is no other listener"
+        yield config.listeners[0].path, config.listeners[0], ("protected",), "there is no other listener"
     if not any(listener.protected for listener in config.listeners):
         yield "connections", config.connections, ("protected_slots",), "no listener is protected"
-    for at, listener in enumerate(config.listeners):
+    for listener in config.listeners:
         if listener.tls is None:
             continue
         if listener.security_protocol.sasl or listener.tls.client_auth == "none":
             names = ("principal_mapping_rules", "certificate_texts")
             yield (
-                f"listeners.{at}.tls",
+                f"{listener.path}.tls",
                 listener.tls,
                 names,
-                "no client gets its name from a certificate here",
+                f"security_protocol is {listener.security_protocol} and client_auth is "
+                f'"{listener.tls.client_auth}", so no client gets its name from a certificate',
             )
         if listener.tls.minimum_version == "TLSv1.3":
-            yield f"listeners.{at}.tls", listener.tls, ("ciphers",), "they are those of TLS 1.2"
-    for key, upstream in _upstreams(config).items():
+            yield (
+                f"{listener.path}.tls",
+                listener.tls,
+                ("ciphers",),
+                'they are those of TLS 1.2 and minimum_version is "TLSv1.3"',
+            )
+    for upstream in config.all_upstreams:
         if upstream.tls is not None and upstream.tls.minimum_version == "TLSv1.3":
-            yield f"{key}.tls", upstream.tls, ("ciphers",), "they are those of TLS 1.2"
+            yield (
+                f"{upstream.path}.tls",
+                upstream.tls,
+                ("ciphers",),
+                'they are those of TLS 1.2 and minimum_version is "TLSv1.3"',
+            )
 
 
 CHECKS: Final[tuple[Callable[[Config], Iterator[Finding]], ...]] = (
@@ -376,13 +388,6 @@ CHECKS: Final[tuple[Callable[[Config], Iterator[Finding]], ...]] = (
     _own_clients,
     _without_effect,
 )
-
-
-def _upstreams(config: Config) -> Mapping[str, UpstreamSettings]:
-    """By the path of each in the file."""
-    return {"upstream": config.upstream} | {
-        f"upstreams.{at}": each for at, each in enumerate(config.upstreams)
-    }
 
 
 def _authenticates(listener: ListenerSettings) -> bool:

@@ -15,6 +15,7 @@ from config.sections.listeners import ListenerSettings
 from config.sections.quota_admin import QuotaAdminSettings
 from config.sections.quotas import QuotaRule
 from config.sections.upstream import UpstreamSettings
+from config.value_hints import toml_hint
 
 DEFAULT_BIND: Final = HostPort("127.0.0.1", 19_092)  # Kafka's port and 10,000, so that both fit one machine
 
@@ -60,11 +61,11 @@ def parse(text: str, *, name: str) -> Config:
     try:
         tables = tomllib.loads(text)
     except (ValueError, RecursionError) as exc:  # a plain ValueError is a number with thousands of digits
-        raise ConfigError([f"{name}: not TOML: {exc}"]) from exc
+        raise ConfigError([f"{name}: not TOML: {exc}{toml_hint(text, str(exc))}"]) from exc
     try:
         return Config.model_validate(tables)
     except ValidationError as exc:
-        raise ConfigError([f"{name}: {line}" for line in lines(exc, Config)]) from exc
+        raise ConfigError([f"{name}: {line}" for line in lines(exc, Config, tables)]) from exc
 
 
 def default_config(
@@ -85,15 +86,16 @@ def default_config(
     Raises:
         ConfigError: the gateway would be its own upstream.
     """
+    listeners = (ListenerSettings(name="default", bind=bind),)
     try:
         return Config(
             upstream=UpstreamSettings(bootstrap=bootstrap),
-            listeners=(ListenerSettings(name="default", bind=bind),),
+            listeners=listeners,
             quotas=quotas,
             quota_admin=quota_admin or QuotaAdminSettings(),
         )
     except ValidationError as exc:
-        raise ConfigError(lines(exc, Config)) from exc
+        raise ConfigError(lines(exc, Config, {"listeners": listeners})) from exc
 
 
 def replace_upstream(config: Config, bootstrap: tuple[HostPort, ...]) -> Config:
@@ -105,7 +107,7 @@ def replace_upstream(config: Config, bootstrap: tuple[HostPort, ...]) -> Config:
     try:
         return config.with_upstream(bootstrap)
     except ValidationError as exc:
-        raise ConfigError(lines(exc, Config)) from exc
+        raise ConfigError(lines(exc, Config, config)) from exc
 
 
 def parse_bootstrap(text: str) -> tuple[HostPort, ...]:

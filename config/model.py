@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from config.faults import path_text
 from config.host_port import HostPort, is_loopback
 from config.section_base import Key, Section, faults_error
 from config.sections.admin import AdminSettings
@@ -18,7 +19,7 @@ from config.sections.drain import DrainSettings
 from config.sections.enforcement import EnforcementSettings
 from config.sections.fleet import FleetSettings
 from config.sections.limits import LimitSettings
-from config.sections.listeners import ListenerSettings
+from config.sections.listeners import ListenerSettings, ListenerTls
 from config.sections.log import LogSettings
 from config.sections.mutation_quota import MutationQuotaSettings
 from config.sections.quota_admin import QuotaAdminSettings
@@ -26,7 +27,7 @@ from config.sections.quota_store import QuotaStoreSettings
 from config.sections.quotas import QuotaRule
 from config.sections.server import ServerSettings
 from config.sections.traces import TraceSettings
-from config.sections.upstream import NamedUpstreamSettings, SendProxyProtocol, UpstreamSettings
+from config.sections.upstream import NamedUpstreamSettings, SendProxyProtocol, UpstreamSettings, UpstreamTls
 from config.sections.usage import UsageSettings
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
@@ -105,6 +106,11 @@ class Config(Section, frozen=True):
             idle_expiry_ms=section.idle_expiry_ms,
         )
 
+    @property
+    def all_upstreams(self) -> tuple[UpstreamSettings, ...]:
+        """[upstream], then [[upstreams]]."""
+        return (self.upstream, *self.upstreams)
+
     def upstream_of(self, listener: ListenerSettings) -> UpstreamSettings:
         """The upstream that a listener leads to."""
         return next((each for each in self.upstreams if each.name == listener.upstream), self.upstream)
@@ -131,14 +137,14 @@ class Config(Section, frozen=True):
                 yield ("listeners", at, "name"), f'"{listener.name}" is the name of listeners.{first} too'
         protected = [at for at, listener in enumerate(self.listeners) if listener.protected]
         for at in protected[1:]:
-            yield ("listeners", at, "protected"), f"listeners.{protected[0]} is; only one can be"
+            yield ("listeners", at, "protected"), f"{self.listeners[protected[0]].path} is; only one can be"
 
     def _port_faults(self) -> Iterator[tuple[Key, str]]:
         claims = list(self._claims())
         for at, claim in enumerate(claims):
             for other in claims[:at]:
                 if claim.collides(other):
-                    yield claim.key, f"{claim} overlaps {_dotted(other.key)} {other}"
+                    yield claim.key, f"{claim} overlaps {path_text(other.key, self)} {other}"
 
     def _loop_faults(self) -> Iterator[tuple[Key, str]]:
         upstreams: list[tuple[Key, UpstreamSettings]] = [(("upstream",), self.upstream)]
@@ -147,7 +153,7 @@ class Config(Section, frozen=True):
             for at, broker in enumerate(upstream.bootstrap):
                 for claim in self._claims():
                     if claim.answers(broker):
-                        text = f'"{broker}" is the gateway itself ({_dotted(claim.key)})'
+                        text = f'"{broker}" is the gateway itself ({path_text(claim.key, self)})'
                         yield (*key, "bootstrap", at), text
                         break
 
@@ -186,6 +192,24 @@ class Config(Section, frozen=True):
             found["fleet.secret_file"] = fleet.secret_file
             found["fleet.previous_secret_file"] = fleet.previous_secret_file
         return {key: file for key, file in found.items() if file is not None}
+
+    def private_files(self) -> list[tuple[str, str]]:
+        """All files with secrets that the gateway uses, private keys among them; each with its key."""
+        found = [*self.secret_files().items()]
+        if self.usage.kind != "off" and self.usage.salt_file is not None:
+            found.append(("usage.salt_file", self.usage.salt_file))
+        owners: list[tuple[str, ListenerTls | UpstreamTls | None]] = [
+            (each.path, each.tls) for each in self.listeners
+        ]
+        owners += [(each.path, each.tls) for each in self.all_upstreams]
+        for path, tls in owners:
+            if tls is not None:
+                files = {"tls.key": tls.key, "tls.key_password_file": tls.key_password_file}
+                found += [(f"{path}.{key}", file) for key, file in files.items() if file is not None]
+        for upstream in self.all_upstreams:
+            if upstream.sasl is not None:
+                found.append((f"{upstream.path}.sasl.password_file", upstream.sasl.password_file))
+        return found
 
     def own_topics(self) -> dict[str, str]:
         """The topics that this gateway keeps its own records in, by section."""
@@ -271,7 +295,3 @@ class _Claim:
             or (peer.host == "localhost" and is_loopback(self.first.host))
         )
         return same_host and self.first.port <= peer.port <= self.last_port
-
-
-def _dotted(key: Key) -> str:
-    return ".".join(str(part) for part in key)

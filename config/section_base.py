@@ -30,6 +30,8 @@ NonEmpty: TypeAlias = Annotated[str, Field(min_length=1)]
 # Of listeners, upstreams and gateways: fits a label of a metric and a file's name.
 ShortName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
+WITHOUT_SECRET: Final = "without effect, since there is no secret_file; remove it, or give secret_file"
+
 Key: TypeAlias = tuple[str | int, ...]
 """The path of a key in the file."""
 

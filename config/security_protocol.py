@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
+
+from config.section_base import Key
 
 
 class SecurityProtocol(StrEnum):
@@ -32,3 +35,20 @@ SecurityProtocolKey: TypeAlias = Annotated[SecurityProtocol, Field(strict=False)
 
 TlsVersion: TypeAlias = Literal["TLSv1.2", "TLSv1.3"]
 """Older ones are broken (RFC 8996)."""
+
+
+def useless_faults(protocol: SecurityProtocol, given: Collection[str]) -> list[tuple[Key, str]]:
+    """The tables tls and sasl that count for nothing with this protocol, and what to do.
+
+    Args:
+        protocol: of a listener or an upstream.
+        given: which of the two tables it has.
+    """
+    faults: list[tuple[Key, str]] = []
+    for key in ("tls", "sasl"):
+        if key in given and not getattr(protocol, key):
+            has_tls, has_sasl = protocol.tls or key == "tls", protocol.sasl or key == "sasl"
+            wanted = next(each for each in SecurityProtocol if (each.tls, each.sasl) == (has_tls, has_sasl))
+            text = f"without effect, since security_protocol is {protocol}; remove it, or set it to {wanted}"
+            faults.append(((key,), text))
+    return faults

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from config.section_base import Key, NonEmpty, Section, ShortName, faults_error
+from config.section_base import WITHOUT_SECRET, Key, NonEmpty, Section, ShortName, faults_error
 
 _TOPIC = r"^[A-Za-z0-9._-]{1,249}$"  # Kafka's rule for names of topics
 
@@ -57,7 +57,7 @@ class FleetSettings(Section, frozen=True):
         if self.timeout_ms < 2 * self.heartbeat_ms:
             faults.append((("timeout_ms",), "shorter than two heartbeats"))
         if self.secret_file is None and self.previous_secret_file is not None:
-            faults.append((("previous_secret_file",), "without effect, since there is no secret_file"))
+            faults.append((("previous_secret_file",), WITHOUT_SECRET))
         if faults:
             raise faults_error(faults)
         return self

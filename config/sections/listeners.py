@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from config.faults import part_text
 from config.host_port import MAX_PORT, BindAddress, HostPort, valid_host
 from config.ip_address import PeerOrBlock
 from config.mapping_rules import MappingRules
@@ -22,7 +23,7 @@ from config.section_base import (
     SmallCount,
     faults_error,
 )
-from config.security_protocol import SecurityProtocol, SecurityProtocolKey, TlsVersion
+from config.security_protocol import SecurityProtocol, SecurityProtocolKey, TlsVersion, useless_faults
 
 
 class ProxyProtocolSettings(Section, frozen=True):
@@ -112,7 +113,8 @@ class ListenerTls(Section, frozen=True):
             faults.append((("client_ca",), f'required, since client_auth is "{self.client_auth}"'))
         if self.client_auth == "none":
             given = [name for name in ("client_ca", "client_crl") if getattr(self, name) is not None]
-            faults.extend(((name,), 'without effect, since client_auth is "none"') for name in given)
+            text = 'without effect, since client_auth is "none"; remove it, or set client_auth = "required"'
+            faults.extend(((name,), text) for name in given)
         if faults:
             raise faults_error(faults)
         return self
@@ -173,6 +175,11 @@ class ListenerSettings(Section, frozen=True):
     proxy_protocol: ProxyProtocolSettings | None = None
 
     @property
+    def path(self) -> str:
+        """Where it is in the file."""
+        return f"listeners.{part_text(self.name)}"
+
+    @property
     def last_broker_port(self) -> int:
         """The highest port of the broker range."""
         return self.first_broker_port + self.broker_ports - 1
@@ -193,10 +200,8 @@ class ListenerSettings(Section, frozen=True):
             faults.append((("first_broker_port",), "required, since bind leaves its port open"))
         if self.security_protocol.tls and self.tls is None:
             faults.append((("tls",), f"required, since security_protocol is {self.security_protocol}"))
-        if self.tls is not None and not self.security_protocol.tls:
-            faults.append((("tls",), f"without effect, since security_protocol is {self.security_protocol}"))
-        if self.sasl is not None and not self.security_protocol.sasl:
-            faults.append((("sasl",), f"without effect, since security_protocol is {self.security_protocol}"))
+        tables = {key for key in ("tls", "sasl") if getattr(self, key) is not None}
+        faults += useless_faults(self.security_protocol, tables)
         if faults:
             raise faults_error(faults)
         return self

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from config.section_base import Key, Milliseconds, NonEmpty, Section, faults_error
+from config.section_base import WITHOUT_SECRET, Key, Milliseconds, NonEmpty, Section, faults_error
 
 _TOPIC = r"^[A-Za-z0-9._-]{1,249}$"  # Kafka's rule for names of topics
 
@@ -52,7 +52,7 @@ class QuotaStoreSettings(Section, frozen=True):
         faults: list[tuple[Key, str]] = []
         if self.secret_file is None:
             faults.extend(
-                ((key,), "without effect, since there is no secret_file")
+                ((key,), WITHOUT_SECRET)
                 for key in ("previous_secret_file", "accept_unsigned")
                 if getattr(self, key) is not None
             )

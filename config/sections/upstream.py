@@ -7,9 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from config.faults import part_text
 from config.host_port import ConnectAddress
 from config.section_base import Key, Milliseconds, NonEmpty, Section, ShortName, faults_error
-from config.security_protocol import SecurityProtocol, SecurityProtocolKey, TlsVersion
+from config.security_protocol import SecurityProtocol, SecurityProtocolKey, TlsVersion, useless_faults
 
 
 class SendProxyProtocol(StrEnum):
@@ -56,10 +57,13 @@ class UpstreamTls(Section, frozen=True):
             if getattr(self, name) is None and getattr(self, other) is not None:
                 faults.append(((name,), f"required, since {other} is given"))
         if self.key_password_file is not None and self.key is None:
-            faults.append((("key_password_file",), "without effect, since there is no key"))
+            faults.append(
+                (("key_password_file",), "without effect, since there is no key; remove it, or give key")
+            )
         if not self.verify:
             given = [name for name in ("ca", "server_name") if getattr(self, name) is not None]
-            faults.extend(((name,), "without effect, since verify is false") for name in given)
+            text = "without effect, since verify is false; remove it, or set verify = true"
+            faults.extend(((name,), text) for name in given)
         if faults:
             raise faults_error(faults)
         return self
@@ -106,19 +110,19 @@ class UpstreamSettings(Section, frozen=True):
     send_proxy_protocol: SendProxyProtocolKey = SendProxyProtocol.NONE
 
     @property
+    def path(self) -> str:
+        """Where it is in the file."""
+        return "upstream"
+
+    @property
     def brokers(self) -> str:
         """`bootstrap` for people."""
         return ", ".join(str(broker) for broker in self.bootstrap)
 
     @model_validator(mode="after")
     def _check_security(self) -> UpstreamSettings:
-        protocol = self.security_protocol
-        given = {
-            "tls": self.tls is not None and not protocol.tls,
-            "sasl": self.sasl is not None and not protocol.sasl,
-        }
-        text = f"without effect, since security_protocol is {protocol}"
-        faults: list[tuple[Key, str]] = [((key,), text) for key, useless in given.items() if useless]
+        given = {key for key in ("tls", "sasl") if getattr(self, key) is not None}
+        faults = useless_faults(self.security_protocol, given)
         if faults:
             raise faults_error(faults)
         return self
@@ -132,3 +136,8 @@ class NamedUpstreamSettings(UpstreamSettings, frozen=True):
     """
 
     name: ShortName
+
+    @property
+    def path(self) -> str:
+        """Where it is in the file."""
+        return f"upstreams.{part_text(self.name)}"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shlex
+import stat
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +17,8 @@ from quotas.limits import Enforcement
 
 NOTES: Final = 3
 """The exit code with --strict where there are notes and nothing worse."""
+
+_OF_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 
 _MODES: Final = {
     Enforcement.ENFORCE: "enforced",
@@ -49,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     faults = [str(each) for each in findings if each.severity is config.Severity.ERROR]
     notes = [str(each) for each in findings if each.severity is config.Severity.NOTE]
     faults += _faults_of_files(found)
+    notes += _open_files(found)
     notes += _too_much_for_this_machine(found)
     for line in notes:
         print(f"sluice: {file}: note: {line}", file=sys.stderr)
@@ -70,20 +76,17 @@ def _faults_of_files(found: config.Config) -> list[str]:
         except config.ConfigError as exc:
             faults += exc.lines
     protocols = [each.security_protocol for each in found.listeners]
-    upstreams = {"upstream": found.upstream} | {
-        f"upstreams.{at}": each for at, each in enumerate(found.upstreams)
-    }
-    protocols += [each.security_protocol for each in upstreams.values()]
+    protocols += [each.security_protocol for each in found.all_upstreams]
     # Most files have neither TLS nor SASL, and need not wait for their imports.
     if any(protocol.sasl for protocol in protocols):
         from gateway.upstream.login import LoginFailed, read_password
 
-        for key, upstream in upstreams.items():
+        for upstream in found.all_upstreams:
             if upstream.sasl is not None:
                 try:
                     read_password(Path(upstream.sasl.password_file))
                 except LoginFailed as exc:
-                    faults.append(f"{key}.sasl.password_file: {exc}")
+                    faults.append(f"{upstream.path}.sasl.password_file: {exc}")
     if any(protocol.tls for protocol in protocols):
         from gateway.server.tls_setup import load_identities
 
@@ -99,6 +102,20 @@ def _faults_of_files(found: config.Config) -> list[str]:
         except config.ConfigError as exc:
             faults += exc.lines
     return faults
+
+
+def _open_files(found: config.Config) -> list[str]:
+    """Files with secrets that every user of this machine may read or write."""
+    notes = []
+    for key, file in found.private_files():
+        with contextlib.suppress(OSError):  # found missing elsewhere
+            mode = Path(file).stat().st_mode
+            if mode & _OF_OTHERS:
+                notes.append(
+                    f"{key}: {file} has mode {stat.S_IMODE(mode):04o}, so all users of this machine may read or "
+                    f"change it; run chmod o-rwx {shlex.quote(file)}"
+                )
+    return notes
 
 
 def _too_much_for_this_machine(found: config.Config) -> list[str]:

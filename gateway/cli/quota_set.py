@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from config import ConfigError
 from config.faults import part_text
+from config.value_hints import number_hint
 from gateway.cli import admin_port
 from gateway.cli.quota_import import exchange, user_name
 from gateway.cli.quota_view import refuse_config
@@ -71,7 +72,7 @@ def _row(entity: QuotaEntity, text: str) -> dict[str, Any]:
     try:
         limit = float(value)
     except ValueError:
-        raise ValueError(f"{text}: give {key}=NUMBER or {key}={_REMOVED}") from None
+        raise ValueError(f"{text}: give {key}=NUMBER or {key}={_REMOVED}{number_hint(value)}") from None
     if (fault := validate(entity, key, limit)) is not None:
         raise ValueError(f"{entity}: {fault}")
     return {"entity": entity_json(entity), "quota": key, "limit": limit}

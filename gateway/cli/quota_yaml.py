@@ -19,6 +19,7 @@ from typing import Any, Final
 import yaml
 
 from config.faults import part_text, unknown_key
+from config.value_hints import number_hint
 from quotas.entities import DEFAULT, Default, EntityType, Family, Name, QuotaEntity, QuotaKey
 from quotas.limits import allowed_keys, validate, validate_entity
 
@@ -167,7 +168,7 @@ def _row(row: Any) -> Iterable[tuple[tuple[QuotaEntity, QuotaKey], float]]:
         raise ValueError("limits nothing")
     for key, value in rest.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{key}: {_shown(value)} is no number; write it as 1048576, without quotes")
+            raise ValueError(f"{key}: {_shown(value)} is no number{number_hint(str(value))}")
         if validate_entity(entity) is None and (fault := key_fault(entity, key)) is not None:
             raise ValueError(f"{key}: {fault}")
         if (fault := validate(entity, str(key), _float(key, value))) is not None:

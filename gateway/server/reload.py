@@ -78,10 +78,10 @@ def plan(running: Config, wanted: Config) -> ReloadPlan:
             before = getattr(running, name)
             sections[name] = sections[name].model_copy(update={key: getattr(before, key) for key in kept})
     sections["listeners"] = _listeners(running, wanted)
-    for at, (before, after) in enumerate(zip(running.listeners, sections["listeners"], strict=True)):
+    for before, after in zip(running.listeners, sections["listeners"], strict=True):
         for key in LIVE_OF_LISTENERS:
             if getattr(before, key) != getattr(after, key):
-                applies.append(f"listeners.{at}.{key}")
+                applies.append(f"{after.path}.{key}")
     if sections["listeners"] == wanted.listeners and "listeners" in needs_restart:
         needs_restart.remove("listeners")
     return ReloadPlan(Config.model_construct(**sections), tuple(applies), tuple(needs_restart))

@@ -40,15 +40,14 @@ def load_identities(config: Config) -> tuple[dict[str, TlsIdentity], dict[str, T
         ConfigError: files can't be used; names all of them.
     """
     sections: list[tuple[str, str, str, ListenerTls | UpstreamTls]] = [
-        ("listener", each.name, f"listeners.{at}.tls", each.tls)
-        for at, each in enumerate(config.listeners)
+        ("listener", each.name, f"{each.path}.tls", each.tls)
+        for each in config.listeners
         if each.tls is not None
     ]
-    upstreams = [("upstream", "upstream.tls", config.upstream)]
-    upstreams += [(each.name, f"upstreams.{at}.tls", each) for at, each in enumerate(config.upstreams)]
-    for name, owner, upstream in upstreams:
+    upstreams = {"upstream": config.upstream} | {each.name: each for each in config.upstreams}
+    for name, upstream in upstreams.items():
         if upstream.security_protocol.tls:
-            sections.append(("upstream", name, owner, upstream.tls or UpstreamTls()))
+            sections.append(("upstream", name, f"{upstream.path}.tls", upstream.tls or UpstreamTls()))
     found: dict[str, dict[str, TlsIdentity]] = {"listener": {}, "upstream": {}}
     faults: list[str] = []
     for side, name, owner, section in sections:

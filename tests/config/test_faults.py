@@ -8,6 +8,8 @@ from pydantic import BaseModel, ValidationError
 
 import config
 from config.faults import lines, value_text
+from config.security_protocol import SecurityProtocol, useless_faults
+from config.value_hints import number_hint
 
 GOOD = {"upstream": 'bootstrap = ["127.0.0.1:9092"]', "[listeners]": 'name = "a"\nbind = "127.0.0.1:19092"'}
 
@@ -25,8 +27,9 @@ def faults(**changed: str) -> list[str]:
 
 @pytest.mark.parametrize(("section", "body", "line"), [
     ("array_of_listeners", GOOD["[listeners]"] + "\nfirst_broker_port = 70000",
-     "listeners.0.first_broker_port: 70000 is not in 1..65535"),
-    ("limits", 'max_frame_bytes = "1"', 'limits.max_frame_bytes: "1" is not a whole number in 1024..2147483647'),
+     "listeners.a.first_broker_port: 70000 is not in 1..65535"),
+    ("limits", 'max_frame_bytes = "1"',
+     'limits.max_frame_bytes: "1" is not a whole number in 1024..2147483647; write 1, without quotes'),
     ("limits", "idle_timeout_ms = true", "limits.idle_timeout_ms: true is not a whole number in 1..2147483647"),
     ("limits", "max_frame_byte = 1", "limits.max_frame_byte: unknown key; did you mean max_frame_bytes?"),
     ("server", "workers = 0", 'server.workers: 0 is not a whole number in 1..64 or "auto"'),
@@ -42,53 +45,55 @@ def faults(**changed: str) -> list[str]:
      'upstream.bootstrap.0: "k" is not host:port with a port in 1..65535'),
     ("upstream", "", "upstream.bootstrap: required, but missing"),
     ("array_of_quotas", 'user = "a"\nconnection_creation_rate = 1\ncontroller_mutation_rate = 1',
-     "quotas.0.connection_creation_rate: users and client ids have no such quota; give producer_byte_rate or "
-     "consumer_byte_rate or request_percentage or controller_mutation_rate"),
+     'quotas.0.connection_creation_rate (user="a"): users and client ids have no such quota; give '
+     "producer_byte_rate or consumer_byte_rate or request_percentage or controller_mutation_rate"),
     ("array_of_quotas", 'default_ip = true\nproducer_byte_rate = 1',
-     "quotas.0.producer_byte_rate: addresses have no such quota; give connection_creation_rate"),
-    ("array_of_quotas", "default_ip = true", "quotas.0: limits nothing; give connection_creation_rate"),
+     "quotas.0.producer_byte_rate (default_ip=true): addresses have no such quota; give connection_creation_rate"),
+    ("array_of_quotas", "default_ip = true",
+     "quotas.0 (default_ip=true): limits nothing; give connection_creation_rate"),
     ("array_of_quotas", 'ip = "1.2.3.4"\ndefault_ip = true\nconnection_creation_rate = 1',
-     "quotas.0.ip: give ip or default_ip, not both"),
+     "quotas.0.ip (default_ip=true): give ip or default_ip, not both"),
     ("array_of_quotas", 'ip = "1.2.3.4"\nuser = "a"\nconnection_creation_rate = 1',
-     "quotas.0: an address can not be combined with a user, a client id or a topic"),
+     'quotas.0 (user="a", ip="1.2.3.4"): an address can not be combined with a user, a client id or a topic'),
     ("array_of_quotas", 'ip = "10.0.0.1/8"\nconnection_creation_rate = 1',
      'quotas.0.ip: "10.0.0.1/8" is not a block such as 10.0.0.0/8, with nothing set behind its length'),
     ("array_of_quotas", 'ip = "localhost"\nconnection_creation_rate = 1',
      'quotas.0.ip: "localhost" is not an IP address or a block such as 10.0.0.0/8'),
     ("array_of_quotas", "default_ip = true\nconnection_creation_rate = 0.5",
-     "quotas.0.connection_creation_rate: 0.5 is not a whole number in 1..2147483647"),
+     "quotas.0.connection_creation_rate (default_ip=true): 0.5 is not a whole number in 1..2147483647"),
     ("connections", 'max_connections_per_ip_overrides = {"10.0.0." = 1}',
      'connections.max_connections_per_ip_overrides."10.0.0.": "10.0.0." is not an IP address'),
     ("connections", 'max_connections_per_ip_overrides = {"2001:db8::1" = 1, "2001:DB8:0::1" = 2, "10.1" = 3}',
      'connections.max_connections_per_ip_overrides."2001:DB8:0::1": is the same address as "2001:db8::1"'),
     ("array_of_quotas", 'ip = "2001:db8::1"\nconnection_creation_rate = 1\n[[quotas]]\nip = "[2001:DB8:0::1%1]"\n'
      "connection_creation_rate = 2",
-     "quotas.1.connection_creation_rate: ip=2001:db8::1 has this quota from quotas.0 already"),
+     'quotas.1.connection_creation_rate (ip="[2001:DB8:0::1%1]"): ip=2001:db8::1 has this quota from quotas.0 '
+     'already'),
     ("connections", 'max_connections_per_ip_overrides = {"10.0.0.1" = "a"}',
      'connections.max_connections_per_ip_overrides."10.0.0.1": "a" is not a whole number in 0..2147483647'),
     ("connections", "max_connections = 0", "connections.max_connections: 0 is not in 1..2147483647"),
     ("connections", 'after_hold = "open"', 'connections.after_hold: "open" is not one of "close", "recheck"'),
     ("array_of_quotas", 'user = "a"\nproducer_byte_rate = 1.5',
-     "quotas.0.producer_byte_rate: 1.5 is not a whole number in 1..9223372036854775807"),
+     'quotas.0.producer_byte_rate (user="a"): 1.5 is not a whole number in 1..9223372036854775807'),
     ("array_of_quotas", 'user = "a"\nrequest_percentage = nan',
-     "quotas.0.request_percentage: nan is not a finite number > 0"),
+     'quotas.0.request_percentage (user="a"): nan is not a finite number > 0'),
     ("enforcement", 'mode = "on"',
      'enforcement.mode: "on" is not one of "enforce", "observe", "off"'),
     ("client_quota", 'scope = "cluster"',
      'client_quota.scope: "cluster" is not one of "fleet", "gateway", "broker"'),
     ("array_of_quotas", 'user = "a"\ncontroller_mutation_rate = -1',
-     "quotas.0.controller_mutation_rate: -1 is not a finite number > 0"),
+     'quotas.0.controller_mutation_rate (user="a"): -1 is not a finite number > 0'),
     ("array_of_quotas", 'user = ""\ncontroller_mutation_rate = 1',
      'quotas.0.user: "" is not a string of at least one character'),
     ("array_of_quotas", 'user = "a"\ndefault_user = true\ncontroller_mutation_rate = 1',
-     "quotas.0.user: give user or default_user, not both"),
+     "quotas.0.user (default_user=true): give user or default_user, not both"),
     ("array_of_quotas", 'default_user = "yes"\ncontroller_mutation_rate = 1',
      'quotas.0.default_user: "yes" is not true or false'),
     ("array_of_quotas", "controller_mutation_rate = 1",
      "quotas.0: names no entity; give user, default_user, client_id, default_client_id, ip, default_ip, "
      "topic or default_topic"),
     ("array_of_quotas", 'user = "a"',
-     "quotas.0: limits nothing; give producer_byte_rate or consumer_byte_rate or request_percentage or "
+     'quotas.0 (user="a"): limits nothing; give producer_byte_rate or consumer_byte_rate or request_percentage or '
      "controller_mutation_rate"),
     ("usage", 'kind = "files"', "usage.directory: required, since kind is files"),
     ("usage", 'kind = "topic"\nprivacy = "hashed"',
@@ -100,7 +105,7 @@ def faults(**changed: str) -> list[str]:
     ("fleet", "heartbeat_ms = 100\ninterval_ms = 200", "fleet.heartbeat_ms: shorter than interval_ms"),
     ("fleet", "timeout_ms = 1000", "fleet.timeout_ms: shorter than two heartbeats"),
     ("fleet", 'previous_secret_file = "x"',
-     "fleet.previous_secret_file: without effect, since there is no secret_file"),
+     "fleet.previous_secret_file: without effect, since there is no secret_file; remove it, or give secret_file"),
     ("quota_admin", 'admins = ["Group:ops"]',
      'quota_admin.admins.0: "Group:ops" must be a principal such as "User:alice"'),
     ("quota_admin", 'admins = ["User:"]',
@@ -137,8 +142,10 @@ PROXY = 'trusted = ["10.0.0.1"]'
 @pytest.mark.parametrize(("more", "line"), [
     ('client_auth = "required"', 'client_ca: required, since client_auth is "required"'),
     ('client_auth = "always"', 'client_auth: "always" is not one of "none", "requested", "required"'),
-    ('client_ca = "ca.pem"', 'client_ca: without effect, since client_auth is "none"'),
-    ('client_crl = "ca.crl"', 'client_crl: without effect, since client_auth is "none"'),
+    ('client_ca = "ca.pem"',
+     'client_ca: without effect, since client_auth is "none"; remove it, or set client_auth = "required"'),
+    ('client_crl = "ca.crl"',
+     'client_crl: without effect, since client_auth is "none"; remove it, or set client_auth = "required"'),
     ('minimum_version = "TLSv1.1"', 'minimum_version: "TLSv1.1" is not one of "TLSv1.2", "TLSv1.3"'),
     ("handshake_timeout_ms = 0", "handshake_timeout_ms: 0 is not in 1..2147483647"),
     ('principal_mapping_rules = "RULE:^a"',
@@ -148,15 +155,16 @@ PROXY = 'trusted = ["10.0.0.1"]'
 ])  # fmt: skip
 def test_fault_in_the_tls_of_a_listener(more: str, line: str) -> None:
     tls = f'security_protocol = "SSL"\n[listeners.tls]\ncertificate = "a.crt"\nkey = "a.key"\n{more}'
-    assert faults(array_of_listeners=f"{GOOD['[listeners]']}\n{tls}") == [f"listeners.0.tls.{line}"]
+    assert faults(array_of_listeners=f"{GOOD['[listeners]']}\n{tls}") == [f"listeners.a.tls.{line}"]
 
 
 @pytest.mark.parametrize(("keys", "line"), [
     ('certificate = "a.crt"', "key: required, since certificate is given"),
     ('key = "a.key"', "certificate: required, since key is given"),
-    ('key_password_file = "p"', "key_password_file: without effect, since there is no key"),
-    ('verify = false\nca = "ca.pem"', "ca: without effect, since verify is false"),
-    ('verify = false\nserver_name = "kafka"', "server_name: without effect, since verify is false"),
+    ('key_password_file = "p"', "key_password_file: without effect, since there is no key; remove it, or give key"),
+    ('verify = false\nca = "ca.pem"', "ca: without effect, since verify is false; remove it, or set verify = true"),
+    ('verify = false\nserver_name = "kafka"',
+     "server_name: without effect, since verify is false; remove it, or set verify = true"),
 ])  # fmt: skip
 def test_fault_in_the_tls_towards_brokers(keys: str, line: str) -> None:
     upstream = f'{GOOD["upstream"]}\nsecurity_protocol = "SSL"\n[upstream.tls]\n{keys}'
@@ -165,13 +173,16 @@ def test_fault_in_the_tls_towards_brokers(keys: str, line: str) -> None:
 
 @pytest.mark.parametrize(("section", "body", "line"), [
     ("array_of_listeners", 'security_protocol = "SSL"',
-     "listeners.0.tls: required, since security_protocol is SSL"),
+     "listeners.a.tls: required, since security_protocol is SSL"),
     ("array_of_listeners", 'tls = {certificate = "a", key = "b"}',
-     "listeners.0.tls: without effect, since security_protocol is PLAINTEXT"),
-    ("array_of_listeners", "sasl = {}", "listeners.0.sasl: without effect, since security_protocol is PLAINTEXT"),
-    ("upstream", "tls = {}", "upstream.tls: without effect, since security_protocol is PLAINTEXT"),
+     "listeners.a.tls: without effect, since security_protocol is PLAINTEXT; remove it, or set it to SSL"),
+    ("array_of_listeners", "sasl = {}",
+     "listeners.a.sasl: without effect, since security_protocol is PLAINTEXT; remove it, or set it to "
+     "SASL_PLAINTEXT"),
+    ("upstream", "tls = {}",
+     "upstream.tls: without effect, since security_protocol is PLAINTEXT; remove it, or set it to SSL"),
     ("upstream", 'sasl = {mechanism = "PLAIN", username = "u", password_file = "p"}',
-     "upstream.sasl: without effect, since security_protocol is PLAINTEXT"),
+     "upstream.sasl: without effect, since security_protocol is PLAINTEXT; remove it, or set it to SASL_PLAINTEXT"),
 ])  # fmt: skip
 def test_tls_and_sasl_go_with_the_protocols_that_have_them(section: str, body: str, line: str) -> None:
     good = GOOD["upstream" if section == "upstream" else "[listeners]"]
@@ -187,7 +198,7 @@ def test_tls_and_sasl_go_with_the_protocols_that_have_them(section: str, body: s
 ])  # fmt: skip
 def test_h24_trusted_load_balancers_must_be_named_and_their_waiting_is_bounded(keys: str, key: str) -> None:
     (line,) = faults(array_of_listeners=f"{GOOD['[listeners]']}\n[listeners.proxy_protocol]\n{keys}")
-    assert line.startswith(f"listeners.0.proxy_protocol.{key}: ")
+    assert line.startswith(f"listeners.a.proxy_protocol.{key}: ")
 
 
 def test_all_faults_of_all_sections_are_told_at_once_short_and_without_their_consequences() -> None:
@@ -197,7 +208,7 @@ def test_all_faults_of_all_sections_are_told_at_once_short_and_without_their_con
         'log.format: "xml" is not one of "logfmt", "json"',
     ]
     assert faults(array_of_listeners='name = "a"\nbind = "here"') == [
-        'listeners.0.bind: "here" is not host:port with a port in 0..65535'
+        'listeners.a.bind: "here" is not host:port with a port in 0..65535'
     ]
     assert value_text("a\x1b\n") == '"a\\u001b\\n"'
     assert len(value_text("x" * 10_000)) < 100
@@ -224,10 +235,9 @@ def test_a_wrong_value_of_any_key_is_told_and_nothing_else_happens(value: object
         wrong = value
         for part in reversed(key):
             wrong = [wrong] if part == "[]" else {part: wrong}
-        if (
-            error := _error_of({"upstream": {"bootstrap": ["127.0.0.1:9092"]}} | cast("dict[str, object]", wrong))
-        ) is not None:
-            told = lines(error, config.Config)
+        data = {"upstream": {"bootstrap": ["127.0.0.1:9092"]}} | cast("dict[str, object]", wrong)
+        if (error := _error_of(data)) is not None:
+            told = lines(error, config.Config, data)
             assert told
             assert "\n" not in "".join(told)
 
@@ -238,3 +248,59 @@ def _error_of(data: dict[str, object]) -> ValidationError | None:
     except ValidationError as exc:
         return exc
     return None
+
+
+@pytest.mark.parametrize(("names", "paths"), [
+    (("inside", "a.b"), ("listeners.inside", 'listeners."a.b"')),
+    (("x", "x"), ("listeners.0", "listeners.1")),
+    (("é", ""), ('listeners."\\u00e9"', "listeners.1")),
+])  # fmt: skip
+def test_listeners_are_shown_by_their_names_if_these_tell_them_apart(
+    names: tuple[str, str], paths: tuple[str, str]
+) -> None:
+    listeners = "\n[[listeners]]\n".join(f'name = "{name}"\nbind = "here"' for name in names)
+    found = faults(array_of_listeners=listeners)
+    assert [line.partition(":")[0] for line in found if ".bind:" in line] == [f"{path}.bind" for path in paths]
+
+
+@pytest.mark.parametrize(("value", "hint"), [
+    ("1MB", "; give a number without a unit: 1000000, or 1048576 in powers of 1024"),
+    ("1.5 MiB/s", "; give a number without a unit: 1572864"),
+    ("10k", "; give a number without a unit: 10000, or 10240 in powers of 1024"),
+    ("5s", "; give a number without a unit"), ("20%", "; give a number without a unit"),
+    ("1048576", "; write 1048576, without quotes"), ("1e6", "; write 1e6, without quotes"), ("fast", ""), ("", ""),
+])  # fmt: skip
+def test_a_number_with_a_unit_or_in_quotes_is_shown_as_it_has_to_be_written(value: str, hint: str) -> None:
+    assert number_hint(value) == hint
+    (line,) = faults(array_of_quotas=f'user = "a"\nproducer_byte_rate = "{value}"')
+    assert line == (
+        f'quotas.0.producer_byte_rate (user="a"): "{value}" is not a whole number in 1..9223372036854775807{hint}'
+    )
+
+
+@pytest.mark.parametrize(("body", "hint"), [
+    ("connect_timeout_ms = 5s", "; give a number without a unit"),
+    ("connect_timeout_ms = 5s # soon", "; give a number without a unit"),
+    ("x = 1\r\nrate = 1MB\r\n", "; give a number without a unit: 1000000, or 1048576 in powers of 1024"),
+    ("security_protocol = SASL_SSL", "; put a text in quotes"), ("bind = 127.0.0.1:19092", "; put a text in quotes"),
+    ("a.'b.c'.d = x", ""), ('"10.0.0.1" = True', "; write true"), ("verify = FALSE", "; write false"),
+    ("a = ", ""), ("a = [1, x", ""), ("[a", ""), ("a = two words", ""), ("a = 1 2", ""),
+])  # fmt: skip
+def test_a_value_that_is_not_toml_is_shown_as_it_has_to_be_written(body: str, hint: str) -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        config.parse(body, name="f")
+    (line,) = caught.value.lines
+    assert line.startswith("f: not TOML: ")
+    assert line.partition(" (at ")[2].partition(")")[2] == hint
+
+
+@pytest.mark.parametrize(("protocol", "key", "wanted"), [
+    ("PLAINTEXT", "tls", "SSL"), ("SASL_PLAINTEXT", "tls", "SASL_SSL"), ("PLAINTEXT", "sasl", "SASL_PLAINTEXT"),
+    ("SSL", "sasl", "SASL_SSL"),
+])  # fmt: skip
+def test_a_table_without_effect_comes_with_the_protocol_that_it_would_need(
+    protocol: str, key: str, wanted: str
+) -> None:
+    given = {"SSL": {"tls"}, "PLAINTEXT": set[str](), "SASL_PLAINTEXT": {"sasl"}}[protocol] | {key}
+    text = f"without effect, since security_protocol is {protocol}; remove it, or set it to {wanted}"
+    assert useless_faults(SecurityProtocol(protocol), given) == [((key,), text)]

@@ -55,7 +55,9 @@ def test_quotas_become_limits_and_their_settings_carry_every_key() -> None:
 def test_entity_is_observed_in_all_its_entries_or_in_none() -> None:
     first = quota("user = 'a'\nobserve = true\nproducer_byte_rate = 1")
     second = quota("user = 'a'\nconsumer_byte_rate = 1")
-    assert faults(HEAD + LISTENER + first + second) == ["quotas.1.observe: user=a says otherwise in quotas.0"]
+    assert faults(HEAD + LISTENER + first + second) == [
+        'quotas.1.observe (user="a"): user=a says otherwise in quotas.0'
+    ]
     read(HEAD + LISTENER + first + second + "observe = true\n")
 
 
@@ -92,7 +94,7 @@ def test_gateway_is_not_its_own_upstream(bind: str, upstream: str, key: str | No
     if key is None:
         read(text)
     else:
-        assert faults(text) == [f'upstream.bootstrap.0: "{upstream}" is the gateway itself (listeners.0.{key})']
+        assert faults(text) == [f'upstream.bootstrap.0: "{upstream}" is the gateway itself (listeners.a.{key})']
 
 
 def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
@@ -108,23 +110,23 @@ def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
     ('[[listeners]]\nname = "a"\nbind = "127.0.0.2:19092"',
      'listeners.1.name: "a" is the name of listeners.0 too'),
     ("first_broker_port = 19000",
-     "listeners.0.first_broker_port: 127.0.0.1:19000..19099 overlaps listeners.0.bind 127.0.0.1:19092"),
+     "listeners.a.first_broker_port: 127.0.0.1:19000..19099 overlaps listeners.a.bind 127.0.0.1:19092"),
     (quota("user = 'a'\ncontroller_mutation_rate = 1") * 2,
-     "quotas.1.controller_mutation_rate: user=a has this quota from quotas.0 already"),
+     'quotas.1.controller_mutation_rate (user="a"): user=a has this quota from quotas.0 already'),
     (quota("ip = '10.0.0.1'\nconnection_creation_rate = 1")
      + quota("ip = '::ffff:10.0.0.1'\nconnection_creation_rate = 1"),
-     "quotas.1.connection_creation_rate: ip=10.0.0.1 has this quota from quotas.0 already"),
+     'quotas.1.connection_creation_rate (ip="::ffff:10.0.0.1"): ip=10.0.0.1 has this quota from quotas.0 already'),
     ('protected = true\n[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\nprotected = true',
-     "listeners.1.protected: listeners.0 is; only one can be"),
-    ('upstream = "inner"', 'listeners.0.upstream: "inner" is not in [[upstreams]], which has none'),
+     "listeners.b.protected: listeners.a is; only one can be"),
+    ('upstream = "inner"', 'listeners.a.upstream: "inner" is not in [[upstreams]], which has none'),
     ('[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n' * 2,
      'upstreams.1.name: "x" is the name of upstreams.0 too'),
     ('[[upstreams]]\nname = "upstream"\nbootstrap = ["k:1"]',
-     'upstreams.0.name: "upstream" is the name of upstream too'),
+     'upstreams.upstream.name: "upstream" is the name of upstream too'),
     ('[quota_store]\nkind = "topic"\ntopic = "t"\n[usage]\nkind = "topic"\ntopic = "t"',
      'usage.topic: "t" is that of quota_store too'),
     ('[[upstreams]]\nname = "x"\nbootstrap = ["127.0.0.1:19092"]',
-     'upstreams.0.bootstrap.0: "127.0.0.1:19092" is the gateway itself (listeners.0.bind)'),
+     'upstreams.x.bootstrap.0: "127.0.0.1:19092" is the gateway itself (listeners.a.bind)'),
 ])  # fmt: skip
 def test_contradiction_between_sections_is_one_line(more: str, line: str) -> None:
     assert faults(HEAD + LISTENER + more) == [line]

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 import config
-from config.faults import lines
+from config.faults import lines, path_text
 from config.sections.upstream import UpstreamSettings
 
 _OF_NAMED_UPSTREAMS: dict[str, set[str]] = {"upstreams": set(UpstreamSettings.model_fields), "upstream": {"sasl"}}
@@ -24,8 +24,11 @@ EXAMPLES = sorted(
 
 
 _NOTED = {
-    "compose.toml": ["listeners.0.advertised_host"],  # clients are on the machine of the container
-    "full.toml": ["quotas.0.user", "quotas.1.user"],  # logins are in secure.toml
+    "compose.toml": ["listeners.clients.advertised_host"],  # clients are on the machine of the container
+    "full.toml": [
+        'quotas.0.user (client_id="app")',
+        "quotas.1.user (default_client_id=true)",
+    ],  # logins are in secure.toml
 }
 
 
@@ -71,8 +74,8 @@ def test_a_wrong_key_is_named_with_its_place_in_every_table(name: str) -> None:
         with pytest.raises(ValidationError) as caught:
             config.Config.model_validate(document)
         assert any(
-            line.startswith(f"{'.'.join(map(str, (*path, 'client-name')))}: ")
-            for line in lines(caught.value, config.Config)
+            line.startswith(f"{path_text((*path, 'client-name'), document)}: ")
+            for line in lines(caught.value, config.Config, document)
         ), path
 
 

@@ -153,7 +153,7 @@ def test_help_tells_exit_codes(run: Run) -> None:
     ('[client_quota]\nscope = "fleet"\n[quota_store]\nkind = "topic"\n[fleet]\nsecret_file = "{0}"\n',
      "fleet.secret_file"),
     ('[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\nsecurity_protocol = "SASL_PLAINTEXT"\n'
-     'sasl = {{ mechanism = "PLAIN", username = "u", password_file = "{0}" }}\n', "upstreams.0.sasl.password_file"),
+     'sasl = {{ mechanism = "PLAIN", username = "u", password_file = "{0}" }}\n', "upstreams.x.sasl.password_file"),
 ])  # fmt: skip
 def test_files_that_the_gateway_would_read_are_read(
     more: str, key: str, file: Path, run: Run, tmp_path: Path
@@ -165,6 +165,13 @@ def test_files_that_the_gateway_would_read_are_read(
     assert f"sluice: {file}: {key}: " in err
     assert "No such file" in err
     secret.write_text("x" * 40)
+    secret.chmod(0o640)
+    assert str(secret) not in run("check-config", file)[2]
+    secret.chmod(0o644)
+    code, _, err = run("check-config", "--strict", file)
+    assert code == 3
+    note = f"{secret} has mode 0644, so all users of this machine may read or change it; run chmod o-rwx {secret}"
+    assert f"note: {key}: {note}\n" in err
     assert run("check-config", file)[0] == 0
 
 
@@ -189,8 +196,8 @@ def test_certificates_that_can_not_be_used_are_found(file: Path, run: Run) -> No
     for command in (["check-config"], ["serve", "--config"]):
         code, out, err = run(*command, file)
         assert (code, out) == (2, "")
-        assert 'listeners.0.tls.certificate: "/nowhere.crt" can not be read' in err
-        assert 'listeners.0.tls.key: "/nowhere.key" can not be read' in err
+        assert 'listeners.inside.tls.certificate: "/nowhere.crt" can not be read' in err
+        assert 'listeners.inside.tls.key: "/nowhere.key" can not be read' in err
 
 
 def test_columns_line_up_and_numbers_have_no_needless_fraction() -> None:

@@ -104,15 +104,15 @@ def test_limits_of_a_listener_change_and_its_ports_wait_for_the_restart() -> Non
     running = two_listeners({}, {"max_connections": 5})
     found = plan(running, two_listeners({"max_connection_creation_rate": 7}, {"protected": True}))
     assert found.applies == (
-        "listeners.0.max_connection_creation_rate",
-        "listeners.1.max_connections",
-        "listeners.1.protected",
+        "listeners.a.max_connection_creation_rate",
+        "listeners.b.max_connections",
+        "listeners.b.protected",
     )
     assert found.needs_restart == ()
     assert found.changes("listeners")
     moved = two_listeners({"max_connections": 3}, {"max_connections": 5, "broker_ports": 3})
     found = plan(running, moved)
-    assert found.applies == ("listeners.0.max_connections",)
+    assert found.applies == ("listeners.a.max_connections",)
     assert found.needs_restart == ("listeners",)
     assert found.config == two_listeners({"max_connections": 3}, {"max_connections": 5})
 
