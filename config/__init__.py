@@ -5,7 +5,7 @@
 a socket is opened. This package imports `quotas`, neither the gateway nor the protocol.
 """
 
-from config.findings import Finding, Severity, findings
+from config.findings import Finding, Severity, findings, name_notes
 from config.host_port import HostPort
 from config.loader import ConfigError, default_config, load, parse, parse_bootstrap, replace_upstream
 from config.model import Config
@@ -26,6 +26,7 @@ __all__ = [
     "default_config",
     "findings",
     "load",
+    "name_notes",
     "parse",
     "parse_bootstrap",
     "read_secret",

@@ -19,12 +19,15 @@ from config.model import Config
 from config.section_base import Section
 from config.sections.listeners import ListenerSettings
 from config.sections.quota_admin import Authorize
-from quotas.entities import DEFAULT, QuotaKey
+from quotas.entities import DEFAULT, Name, QuotaKey
 from quotas.name_prefixes import is_prefix
 
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ANONYMOUS: Final = "ANONYMOUS"
+_NO_LOGIN: Final = (
+    f"no listener has SASL or client certificates, so all clients are {_ANONYMOUS} and none has this name"
+)
 _PERCENT_OF_A_CORE: Final = 100.0
 _CIPHERS: Final = 'they are those of TLS 1.2 and minimum_version is "TLSv1.3"'
 
@@ -105,31 +108,45 @@ def _named_like_the_default(config: Config) -> Iterator[Finding]:
 # -- quotas and rights that no client can have ----------------------------------------------------------------
 
 
+def name_notes(config: Config, user: Name | None, client_id: Name | None) -> list[str]:
+    """Why no client can have these names of a quota; empty: one can."""
+    notes = []
+    if not config.client_ids.prefixes:
+        notes += [_star_text(name) for name in (user, client_id) if isinstance(name, str) and is_prefix(name)]
+    if isinstance(user, str) and user != _ANONYMOUS and not _any_authenticates(config):
+        notes.append(_NO_LOGIN)
+    return notes
+
+
+def _star_text(name: str) -> str:
+    return (
+        f'the star in "{name}" is part of the name; to match all names with this prefix, set client_ids.prefixes '
+        "= true"
+    )
+
+
+def _any_authenticates(config: Config) -> bool:
+    return any(_authenticates(listener) for listener in config.listeners)
+
+
 def _star_without_prefixes(config: Config) -> Iterator[Finding]:
     if config.client_ids.prefixes:
         return
     for at, rule in enumerate(config.quotas):
         for name in ("user", "client_id"):
-            if is_prefix(getattr(rule, name)):
-                yield _note(
-                    path_text(("quotas", at, name), config),
-                    f'the star in "{getattr(rule, name)}" is part of the name; to match all names with this prefix, '
-                    "set client_ids.prefixes = true",
-                )
+            if is_prefix(given := getattr(rule, name)):
+                yield _note(path_text(("quotas", at, name), config), _star_text(given))
 
 
 def _users_without_a_login(config: Config) -> Iterator[Finding]:
-    if any(_authenticates(listener) for listener in config.listeners):
+    if _any_authenticates(config):
         return
-    text = (
-        f"no listener has SASL or client certificates, so all clients are {_ANONYMOUS} and none has this name"
-    )
     for at, rule in enumerate(config.quotas):
         if rule.user not in (None, _ANONYMOUS, DEFAULT.value):
-            yield _note(path_text(("quotas", at, "user"), config), text)
+            yield _note(path_text(("quotas", at, "user"), config), _NO_LOGIN)
     for at, admin in enumerate(config.quota_admin.admins):
         if admin != f"User:{_ANONYMOUS}":
-            yield _note(f"quota_admin.admins.{at}", text)
+            yield _note(f"quota_admin.admins.{at}", _NO_LOGIN)
 
 
 def _anonymous_behind_sasl(config: Config) -> Iterator[Finding]:

@@ -103,6 +103,7 @@ from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.forwarding import WorkerUsage
 from gateway.usage.service import UsageService, counter_scope, host_id, worker_usage
 from gateway.usage.topic_ids import TopicIds
+from pinned_jars.extras import install_command
 from quotas.connections import ConnectionQuotas
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
@@ -863,7 +864,7 @@ def traces_class() -> type[OtlpTraces]:
         from gateway.observability.otlp import OtlpTraces
     except ImportError as exc:
         raise ConfigError(
-            [f"traces.endpoint: needs more packages: pip install '/path/to/sluice[traces]' ({exc})"]
+            [f"traces.endpoint: needs more packages: {install_command('traces')} ({exc})"]
         ) from exc
     return OtlpTraces
 

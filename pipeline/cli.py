@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from pinned_jars.extras import install_command
 from pipeline.errors import Exit, JobError, exit_codes
 
 # Job -> one line of help. Each is a module of `pipeline.jobs` with `add_arguments(parser)` and `run(arguments) ->
@@ -98,7 +99,7 @@ def _run(words: Sequence[str]) -> int:
         if (exc.name or "").partition(".")[0] in _OURS:
             raise
         print(
-            f"sluice-pipeline {job}: {exc.name} is missing: pip install '/path/to/sluice[pipeline]'",
+            f"sluice-pipeline {job}: {exc.name} is missing: {install_command('pipeline')}",
             file=sys.stderr,
         )
         return Exit.FAILED

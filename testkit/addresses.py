@@ -1,4 +1,4 @@
-"""Texts that Kafka 4.3.1 takes for addresses, with the one spelling that is kept here, and texts that it does not."""
+"""Texts that Kafka takes for addresses, with the one spelling that is kept here, and texts that it does not."""
 
 from __future__ import annotations
 

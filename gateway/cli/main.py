@@ -12,8 +12,8 @@ from typing import Final, NoReturn
 from gateway.cli.tunables import start_with_tunables
 
 EXIT_CODES: Final = {
-    0: "done",
-    1: "a running gateway did not answer or refused, or there is nothing to show",
+    0: "done; sluice why: the gateway was asked, whether it throttled the client or not",
+    1: "a running gateway did not answer or refused; sluice usage: there are no usage records",
     2: "the arguments or the configuration are wrong, or the gateway cannot start; standard error says why",
     3: "check-config --strict alone: the file has notes and no error",
     130: "interrupted before the gateway served clients",

@@ -77,6 +77,8 @@ def exchange(url: str, quotas: list[dict[str, Any]], options: dict[str, str]) ->
             print(f"sluice: and {more} more", file=sys.stderr)
         print(f"sluice: refused: {answer['error']}", file=sys.stderr)
         return 1
+    for note in answer.get("notes", []):
+        print(f"sluice: note: {note}", file=sys.stderr)
     lines = [_told(change) for change in sorted(answer["changes"], key=_order)]
     if not lines:
         removed = any(each["limit"] is None for each in quotas)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.cli import admin_port
 from gateway.cli.top_rows import snapshot_of
+from pinned_jars.extras import install_command
 
 
 def add_parser(commands: Any) -> None:
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         # Only this command needs it.
         from gateway.cli.top_screen import TopScreen
     except ModuleNotFoundError as exc:
-        print(f"sluice: {exc.name} is missing: pip install '/path/to/sluice[top]'", file=sys.stderr)
+        print(f"sluice: {exc.name} is missing: {install_command('top')}", file=sys.stderr)
         return 1
     try:
         first = snapshot_of(arguments.admin)

@@ -55,8 +55,8 @@ def add_parser(commands: Any) -> None:
         "--at",
         metavar="T",
         type=_moment,
-        help="the throttle at this time (UTC) or the nearest one: 2026-11-22T18:03:00, 18:03, or 5m for five "
-        "minutes ago",
+        help="the throttle at this time (UTC), or else the nearest one and how far away it is: 2026-11-22T18:03:00, "
+        "18:03, or 5m for five minutes ago",
     )
     parser.add_argument(
         "--limit", metavar="N", type=int, default=10, help="show at most the latest N; default: 10"
@@ -86,7 +86,7 @@ def _moment(text: str, now_s: float | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints it; 1 when the gateway can't be asked, 2 when no client is named."""
+    """Prints it, also that there is none; 1 when the gateway can't be asked, 2 when no client is named."""
     if arguments.user is arguments.client_id is arguments.ip is None:
         print(
             "sluice: name a client with --client-id or --user, or an address with --ip (sluice top lists the "
@@ -112,21 +112,24 @@ def _exchange(arguments: argparse.Namespace) -> int:
         return 1
     entries = answer["throttles"]
     if arguments.at is not None:
-        entries = _nearest(entries, arguments.at)
+        entries, away_ms = _nearest(entries, arguments.at)
+        answer["asked"] = {"at_ms": arguments.at, "away_ms": away_ms}
     entries = entries[-arguments.limit :]
     answer["throttles"] = entries
     print(json.dumps(answer, indent=2) if arguments.json else text_of(answer))
     return 0
 
 
-def _nearest(entries: list[dict[str, Any]], at_ms: int) -> list[dict[str, Any]]:
-    """Those that were in force at that moment, else the nearest one."""
+def _nearest(entries: list[dict[str, Any]], at_ms: int) -> tuple[list[dict[str, Any]], int]:
+    """Those that were in force at that moment, else the nearest one, and how many ms later it was (< 0: earlier)."""
 
-    def distance_ms(entry: dict[str, Any]) -> int:
-        return int(max(entry["first_ms"] - at_ms, at_ms - max(entry["last_ms"], entry["until_ms"]), 0))
+    def away_ms(entry: dict[str, Any]) -> int:
+        end_ms = max(entry["last_ms"], entry["until_ms"])
+        return int(max(entry["first_ms"] - at_ms, 0) or min(end_ms - at_ms, 0))
 
-    hit = [entry for entry in entries if distance_ms(entry) == 0]
-    return hit or sorted(entries, key=distance_ms)[:1]
+    hit = [entry for entry in entries if away_ms(entry) == 0]
+    nearest = hit or sorted(entries, key=lambda entry: abs(away_ms(entry)))[:1]
+    return nearest, away_ms(nearest[0]) if nearest else 0
 
 
 def text_of(answer: dict[str, Any]) -> str:
@@ -136,6 +139,9 @@ def text_of(answer: dict[str, Any]) -> str:
     else:
         head = f"client user={format_name(answer['user'])} client-id={format_name(answer['client_id'])}"
     blocks = [head]
+    if (asked := answer.get("asked")) is not None and asked["away_ms"]:
+        away = f"{_duration(abs(asked['away_ms']))} {'later' if asked['away_ms'] > 0 else 'earlier'}"
+        blocks.append(f"not throttled at {_time(asked['at_ms'])}; the nearest throttle was {away}:")
     # The last one is what is looked for most often.
     blocks += ["\n".join(entry_lines(entry)) for entry in reversed(answer["throttles"])]
     if not answer["throttles"]:
@@ -195,6 +201,14 @@ def _measured(entry: dict[str, Any], unit: str) -> str:
     if found["blocked_ms"]:
         text += f"; two windows are used up, so no request passes for {found['blocked_ms']} ms"
     return text
+
+
+def _duration(ms: int) -> str:
+    seconds = max(1, round(ms / 1000))
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds} s"
 
 
 def _time(at_ms: int) -> str:

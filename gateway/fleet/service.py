@@ -92,6 +92,7 @@ class FleetService:
         self._timer: asyncio.TimerHandle | None = None
         self._urgent: UrgentMessages | None = None
         self._touched = False
+        self._members = 1
         self._again_ms: int | None = None
         self._caught_up = asyncio.Event()
         self._came: deque[Share] = deque()
@@ -228,15 +229,19 @@ class FleetService:
 
     def _look_at_touch(self, now_ms: int) -> None:
         exchange = self.exchange
+        members = exchange.members(now_ms=now_ms)
         if exchange.connected is not self._touched:
             self._touched = exchange.connected
             if self._touched:
-                _log.info("fleet_joined", member=exchange.member.id, members=exchange.members(now_ms=now_ms))
+                _log.info("fleet_joined", member=exchange.member.id, members=members)
             else:
                 self.isolations += 1
-                _log.warning(
-                    "fleet_isolated", member=exchange.member.id, members=exchange.members(now_ms=now_ms)
-                )
+                _log.warning("fleet_isolated", member=exchange.member.id, members=members)
+        elif members != self._members:
+            _log.info(
+                "fleet_members_changed", member=exchange.member.id, before=self._members, members=members
+            )
+        self._members = members
         self._limits.set_share(self._share(now_ms))
         if exchange.caught_up:
             self._caught_up.set()

@@ -4,7 +4,8 @@
     GET  /quotas/history    ?limit=N: the latest changes, the last one first
     POST /quotas/import     ?prune=true&dry_run=true&user=NAME: make the store say what the body does, a quota a line:
                             {"entity": [{"type": "user", "name": "alice"}], "quota": "producer_byte_rate", "limit": 5}
-                            where the limit is null the store is to say nothing
+                            where the limit is null the store is to say nothing. The answer has the changes, and notes
+                            on entities that no client can match
 
 An import is one alteration: one fault, and nothing is changed. One is made at a time. All of it is done in slices,
 since there may be a hundred thousand quotas (hazards K21, L04).
@@ -19,7 +20,7 @@ from weakref import ref
 
 from aiohttp import web
 
-from config import Config
+from config import Config, name_notes
 from gateway.quota_admin.store.audit import audit_change
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
@@ -39,6 +40,7 @@ _MAX_NAME: Final = 64
 _LEAST_LINES: Final = 10_000
 """That may be read although so many quotas can't be kept, which the store says."""
 _MANY: Final = 5_000
+_MOST_NOTES: Final = 100
 
 Changes: TypeAlias = list[tuple[QuotaChange, float | None]]
 """Each with the override before it."""
@@ -164,6 +166,7 @@ class QuotaRoutes:
     ) -> tuple[dict[str, Any], Changes]:
         dry_run = query.get("dry_run") == "true"
         rows = await _parsed(lines)
+        notes: list[str] = []
         try:
             if rows.fault_count:
                 raise _RefusedError(
@@ -173,10 +176,11 @@ class QuotaRoutes:
                 # What another gateway has made a moment ago may be what this one is to replace.
                 await self._live.catch_up()
             changes = await self._differences(rows, prune=query.get("prune") == "true")
+            notes = await self._notes(rows)
         finally:
             await free(rows.found)
         if dry_run or not changes:
-            return {"version": self._live.store.version, "made": False}, changes
+            return {"version": self._live.store.version, "made": False, "notes": notes}, changes
         # Not authenticated: any name may be given. It is for the history only.
         name = "".join(each for each in query.get("user", "")[:_MAX_NAME] if each.isprintable())
         via = f"{caller}, {name}" if name else caller
@@ -186,7 +190,20 @@ class QuotaRoutes:
             if slices.over:
                 await slices.next()
             audit_change(change, old, by=_BY, via=via)
-        return {"version": version, "made": True}, changes
+        return {"version": version, "made": True, "notes": notes}, changes
+
+    async def _notes(self, rows: QuotaRows) -> list[str]:
+        """Entities that no client can match, and why."""
+        notes: dict[str, None] = {}  # an entity may have several quotas
+        slices = Slices()
+        for entity, _ in rows.found:
+            if slices.over:
+                await slices.next()
+            for text in name_notes(self._config(), entity.user, entity.client_id):
+                notes[f"{entity}: {text}"] = None
+            if len(notes) >= _MOST_NOTES:
+                break
+        return list(notes)
 
     async def _differences(self, rows: QuotaRows, *, prune: bool) -> Changes:
         wanted: Mapping[tuple[QuotaEntity, QuotaKey], float] = rows.found

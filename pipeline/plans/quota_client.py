@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
@@ -110,7 +110,7 @@ class QuotaClient:
         try:
             self._admin = _Admin(bootstrap_servers=bootstrap.split(","), **options)
         except (KafkaError, OSError, ValueError, AssertionError) as exc:
-            raise QuotaClientError(f"{bootstrap}: {exc}") from exc
+            raise QuotaClientError(f"{bootstrap}: {_reason(exc)}") from exc
 
     def __enter__(self) -> Self:
         return self
@@ -124,6 +124,14 @@ class QuotaClient:
         """Disconnect."""
         self._admin.close()
 
+    def _failed(self, exc: Exception) -> QuotaClientError:
+        brokers = self._admin._manager.cluster.brokers() if isinstance(exc, KafkaTimeoutError) else ()
+        addresses = ", ".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        advertised = (
+            f"; it sends clients to {addresses}, which this machine must reach too" if addresses else ""
+        )
+        return QuotaClientError(f"{self._bootstrap}: {_reason(exc)}{advertised}")
+
     def describe(self) -> dict[tuple[QuotaEntity, QuotaKey], float]:
         """Every quota that is set; keys that this version does not know are left out.
 
@@ -133,7 +141,7 @@ class QuotaClient:
         try:
             answer = self._admin.describe_all_quotas()
         except (KafkaError, OSError) as exc:
-            raise QuotaClientError(f"{self._bootstrap}: {exc}") from exc
+            raise self._failed(exc) from exc
         if answer.error_code:
             raise QuotaClientError(f"{self._bootstrap}: {_words(answer.error_code, answer.error_message)}")
         known = {key.value for key in QuotaKey}
@@ -156,7 +164,7 @@ class QuotaClient:
             asked = ConfigResource(ConfigResourceType.BROKER, name, [_ADDRESSES, *_WINDOWS, SCOPE_SETTING])
             told = self._admin.describe_configs([asked], config_filter="all")
         except (KafkaError, OSError) as exc:
-            raise QuotaClientError(f"{self._bootstrap}: {exc}") from exc
+            raise self._failed(exc) from exc
         values = {name: entry["value"] for name, entry in told["broker"][name].items()}
         if not values.keys() >= {_ADDRESSES, *_WINDOWS}:
             return Counting(len(brokers), None)
@@ -187,13 +195,19 @@ class QuotaClient:
             try:
                 answer = self._admin.alter_quotas(entries, validate_only=validate_only)
             except (KafkaError, OSError) as exc:
-                raise QuotaClientError(f"{self._bootstrap}: {exc}") from exc
+                raise self._failed(exc) from exc
             refusals.extend(
                 Refusal(_entity(entry.entity), entry.error_code, entry.error_message or "")
                 for entry in answer.entries
                 if entry.error_code
             )
         return refusals
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, KafkaTimeoutError):
+        return "no answer in time; check the address, and that security_protocol fits"
+    return str(exc)
 
 
 def _words(code: int, message: str | None) -> str:

@@ -120,6 +120,51 @@ def test_each_alert_fires_alone_on_its_fault_and_stops_after_it(tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+# Series that make an alert fire, the labels that it has, and its summary.
+SUMMARIES: Final = [
+    ("SluiceImportantClientThrottled",
+     f'gateway_produce_throttled_requests_total{_G}, user="billing", client_id=""}}', "0+6x75",
+     {"user": "billing", "quota": "produce", "severity": "page"},
+     "the produce quota throttles user billing"),
+    ("SluiceLimitNearlyReached", f'gateway_fetch_utilisation_ratio{_G}, user="", client_id="c"}}', "0.95+0x75",
+     {"client_id": "c", "quota": "fetch", "severity": "ticket"},
+     "the fetch quota of client c has been used to 90 % for half an hour"),
+    ("SluiceConnectionsNearlyUsedUp", f"gateway_overall_connections_limit{_G}}}", "1+0x75",
+     {"severity": "page"}, "g has hardly any connection left"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_summaries_have_no_gap_where_a_label_is_empty(tmp_path: Path) -> None:
+    used = {"series": f'gateway_connections_active{_G}, listener="in"}}', "values": "1+0x75"}
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": series, "values": values}, used],
+            "alert_rule_test": [
+                {
+                    "eval_time": "60m",
+                    "alertname": alert,
+                    "exp_alerts": [
+                        {
+                            "exp_labels": {"instance": "g", "job": "sluice"} | labels,
+                            "exp_annotations": {
+                                "summary": summary,
+                                "runbook": f"docs/how-to/alerts.md#{alert.lower()}",
+                            },
+                        }
+                    ],
+                }
+            ],
+        }
+        for alert, series, values, labels, summary in SUMMARIES
+    ]
+    file = tmp_path / "test.json"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_promtool_accepts_the_rules() -> None:
     done = promtool("check", "rules", str(RULES))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Spellings of addresses: which Kafka takes, and the one that is kept. The list was tried with Kafka 4.3.1."""
+"""Spellings of addresses: which Kafka takes, and the one that is kept. Kafka is asked too (tests/integration)."""
 
 import ipaddress
 

@@ -1,10 +1,11 @@
 """The command line as a whole: dispatch, exit codes, one clear line per error, no traceback (hazard F17)."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,19 @@ def test_packages_that_are_not_there_are_found(file: Path, run: Run, monkeypatch
     code, _, err = run("check-config", file)
     assert code == 2
     assert err.startswith(f"sluice: {file}: traces.endpoint: needs more packages")
+
+
+def test_a_command_that_lacks_its_packages_gives_the_command_that_installs_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gateway.cli.top_screen", None)
+    code, _, err = run("top")
+    assert code == 1
+    command = shlex.split(err.partition(" is missing: ")[2])
+    assert command[:-1] == [sys.executable, "-m", "pip", "install"]
+    assert command[-1] in {
+        requirement.partition(";")[0] for requirement in requires("sluice") or () if '"top"' in requirement
+    }
 
 
 def test_more_than_this_machine_carries_is_a_note(file: Path, run: Run) -> None:

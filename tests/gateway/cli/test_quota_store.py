@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from config.sections.client_ids import ClientIdSettings
 from gateway.cli import admin_port
 from gateway.cli.quota_view import of_gateway
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement
 from testkit.admin_commands import sluice
-from testkit.gateway import broker_and_gateway, running_gateway
+from testkit.gateway import broker_and_gateway, gateway_config, running_gateway
 from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration
 
 pytestmark = pytest.mark.asyncio
@@ -26,6 +27,10 @@ FROM_FILE = [
     {"default_user": True, "observe": True, "producer_byte_rate": 5},
 ]
 FILE_QUOTA = {"user": "alice", "producer_byte_rate": 7}
+NO_LOGIN = (
+    "sluice: note: user=alice: no listener has SASL or client certificates, so all clients are ANONYMOUS and none "
+    "has this name\n"
+)
 PAIR = QuotaEntity(user=DEFAULT, client_id="app")
 TEXT = """\
 quotas:
@@ -133,7 +138,7 @@ async def test_import_sets_what_the_file_says_and_leaves_the_rest(yaml: Yaml, ca
             "+ user=<default>,client-id=app request_percentage 12.5\n"
             "+ user=alice producer_byte_rate 1000\n"
             "2 to change; nothing was, since this is a dry run\n",
-            "",
+            NO_LOGIN,
         )
         assert limits.get(ALICE, PRODUCE) == 7
         code, out, _ = await sluice(running, capsys, "quotas", "import", path)
@@ -141,7 +146,7 @@ async def test_import_sets_what_the_file_says_and_leaves_the_rest(yaml: Yaml, ca
         assert limits.get(ALICE, PRODUCE) == 1000
         assert limits.get(PAIR, QuotaKey.REQUEST_PERCENTAGE) == 12.5
         assert limits.get(APP, FETCH) == 5
-        assert await sluice(running, capsys, "quotas", "import", path) == (0, "no difference\n", "")
+        assert await sluice(running, capsys, "quotas", "import", path) == (0, "no difference\n", NO_LOGIN)
 
 
 async def test_import_with_prune_removes_what_the_file_does_not_name(yaml: Yaml, capsys: Capsys) -> None:
@@ -153,7 +158,7 @@ async def test_import_with_prune_removes_what_the_file_does_not_name(yaml: Yaml,
             0,
             "- client-id=app consumer_byte_rate 2\n~ user=alice consumer_byte_rate 5 -> 6\n"
             "- user=alice producer_byte_rate 1\n3 changed, version 2\n",
-            "",
+            NO_LOGIN,
         )
         # What the configuration says is not the store's, so it is back.
         assert set(running.gateway.limits.items()) == {(ALICE, PRODUCE, 7), (ALICE, FETCH, 6)}
@@ -176,6 +181,32 @@ async def test_one_fault_and_nothing_is_changed(yaml: Yaml, capsys: Capsys, monk
         missing = "sluice: /nowhere/q.yaml: cannot be read: No such file or directory\n"
         assert await sluice(running, capsys, "quotas", "import", "/nowhere/q.yaml") == (2, "", missing)
         assert list(running.gateway.limits.items()) == []
+
+
+@pytest.mark.parametrize("prefixes", [False, True])
+async def test_a_quota_that_no_client_can_match_is_set_with_a_note(
+    prefixes: bool, yaml: Yaml, capsys: Capsys
+) -> None:
+    star = 'sluice: note: client-id=etl-*: the star in "etl-*" is part of the name; to match all names with this '
+    config = gateway_config([9])
+    prefixed = config.model_copy(update={"client_ids": ClientIdSettings(prefixes=prefixes)})
+    async with running_gateway(config=prefixed) as running:
+        quota = "producer_byte_rate=5"
+        code, _, err = await sluice(running, capsys, "quotas", "set", "client-id=etl-*", quota)
+        assert (code, err.startswith(star), bool(err)) == (0, not prefixes, not prefixes)
+        code, _, err = await sluice(running, capsys, "quotas", "set", "client-id=etl", quota)
+        assert (code, err) == (0, "")
+        code, _, err = await sluice(running, capsys, "quotas", "set", "client-id=etl-*", "producer_byte_rate=none")
+        assert (code, err) == (0, "")
+        code, _, err = await sluice(running, capsys, "quotas", "import", "--dry-run", yaml(TEXT))
+        assert (code, err) == (0, NO_LOGIN)
+
+
+async def test_set_says_how_to_write_a_number(capsys: Capsys) -> None:
+    async with running_gateway(9) as running:
+        code, _, err = await sluice(running, capsys, "quotas", "set", "client-id=a", "producer_byte_rate=1MiB")
+    hint = "give producer_byte_rate=NUMBER or producer_byte_rate=none; give a number without a unit: 1048576"
+    assert (code, err) == (2, f"sluice: producer_byte_rate=1MiB: {hint}\n")
 
 
 async def test_set_sets_and_removes_quotas_of_topics_too(capsys: Capsys) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.cli.why import _moment, entry_lines
+from gateway.cli.why import _duration, _moment, _nearest, entry_lines, text_of
 from gateway.observability.quota_metrics import label_value
 from testkit.admin_commands import sluice
 from testkit.frames import create_topics
@@ -52,6 +52,40 @@ def test_connections_of_an_address_are_counted_by_what_happened_to_them(
         "api": outcome, "rule": "none", "entity": "ip=10.0.0.1", "limit": 1.0, "ip": "10.0.0.1", "measured": measured,
     }  # fmt: skip
     assert entry_lines(entry)[0] == f"1970-01-01 00:00:00  {line}"
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "shown", "away_ms", "text"),
+    [
+        (0, [10_000], 10_000, "later"), (10_000, [10_000], 0, ""), (12_000, [10_000], 0, ""),
+        (20_000, [10_000], -7_000, "earlier"), (95_000, [100_000], 5_000, "later"),
+    ],
+)  # fmt: skip
+def test_a_throttle_of_another_time_comes_with_its_distance(
+    at_ms: int, shown: list[int], away_ms: int, text: str
+) -> None:
+    entries = [{"first_ms": at, "last_ms": at + 1_000, "until_ms": at + 3_000} for at in (10_000, 100_000)]
+    found, away = _nearest(entries, at_ms)
+    assert ([entry["first_ms"] for entry in found], away) == (shown, away_ms)
+    asked = {"at_ms": at_ms, "away_ms": away}
+    said = text_of(
+        {"ip": "", "user": "u", "client_id": "c", "throttles": [], "quotas": [], "since_ms": 0, "forgotten": 0}
+        | {"asked": asked}
+    )
+    seconds = abs(away_ms) // 1000
+    line = f"\nnot throttled at 1970-01-01 00:0{at_ms // 60_000}:{at_ms // 1000 % 60:02}; the nearest throttle was "
+    assert (line + f"{seconds} s {text}:\n" in said) is bool(away_ms)
+
+
+def test_nothing_is_near_where_there_is_no_throttle() -> None:
+    assert _nearest([], 5) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(1, "1 s"), (119_000, "119 s"), (150_000, "2.5 min"), (3 * 3_600_000, "3 h")]
+)
+def test_distances_are_in_one_unit(ms: int, text: str) -> None:
+    assert _duration(ms) == text
 
 
 def test_a_client_or_an_address_has_to_be_named(run: Run) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from gateway.fleet.exchange import Exchange, FleetRules, OnIsolation
 from gateway.fleet.service import FleetService, Part
@@ -101,6 +102,27 @@ async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> 
         await service_b.stop()
         await until(lambda: service_a.members == 1)  # it has said that it ends
         await service_a.stop()
+
+
+async def test_a_member_that_comes_or_leaves_is_logged() -> None:
+    topic = SharedList()
+    (_, service_a, _), (_, service_b, _) = member_of(topic, "a"), member_of(topic, "b")
+
+    def changes() -> list[tuple[int, int]]:
+        events = [line for line in lines if line["event"] == "fleet_members_changed" and line["member"] == "a"]
+        return [(line["before"], line["members"]) for line in events]
+
+    with capture_logs() as lines:
+        await service_a.start()
+        await service_b.start()
+        try:
+            await until(lambda: changes() == [(1, 2)])
+        finally:
+            await service_b.stop()
+        await until(lambda: changes() == [(1, 2), (2, 1)])
+        await service_a.stop()
+    joined = next(line for line in lines if line["event"] == "fleet_joined")
+    assert joined["members"] == 1
 
 
 async def test_a_burst_does_not_wait_for_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
