@@ -108,7 +108,7 @@ def run(mode: Mode, seed: int, entities: int, days: int) -> list[float]:
 
 
 def released(seconds: Any, units: Floats, quota: float) -> tuple[Any, Floats, int]:
-    """What a client sends that keeps to its quota: seconds, units, and in how many of them it was held back."""
+    """What a client sends that keeps to its quota: seconds, units, and in how many of them it was delayed."""
     wanted = np.bincount(seconds, weights=units, minlength=DAY_S)[:DAY_S]
     level = np.cumsum(wanted) - wanted - quota * np.arange(DAY_S)
     waiting = np.maximum(level - np.minimum.accumulate(level) + wanted - quota * BURST_S, 0.0)

@@ -201,7 +201,7 @@ def render(document: dict[str, Any], verdict: Verdict, again: Verdict, chosen: S
         f"Bytes: the share of throttled requests is off by {verdict.share_error:.2%} (mean; "
         f"{_interval(verdict, *BYTES)} with 95 % probability, had other such clients been drawn), the sum of the "
         "times "
-        f"told by {verdict.time_error:.1%} (median).** Bounds: exact; {SHARE_BOUND:.0%}; {TIME_BOUND:.0%}: "
+        f"reported by {verdict.time_error:.1%} (median).** Bounds: exact; {SHARE_BOUND:.0%}; {TIME_BOUND:.0%}: "
         f"{'met' if met(verdict) else 'missed'}.",
         "",
         f"The same clients once more, through the same gateway: in the second run simulate is off by "
@@ -231,7 +231,7 @@ def render(document: dict[str, Any], verdict: Verdict, again: Verdict, chosen: S
     lines += [
         "Refused connections are shares of all connections.",
         "",
-        "| client | API | quota | requests | throttled: gateway | simulate | told (s): gateway | simulate |",
+        "| client | API | quota | requests | throttled: gateway | simulate | throttle time (s): gateway | simulate |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
@@ -244,9 +244,9 @@ def render(document: dict[str, Any], verdict: Verdict, again: Verdict, chosen: S
         "",
         f"Without a machine in between (`campaigns.fidelity.truth`: {len(chosen)} producers for "
         f"{COMPUTED_S:g} s in computed time, request by request), the replay of their seconds, and the very same "
-        f"clients, each request up to {LATE_MS:g} ms later, beside themselves: so much no record could tell.",
+        f"clients, each request up to {LATE_MS:g} ms later, beside themselves: no record could be more exact.",
         "",
-        "| connections | share: replay | themselves | times told: replay | themselves |",
+        "| connections | share: replay | themselves | throttle times: replay | themselves |",
         "|---|---|---|---|---|",
     ]
     for count, found in document["computed"].items():

@@ -71,7 +71,7 @@ def render(document: dict[str, Any], outcome: Outcome) -> str:
         "pauses of up to 20 ms between them; both ends stop reading now and then.",
         "* Byte rates, request percentage and mutation rate are set for every client: for five of eight so low that "
         "they wait again and again, for the others so high that they are only counted. Throttled requests by quota "
-        f"and API (and the seconds told): {throttles}.",
+        f"and API (and the seconds in replies): {throttles}.",
         f"* Connections ended: {outcome.closed}.",
         "* Every request carries a number and a correlation id that follows from it; the broker checks that each is "
         "the next one of its connection and repeats the number in its reply, the client checks both.",

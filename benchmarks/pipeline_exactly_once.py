@@ -54,7 +54,7 @@ _FAULTS: Final = Faults(lost=0.06, doubled=0.15, torn=0.06, repeated_lines=0.1)
 
 @dataclass(slots=True)
 class Part:
-    """One way in, and what came of it."""
+    """One way in, and the result."""
 
     name: str
     kills: dict[str, int] = field(default_factory=dict)

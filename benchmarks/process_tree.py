@@ -69,7 +69,7 @@ class LargestProcesses:
         """Takes in what is there now."""
         parents, ticks = _processes()
         own = [pid for pid in parents if _descends(pid, self._pid, parents)]
-        # A JVM is not waited for by what started it, so nothing tells of its time when it has ended.
+        # A JVM is not waited for by what started it, so nothing reports its time when it has ended.
         self.cpu_s = max(self.cpu_s, sum(map(ticks.__getitem__, own)) / os.sysconf("SC_CLK_TCK"))
         for pid in own:
             try:

@@ -2,7 +2,7 @@
 
 A master and two workers of a core each are started on this machine, and ingest, compact and simulate are submitted to
 them as docs/how-to/pipeline.md says. Spark's event log then says which executor ran which task when, and how much
-memory its Python processes had. Told of each job are the stages that have at least two tasks: tasks of each executor,
+memory its Python processes had. It reports each job's stages that have at least two tasks: tasks of each executor,
 and for how much of the time in which any of them worked both did. Many clients, each seldom active: what a task holds
 must not grow with their number. 1 when a stage of some seconds was not run by both, or an executor was above
 `MOST_MB`.
@@ -128,7 +128,7 @@ def write_lines(folder: Path, clients: int, lines: int, rows: int) -> None:
 
 
 def on_cluster(folder: Path) -> list[Stage]:
-    """The jobs on a cluster of their own, and the stages that their event logs tell of."""
+    """The jobs on a cluster of their own, and the stages that their event logs report."""
     archive = folder / "sluice.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for package in ("pipeline", "quotas"):

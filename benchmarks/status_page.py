@@ -181,7 +181,7 @@ async def _opened(browser: Browser, gateway: GatewayProcess, text: str | None = 
     await page.add_init_script(f"document.addEventListener('DOMContentLoaded', () => {{{_WATCH}}});")
     await page.goto(f"http://{HOST}:{gateway.admin_port}/")
     # Not `wait_for_function`, which the page's own policy does not let in.
-    # The first paint is told a while after it.
+    # The first paint is reported some time later.
     while await page.evaluate(
         "window.rowsAt === undefined || !performance.getEntriesByName('first-contentful-paint').length"
     ):
@@ -235,7 +235,7 @@ async def _share(gateway: GatewayProcess, seconds: float) -> float:
 
 
 async def _stalls(gateway: GatewayProcess) -> float:
-    """How often the loop was held for more than 20 ms so far."""
+    """How often the loop was blocked for more than 20 ms so far."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"http://{HOST}:{gateway.admin_port}/metrics") as answer,
@@ -295,7 +295,7 @@ def _cpu_lines(found: dict[str, Any]) -> list[str]:
     return [
         f"| gateway's CPU, page and top closed | {found['cpu_pct']} % of a core | |",
         f"| the same, both open, in turns | {found['cpu_pct_with_page_and_top']} % | |",
-        f"| loop held over 20 ms, closed and open, as often | {found['stalls']} and "
+        f"| loop blocked over 20 ms, closed and open, as often | {found['stalls']} and "
         f"{found['stalls_with_page_and_top']} | 0 more |",
         f"| more, of medians | {found['more_pct_of_a_core']} % of a core, ratio {found['ratio']} | {CPU_PCT} % |",
     ]

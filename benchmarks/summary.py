@@ -61,7 +61,7 @@ def ratios(rows: list[dict[str, Any]]) -> dict[tuple[str, str], Ratio]:
 def said_of(old: Ratio, new: Ratio) -> str:
     """Better or worse where the intervals lie apart; empty where they overlap."""
     if min(old.pairs, new.pairs) < _FEWEST_PAIRS:
-        return "too few rounds to tell"
+        return "too few rounds to decide"
     if new.low > old.high:
         return "WORSE"
     return "better" if new.high < old.low else ""

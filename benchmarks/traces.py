@@ -148,7 +148,7 @@ def main() -> int:
         "mutation, without the code for traces": _Mutations(None, _exchange_without_traces()),
         "mutation, traces off": _Mutations(None, with_traces),
         "mutation, traces on, at their bound per second": _Mutations(limited, with_traces),
-        "mutation, traces on, each told": _Mutations(sink, with_traces),
+        "mutation, traces on, each reported": _Mutations(sink, with_traces),
         "Produce, traces off": _Produces(None),
         "Produce, traces on": _Produces(sink),
     }

@@ -2,7 +2,7 @@
 
 CPU per request with 400 connections of small Produce requests, how even the workers' shares are, what connections
 cost (those of HAProxy beside them, which counts the rate of each address too), and throughput where the load is
-cheap: eight connections of ``relay/native/load.c``, 64 requests of 256 B in a write, whose own CPU time is told. The
+cheap: eight connections of ``relay/native/load.c``, 64 requests of 256 B in a write, with their own CPU time. The
 gateway may use all cores, and shares one of them with the load; with ``--one-core`` all of its processes are on one,
 where they take turns and each turn costs more.
 """

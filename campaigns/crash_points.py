@@ -1,7 +1,7 @@
 """Ends a process that alters quotas at one chosen system call, and checks what the next process finds.
 
 strace attaches to the thread that writes and kills the process, or makes the call fail, at the n-th call of a kind. A
-first run without it tells which calls there are. Nothing here has threads of its own, so that it can fork.
+first run without it says which calls there are. Nothing here has threads of its own, so that it can fork.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def _hear(child: _Child) -> str:
 
 
 def _finish(child: _Child) -> None:
-    """Let it go on, and hear all it has to say."""
+    """Let it continue, and hear all it has to say."""
     # The first call of a kind may be one that is under way, before it hears of anything.
     with contextlib.suppress(BrokenPipeError):
         os.write(child.say, b".")

@@ -13,7 +13,7 @@ SEED: Final = "{seed}"
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A program that ends with 0 when what it shows held.
+    """A program that ends with 0 when what it shows is true.
 
     Attributes:
         name: `make campaigns ONLY=name` runs it alone.
@@ -123,7 +123,7 @@ CAMPAIGNS: Final = (
     ),
     Campaign(
         "announced",
-        "what is announced and not sent costs nobody else",
+        "what is announced and not sent costs no other client",
         _module("benchmarks.adversary.announced"),
     ),
     Campaign(

@@ -63,7 +63,7 @@ class Image:
 
     Attributes:
         call: the last one before, as its number.
-        answered: whoever asked had been told.
+        answered: the answer had been sent.
     """
 
     call: int

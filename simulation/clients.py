@@ -51,7 +51,7 @@ class Connection:
 
     Attributes:
         waiting: requests without a reply.
-        quiet_until_ns: the client was told to wait until then.
+        quiet_until_ns: the client was asked to wait until then.
     """
 
     def __init__(self, actor: Actor, end: End) -> None:
@@ -191,7 +191,7 @@ class Actor:
 
     @property
     def going(self) -> bool:
-        """Whether it is to go on."""
+        """Whether it is to continue."""
         return self.run.world.now_ns < self.run.end_ns
 
     def next_id(self) -> int:
@@ -727,7 +727,7 @@ async def halves(actor: Actor) -> None:
 
 
 async def flood(actor: Actor) -> None:
-    """Sends many ApiVersions requests, in versions that nobody knows too."""
+    """Sends many ApiVersions requests, in versions that no one knows too."""
 
     async def attack(connection: Connection) -> None:
         for _ in range(20):

@@ -111,7 +111,7 @@ class GatewayUnderTest:
         gateways: what runs in each process.
         lines: usage lines that were delivered, in order.
         disk_full: lines are not.
-        on_transport: told of each transport of its processes; see `HostedProcess`.
+        on_transport: called with each transport of its processes; see `HostedProcess`.
         running: it was started and has not ended.
     """
 
@@ -237,7 +237,7 @@ def run_inside(world: World) -> HostedProcess:
 
 
 class WatchedGateway(Gateway):
-    """Tells the world of itself when it is made."""
+    """Registers with the world when it is made."""
 
     def __init__(
         self, config: Config, source: Any = None, *, worker: WorkerSide | None = None, **more: Any

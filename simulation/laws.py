@@ -195,7 +195,7 @@ class Laws:
             self.report(
                 "waits_are_debts",
                 f"{actor.plan.client_id} is to wait {throttle_ms} ms after api {asked.key}, "
-                f"and owes {longest_ns // NS_PER_MS} ms",
+                f"and {longest_ns // NS_PER_MS} ms are due",
             )
         self._waited(actor, asked, longest_ns)
 
@@ -310,7 +310,7 @@ class Laws:
             most = memory.limit_bytes + gateway.operations.config.limits.max_frame_bytes
             if held > most + len(sessions) * 2 * _HANDSHAKE_BYTES:
                 self.report(
-                    "budgets", f"{process.name}: {held} bytes are held, and {memory.limit_bytes} may be"
+                    "budgets", f"{process.name}: {held} bytes are in memory, and {memory.limit_bytes} may be"
                 )
             announced = sum(session._announced_bytes for session in sessions)
             if announced != gateway.announced.used_bytes:
@@ -406,7 +406,7 @@ class Laws:
                     )
 
     def permits_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
-        """No client owes more permits than were ever taken from it, by all gateways together."""
+        """No client is in debt by more permits than were ever taken from it, by all gateways together."""
         now_ms = gateway._now_ms()
         for key, tracker in gateway.mutations.own():
             taken = tracker.meter.taken(now_ms=now_ms)
@@ -414,7 +414,7 @@ class Laws:
             if taken > most + 0.001:
                 self.report(
                     "owed_once",
-                    f"{process.name}: {key.client_id} owes {taken:g} permits, and {most:g} were taken",
+                    f"{process.name}: {key.client_id} is in debt by {taken:g} permits, and {most:g} were taken",
                 )
 
     def gone_clients_are_gone(self, unit: GatewayUnderTest) -> None:

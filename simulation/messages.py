@@ -229,7 +229,7 @@ def read_produce_error(version: int, frame: bytes, topic: str) -> int:
 
 
 def read_produce_throttle(version: int, frame: bytes) -> int:
-    """What an answer tells to wait."""
+    """The wait in an answer."""
     at = len(frame) - 4 - (1 if version >= 9 else 0)
     return int(_INT32.unpack_from(frame, at)[0])
 
@@ -390,7 +390,7 @@ def heartbeat_response(version: int, correlation_id: int, throttle_ms: int = 0) 
 
 
 def throttle_in_head(key: int, version: int, frame: bytes) -> int:
-    """What an answer tells to wait that has it in front."""
+    """The wait in an answer that has it in front."""
     at = 9 if is_flexible(key, version) else 8
     return int(_INT32.unpack_from(frame, at)[0])
 

@@ -171,7 +171,7 @@ class End:
             if self.peer.closed:
                 most = link.piece_bytes
             if most <= 0:
-                return  # goes on when the peer has read
+                return  # continues when the peer has read
             first = self._out[0]
             if len(first) <= most:
                 piece = self._out.popleft()
@@ -235,7 +235,7 @@ class End:
 
     @property
     def readable(self) -> bool:
-        """Whether a read would tell anything."""
+        """Whether a read would return anything."""
         return bool(self._in) or self.ended or self.reset
 
     def take(self, most: int = 1 << 30) -> bytes:
@@ -334,7 +334,7 @@ class End:
             self._lose()
 
     def gone(self, mask: int) -> int:
-        """What poll(2) tells of it."""
+        """What poll(2) reports of it."""
         found = 0
         if self.reset:
             found |= select.POLLHUP | select.POLLERR
@@ -390,7 +390,7 @@ class File:
 
     @property
     def has_input(self) -> bool:
-        """Whether a read would tell anything."""
+        """Whether a read would return anything."""
         if self.end is not None:
             return self.end.readable
         if self.listening is not None:
@@ -546,7 +546,7 @@ class Network:
         connected: Callable[[End], None],
         refused: Callable[[OSError], None],
     ) -> Callable[[], None]:
-        """Ask for a connection, and be told later.
+        """Ask for a connection; the result comes later.
 
         Args:
             ip: of the side that asks.
@@ -924,7 +924,7 @@ class SimSocket:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     def _wait(self, end: End) -> None:
-        """The process stands still until something comes: all others go on."""
+        """The process stands still until something comes: all others continue."""
         world = self.network.world
         process = world.current
         assert process is not None
@@ -972,7 +972,7 @@ class Transport:
         self.set_protocol(protocol)
 
     def start(self) -> None:
-        """Tell the protocol, and read."""
+        """Notify the protocol, and read."""
         self._reading = True
         self._protocol.connection_made(self)
         self.on_readable()

@@ -68,7 +68,7 @@ class Plan:
 
     Attributes:
         seed: of all dice that are thrown while it runs: delays, sizes, costs.
-        seconds: how long clients go on.
+        seconds: how long clients continue.
         gateways: the number of workers of each; 1: one process.
         tables: of the gateways' configuration.
         topics: names, and how many partitions they have.

@@ -54,7 +54,7 @@ class HostedProcess(Process):
 
     Attributes:
         ip: of its machine.
-        on_transport: told of each transport of a connection over the network, and whether this side asked for it.
+        on_transport: called with each transport of a connection over the network, and whether this side asked for it.
         steps_ns: by how much the wall clock of its machine was set.
     """
 

@@ -328,7 +328,7 @@ class Run:
 
 @contextmanager
 def _permits_to(laws: Laws) -> Iterator[None]:
-    """Tell the laws of permits that are taken and given back."""
+    """Notify the laws of permits that are taken and given back."""
     charge, give_back = MutationQuotas.charge, MutationTracker.give_back
 
     def charging(

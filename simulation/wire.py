@@ -113,7 +113,7 @@ class Stream:
                 self._on_bytes(frame, more, False, b"")
 
     def _begin(self, frame: Frame, data: bytes, at: int) -> int | None:
-        """Read a head; where the frame goes on in `data`, or None when more bytes are needed."""
+        """Read a head; where the frame continues in `data`, or None when more bytes are needed."""
         kept = len(frame.head)
         known = frame.head + data[at : at + 400] if kept else data[at : at + 400]
         frame.head = known
@@ -158,7 +158,7 @@ class Stream:
 
 
 def throttle_ms(key: int, version: int, size: int, reply: bytes) -> int:
-    """What a reply tells its client to wait; 0 as well where the part that is here does not say so.
+    """The wait in a reply; 0 as well where the part that is here does not say so.
 
     Args:
         key, version: of the request.
@@ -294,7 +294,7 @@ class Tap:
         transport: of the client.
         channel: the gateway's own object.
         waiting: requests without a reply, in order; of Produce with acks 0 none.
-        muted_until_ns: the client was told to wait until then.
+        muted_until_ns: the client was asked to wait until then.
     """
 
     __slots__ = (

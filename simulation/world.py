@@ -1,7 +1,7 @@
 """The world's clock and queue of events, and the processes that live in it.
 
 Processes run in turns. Each has its own loop, so one that is killed just has no more turns, and each is busy for as
-long as its turn cost: others go on meanwhile.
+long as its turn cost: others continue meanwhile.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class World:
     def crossed(self, link: int, data: bytes) -> None:
         """Bytes have come to the other end of a link; 0: of one between processes of one gateway.
 
-        What these tell each other is pickled, sets among it, whose order is another one in each run.
+        What these send each other is pickled, sets among it, whose order is another one in each run.
         """
         digest = self.digest
         digest.update(b"%d %d %d:" % (self.now_ns, link, len(data)))
@@ -151,7 +151,7 @@ class Process(asyncio.BaseEventLoop):
 
         Args:
             world: see above.
-            name: see above; its dice are told apart by it.
+            name: see above; its dice are distinguished by it.
             most_cost_ns: of one callback.
         """
         super().__init__()

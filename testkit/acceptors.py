@@ -20,7 +20,7 @@ from testkit.raw_client import HOST
 
 
 class Seen(SilentObserver):
-    """What the acceptor told."""
+    """What the acceptor reported."""
 
     def __init__(self) -> None:
         self.delayed: list[tuple[AdmissionCause, int]] = []

@@ -6,7 +6,7 @@ one API or for all of them::
 
     broker.script(FETCH, truncate(keep=20, reset=True))
 
-The gateway's own questions are told apart by their client id, and scripts do not touch them unless asked to.
+The gateway's own questions are distinguished by their client id, and scripts do not touch them unless asked to.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker as Metadata tells it."""
+    """A broker as Metadata shows it."""
 
     node_id: int
     host: str
@@ -142,8 +142,8 @@ class ScriptedBroker:
 
     Attributes:
         node_id: its own id.
-        nodes: the cluster as Metadata tells it; itself when empty.
-        cluster_id: as Metadata tells it.
+        nodes: the cluster as Metadata shows it; itself when empty.
+        cluster_id: as Metadata shows it.
         connections: in the order of acceptance, ended ones too.
         never_reads: connections made from now on are not read.
         counts_only: received bytes are counted and not looked at.

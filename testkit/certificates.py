@@ -34,7 +34,7 @@ class KeyPair:
 
 
 class Authority:
-    """Signs certificates; its own is what peers are told to trust.
+    """Signs certificates; its own is what peers have to trust.
 
     Attributes:
         certificate: PEM file.

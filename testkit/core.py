@@ -58,7 +58,7 @@ def session_settings(**changes: int) -> SessionSettings:
 
 
 class RecordingObserver(SilentObserver):
-    """Keeps what it is told.
+    """Keeps what it is given.
 
     Attributes:
         throttles: (api key, rule, throttle_time_ms, by) in order.
@@ -129,7 +129,7 @@ class GatewayCore:
         settings: bounds of its sessions.
         memory: what they hold together.
         announced: what they have announced to brokers.
-        traces: what they tell of mutations and logins.
+        traces: called for mutations and logins.
         routes: their table.
     """
 
@@ -172,7 +172,7 @@ class GatewayCore:
             board: answers for connection limits of brokers; None: the broker does.
             usage: the usage records; none are kept if not given.
             topic_ids: names of topics.
-            own_topics: names of the gateway's own topics, of which the cluster has told nothing yet.
+            own_topics: names of the gateway's own topics, that the cluster has not shown yet.
             traces: of mutations and logins; None: off.
         """
         self.traces = traces

@@ -73,7 +73,7 @@ class FleetMember:
         return found
 
     def admit(self, waiter: object, size: float, *, now_ms: int) -> int | None:
-        """Lets a request pass, and tells its throttle time; None: it has to wait."""
+        """Lets a request pass, and returns its throttle time; None: it has to wait."""
         tracker = self.tracker(now_ms=now_ms)
         if tracker.wait_ms(waiter, size, now_ms=now_ms):
             return None
@@ -145,7 +145,7 @@ class Schedule:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it.
+    """The result.
 
     Attributes:
         worst: the largest part of the bound that was in use: above 1 the bound does not hold.

@@ -22,7 +22,7 @@ class GreedyProducer:
 
     Attributes:
         taken: times and frame sizes of requests that were answered, and so had passed.
-        throttled_ms: the longest throttle time it was told.
+        throttled_ms: the longest throttle time in its replies.
         waits: times at which requests were answered, how long that took, ms, and the connection's local port.
         ended: times at which a connection ended with a request under way, and its local port.
     """

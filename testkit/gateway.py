@@ -1,6 +1,6 @@
 """A real gateway for a test: in this process on the test's loop, or in a process of its own.
 
-Whatever a test does to it, it ends with the same questions: was there an exception that nobody handled, a bug closed
+Whatever a test does to it, it ends with the same questions: was there an exception that no one handled, a bug closed
 as such, a connection that was counted in and not out?
 """
 
@@ -220,7 +220,7 @@ async def running_gateway(
         hurry.set()
         await running.gateway.drain(hurry=hurry)
         await running.gateway.stop()
-        # Aborted transports tell their protocols in the next turns of the loop.
+        # Aborted transports call their protocols in the next turns of the loop.
         for _ in range(5):
             await asyncio.sleep(0)
     assert running.channels == []

@@ -178,7 +178,7 @@ class Environment:
         _run(uv, "pip", "uninstall", "-q", "--python", str(self._python), name, cwd=self._home)
 
     def imports(self, names: Iterable[str]) -> str:
-        """Import modules of Sluice, and tell what could not be imported, and why."""
+        """Import modules of Sluice, and say what could not be imported, and why."""
         return self.run("python", "-c", _IMPORT, str(self.packages / "sluice"), *names)
 
     def check(self) -> None:

@@ -97,7 +97,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def left_after(grace_s: float) -> list[tuple[int, str]]:
-    """Process ids and command lines of the run's processes that go on for longer than this."""
+    """Process ids and command lines of the run's processes that live longer than this."""
     end_s = time.monotonic() + grace_s
     while (found := list(_processes())) and time.monotonic() < end_s:
         time.sleep(0.05)
@@ -116,7 +116,7 @@ def _processes() -> Iterator[tuple[int, str]]:
                 command = (
                     (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 )
-                if command:  # without one: it has ended, and nobody has asked for its exit code yet
+                if command:  # without one: it has ended, and no one has asked for its exit code yet
                     yield int(path.name), command[:300]
 
 

@@ -5,7 +5,7 @@ for lines left out, and `...` within a line for any text. A comment directly bef
 
 * none: a test types the commands into a shell, block after block, and expects what the page shows.
 * `<!-- not run: REASON -->`: no test runs it.
-* `<!-- runs until the end: TEXT -->`: the command stays in its terminal. The test goes on when it prints TEXT.
+* `<!-- runs until the end: TEXT -->`: the command stays in its terminal. The test continues when it prints TEXT.
 
 `<!-- before this page: COMMAND, until TEXT -->` is such a command that the page takes for granted. A block of another
 language with `title="NAME"` is a file: the test writes it where it types the commands.

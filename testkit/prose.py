@@ -1,8 +1,8 @@
 """Looks for words and sentences that a newcomer stumbles over: `python -m testkit.prose [FILE ...]`.
 
-The rules are in `testkit/prose.toml`. Pages are checked for words, long sentences and long lines. Of the product's
-files the texts are checked that people read when it runs: `--help`, messages, the help of metrics, alerts, the status
-page, the report. Docstrings and comments are checked for words alone.
+The rules are in `testkit/prose.toml`. Pages are checked for words, long sentences and long lines. Of the product and
+the programs around it the texts are checked that people read when they run: `--help`, messages, the help of metrics,
+alerts, the status page, the report. Docstrings and comments are checked for words alone, those of tests too.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _ITEM: Final = re.compile(r"\s*(?:[-*+]|\d+[.)])\s+")
 _TAG: Final = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>|\{[{%#].*?[}%#]\}", re.DOTALL)
 _SCRIPT: Final = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 _SCRIPT_TEXT: Final = re.compile(r"\"([^\"\n]* [^\"\n]*)\"|`([^`]* [^`]*)`")
+_NAMES: Final = re.compile(r"^ +[a-z_]\w*(?:, [a-z_]\w*)*:(?= )", re.MULTILINE)
+"""Of arguments and attributes, before what is said of them."""
 _ANNOTATION: Final = re.compile(r"^\s*(?:summary|description): (.*)$", re.MULTILINE)
 
 
@@ -53,10 +55,10 @@ def findings(kind: str, only: Iterable[str] = ()) -> list[Finding]:
     """All of one kind.
 
     Args:
-        kind: "pages", "texts" (what the product shows), "comments" (docstrings and comments).
+        kind: "pages", "texts" (what programs show), "comments" (docstrings and comments).
         only: these files; none: all.
     """
-    files = files_of("pages" if kind == "pages" else "product")
+    files = {file for group in RULES["groups"][kind] for file in files_of(group)}
     wanted = set(only) or files
     return [
         Finding(file, line, what)
@@ -82,8 +84,8 @@ def check(kind: str, file: str, text: str) -> Iterator[tuple[int, str]]:
             yield from ((line, what) for what in _words(_CODE.sub("X", said)))
     else:
         for line, said in _texts(file, text):
-            # What stands in several lines is a table, a form or a statement: each line is read for itself.
-            parts = said.splitlines()
+            # What stands in several lines is a table, a form or a statement: each line and cell is read for itself.
+            parts = re.split(r"[\n|]", said)
             yield from ((line, what) for part in parts for what in (*_words(part), *_long_sentences(part)))
 
 
@@ -195,7 +197,7 @@ def _comments(file: str, text: str) -> Iterator[tuple[int, str]]:
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
         ):
-            yield node.lineno, node.value.value
+            yield node.lineno, _NAMES.sub("", node.value.value)
 
 
 def main() -> int:

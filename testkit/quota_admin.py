@@ -14,7 +14,7 @@ from quotas.limits import Limits
 
 
 class RecordingAudit:
-    """Keeps what it is told, as (what happened, principal, entity, key, old, new)."""
+    """Keeps what it is given, as (what happened, principal, entity, key, old, new)."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[object, ...]] = []

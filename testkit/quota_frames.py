@@ -34,7 +34,7 @@ def describe(*components: tuple[str, int, str | None], strict: bool = False, ver
 
 
 def answers(c: Conversation, version: int = 1) -> list[tuple[int, str | None]]:
-    """What an alteration's client is told, entry by entry."""
+    """What an alteration's client is answered, entry by entry."""
     body = wire.decode_response("AlterClientQuotas", version, c.take_client())
     return [(each.error_code, each.error_message) for each in body.entries]
 

@@ -1,6 +1,6 @@
 """A topic of quotas without brokers: librdkafka's consumer and producer as the store uses them, over one list.
 
-What brokers do with mixed transactions, and what librdkafka does when a topic is gone, only a real Kafka tells:
+What brokers do with mixed transactions, and what librdkafka does when a topic is gone, only a real Kafka shows:
 tests/integration/test_quota_topic.py.
 """
 
@@ -66,7 +66,7 @@ class QuotaTopic:
     Attributes:
         log: everything that was committed.
         on_commit: called instead of the commit with what makes it.
-        unreachable: nobody says where it ends.
+        unreachable: no one says where it ends.
         all_held: no consumer reads anything for the time being.
         consumers: all there were, by the order in which gateways were opened.
         first_fault: what the next consumer meets first.
@@ -199,7 +199,7 @@ class Consumer:
         return found
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing waits."""
 
 
 class Producer:

@@ -136,7 +136,7 @@ async def settled(count: Callable[[], int]) -> int:
 
 
 async def refused(port: int) -> bool:
-    """Whether nobody listens on a port."""
+    """Whether no one listens on a port."""
     try:
         client = await RawClient.connect(port)
     except ConnectionRefusedError:

@@ -40,7 +40,7 @@ class Cell:
 
     @property
     def client_id(self) -> str:
-        """By which its requests are told from others."""
+        """By which its requests are distinguished from others."""
         return f"{self.family}.{self.mechanism}.{self.outcome}".replace(" ", "-")
 
     @property

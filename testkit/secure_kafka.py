@@ -147,7 +147,7 @@ class SecureKafka:
 
 
 def unsecured_token(subject: str, *, lifetime_s: float = 3600.0, claim: str = "sub", **claims: Any) -> str:
-    """An OAuth token that nobody has signed.
+    """An OAuth token that no one has signed.
 
     Args:
         subject: whose it is.

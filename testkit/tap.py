@@ -60,7 +60,7 @@ class Tap:
 
         Args:
             host: where clients connect to.
-            forbidden: texts that no client may be told.
+            forbidden: texts that no client may receive.
         """
         self.host = host
         self.hits: list[bytes] = []

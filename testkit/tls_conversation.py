@@ -112,9 +112,9 @@ class TlsServer:
     Attributes:
         transport: under test.
         socket, user: below and above it.
-        failures: what its owner was told.
-        hellos: how many were told.
-        waits, refuses: what the owner does: lets nobody begin; lets nobody in.
+        failures: those that its owner was notified of.
+        hellos: how many its owner was notified of.
+        waits, refuses: what the owner does: lets no one begin; lets no one in.
         loop, steps: those of the server that this one is beside, if there is one.
     """
 

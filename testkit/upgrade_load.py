@@ -16,7 +16,7 @@ _WITHIN_S = 20.0
 
 
 class Newcomers:
-    """Connect so often a second, ask once, close; until told to stop, at the latest at the end of a `with`.
+    """Connect so often a second, ask once, close; until asked to stop, at the latest at the end of a `with`.
 
     Attributes:
         outcomes: how often: answered, refused, reset (or closed in the place of an answer), silent.

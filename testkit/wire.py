@@ -195,7 +195,7 @@ def populated(name: str, version: int, *, nulls: bool = False, kind: str = "Resp
 
 
 class _Counter:
-    """Numbers that differ from each other and from defaults, small enough for an int8 to tell them apart."""
+    """Numbers that differ from each other and from defaults, small enough for an int8 to distinguish them."""
 
     def __init__(self) -> None:
         self._last = 10

@@ -59,7 +59,7 @@ def main() -> int:
     if not options.planted:
         keep_results({"machine": machine, "rows": pieces}, text, options.output, "adversary")
     print(text)
-    print(f"go on with --add --seed {piece['next_seed']}")
+    print(f"continue with --add --seed {piece['next_seed']}")
     return int(bool(report.findings))
 
 

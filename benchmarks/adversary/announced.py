@@ -26,7 +26,7 @@ ATTACKS: Final = ("announced sizes", "announced parts", "unknown versions")
 
 
 def main() -> int:
-    """Measure, keep, tell."""
+    """Measure, keep, report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adversary.announced", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each attack on each side")
     parser.add_argument("--output", type=Path, default=RESULTS)

@@ -130,7 +130,7 @@ async def unknown_versions(stage: Stage) -> None:
 
 
 async def never_read(stage: Stage) -> None:
-    """Fetches whose answers nobody takes, and halves of large requests."""
+    """Fetches whose answers no one takes, and halves of large requests."""
     name, _ = stage.readable
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50_000_000}
     topics = [{"topic": name, "partitions": [partition]}]
@@ -205,7 +205,7 @@ ADMIN_ATTACKS: Final = frozenset({"silent at the admin port", "JSON of small thi
 
 
 async def attack(stage: Stage, each: Attack) -> None:
-    """Go on with it, whatever the gateway does about it."""
+    """Continue with it, whatever the gateway does about it."""
     while True:
         try:
             await each(stage)

@@ -108,7 +108,7 @@ def _p99(windows: Sequence[Sequence[float]], part: float = 0.99) -> float:
 
 
 def main(names: Sequence[str], seconds: float, output: Path) -> int:
-    """Measure, keep, tell; 1 when an honest client was not served through the gateway."""
+    """Measure, keep, report; 1 when an honest client was not served through the gateway."""
     document: dict[str, Any] = {
         "command": command_line("benchmarks.adversary.overload"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -177,7 +177,7 @@ async def _window(
             client.faults.clear()
         await asyncio.sleep(_WINDOW_S)
         for into, clients in ((row.gateway, at_gateway), (row.broker, at_broker)):
-            # Nobody answered in a whole window: at least that long.
+            # No one answered in a whole window: at least that long.
             took_ms = [took for client in clients for took in client.took_ms] or [_WINDOW_S * 1000]
             into.setdefault(kind, []).append(took_ms)
     finally:

@@ -62,11 +62,11 @@ class Overload:
 
     Attributes:
         before, during, after: phases; the last one begins `RECOVERY_S` after the attacks have ended.
-        seconds: that the attacks lasted; shorter than asked for when the gateway ended.
+        seconds: that the attacks lasted; shorter than was asked if the gateway ended.
         killed: processes that the kernel killed for the want of memory.
         ended: whether the gateway has ended, for whatever reason.
         most_mib: the group's.
-        stalls: lines in which the loop's watchdog told of one.
+        stalls: lines in which the loop's watchdog reported one.
     """
 
     before: Phase | None = None
@@ -163,7 +163,7 @@ async def _run(group: MemoryGroup, names: Sequence[str], seconds: float) -> Over
 
 
 def _phase(clients: Sequence[HonestClient], stage: Stage) -> Phase:
-    """What the clients saw since the last time; told once."""
+    """What the clients saw since the last time; reported once."""
     took = sorted(each for client in clients for each in client.took_ms)
     faults = [text for client in clients for _, text in client.faults]
     for client in clients:

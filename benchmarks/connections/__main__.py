@@ -41,7 +41,7 @@ GOAL: Final = 2.0
 _WHO: Final = (GATEWAY, GATEWAY_COMPILED, UVLOOP_RELAY, HAPROXY)
 Row = dict[str, Any]
 
-# Every address is tracked, and nobody reaches a limit.
+# Every address is tracked, and no one reaches a limit.
 _OPEN: Final = (
     "[[quotas]]\ndefault_ip = true\nconnection_creation_rate = 1000000000\n"
     "[connections]\nmax_connections_per_ip = 100000"
@@ -99,10 +99,10 @@ WORKLOADS: Final = (
         {GATEWAY: "count", HAPROXY: "reject"},
     ),
     Workload(
-        "reset", "over the rate, nobody more may be held", "silent", 20_000, 16, False, {GATEWAY: "full"}
+        "reset", "over the rate, no further one may wait", "silent", 20_000, 16, False, {GATEWAY: "full"}
     ),
     Workload(
-        "held", "over the rate, held a second, closed", "silent", 6_000, 3_000, False, {GATEWAY: "hold"}
+        "held", "over the rate, kept a second, closed", "silent", 6_000, 3_000, False, {GATEWAY: "hold"}
     ),
 )
 """`at_a_time` is small where it can be: the kernel's backlog is no part of the question."""

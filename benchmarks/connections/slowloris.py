@@ -1,7 +1,7 @@
 """``python -m benchmarks.connections.slowloris``: 5,000 clients that hold a connection and hardly use it, for 60 s.
 
 Three kinds in equal parts: one says nothing; one sends a request's head a byte every five seconds; one has made an
-honest request and then sends the next one like that. Whoever is closed comes back at once. Each must be closed at the
+honest request and then sends the next one like that. A closed one comes back at once. Each must be closed at the
 deadline that the configuration gives it; a good client and the gateway's memory are watched meanwhile.
 """
 

@@ -27,7 +27,7 @@ class Load:
     """All clients, each in a thread of its own.
 
     Attributes:
-        notes: what clients were told by Kafka that people should see, such as refused topics; counted.
+        notes: what Kafka answered to clients that people should see, such as refused topics; counted.
     """
 
     def __init__(self, bootstrap: str) -> None:

@@ -108,7 +108,7 @@ def _page(document: dict[str, Any], rows: list[dict[str, Any]], ratio: float) ->
         "",
         f"All together passed **{ratio:.3f}** of the quota (goal: {_LEAST} to {_MOST}).",
         "",
-        "| gateway | of the quota | members | lag, ms | counters told per s | isolations |",
+        "| gateway | of the quota | members | lag, ms | counters sent per s | isolations |",
         "|---|---|---|---|---|---|",
     ]
     lines += [

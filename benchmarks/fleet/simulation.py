@@ -249,7 +249,7 @@ def page_of(rows: list[dict[str, Any]]) -> str:
         "kB/s",
         "messages/s",
         "of them urgent",
-        "counters told/s",
+        "counters sent/s",
         "interval, ms",
         "CPU of a member, %",
         "longest tick, ms",
@@ -276,7 +276,7 @@ def page_of(rows: list[dict[str, Any]]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], file: Path) -> None:
-    """Cost and error over what is told."""
+    """Cost and error over what is reported."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -305,7 +305,7 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
     axes[2].axhline(1, color="grey", linewidth=0.8)
     axes[2].set_ylabel("of the quota: p5, median, p95")
     for axis in axes:
-        axis.set_xlabel("thousands of counters told per s")
+        axis.set_xlabel("thousands of counters sent per s")
         axis.set_xlim(left=0)
     figure.savefig(file, dpi=110)
     plt.close(figure)

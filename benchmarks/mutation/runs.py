@@ -133,7 +133,7 @@ def try_mutants(
     choose: Callable[[Covered], Iterable[Mutant]],
     report: Callable[[Mutant, Outcome], None],
 ) -> None:
-    """Tells the outcome of each mutant of these files that is chosen.
+    """Reports the outcome of each mutant of these files that is chosen.
 
     Raises:
         SystemExit: a test fails without a mutant.

@@ -75,7 +75,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--target",
         metavar="NAME:PORT:PID",
-        help="also measure a proxy started by hand in front of --broker-port (start it when told to)",
+        help="also measure a proxy started by hand in front of --broker-port (start it when asked to)",
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for relay.json and relay.md")
     options = parser.parse_args(argv)

@@ -51,7 +51,7 @@ listen bench
 
 @dataclass(frozen=True, slots=True)
 class RunningPath:
-    """A way that is open: where to connect, and whose CPU to count (nobody's on the direct path).
+    """A way that is open: where to connect, and whose CPU to count (no one's on the direct path).
 
     A run names it, as there are many kinds of gateways.
     """
@@ -150,7 +150,7 @@ def await_answer(path: RunningPath, *, timeout_s: float = 20.0) -> None:
     """Returns when something behind the path answers an ApiVersions request.
 
     Raises:
-        ProcessDied: the proxy ended, or nobody answered in time.
+        ProcessDied: the proxy ended, or no one answered in time.
     """
     request = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # version 0, correlation id 1, no client id
     deadline = time.monotonic() + timeout_s

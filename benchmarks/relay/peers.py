@@ -61,7 +61,7 @@ def start_go_proxy(upstream_port: int, core: int, folder: Path) -> RunningPath:
     """A proxy that copies bytes, with one thread for Go's goroutines.
 
     Raises:
-        MissingProgramError: no Go on this machine.
+        MissingProgramError: Go is not installed.
         SystemExit: Go could not build it.
     """
     binary = CACHE / "go_proxy"

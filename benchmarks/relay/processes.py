@@ -63,7 +63,7 @@ def choose_cores() -> Cores:
 
 
 def free_port(*, block: int = 1) -> int:
-    """A TCP port of the loopback address that nobody listens on now, and as many after it.
+    """A TCP port of the loopback address that no one listens on now, and as many after it.
 
     Below the ports the kernel gives to outgoing connections, which the idle rows use by the thousand.
     """
@@ -118,7 +118,7 @@ class PinnedProcess:
         return self._popen.poll()
 
     def died(self) -> ProcessDied:
-        """The error that tells what the process said last."""
+        """The error that shows the last words of the process."""
         return ProcessDied(f"{' '.join(self.argv)} ended with {self._popen.poll()}:\n{self.last_words()}")
 
     def last_words(self) -> str:

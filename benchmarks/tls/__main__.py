@@ -315,7 +315,7 @@ def render(document: dict[str, Any]) -> str:
 
 
 def _beside(medians: dict[str, float], path: str, goal: float | None) -> str:
-    """A path's median and its ratio to HAProxy's; what users have is held to the goal too."""
+    """A path's median and its ratio to HAProxy's; what users have must reach the goal too."""
     if path not in medians:
         return "-"
     ratio = medians[path] / medians[HAPROXY]

@@ -114,7 +114,7 @@ async def storm(port: int, per_second: int, seconds: float) -> dict[str, Any]:
 
 
 def silent(port: int, count: int) -> dict[str, Any]:
-    """Connections that say nothing, held until the server ends them.
+    """Connections that say nothing, kept open until the server ends them.
 
     Returns:
         Seconds from accept to the end, the first, the middle one and the last.

@@ -213,7 +213,7 @@ def start_sluice(
 
 
 class LoadThroughOthers(LoadRunner):
-    """The relay's load; processes that make or take TLS besides are not held to be strangers on the machine.
+    """The relay's load; processes that make or take TLS besides are not taken to be strangers on the machine.
 
     Silent clients make their TLS themselves.
     """

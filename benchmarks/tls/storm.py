@@ -1,14 +1,14 @@
 """``python -m benchmarks.tls.storm``: the effect of a storm of TLS handshakes on connected clients.
 
 An established client with TLS sends requests at a low, fixed rate: alone, and while others begin 300 handshakes a
-second, of which the proxy lets through as many as it is told to. The gateway with two cores (its loop has the
+second, of which the proxy lets through as many as it is asked to. The gateway with two cores (its loop has the
 proxy's, the thread for handshakes has what is left of both) and with one, and HAProxy with the same limit. Silent
 connections in the end: they must go at the deadline of handshakes.
 
 The proxy has a core. On the other one the client, its TLS and the broker go first, and the storm has what they leave:
-300 handshakes cost their client as much as the proxy, and a client that waits for its own core would be held against
-the proxy. All of them, proxy and storm too, have real-time priority, so that they do not wait for whatever else the
-machine does: a storm that is held up comes in bursts. Alone and in the storm alike.
+300 handshakes cost their client as much as the proxy. A client that waits for its own core would count against the
+proxy. All of them, proxy and storm too, have real-time priority, so that they do not wait for whatever else the
+machine does: a storm that is blocked comes in bursts. Alone and in the storm alike.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def render(document: dict[str, Any]) -> str:
     lines += [
         "",
         f"p99 {own['ratio']:.2f} times, {met}. Begun {own['begun_per_s']:.0f} a second; {own['done']} came in, "
-        f"{own['refused']} ended at their deadline or gave up; nobody who came in waited longer than "
+        f"{own['refused']} ended at their deadline or gave up; of those that came in none waited longer than "
         f"{own['longest_s']:.1f} s.",
         "",
     ]

@@ -31,7 +31,7 @@ async def cheat(bootstrap: str, topic: str, client_id: str, verb: str, got: Call
         topic: to write to, or to read from the beginning of, again and again.
         client_id: of its requests.
         verb: produce or fetch.
-        got: told of the size of each frame that got through.
+        got: called with the size of each frame that got through.
     """
     leaders = itertools.cycle(await _leaders(bootstrap, topic))
     await asyncio.gather(

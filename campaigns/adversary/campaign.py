@@ -20,7 +20,7 @@ from campaigns.adversary.watch import EVENT_CPU_MS, Watch
 from testkit.wire_client import now_ms
 
 OF_THE_PROCESS: Final = frozenset({"stall", "memory", "honest", "ended"})
-"""Violations that no single script can be told to be the cause of without playing it alone."""
+"""Violations whose cause is no single script for certain without playing it alone."""
 
 AT_ONCE: Final = 24
 """Scripts."""
@@ -236,7 +236,7 @@ class Campaign:
         now = now_ms()
         self._place(now - _PLAYED_MS)
         happened = await asyncio.to_thread(self._watch.look)
-        # By then the client past the gateway has told whether it waited at the same time.
+        # By then the client past the gateway has reported whether it waited at the same time.
         before_ms = now if last else now - 1_000 * PATIENCE_S
         happened += [(violation, None) for violation in self._honest_faults(before_ms)]
         for violation, port in happened:

@@ -35,7 +35,7 @@ _BETWEEN_S: Final = 0.5
 
 
 class Client:
-    """Asks one thing after the other, and tells how long each took."""
+    """Asks one thing after the other, and reports how long each took."""
 
     def __init__(
         self,

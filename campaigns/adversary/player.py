@@ -22,7 +22,7 @@ AUTO_PARTITIONS: Final = 3
 """Of topics that Metadata creates: the broker's num.partitions."""
 
 REPLY_S: Final = 0.2
-"""How long a client waits for a reply before it goes on; a muted one gets none for longer than that."""
+"""How long a client waits for a reply before it continues; a muted one gets none for longer than that."""
 
 STORM_S: Final = 1.0
 """How long for those of many connections at once."""
@@ -318,7 +318,7 @@ class Player:
         return frame
 
     def _frame(self, connection: _Connection, step: Step) -> bytes:
-        # Copies are alike; a fetch is not, as its session goes on.
+        # Copies are alike; a fetch is not, as its session continues.
         if self._encoded is not None and self._encoded[0] is step and step["api"] != "Fetch":
             return self._encoded[1]
         self._note(step)
@@ -395,5 +395,5 @@ class Player:
             frame = wire.request(api, version, correlation_id=correlation_id, client_id="a", **fields)
             connection.expect(_Sent(api, version, correlation_id))
             connection.write(frame)
-        # Not muted yet, unless it owes: then the login waits as well, and so does the script.
+        # Not muted yet, unless it is in debt: then the login waits as well, and so does the script.
         await self._replies([connection])

@@ -123,7 +123,7 @@ class TimedLoop(uvloop.Loop):
         return super().call_soon(_CLOCK.timed(callback), *args, context=context)
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:
-        """See `asyncio`; its first step, which has no name of its own, is told by that of what it runs."""
+        """See `asyncio`; its first step, which has no name of its own, is identified by that of what it runs."""
         _CLOCK.first_step_of = getattr(coro, "__qualname__", None)
         try:
             return super().create_task(coro, name=name, context=context)

@@ -40,7 +40,7 @@ def judge(script: Script, outcome: Outcome, found: Found) -> list[Violation]:
     # Creating costs what is there at the end; what has been deleted has cost twice.
     permits = found.partitions + 2 * outcome.deleted_partitions
     bound = MUTATIONS_PER_S * (WINDOW_S + seconds) + outcome.most_permits
-    if script.old:  # cannot be refused: held beyond one window of debt
+    if script.old:  # cannot be refused: it waits beyond one window of debt
         bound += MUTATIONS_PER_S * WINDOW_S
     if permits > bound:
         violations.append(Violation("partitions", _told(permits, bound, outcome, "permits")))

@@ -28,7 +28,7 @@ class Watch:
     Attributes:
         most_rss_bytes: seen so far.
         most_event_cpu_ms: the longest event, in CPU time, where the gateway measures each.
-        most_turn_cpu_ms: the longest turn of the loop that its watchdog has told of: many events, when many clients
+        most_turn_cpu_ms: the longest turn of the loop that its watchdog has reported: many events, when many clients
             send at once.
     """
 

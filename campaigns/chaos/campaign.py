@@ -462,7 +462,7 @@ class ChaosCampaign:
             stalls_ms = gateway.stalls_ms()
             if (longest_ms := max(stalls_ms[self._stalls[at] :], default=0)) >= _STALL_MS:
                 self._violated(
-                    f"L04: the loop of {gateway.folder.name} was held for {longest_ms} ms of CPU time"
+                    f"L04: the loop of {gateway.folder.name} was blocked for {longest_ms} ms of CPU time"
                 )
             self._stalls[at] = len(stalls_ms)
 
@@ -510,7 +510,7 @@ class ChaosCampaign:
             try:
                 told = gateway.usage_lines()
             except OSError as exc:
-                self._violated(f"{gateway.folder.name} does not tell of its usage lines: {exc}")
+                self._violated(f"{gateway.folder.name} does not report its usage lines: {exc}")
                 continue
             for fault in ledger.faults(told):
                 self._violated(f"usage of {gateway.folder.name}: {fault}")

@@ -62,7 +62,7 @@ def round_of(seed: int, number: int) -> list[Step]:
     lead = leads[at]
     free = [*TOPIC_GATEWAYS, SQLITE_GATEWAY]
     steps = [_step(lead, free, dice)]
-    # A leader that goes loses replies too, which a drain could not be told from.
+    # A leader that goes loses replies too, which a drain could not be distinguished from.
     others = _OF_ANY if lead in _OF_BROKERS else (*_OF_ANY, Fault.TERMINATE)
     for _ in range(dice.randint(0, _MOST_BESIDE)):
         kinds = (*others, *_OF_SQLITE) if SQLITE_GATEWAY in free else others

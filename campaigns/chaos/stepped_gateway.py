@@ -65,7 +65,7 @@ def _without(rows: str) -> None:
     if "L01" in rows:
         from gateway.quota_admin.store import topic_reader
 
-        # Sometimes librdkafka tells of a lost topic by itself; not to depend on that was the mending.
+        # Sometimes librdkafka reports a lost topic by itself; not to depend on that was the mending.
         setattr(topic_reader, "_ENDS", ())  # noqa: B010
         setattr(topic_reader.TopicReader, "_check_identity", lambda _self: None)  # noqa: B010
     if "L02" in rows:

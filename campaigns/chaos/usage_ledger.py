@@ -44,7 +44,7 @@ class UsageLedger:
             told_then = self._told.get(start, {})
             missing = max(seqs) + 1 - len(seqs)
             if missing > (dropped := told_then.get("dropped", 0)):
-                found.append(f"{missing} lines are missing and {dropped} were told to be")
+                found.append(f"{missing} lines are missing and {dropped} were reported missing")
             lost = told_then.get("made", 0) - dropped - len(seqs)
             if told.get("delivered") and start != max(self._seqs) and lost > _KILLED_WITH:
                 found.append(f"{lost} of {told_then['made']} lines were lost with a process")

@@ -31,7 +31,7 @@ class ReadinessWatch(threading.Thread):
         Args:
             gateway: this one.
             writers: whose quotas it has to have.
-            violated: told once for each time that something begins not to hold.
+            violated: reported once for each time that something begins not to hold.
         """
         super().__init__(daemon=True)
         self._gateway, self._writers, self._violated = gateway, writers, violated

@@ -29,7 +29,7 @@ POINTS: Final = (
     "rows",  # workers are writing: there is a file, and no answer
     "written",  # all rows are written, nothing says so
     "state",  # the state is written too, nothing says so
-    "committed",  # the commit is there, and nobody has looked at it
+    "committed",  # the commit is there, and no one has looked at it
     "done",  # all is done but for Spark's own note that the batch is
 )
 

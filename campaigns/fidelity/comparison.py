@@ -2,7 +2,7 @@
 
 Clients with quotas from far too small to ample, of one connection or several, driven through a real gateway that
 writes usage records. The very quotas are replayed over these. Compared are, for each client, the share of requests
-that were throttled and the sum of the times told: of Produce by the gateway's own metrics and by the replies that
+that were throttled and the sum of the times reported: of Produce by the gateway's own metrics and by the replies that
 clients got, of mutations how many were refused or throttled, else by what the records say that the gateway did.
 
 Bounds: as many mutations, exactly; bytes (Produce and Fetch): mean absolute error of the share at most 1 point,
@@ -151,7 +151,7 @@ class Verdict:
 
     @property
     def time_error(self) -> float:
-        """Median relative error of the times told to clients of byte rates that were told any."""
+        """Median relative error of the times in replies to clients of byte rates that were throttled."""
         told = [row for api in BYTES for row in self.of(api) if row.truth_ms > 0]
         return median(abs(row.wait_ms - row.truth_ms) / row.truth_ms for row in told)
 
@@ -310,7 +310,7 @@ def _use(connect: Connect, client: Client, until_s: float, name: str) -> Seen:
 
 
 def _ask(wire: Any, client: Client, size: int, dice: random.Random) -> int:
-    """A request, and the time told in its answer (ms)."""
+    """A request, and the time reported in its answer (ms)."""
     if client.api is UsageApi.PRODUCE:
         topic: dict[str, Any] = {"name": _TOPIC, "partition_data": [{"index": 0, "records": bytes(size)}]}
         reply = wire.ask("Produce", 9, transactional_id=None, acks=-1, timeout_ms=1_000, topic_data=[topic])
@@ -426,7 +426,7 @@ def compare(
                 sums = {name: float(demand.sums(values)[i]) for name, values in demand.told.items()}
                 truth, truth_ms = sums["delayed"] / max(1.0, replayed.requests[i]), sums["throttle_ms"]
                 if demand.api is UsageApi.CONNECT:
-                    # One is delayed each time that it is looked at while it is held, and refused once.
+                    # One is delayed each time that it is looked at while it waits, and refused once.
                     units = max(1.0, float(replayed.units[i]))
                     truth, share = (
                         sums["rejected_units"] / units,

@@ -41,11 +41,11 @@ _COLUMNS: Final = {
 
 @dataclass(slots=True)
 class Truth:
-    """What one client did and was told.
+    """What one client did, and the waits in its replies.
 
     Attributes:
         seconds: the usage record of each second that has one.
-        requests, throttled: how many, and how many were held or told to wait.
+        requests, throttled: how many, and how many were delayed or asked to wait.
         told_ms: sum of the waits.
     """
 
@@ -95,7 +95,7 @@ class _Connection:
         return True
 
     def answered(self, wait_ms: int) -> None:
-        """The request was told to wait so long."""
+        """The client of the request was asked to wait so long."""
         self._free_ms = self.comes_ms + wait_ms
         self._now_ms = self.comes_ms + _ROUND_TRIP_MS
         # What it could not send for being throttled it does not all want later.
@@ -146,7 +146,7 @@ def truth_of(client: Client, *, seconds: float, seed: int, late_ms: float = 0.0)
 
 
 def _receive(one: _Connection, tracker: RateTracker, row: UsageRow, truth: Truth, now_ms: int) -> float:
-    """A request comes as the gateway's Produce does; when it comes again if it is held, else 0."""
+    """A request comes as the gateway's Produce does; when it comes again if it has to wait, else 0."""
     held_ms = tracker.wait_ms(one, one.size, now_ms=now_ms)
     wait_ms = held_ms
     if not held_ms:
@@ -172,7 +172,7 @@ class Errors:
 
     Attributes:
         share: mean over clients of the difference of their throttled shares, 0 to 1.
-        time: median over throttled clients of the relative difference of the times told.
+        time: median over throttled clients of the relative difference of the times reported.
     """
 
     share: float
@@ -180,7 +180,7 @@ class Errors:
 
 
 def replayed(clients: Sequence[Client], truths: Sequence[Truth]) -> list[tuple[float, float]]:
-    """Throttled share and sum of the times told (ms) of each client, from nothing but its seconds."""
+    """Throttled share and sum of the times reported (ms) of each client, from nothing but its seconds."""
     rows: list[dict[str, Any]] = []
     for client, truth in zip(clients, truths, strict=True):
         row: dict[str, Any] = {"client_id": client.client_id, "api": UsageApi.PRODUCE.value}

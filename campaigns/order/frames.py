@@ -113,7 +113,7 @@ def _heartbeat(share: int) -> Kind:
         "Heartbeat", 4, client_id="x" * CLIENT_ID_BYTES, group_id="g", generation_id=1, member_id="m"
     )
     reply = wire.response("Heartbeat", 4)
-    # Bytes behind the message are nobody's business: that is where the number travels.
+    # Bytes behind the message are no one's business: that is where the number travels.
     return _kind("heartbeat", _longer(request), _longer(reply), share)
 
 
@@ -122,7 +122,7 @@ def _longer(frame: bytes) -> bytes:
 
 
 def _metadata(share: int) -> Kind:
-    """Held, rewritten and re-encoded; the number travels as the producer's do, in a tagged field nobody knows."""
+    """Collected, rewritten and re-encoded; the number travels as the producer's do, in an unknown tagged field."""
     request = wire.request(
         "Metadata", 12, client_id="x" * CLIENT_ID_BYTES, topics=[], header_tags=[(99, _MARK_BYTES)]
     )

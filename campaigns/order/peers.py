@@ -171,7 +171,7 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._ended:
-            self._counts.fault(f"client {self._connection}: closed with {len(self._owed)} replies owed")
+            self._counts.fault(f"client {self._connection}: closed with {len(self._owed)} replies due")
             self.done.set()
 
     def _send(self) -> None:
@@ -211,7 +211,7 @@ class Client(asyncio.Protocol):
             if end - at < 4 + size:
                 break
             if not owed:
-                self._counts.fault(f"client {self._connection}: a reply that is not owed")
+                self._counts.fault(f"client {self._connection}: a reply that is not due")
                 self._transport.abort()
                 return
             kind, expected, number = owed.popleft()

@@ -49,7 +49,7 @@ class Outcome:
         pieces: writes of either end.
         out_of_order: faults found at either end; `faults` has the first few in words.
         throttled_requests: by quota and API.
-        throttled_s: seconds of throttle told, by quota and API.
+        throttled_s: seconds of throttle reported, by quota and API.
         closed: connections by cause.
     """
 

@@ -97,7 +97,7 @@ def write_compacted(
         out: the pipeline's folder.
         rows: see `compacted_rows`.
         completeness: of all days.
-        gateways: that of each gateway, if it is told.
+        gateways: that of each gateway, if it is given.
         scopes: what one counter of each gateway covers, if the records say it.
     """
     by_date: dict[datetime.date, list[dict[str, Any]]] = {}

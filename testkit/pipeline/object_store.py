@@ -19,14 +19,14 @@ _SETTINGS: Final = {
     "AWS_REGION": "us-east-1",
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_EC2_METADATA_DISABLED": "true",  # nobody is to ask a cloud for what is missing
+    "AWS_EC2_METADATA_DISABLED": "true",  # no one is to ask a cloud for what is missing
 }
 _START_S: Final = 60
 
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """Runs it, in a process of its own as delta-rs waits with Python's lock; the environment tells of it meanwhile.
+    """Runs it, in a process of its own as delta-rs waits with Python's lock; the environment names it meanwhile.
 
     Yields:
         Its address.

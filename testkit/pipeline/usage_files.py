@@ -2,7 +2,7 @@
 
 Every file is what a gateway writes (gzip, one line a second, `quotas.usage_record`), with throttling that is made up
 rather than simulated: half of the clients have a quota of 1.5 times their mean rate and are slowed in seconds above
-it. What should come out of the files is told by `Truth`, counted here and not by the pipeline.
+it. What should come out of the files is reported by `Truth`, counted here and not by the pipeline.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ WINDOW_S: Final = 3
 BATCH_BYTES: Final = 8_000
 ATTACK_S: Final = 5.0
 LONGEST_S: Final = 30.0
-"""Attacks go on until they have got enough to tell something: on a busy machine answers come late."""
+"""Attacks continue until they have got enough to say something: on a busy machine answers come late."""
 
 PATIENCE_S: Final = 2.0 * WINDOW_S
-"""How long an attacker waits for an answer: within the window that it may be held for it would get nothing."""
+"""How long an attacker waits for an answer: within the window that it may have to wait for, it would get nothing."""
 
 
 @dataclass(frozen=True)

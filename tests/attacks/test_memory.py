@@ -1,4 +1,4 @@
-"""Clients that would have the gateway hold back gigabytes, or hold its loop: bytes held and stalls stay bounded."""
+"""Clients that would have the gateway keep gigabytes, or block its loop: bytes in memory and stalls stay bounded."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ HOSTILE = (
 
 
 def use(running: RunningGateway, client_id: str, *, size: int = 20_000) -> None:
-    """A client produces more than it may and is told to wait."""
+    """A client produces more than it may and is asked to wait."""
     quotas, now_ms = running.gateway.client_quotas, running.gateway._now_ms()
     tracker = quotas.produce_tracker("ANONYMOUS", client_id, None, now_ms=now_ms)
     assert tracker is not None
@@ -99,7 +99,7 @@ async def test_k20_viewers_that_take_nothing_leave_room_for_others_and_are_close
         assert (await get(running, "/events"))[0] == 503
         assert (await get(running, "/status.json"))[0] == 200
         assert await healthy(running)
-        # More than the socket's buffers hold, and nobody reads.
+        # More than the socket's buffers hold, and no one reads.
         await until(lambda: routes.viewers == 0, seconds=20)
         assert running.gateway.admin.connections.count <= MAX_CONNECTIONS
         for viewer in viewers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Final
 
 import pytest
@@ -34,13 +35,26 @@ def ask(name: str) -> str:
 
 @pytest.mark.parametrize("kind", prose.KINDS)
 def test_no_file_has_a_finding(kind: str) -> None:
-    assert len(prose.files_of("pages" if kind == "pages" else "product")) > 20
+    assert all(len(prose.files_of(group)) > 20 for group in prose.RULES["groups"][kind])
     assert prose.findings(kind) == []
+
+
+def test_comments_are_looked_at_in_every_program_and_test() -> None:
+    looked_at = {file for group in prose.RULES["groups"]["comments"] for file in prose.files_of(group)}
+    tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=prose.ROOT, capture_output=True, text=True, check=True)
+    assert set(tracked.stdout.split()) - looked_at == {"setup.py"}
 
 
 def test_pages_are_read_without_code_and_targets_of_links() -> None:
     found = [(line, what.split('"')[1]) for line, what in prose.check("pages", "page.md", PAGE)]
     assert found == [(3, "told"), (3, "Nobody"), (6, "held"), (8, "owed")]
+
+
+def test_names_of_arguments_and_cells_of_a_table_are_read_apart() -> None:
+    program = 'def ask():\n    """Ask.\n\n    Args:\n        told, held: nobody\n    """\n'
+    assert [what.split('"')[1] for _, what in prose.check("comments", "a.py", program)] == ["nobody"]
+    row = " | ".join(["one two three"] * 20)
+    assert list(prose.check("texts", "a.py", f'x = "{row}"')) == []
 
 
 def test_texts_are_what_a_program_shows_and_comments_are_the_rest() -> None:

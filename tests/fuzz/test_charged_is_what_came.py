@@ -32,7 +32,7 @@ PIECES: Final = st.lists(st.sampled_from([1, 13, 14, 200, 40_000, 65_535, 65_536
 
 
 def gateway(*, metered: bool = True) -> GatewayCore:
-    """All byte quotas are set and none is reached; usage records tell topics apart if they are `metered`."""
+    """All byte quotas are set and none is reached; usage records distinguish topics if they are `metered`."""
     ids = TopicIds()
     use = TopicUse(ids, Names(), max_of_client=100, max_topics=1_000) if metered else None
     usage = UsageTable(topics=use)

@@ -60,7 +60,7 @@ class Scene:
         self._exchange()
 
     def finish(self) -> None:
-        """Everything else arrives, then time passes until nobody is muted."""
+        """Everything else arrives, then time passes until no one is muted."""
         while self.unsent or self._outbox:
             self.client_step(len(self.unsent))
             self.broker_step(len(self._outbox))

@@ -36,7 +36,7 @@ def mutated(stream: bytes, changes: list[tuple[int, int]]) -> bytes:
 
 
 def end(c: Conversation) -> None:
-    """Time goes on, and the client leaves."""
+    """Time continues, and the client leaves."""
     if c.closed_by is None:
         c.after(120_000)
     if c.closed_by is None:

@@ -40,7 +40,7 @@ def test_mutes_in_any_order_end_unmuted_and_lose_nothing(events: list[tuple[str,
             c.client_sends(piece)
             stream = stream_left
         elif not c.has_unread:
-            # A paused transport may still hand over what it had read: it comes although nobody reads.
+            # A paused transport may still hand over what it had read: it comes although no one reads.
             piece, stream = stream[:argument], stream[argument:]
             c.push(piece)
     sent = b"".join(makers[i % 3](i) for i in range(60))

@@ -1,4 +1,4 @@
-"""What a connection held is let go of at its end without the garbage collector, whatever ended it."""
+"""What a connection kept is let go of at its end without the garbage collector, whatever ended it."""
 
 import gc
 import weakref

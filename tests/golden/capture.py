@@ -98,7 +98,7 @@ def capture_topics(broker: Recorder) -> None:
 
 
 def capture_cluster(broker: Recorder, topic_id: Any) -> None:
-    """What tells clients where brokers are and what they can do."""
+    """What shows clients where brokers are and what they can do."""
     fields: Fields
     software: Fields = {"client_software_name": "tests", "client_software_version": "1"}
     answer = broker.ask(wire.request("DescribeCluster", 0))
@@ -108,7 +108,7 @@ def capture_cluster(broker: Recorder, topic_id: Any) -> None:
         if version >= 5:
             fields = software | {"cluster_id": cluster_id, "node_id": 1}
         broker.record("api_versions", version, wire.request("ApiVersions", version, **fields))
-    # A version nobody knows, and a software name that Kafka refuses, are answered in two different layouts.
+    # A version no one knows, and a software name that Kafka refuses, are answered in two different layouts.
     frame = wire.request("ApiVersions", 4, **software)
     broker.record("api_versions_unsupported", 99, frame[:6] + pack(">h", 99) + frame[8:])
     # KIP-1242: another node than the one that answers, and a cluster without a node.

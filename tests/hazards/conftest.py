@@ -1,4 +1,4 @@
-"""Nobody of a crowd outlives a test of a hazard."""
+"""No one of a crowd outlives a test of a hazard."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,6 @@ from testkit.crowd import leave_all
 
 @pytest.fixture(autouse=True)
 def crowd() -> Iterator[None]:
-    """Nobody of a crowd stays."""
+    """No one of a crowd stays."""
     yield
     leave_all()

@@ -39,7 +39,7 @@ def end(c: Conversation) -> None:
 
 
 def served_at_once(c: Conversation, client_id: str = "tests") -> None:
-    """The next Produce of this client on a connection of its own passes, and its reply tells no wait."""
+    """The next Produce of this client on a connection of its own passes, and its reply has no wait."""
     frame = produce(7, size=1_000, client_id=client_id)
     victim = c.another().client_sends(frame).upstream_sees(frame).upstream_answers(produce_reply(7))
     victim.client_sees(produce_reply(7)).reading()

@@ -1,4 +1,4 @@
-"""Hazards A24 to A38: what stands behind the head, and which replies are owed for it."""
+"""Hazards A24 to A38: what stands behind the head, and which replies are due for it."""
 
 from itertools import product
 from struct import pack
@@ -27,7 +27,7 @@ ODD_TAGS = [(99, b"once"), (99, b"twice"), (98, b"")]
 
 
 def collected(name: str) -> bytes:
-    """The head of a request that is held whole, up to its body."""
+    """The head of a request that is kept whole, up to its body."""
     return wire.head({"CreateTopics": 19, "DeleteTopics": 20, "CreatePartitions": 37}[name], 1, flexible=False)
 
 

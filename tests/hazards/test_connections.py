@@ -53,7 +53,7 @@ async def test_b14_b17_address_over_its_rate_sees_a_close_without_a_reply_after_
         assert await held.receive_rest() == b""
         assert asyncio.get_running_loop().time() - began >= 0.99
         assert refusals(running, "ip_rate") == 1
-        # Nobody who was in before noticed, and the broker saw nothing of it.
+        # No one who was in before noticed, and the broker saw nothing of it.
         assert all(await asyncio.gather(*(is_served(client) for client in served)))
         assert len(broker.client_connections) == 10
         assert running.opened == 10

@@ -32,12 +32,12 @@ def request(api_key: int, version: int, body: bytes, *, flexible: bool = False) 
 
 
 def future_api_versions(correlation_id: int) -> bytes:
-    """A version that nobody knows: the gateway answers this by itself."""
+    """A version that no one knows: the gateway answers this by itself."""
     return wire.framed(wire.head(API_VERSIONS, 99, flexible=True, correlation_id=correlation_id))
 
 
 async def sends_and_is_closed(frame: bytes, cause: CloseCause) -> None:
-    """Send a frame; it must close its connection for this cause, reach no broker and trouble nobody else."""
+    """Send a frame; it must close its connection for this cause, reach no broker and trouble no one else."""
     async with broker_and_gateway(quotas=[QUOTA]) as (broker, running):
         async with await running.connect() as other, await running.connect() as client:
             await other.send(fetch(1))
@@ -141,7 +141,7 @@ async def test_a04_thousand_announced_frames_of_100_mb_cost_what_was_received(tm
         await asyncio.sleep(0.2)
         grown = process.rss_bytes() - before
         assert grown / len(clients) < 4096, f"{grown / len(clients):.0f} bytes for each"
-        # Nobody sends the rest: the deadline of the collected ones closes them, the others have theirs from accept.
+        # No one sends the rest: the deadline of the collected ones closes them, the others have theirs from accept.
         await until(lambda: process.open_files() < 700)
         for client in clients[::2]:
             assert await client.receive_rest() == b""

@@ -35,7 +35,7 @@ def answer_produce(connection: BrokerConnection, request: Request) -> None:
 
 
 async def throttle_of(client: RawClient, correlation_id: int) -> int:
-    """What one Produce request is told."""
+    """What one Produce request is answered."""
     await client.send(produce(correlation_id, version=3, size=FRAME_BYTES))
     frame = await client.receive_frame()
     assert wire.correlation_id_of(frame) == correlation_id
@@ -88,7 +88,7 @@ async def test_j07_reload_by_signal_under_a_live_connection(
             gateway.signal(signal.SIGHUP)
             await reloaded(gateway, "applied")
             assert await throttle_of(client, 2) > 0
-        # Invalid: told, counted, and nothing else.
+        # Invalid: answered, counted, and nothing else.
         file.write_text(text + "[log]\nlevel = 'loud'\n")
         gateway.signal(signal.SIGHUP)
         await reloaded(gateway, "invalid")

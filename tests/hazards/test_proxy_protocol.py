@@ -1,4 +1,4 @@
-"""Hazards of load balancers that tell who the client is (H24 to H27), on a whole gateway."""
+"""Hazards of load balancers that say who the client is (H24 to H27), on a whole gateway."""
 
 import asyncio
 import random

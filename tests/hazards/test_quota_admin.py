@@ -90,7 +90,7 @@ def test_g13_rights_do_not_outlive_the_request_they_were_asked_for() -> None:
 
 
 def admin_sets(admin: Conversation, value: float | None, key: QuotaKey) -> None:
-    """The quota of whoever did not authenticate."""
+    """The quota of anyone who did not authenticate."""
     admin.client_sends(alter(entry({"user": "ANONYMOUS"}, **{key.value: value})))
     make_durable(admin)
     assert answers(admin) == [(0, None)]

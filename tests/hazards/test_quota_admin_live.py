@@ -90,7 +90,7 @@ async def test_g16_an_alteration_under_way_holds_a_drain_up_and_is_answered() ->
 
 async def test_g16_an_alteration_that_comes_during_a_drain_is_refused_with_its_reason() -> None:
     async with one_client() as (running, client):
-        # Received before the drain and looked at during it: the store is told first.
+        # Received before the drain and looked at during it: the store is notified first.
         running.gateway.live_quotas.drain()
         await client.send(SET_ALICE)
         body = wire.decode_response("AlterClientQuotas", 1, await client.receive_frame())

@@ -30,7 +30,7 @@ def takes_plain(connection: BrokerConnection, request: Request) -> None:
 
 
 def refuses(*, closes: bool) -> Script:
-    """A broker that accepts nobody."""
+    """A broker that accepts no one."""
 
     def script(connection: BrokerConnection, request: Request) -> None:
         connection.send(token_reply(request.correlation_id, error_code=58))
@@ -87,7 +87,7 @@ async def test_h10_other_requests_before_authentication_make_no_connection_to_a_
 
 
 async def test_h16_storm_of_failures_keeps_nothing_behind_and_nobody_from_logging_in() -> None:
-    """Each failure is held back for the delay and forgotten; a client with the right password is served meanwhile."""
+    """Each failure waits for the delay and is forgotten; a client with the right password is served meanwhile."""
 
     def honest(connection: BrokerConnection, request: Request) -> None:
         right = PLAIN_ALICE in request.frame

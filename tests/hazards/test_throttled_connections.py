@@ -286,7 +286,7 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
 
 
 def clocks_read(path: Path) -> set[str]:
-    """Names taken from the modules that tell the time."""
+    """Names taken from the modules that read the time."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):

@@ -115,7 +115,7 @@ async def test_h17_a_slow_handshake_leaves_the_first_frame_its_whole_time(pki: P
     async with tls_gateway(keys, first_frame_timeout_ms=700) as (_, running):
         raw = await running.connect()
         await asyncio.sleep(0.6)
-        # Nobody else in the process uses this socket from here on.
+        # No one else in the process uses this socket from here on.
         reader, writer = await asyncio.open_connection(sock=raw.sock, ssl=pki.trusting(), server_hostname="localhost")
         async with TlsClient(reader, writer) as client:
             await asyncio.sleep(0.4)

@@ -59,7 +59,7 @@ def connected(pki: Pki) -> tuple[TlsServer, OpensslClient]:
 
 
 def longest_turn_s(server: TlsServer, data: bytes) -> float:
-    """CPU time that one read of the socket took at most: as long the loop is held up."""
+    """CPU time that one read of the socket took at most: as long the loop is blocked."""
     longest_s = at = 0.0
     while at < len(data) and not server.socket.ended:
         view = server.transport.get_buffer(-1)
@@ -150,7 +150,7 @@ def test_h23_records_of_one_byte_to_a_user_that_mutes_arrive_in_order_and_before
     client.write(b"the end")
     for number in range(60):
         server.transport.resume_reading()
-        if number == 10:  # comes when reading goes on, but behind what is left
+        if number == 10:  # comes when reading continues, but behind what is left
             server.deliver(client.take(), turns=False)
             assert server.transport.eof_received() is True
         assert server.user.said == [] or server.user.received == sent + b"the end"

@@ -63,7 +63,7 @@ def tap() -> Iterator[Tap]:
 
 @pytest.fixture(autouse=True)
 def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails the test during which an address behind the gateway was told to a client, or a secret to anybody."""
+    """Fails the test during which an address behind the gateway was sent to a client, or a secret to anyone."""
     if "tap" not in request.fixturenames:
         yield
         return

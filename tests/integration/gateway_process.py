@@ -118,7 +118,7 @@ bind = "{self._admin}"
         if workers is not None and "[server]" not in options.tables:
             text += f"[server]\nworkers = {workers}\n"
         if "[log]" not in options.tables:
-            text += '[log]\nlevel = "debug"\n'  # what is never told, is not told there either (hazard H15)
+            text += '[log]\nlevel = "debug"\n'  # what is never sent, is not there either (hazard H15)
         if "[quota_store]" not in options.tables:
             text += f'[quota_store]\ndata_dir = "{self._config.parent / "data"}"\n'
         for client_id, rate in options.quotas.items():
@@ -204,7 +204,7 @@ bind = "{self._admin}"
         OUTPUTS.look_at_files(self._config.parent)
 
     def http(self, path: str) -> tuple[int, str]:
-        """Ask the admin port: status and text; status 0 while nobody listens."""
+        """Ask the admin port: status and text; status 0 while no one listens."""
         try:
             with urllib.request.urlopen(f"http://{self._admin}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
@@ -245,7 +245,7 @@ bind = "{self._admin}"
 def free_ports(count: int) -> list[int]:
     """That many consecutive ports, free on the gateway's address, on the tap's, and on that of the admin port.
 
-    None twice: whoever asked before may not have taken it yet.
+    None twice: anyone who asked before may not have taken it yet.
     """
     dice = random.SystemRandom()  # the shared one is seeded alike in every process of a test run
     for first in dice.sample(_PORTS, len(_PORTS)):

@@ -34,9 +34,9 @@ class Job:
     Attributes:
         bootstrap: where it connects.
         mechanism: of SASL.
-        user, password: who it says it is; for OAUTHBEARER a password of None stands for a token that names nobody.
+        user, password: who it says it is; for OAUTHBEARER a password of None stands for a token that names no one.
         client_id: of all its requests.
-        seconds: how long it goes on producing; 0 for one record.
+        seconds: how long it continues producing; 0 for one record.
         ca: PEM file of the authority to trust; "" for a connection without TLS.
         patience_s: how long anything may take before it gives up.
     """

@@ -1,4 +1,4 @@
-"""What is offered, held against the message definitions of the broker's own jars."""
+"""What is offered, compared with the message definitions of the broker's own jars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that Metadata creates by itself: charged to whoever named them, and in debt not created at all."""
+"""Topics that Metadata creates by itself: charged to the client that named them, and in debt not created at all."""
 
 import time
 from collections.abc import Iterator

@@ -192,7 +192,7 @@ def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_an_upgrade
         assert Path(f"/proc/{b.pid}").exists()
         a.eventually(lambda: members(a) == members(b) == 2)
 
-        # One dies; the other knows, and its clients go on.
+        # One dies; the other knows, and its clients continue.
         end(report.pid)
         a.eventually(lambda: members(a) == 1)
         assert a.http("/readyz") == (200, "ready\n")
@@ -231,7 +231,7 @@ def test_two_gateways_of_two_workers_share_quotas_of_a_client_and_a_topic_and_on
             assert (a.metric("gateway_fleet_used_total", member=f"b/{number}") or 0) > 0
             assert (b.metric("gateway_fleet_used_total", member=f"a/{number}") or 0) > 0
         assert create(a, f"{name}-a") == ErrorCode.NONE
-        # A little of the one permit may be back when it is told.
+        # A little of the one permit may be back when it is reported.
         of_a = {"member": "a", "quota": "controller_mutation_rate"}
         b.eventually(lambda: (b.metric("gateway_fleet_used_total", **of_a) or 0) > 0.5)
         assert create(b, f"{name}-b") == ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -262,7 +262,7 @@ def test_an_upgrade_of_one_of_two_gateways_of_two_workers_grants_no_second_quota
 def test_thousands_of_names_that_are_news_at_each_request_make_few_messages_and_no_room_for_others(
     kafka: KafkaCluster, tap: Tap, tmp_path: Path
 ) -> None:
-    # Of a window's 3,000 bytes each request uses a tenth: each has others told at once.
+    # Of a window's 3,000 bytes each request uses a tenth: each has others reported at once.
     small = "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 1000\n"
     name = f"fleet-{uuid.uuid4().hex[:8]}"
     with (

@@ -1,7 +1,7 @@
 """Four families of real clients from an address that may connect twice a second (KIP-612; hazard B17).
 
-Such a client sees some of its connections closed without a reply, after they were held. Each family must get through
-all the same, by itself.
+Such a client sees some of its connections closed without a reply, after a wait. Each family must get through all the
+same, by itself.
 """
 
 import asyncio
@@ -53,8 +53,8 @@ def assert_was_held(gateway: GatewayProcess) -> None:
     assert held >= 1
 
 
-# It tells its caller of a connection that is closed while it is set up, so a program tries again. What it gives up it
-# leaves to the garbage collector, so the program is a process of its own.
+# It informs its caller of a connection that is closed while it is set up, so a program tries again. What it gives up
+# is left to the garbage collector, so the program is a process of its own.
 _KAFKA_PYTHON: Final = """
 import sys, time, kafka
 consumer, deadline = None, time.monotonic() + 60
@@ -85,7 +85,7 @@ def test_b17_librdkafka_gets_through(limited: GatewayProcess) -> None:
 
 def test_b17_aiokafka_gets_through(limited: GatewayProcess) -> None:
     async def topics() -> set[str]:
-        # Like kafka-python it tells its caller, from `start` and from any call that needs a connection.
+        # Like kafka-python it informs its caller, from `start` and from any call that needs a connection.
         async with asyncio.timeout(60):
             while True:
                 consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=str(limited.bootstrap))

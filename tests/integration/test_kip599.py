@@ -151,7 +151,7 @@ def test_java_admin_client_does_with_a_partial_refusal_what_kafka_s_own_tests_sa
     assert said[1][0] == f"{row['result_topic2']}Exception"
     told_ms = int(said[1][1])
     if "timeout_after_ms" in row:
-        # What is left when the client gives up, so long after its call; it was told some time after that. The row
+        # What is left when the client gives up, so long after its call; it was reported some time after that. The row
         # gives up long after the throttle.
         assert scenario["throttle_ms"] - timeout_ms - 50 <= told_ms < scenario["throttle_ms"]
     else:

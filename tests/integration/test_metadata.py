@@ -1,4 +1,4 @@
-"""What a real cluster tells of itself, through the gateway: the same, but for where its brokers are."""
+"""What a real cluster reports of itself, through the gateway: the same, but for where its brokers are."""
 
 import uuid
 from collections.abc import Iterator

@@ -139,7 +139,7 @@ def test_java_clients_find_their_node_after_its_port_went_to_another_one(
         gateway.config_file.write_text(text.replace("lowest_broker_id = 1", "lowest_broker_id = 0"))
         gateway.start()
         producers.have_all_sent(20)
-        # While the gateway was gone, a client may have begun anew without being told.
+        # While the gateway was gone, a client may have begun anew without notice.
         judged(gateway.broker(2), cluster_id_of(kafka3), 2, REBOOTSTRAP_REQUIRED)
         judged(gateway.broker(2), cluster_id_of(kafka3), 1, NONE)
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 CLIENT: Final = "precedence"
 USER: Final = "user-of-precedence"
-"""Nobody else's: whatever else writes as ANONYMOUS, a gateway's usage records too, would be counted with it."""
+"""No one else's: whatever else writes as ANONYMOUS, a gateway's usage records too, would be counted with it."""
 SAMPLE_MS: Final = 1_000
 FORGOTTEN_S: Final = 11
 ATTEMPTS: Final = 3

@@ -80,7 +80,7 @@ key = "{pair.key}"
 
 
 def load(gateway: GatewayProcess) -> None:
-    """Something of everything, by a new client each time: one that owes is held, and throttled no more."""
+    """Something of everything, by a new client each time: one that is in debt waits, and throttled no more."""
     loader = f"{LOADER}-{next(_LOADS)}"
     with WireClient(gateway.bootstrap, client_id=loader) as client:
         records = {"name": "prometheus-load", "partition_data": [{"index": 0, "records": b"r" * 500}]}

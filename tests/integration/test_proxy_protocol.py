@@ -102,7 +102,7 @@ async def test_haproxy_in_front_of_brokers_is_told_the_client_before_tls(
         bind_options += f" ssl crt {pem}"
     async with ScriptedBroker() as broker, HeaderRelay(broker.port) as relay:
         broker.nodes = [Node(1, HOST, port)]
-        # What HAProxy has understood it tells on to the relay.
+        # What HAProxy has understood it passes on to the relay.
         haproxy = await asyncio.to_thread(
             lambda: Haproxy(
                 tmp_path, (HOST, port), (HOST, relay.port), bind_options=bind_options, server_options="send-proxy-v2"

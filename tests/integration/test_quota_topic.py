@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def topic() -> str:
-    """A name that nobody has used."""
+    """A name that no one has used."""
     return f"__quotas_{uuid.uuid4().hex[:12]}"
 
 
@@ -72,7 +72,7 @@ async def test_g07_other_gateway_has_a_change_within_a_second_and_a_later_one_at
         assert second.values == {(ALICE, PRODUCE): 5, (APP, FETCH): 2.0}
         assert one.version == two.version
         assert await one.history(100) == await two.history(100)
-        # Each alteration was told as a whole.
+        # Each alteration was reported as a whole.
         assert [len(changes) for changes, _ in second.calls if changes] == [2] * 5
         async with opened(three := store_on(kafka3, topic)) as third:
             assert third.values == first.values

@@ -1,7 +1,7 @@
 """Four families of clients, four mechanisms, through the gateway to a real Kafka that authenticates them.
 
 All clients of a family run at once, before the first test that asks about one of them. Who a client was to the
-gateway is read from its own series: each has a client id of its own, and a quota that nobody reaches gives everybody
+gateway is read from its own series: each has a client id of its own, and a quota that no one reaches gives everybody
 series.
 """
 

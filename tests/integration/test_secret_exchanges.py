@@ -20,7 +20,7 @@ from tests.integration.sasl_gateway import log_in, own_user
 pytestmark = pytest.mark.integration
 
 SEEN: Final = "client-that-may-be-seen"
-"""Named by every request: where this is not found, nobody has looked."""
+"""Named by every request: where this is not found, no one has looked."""
 
 _HMAC_BYTES: Final = 64
 # CreateDelegationToken v1: no renewers, a minute. Its answer ends in the secret and a throttle time.

@@ -51,7 +51,7 @@ def test_e02_a_share_consumer_of_librdkafka_reads_every_record_though_the_leader
 def test_e02_a_share_consumer_of_franz_go_reads_every_record_though_the_leader_moves(
     gateway3: GatewayProcess, kafka3: KafkaCluster, direct: bool, tmp_path: Path
 ) -> None:
-    """It tells of a record once the acknowledgement was answered."""
+    """It notifies of a record once the acknowledgement was answered."""
     bootstrap = kafka3.bootstrap if direct else str(gateway3.bootstrap)
     program = go_program()
     log = tmp_path / "errors"

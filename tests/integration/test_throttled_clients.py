@@ -123,7 +123,7 @@ def impatient_librdkafka(bootstrap: str, topic: str) -> list[int]:
 
 
 def impatient_aiokafka(bootstrap: str, topic: str) -> list[int]:
-    """Its one timeout is also how long it tries at all, so what fails is sent again by nobody."""
+    """Its one timeout is also how long it tries at all, so what fails is sent again by no one."""
 
     async def run() -> list[int]:
         producer = aiokafka.AIOKafkaProducer(
@@ -296,7 +296,7 @@ def test_c13_a_message_a_thousand_times_larger_than_the_quota_arrives(
                 "client.id": topic,
                 "group.id": topic,
                 "enable.auto.commit": False,
-                "socket.timeout.ms": 1_000,  # what it waits for when it is closed behind a mute
+                "socket.timeout.ms": 1_000,  # its wait when it is closed behind a mute
             }
         )
         librdkafka.assign([confluent_kafka.TopicPartition(topic, 0, 0)])

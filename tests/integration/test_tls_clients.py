@@ -60,7 +60,7 @@ class Setting:
         )
 
     def limit(self, user: str, client_id: str) -> float | None:
-        """What a client's bytes are held to, as of its series."""
+        """The limit of a client's bytes, as of its series."""
         return self.gateway.metric("gateway_produce_byte_rate_limit", user=user, client_id=client_id)
 
 

@@ -1,4 +1,4 @@
-"""Which client used which topic, of real clients before a real Kafka: every byte and every record told once."""
+"""Which client used which topic, of real clients before a real Kafka: every byte and every record reported once."""
 
 import signal
 from collections import Counter

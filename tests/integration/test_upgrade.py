@@ -183,13 +183,13 @@ def test_store_that_the_next_process_can_not_use_keeps_this_one_and_the_operator
 
 
 def owe(gateway: GatewayProcess, client: WireClient, topic: str, *, for_ms: int) -> None:
-    """Ask for what is not there, so that a reply is owed for so long; back when the gateway has read that."""
+    """Ask for what is not there, so that a reply is due for so long; back when the gateway has read that."""
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}
     body = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [partition]}]}
     limits = {"min_bytes": 1, "max_bytes": 1_000, "isolation_level": 0}
 
     def is_served() -> bool:
-        # A broker tells who leads before it is ready to lead itself; until then it waits for nothing.
+        # A broker says who leads before it is ready to lead itself; until then it waits for nothing.
         answer = client.ask("Fetch", 4, max_wait_ms=0, **body, **limits).body
         return not answer.responses[0].partitions[0].error_code
 

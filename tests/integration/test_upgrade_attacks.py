@@ -212,7 +212,7 @@ def test_the_old_one_is_told_to_end(one: Attacked) -> None:
     one.next(with_ports=True)
     end(old, signal.SIGTERM)
     code, _ = one.ends(asked)
-    if code:  # before the next one served: both end, as it was told
+    if code:  # before the next one served: both end, as they were asked to
         within(lambda: one.all() == [])
     else:
         one.settle()

@@ -1,6 +1,6 @@
 """The same request to a broker with a quota of its own, and through the gateway to that broker without one.
 
-The two sides are told apart by client id: the broker limits `NAME-direct`, the gateway `NAME`.
+The two sides are distinguished by client id: the broker limits `NAME-direct`, the gateway `NAME`.
 """
 
 from collections.abc import Iterable, Iterator

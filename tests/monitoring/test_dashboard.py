@@ -29,7 +29,7 @@ KINDS: Final = {
     "gateway_fetch_throttled_requests_total": COUNTED,
     "gateway_controller_mutation_refused_topics_total": COUNTED,
 }
-"""What several gateways' values of a client come to. A rate is a counter's: members of a fleet tell the same."""
+"""What several gateways' values of a client come to. A rate is a counter's: members of a fleet say the same."""
 
 GATEWAYS: Final = {"a": "one", "b": "one", "c": "two", "d": "two", "e": "", "f": ""}
 """Gateways and their fleets."""

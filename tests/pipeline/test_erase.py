@@ -175,7 +175,7 @@ def test_all_is_as_if_the_client_had_never_been_there(
     assert known(out) == known(never)
     assert lines_of(tmp_path / "erased" / "in") == lines_of(tmp_path / "never" / "in")
     assert results_of(out) == results_of(never)
-    # Ingest, compact and all others go on.
+    # Ingest, compact and all others continue.
     for root, each in ((tmp_path / "erased", out), (tmp_path / "never", never)):
         late = place(root / "late", "usage-a-late.jsonl.gz", line(900, row("app", 5), ts=DAY + 900))
         ingest_files(each, root / "checkpoint", late)
@@ -474,7 +474,7 @@ def test_what_other_writers_have_left_of_the_client_goes_too(root: Path, capsys:
     assert known(out) == known(str(wanted / "out"))
     assert Path(out, "raw", "under-way.parquet").exists()
     assert re.search(r"raw: \d+ replaced files, \d+ files of the log", capsys.readouterr().out)
-    # Other engines read the table, and the log goes on.
+    # Other engines read the table, and the log continues.
     assert DeltaTable(f"{out}/raw").count() == len(contents(out)["raw"]) + 1
     assert results_of(out) == results_of(str(wanted / "out"))
 

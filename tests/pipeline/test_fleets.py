@@ -130,7 +130,7 @@ def test_the_newest_lines_say_what_is_added_up_on_all_days(first: str, then: str
         rows.append(use("all", "alone", offered.tolist(), date=date))
         write_compacted(tmp_path, rows, scopes=dict.fromkeys(("g0", "g1", "g2", "g3"), scope) if scope else {})
         by_date[date] = rows
-        # The tables of the first day are made anew when the second one tells something else.
+        # The tables of the first day are made anew when the second one says something else.
         write_client_tables(tmp_path, use=False)
     quotas = quotas_of(recommended(tmp_path, "--rule", "largest", days=2))
     share = 1.0 if then == ONE else 0.26
@@ -152,7 +152,7 @@ def test_fleets_and_gateways_of_one_table_are_kept_apart(tmp_path: Path) -> None
     rows += [use("third", gw, seconds) for gw in "abcdefg"]
     plan = recommended(written(tmp_path, rows, scopes), "--margin", "1")
     quotas = quotas_of(plan)
-    # 3 and 11 in the fleets; 13 in a gateway whose lines do not tell.
+    # 3 and 11 in the fleets; 13 in a gateway whose lines do not say.
     assert quotas["c"] == pytest.approx(13 * quotas["third"] / 2, rel=0.01)
     assert quotas["small"] == pytest.approx(quotas["third"], rel=0.01)
     fleets = fleets_of(published_days(str(tmp_path)))
@@ -247,7 +247,7 @@ def test_from_lines_to_a_plan(local_ingest: Ingest, tmp_path: Path) -> None:
     assert set(fleets_of(published_days(out))) == {"a", "b", "c"}
 
 
-# -- what lines tell -------------------------------------------------------------------------------------------------
+# -- what lines say -------------------------------------------------------------------------------------------------
 def test_the_newest_line_tells_in_whatever_order_lines_came() -> None:
     told = [("a", (1, 7, ONE)), ("a", (1, 9, "gateway")), ("b", (5, 0, TWO)), ("b", (4, 99, ONE))]
     newest = {"a": (1, 9, "gateway"), "b": (5, 0, TWO)}

@@ -151,7 +151,7 @@ def test_m09_what_keeps_the_rows_is_accepted_by_every_job(
     assert status(out, LONG_AFTER)["lines"] == 72
     assert (contents(out), known(out), entities_of(out), plan_of(out, capsys), report_of(out)) == before
     assert not any(file.foreign for name in TABLES[1:] for file in tables_of(out)[name].read().files)
-    # Ingest goes on, and compacting from the moved rows gives the same as from others.
+    # Ingest continues, and compacting from the moved rows gives the same as from others.
     files = [place(Path(out, "../in"), "usage-c.jsonl.gz", *lines_of(1, 0, "c"))]
     ingest_files(out, Path(out, "../checkpoint"), *files)
     assert main(["prune", "--out", out, "--yes"]) == Exit.NOTHING_TO_DO

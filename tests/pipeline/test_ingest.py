@@ -136,7 +136,7 @@ def test_an_older_copy_of_a_checkpoint_is_refused_and_a_new_one_costs_work_but_n
     (batch,) = ingest("new").written
     assert (batch.lines, batch.rows, batch.duplicates) == (1, 1, 2)
     assert rows_of(tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
-    # The first one goes on beside it.
+    # The first one continues beside it.
     (batch,) = ingest().written
     assert (batch.lines, batch.duplicates) == (0, 1)
 
@@ -196,7 +196,7 @@ def test_sigterm_ends_a_continuous_ingest_with_everything_it_has_read(spark: Any
     writer = Writer(out, notes, files_to_rows)
 
     def feed() -> None:
-        # With or without what is waited for: the query would else go on for ever.
+        # With or without what is waited for: the query would else continue for ever.
         wait_for(lambda: read_raw_state(out).index.lines() == 1)
         place(tmp_path / "in", "usage-a-1.jsonl.gz", line(1, row()))
         wait_for(lambda: read_raw_state(out).index.lines() == 2)

@@ -140,11 +140,11 @@ def test_every_algorithm_slows_a_burst_in_every_model(algorithm: Algorithm, mode
 def test_a_request_quota_is_never_told_more_than_a_window_and_old_clients_are_told_apart() -> None:
     demand = one([{"api": "request", "t": [0, 1], "offered": [60_000.0, 1.0]}])
     waits = replay(demand, np.array([1.0]), ReplaySettings()).outcome
-    # The second is held at the bound until the first is forgotten.
+    # The second waits at the bound until the first is forgotten.
     assert waits.wait_ms[0, 0] == 1_000
     row = {"api": "mutation", "t": [0], "e_ms": [0, 1], "e_units": [100, 1], "e_strict": [True, False]}
     outcome = replay(one([row]), np.array([1.0]), ReplaySettings()).outcome
-    # The strict one goes into debt untold; the permissive one is told of it.
+    # The strict one goes into debt without a reply that says so; the permissive one gets it.
     assert outcome.throttled[0, 0] == 1
     assert outcome.wait_ms[0, 0] == 89_999
 

@@ -138,7 +138,7 @@ def test_a_table_gets_columns_that_a_newer_release_writes(table: Table) -> None:
     now = newer.prepared()
     assert (now.state, newer.prepared().version) == ({"n": 1}, now.version)
     assert "y" in [column.name for column in DeltaTable(table._uri).schema().fields]
-    # The older one can go on.
+    # The older one can continue.
     now = table.prepared()
     table.commit(now, add=[written(table, now, DAY, 2)], state={"n": 2})
     assert values_of(table) == [1, 2]

@@ -200,7 +200,7 @@ def test_e04_endpoints_of_controllers_are_not_told(version: int) -> None:
 
 
 def produce_response(version: int, *broker_ids: int, leader_id: int = 1) -> bytes:
-    """A Produce response that tells where a moved partition's leader is."""
+    """A Produce response that says where a moved partition's leader is."""
     fields = wire.populated("Produce", version)
     for topic in fields["responses"]:
         for partition in topic["partition_responses"]:

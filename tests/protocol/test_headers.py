@@ -1,4 +1,4 @@
-"""Request heads as Kafka reads them, and what first bytes tell of a peer that speaks something else."""
+"""Request heads as Kafka reads them, and what first bytes show of a peer that speaks something else."""
 
 from struct import pack, unpack
 

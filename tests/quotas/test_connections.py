@@ -230,7 +230,7 @@ def test_observed_or_switched_off_quotas_hold_nobody(clock: FakeClock) -> None:
     for _ in range(10):
         assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) == Admission(AdmissionDecision.ADMIT)
     for _ in range(3):
-        # As if it were enforced, so who would be held is not counted, and the next would wait no longer.
+        # As if it were enforced, so who would be delayed is not counted, and the next would wait no longer.
         would = quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
         assert would == Admission(AdmissionDecision.ADMIT, AdmissionCause.IP_RATE, 1_000)
     assert quotas.snapshot(now_ms=clock.now_ms).connections == 13

@@ -150,7 +150,7 @@ def test_a_prefix_stands_between_the_name_and_the_default_for_the_user_first(quo
         if decided is None:
             continue
         named_user, named_client = decided
-        # A prefix counts together, a default each by itself, and what is not named is not told apart.
+        # A prefix counts together, a default each by itself, and what is not named is not distinguished.
         expected = (
             "" if named_user is None else user if named_user is DEFAULT else named_user,
             "" if named_client is None else client_id if named_client is DEFAULT else named_client,

@@ -44,13 +44,13 @@ def test_a_client_at_its_limit_stays_there_while_its_gateway_is_cut_off_and_when
         member.tracker.record_others(300, now_ms=clock.now_ms)
         clock.advance(100)
     member.limits.set_share(1 / 4)
-    # All that the fleet used, held against a fourth of the limit, was a wait of 33 s.
+    # All that the fleet used, measured against a fourth of the limit, was a wait of 33 s.
     for _ in range(80):
         assert member.record(100) <= 100
         clock.advance(100)
     assert member.record(5_000) > 3_000, "a fourth, and no more"
     clock.advance(5_000)
-    # Back in touch: what others tell is theirs until the whole limit is in force.
+    # Back in touch: what others report is theirs until the whole limit is in force.
     member.tracker.record_others(13 * 3_000, now_ms=clock.now_ms)
     member.tracker.raise_to(0, 13 * 3_000, now_ms=clock.now_ms)
     assert member.record(100) <= 100

@@ -95,7 +95,7 @@ def test_mutations_and_mutes_left_behind_go_along() -> None:
     of_old.left_until_ms = 9_000
     take_use(new_counters, use.take(), now_ms=60)
     assert (of_new.level(now_ms=60)[0], of_new.left_until_ms) == (2_200, 9_000)
-    assert of_new.recorded_here == 0  # so that it is not told back
+    assert of_new.recorded_here == 0  # so that it is not reported back
     (topic_of_new,) = new_topics.trackers("u", "c", "t", kind="u", now_ms=60)
     assert topic_of_new.level(now_ms=60)[0] == 2_000
     assert use.take() == []

@@ -32,10 +32,10 @@ def test_k03_k04_requests_of_ever_new_connections_keep_to_the_bound(
         waiter = object()
         if not tracker.wait_ms(waiter, size, now_ms=now_ms):
             throttle_ms = tracker.record(size, now_ms=now_ms)
-            assert now_ms + throttle_ms >= tracker.blocked_until_ms  # a client that waits is never held
+            assert now_ms + throttle_ms >= tracker.blocked_until_ms  # a client that waits is never blocked
             model.passed.append((now_ms, size))
             assert not tracker.forgettable(now_ms=now_ms)
         else:
-            assert now_ms < tracker.blocked_until_ms  # those that have gone hold up nobody
+            assert now_ms < tracker.blocked_until_ms  # those that have gone block no one
             tracker.leave(waiter)
     assert model.holds()

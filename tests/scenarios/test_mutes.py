@@ -1,4 +1,4 @@
-"""Rows of kinds mute and delay: Kafka's channel states, as far as a client can tell them from outside.
+"""Rows of kinds mute and delay: Kafka's channel states, as far as a client can distinguish them from outside.
 
 Kafka mutes a channel from each request until its reply is sent. A gateway lets a client pipeline, so its channel is
 mute only while an exchange of its own or a throttle is under way; what a row says of reading is compared for a
@@ -52,7 +52,7 @@ class Row:
         assert wire.correlation_id_of(self.c.take_client()) == 1
 
     def unmute(self) -> None:
-        """Somebody tries to unmute; nobody has to, and it must not end what others began."""
+        """Something tries to unmute; nothing has to, and it must not end what others began."""
         self.c.unmute(MuteReason.UPSTREAM_FULL).unmute(MuteReason.CLIENT_FULL)
 
 

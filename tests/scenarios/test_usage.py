@@ -89,7 +89,7 @@ def test_requests_are_counted_when_they_go_on_with_a_reply_or_without() -> None:
 def test_a_request_that_is_held_and_then_told_a_time_is_one_throttled_request() -> None:
     recorded = Recorded(producer_byte_rate=100)
     connections = [recorded.c, *(recorded.c.another() for _ in range(3))]
-    # The first is more than the two windows of the bound: what the others send is held, by turns.
+    # The first is more than the two windows of the bound: what the others send is delayed, by turns.
     for each in connections:
         each.client_sends(produce(1, size=2_500))
     for _ in range(200):
@@ -103,7 +103,7 @@ def test_a_request_that_is_held_and_then_told_a_time_is_one_throttled_request() 
     told = recorded.rows()["produce"]
     assert (told[Row.REQUESTS], told[Row.DELAYED], counter.throttled_total) == (4, 4, 4)
     assert told[Row.THROTTLE_MS] == counter.throttled_ms_total
-    # Seven waits: three of them are of requests that had been held.
+    # Seven waits: three of them are of requests that had been delayed.
     assert len(core.observer.throttles) >= 7
     assert told[Row.CONNECTIONS] == 4
 

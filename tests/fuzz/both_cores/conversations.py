@@ -41,7 +41,7 @@ from tests.fuzz.both_cores.messages import (
 Say = Callable[[str], None]
 
 FAILED: Final = "FAILED "
-"""How a line begins that tells of what no core may do."""
+"""How a line begins that reports what no core may do."""
 
 _THEMES: Final[tuple[tuple[str, ...], ...]] = (
     ("Produce",),

@@ -1,4 +1,4 @@
-"""The text form of quotas: the same both ways, and told exactly what is wrong with it."""
+"""The text form of quotas: the same both ways, and errors say exactly what is wrong."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What members of a fleet tell each other, and what they make of it."""
+"""What members of a fleet send each other, and what they make of it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_burst_is_told_of_before_the_interval_is_over(clock: FakeClock) -> Non
 
     fleet.record("a", 0.2 * WINDOW)
     assert len(woken) == 2
-    fleet.pass_time(100)  # the tick tells it
+    fleet.pass_time(100)  # the tick sends it
     assert fleet.total("b") == pytest.approx((0.8 + 1 / 64) * WINDOW, abs=1)
     assert not exchange.tell_urgent(now_ms=clock.now_ms)
 
@@ -190,7 +190,7 @@ def test_a_message_that_is_not_kept_any_more_is_made_up_for_by_levels(clock: Fak
 
 def test_a_new_member_finds_the_debt_waiting(clock: FakeClock) -> None:
     fleet = Fleet(clock, "a", "b")
-    fleet.record("a", 0.02 * WINDOW)  # too little to be told
+    fleet.record("a", 0.02 * WINDOW)  # too little to be reported
     fleet.record("b", 1.5 * WINDOW)
     fleet.join("c")
     assert fleet.total("c") == 1.52 * WINDOW
@@ -201,7 +201,7 @@ def test_a_new_member_finds_the_debt_waiting(clock: FakeClock) -> None:
 def test_members_that_begin_at_once_learn_from_one_that_knows_and_not_from_each_other(clock: FakeClock) -> None:
     fleet = Fleet(clock, "a", "d")
     fleet.record("a", 1.5 * WINDOW)
-    fleet.pass_time(200)  # it is told, and not again
+    fleet.pass_time(200)  # it is reported, and not again
     begun = {name: FleetMember(name, f"{name}-1", fleet.rules, now_ms=clock.now_ms) for name in ("b", "c")}
     fleet.members = begun | fleet.members  # which speak before the one that knows
     fleet.pass_time(600)
@@ -373,7 +373,7 @@ def test_counters_of_topics_are_those_of_the_fleet_and_a_new_member_learns_where
     # As if both had been recorded here: a tenth more than a window of the one, twice that of the other.
     of_other = topic_counters(fleet.members["b"], "orders", now_ms=clock.now_ms)
     assert [each.record(0.1 * WINDOW, now_ms=clock.now_ms) for each in of_other] == [1_000, 12_000]
-    assert fleet.members["b"].exchange.used_by == {"a": {KEY: 0}}  # what members used is told by clients
+    assert fleet.members["b"].exchange.used_by == {"a": {KEY: 0}}  # what members used is reported by clients
     late = FleetMember("c", "c-1", fleet.rules, now_ms=clock.now_ms)
     limit_topics(late)
     fleet.members["c"] = late
@@ -447,7 +447,7 @@ def test_counters_with_the_longest_names_are_told_in_messages_that_kafka_takes(
             counter.record(WINDOW, now_ms=clock.now_ms)
     shares = fleet.pass_time(100)
     assert sum(share.counters for share in shares) == 2 * count
-    fleet.join("c")  # which is told where all of them stand
+    fleet.join("c")  # which learns where all of them stand
     shares += fleet.pass_time(1_000)
     assert max(len(encode_share(share)) for share in shares) < 1_000_000
     assert len(members[1].produced_topics.own()) == count

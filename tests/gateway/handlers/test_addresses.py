@@ -13,7 +13,7 @@ UPSTREAM: dict[str, Any] = {"node_id": 2, "host": UPSTREAM_HOST, "port": 9_092}
 
 
 def told(name: str, version: int, reply: bytes, **request: Any) -> tuple[Any, bytes]:
-    """What the client is told when the broker answers like this, decoded and raw."""
+    """What the client is answered when the broker answers like this, decoded and raw."""
     asked = wire.request(name, version, **request)
     c = Conversation().client_sends(asked).upstream_sees(asked).upstream_answers(reply)
     raw = c.take_client()

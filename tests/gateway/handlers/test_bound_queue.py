@@ -39,7 +39,7 @@ class Clients:
     def run(
         self, until_ms: int, broker_ms: Callable[[int], int], told_ms: Callable[[bytes], tuple[int, bool]]
     ) -> None:
-        """Go on until then. `broker_ms`: of a client; `told_ms`: of an answer, and whether it has data."""
+        """Continue until then. `broker_ms`: of a client; `told_ms`: of an answer, and whether it has data."""
         while self.now_ms < until_ms:
             wakes = (self.all[i].session.wake_at_ms - START_MS for i in self.sent if i not in self.broker)
             due_ms = min((*self.sends_at.values(), *self.broker.values(), *wakes))

@@ -174,9 +174,9 @@ def test_requests_without_a_setting_of_ours_pass_as_they_are(other: dict[str, An
     c.client_sends(alter(other)).upstream_sees(alter(other))
 
 
-# -- telling -------------------------------------------------------------------------------------------------
+# -- sending -------------------------------------------------------------------------------------------------
 def told(c: Conversation, version: int, name: str, keys: list[str] | None) -> dict[str, tuple[str | None, int]]:
-    """What the client is told of a broker that has limits of its own: value and source."""
+    """What the client is answered about a broker that has limits of its own: value and source."""
     wanted = {"resource_type": 4, "resource_name": name, "configuration_keys": keys}
     c.client_sends(wire.request(DESCRIBE, version, resources=[wanted]))
     config = {"value": "1", "config_source": 4, "synonyms": []}

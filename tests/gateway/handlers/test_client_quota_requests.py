@@ -145,7 +145,7 @@ def test_g06_what_seems_to_change_nothing_is_left_to_a_shared_store(monkeypatch:
     assert alteration.changes == (QuotaChange(ALICE, RATE, 5.0), QuotaChange(QuotaEntity(user="bob"), RATE, None))
     make_durable(c)
     assert answers(c) == [(0, None), (0, None)]
-    # As far as is known here nothing was changed; when it was, the store tells.
+    # As far as is known here nothing was changed; when it was, the store says.
     assert c.core.desk.audit.lines == []
     c.client_sends(same)
     make_durable(c, "no broker")

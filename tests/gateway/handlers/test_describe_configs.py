@@ -1,4 +1,4 @@
-"""DescribeConfigs on a connection: brokers' addresses are told as null (hazard E19)."""
+"""DescribeConfigs on a connection: brokers' addresses are reported as null (hazard E19)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ INSIDE = f"PLAINTEXT://{UPSTREAM_HOST}:9092"
 
 
 def told(version: int, resource_type: int, **values: str | None) -> tuple[dict[str, Any], bytes]:
-    """What the client is told of these settings, and the reply's bytes."""
+    """What the client is answered about these settings, and the reply's bytes."""
     configs: list[dict[str, Any]] = [
         {"name": name.replace("_", "."), "value": value, "synonyms": [], "config_source": 1}
         for name, value in values.items()

@@ -348,7 +348,7 @@ def test_a_topic_that_goes_while_a_long_request_is_charged_does_not_grow_for_wha
 
 
 def take_steps(c: Conversation, *, until_charged: int) -> None:
-    """Go on with long work until so many permits are gone, or it is done."""
+    """Continue with long work until so many permits are gone, or it is done."""
     while c.session.steps and not 0 < until_charged <= 10_000 - c.core.tokens:
         c.step(lambda now_ms: c.session.take_step(now_ms=now_ms))
 

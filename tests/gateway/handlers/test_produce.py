@@ -1,4 +1,4 @@
-"""Produce: replies owed by acks, our addresses in KIP-951's endpoints, and the producer byte rate (KIP-13)."""
+"""Produce: replies due by acks, our addresses in KIP-951's endpoints, and the producer byte rate (KIP-13)."""
 
 from typing import Any
 

@@ -200,7 +200,7 @@ def test_an_id_waits_for_its_name_and_is_told_in_its_place_when_none_comes() -> 
 
 
 def test_ids_that_clients_invent_take_no_place_from_those_that_are_in_use() -> None:
-    """Neither from one that a broker tells, nor for long from one that another client goes on to use."""
+    """Neither from one that a broker names, nor for long from one that another client continues to use."""
     ids = TopicIds()
     told, used = ID.bytes, uuid.UUID(int=8).bytes
     ids.name_of(told, told_by_broker=True)

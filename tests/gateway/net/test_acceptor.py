@@ -130,7 +130,7 @@ def test_b16_what_a_held_client_sends_stays_in_the_kernel(acceptors: Any) -> Non
     sent = 0
     while select.select([], [client.sock], [], 0.05)[1] and sent < 64 << 20:
         sent += client.sock.send(bytes(1 << 16))
-    # Flow control has stopped the client; nobody has read a byte.
+    # Flow control has stopped the client; no one has read a byte.
     assert sent < 64 << 20
     assert struct.unpack("i", accepted.sock.recv(4, socket.MSG_PEEK)) == (0,)
     acceptor.loop.advance(1_001)
@@ -182,7 +182,7 @@ def test_raised_limits_let_in_the_socket_that_waits(acceptors: Any, clock: FakeC
 
 # -- the system's own limits ---------------------------------------------------------------------------------
 class BrokenSocket:
-    """A listening socket that fails to accept, in the given ways, and then has nobody."""
+    """A listening socket that fails to accept, in the given ways, and then has no one."""
 
     def __init__(self, *errors: int) -> None:
         self.errors = list(errors)

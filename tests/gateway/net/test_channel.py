@@ -95,7 +95,7 @@ async def test_exception_at_a_look_closes_that_connection_alone(monkeypatch: pyt
             upstream = channel._upstream
             assert upstream is not None
             with monkeypatch.context() as patched:
-                patched.setattr(channel, "_upstream", Transport())  # which has no socket to tell of
+                patched.setattr(channel, "_upstream", Transport())  # which has no socket
                 await running.ended_by(CloseCause.INTERNAL_ERROR)
             upstream.abort()
         (left,) = running.channels
@@ -106,7 +106,7 @@ async def test_exception_at_a_look_closes_that_connection_alone(monkeypatch: pyt
 
 
 class Transport:
-    """Takes everything, and is told whether to read."""
+    """Takes everything, and records whether to read."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -191,7 +191,7 @@ async def test_b06_rst_before_or_in_the_middle_of_a_reply_frees_both_legs(script
 
 async def test_b06_rst_while_the_broker_is_being_connected_frees_both_legs() -> None:
     with blackhole() as port:
-        before = connecting_to(port) + 1  # discovery's attempt goes on all the time
+        before = connecting_to(port) + 1  # discovery's attempt continues all the time
         async with running_gateway(port, upstream={"connect_timeout_ms": 60_000}) as running:
             await until(lambda: connecting_to(port) == before)
             client = await running.connect()
@@ -311,7 +311,7 @@ async def test_time_in_back_pressure_is_counted_while_it_lasts_and_ends_with_the
         assert total_ms(Side.CLIENT) == 0
 
 
-# -- clients that vanish while nobody reads from them ----------------------------------------------------------
+# -- clients that vanish while no one reads from them ----------------------------------------------------------
 @pytest.mark.parametrize("with_reset", [False, True], ids=["fin", "rst"])
 async def test_c08_client_that_vanishes_while_muted_frees_both_legs(*, with_reset: bool) -> None:
     quota = {"default_client_id": True, "controller_mutation_rate": 1.0}

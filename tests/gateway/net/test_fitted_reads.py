@@ -1,4 +1,4 @@
-"""What is held of an answer for a client that reads slowly, counted in bytes."""
+"""What is kept of an answer for a client that reads slowly, counted in bytes."""
 
 import asyncio
 import fcntl
@@ -58,7 +58,7 @@ async def test_a_slow_client_costs_one_small_read_and_a_fast_one_is_read_for_in_
                 await client.receive_frame()
     first = next(at for at, size in enumerate(held) if size)
     large = [size for size in held[first + (kernel == "small buffer") :] if size > LEAST_READ_BYTES]
-    # Where nothing is told, one read behind each MiB that was taken whole may leave something.
+    # Where nothing is reported, one read behind each MiB that was taken whole may leave something.
     assert len(large) <= (sum(reads) // MIB if kernel == "does not tell" else 0)
     if kernel != "tells too much":
         assert max(reads[still_at:]) > 4 * LEAST_READ_BYTES, "the large reads did not come back"

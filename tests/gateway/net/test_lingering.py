@@ -10,7 +10,7 @@ MIB = 1024 * 1024
 
 
 async def accepted(server: ScriptedBroker) -> tuple[RawClient, BrokerConnection]:
-    """A client that reads only when told to, and the server's end of its connection."""
+    """A client that reads only when asked to, and the server's end of its connection."""
     count = len(server.connections)
     client = await RawClient.connect(server.port, receive_buffer_bytes=65_536)
     await until(lambda: len(server.connections) > count)

@@ -70,7 +70,7 @@ async def test_a_collector_that_hangs_costs_spans_beyond_the_queue_and_not_the_l
             Trace(traces, "login", {}, now_ms=at).end(now_ms=at)
         assert time.process_time() - began < 1  # some 50 us each, the sender's thread included
         assert counts(traces) == {"exported": 0, "failed": 0, "dropped": 200, "left_out": 100}
-        # The end waits for some seconds, and in that time the loop goes on.
+        # The end waits for some seconds, and in that time the loop continues.
         ticks = 0
         stopping = asyncio.ensure_future(traces.stop())
         while not stopping.done():

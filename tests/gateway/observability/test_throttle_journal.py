@@ -1,4 +1,4 @@
-"""The journal of throttles: every wait that was told is in it, and floods cost only their own kind's entries."""
+"""The journal of throttles: every wait that was reported is in it, and floods cost only their own kind's entries."""
 
 from __future__ import annotations
 

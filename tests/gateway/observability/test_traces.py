@@ -1,4 +1,4 @@
-"""What is told of mutations and logins, and what is not; and that off, nothing is."""
+"""What is reported of mutations and logins, and what is not; and that off, nothing is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testkit.sasl import PLAIN_ALICE, SCRAM_CHALLENGE, SCRAM_FIRST, SaslConversa
 
 
 class Sink(list[Trace]):
-    """Keeps what is told."""
+    """Keeps what is reported."""
 
     def take(self, trace: Trace, *, now_ms: int) -> None:
         assert trace.ended_ms == now_ms

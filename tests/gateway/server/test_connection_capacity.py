@@ -27,7 +27,7 @@ def read(text: str = "", *, first: str = "", second: str | None = None, held: st
 
 def test_the_cap_is_what_descriptors_carry_and_a_given_one_has_to_fit() -> None:
     plan = plan_descriptors(read(), 1000)
-    # 64 others, 10 ports, 10 held, 31 lingering.
+    # 64 others, 10 ports, 10 waiting, 31 lingering.
     assert plan.max_connections == (1000 - 64 - 10 - 10 - 31) // 2
     assert plan.protected_slots == 0
     assert connection_limits(read(), plan).max_connections == plan.max_connections

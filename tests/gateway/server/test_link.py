@@ -1,4 +1,4 @@
-"""Supervisor and worker tell and ask each other over real socket pairs."""
+"""Supervisor and worker inform and ask each other over real socket pairs."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from gateway.server.link import BlockingLink, Link, LinkLost
 
 @asynccontextmanager
 async def linked(handlers: dict[str, Any]) -> AsyncIterator[tuple[Link, list[str]]]:
-    """One end of a link whose other end has these handlers; and what the first end was told of its loss."""
+    """One end of a link whose other end has these handlers; and how the first end learned of its loss."""
     lost: list[str] = []
     ours, theirs = socket.socketpair()
     asking, answering = Link({}, lambda: lost.append("asking")), Link(handlers, lambda: lost.append("answering"))

@@ -1,4 +1,4 @@
-"""The loop's watchdog: late ticks are counted, and the code that held the loop is named."""
+"""The loop's watchdog: late ticks are counted, and the code that blocked the loop is named."""
 
 import asyncio
 import gc

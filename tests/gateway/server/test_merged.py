@@ -1,4 +1,4 @@
-"""What several processes tell, added up as that of one gateway."""
+"""What several processes report, added up as that of one gateway."""
 
 from typing import Any
 
@@ -153,14 +153,14 @@ def test_topics_that_one_worker_changed_are_known_to_the_next_as_in_one_process(
     for recent in (first, alone):
         change = recent.begin(b"t", 3, 1_000, now_ms=10)
         recent.note(b"u", 5, now_ms=11)
-    first.catch_up()  # as before its mutation goes on
+    first.catch_up()  # as before its mutation continues
     second.catch_up()
     for recent in (second, alone):
         assert recent.most_partitions(b"t", now_ms=20) == 3
         assert recent.partitions(b"u", now_ms=20) == 5
         rival = recent.begin(b"t", 0, 1_000, now_ms=21)
         recent.catch_up()
-        # Nobody can tell in which order the two are carried out.
+        # No one can know in which order the two are carried out.
         assert not recent.end_done(rival, 0, now_ms=22)
     first.catch_up()
     assert not first.end_done(change, 3, now_ms=23)
@@ -209,7 +209,7 @@ def test_a_deletion_answered_while_a_growth_is_under_way_is_not_certain_at_one_w
         growth = grows.take_upstream()
     grown, deleted = cluster.answer(growth), cluster.answer(deletion)
     deletes.upstream_answers(deleted)
-    # Nothing tells in which order they were carried out.
+    # Nothing says in which order they were carried out.
     assert first.context.recent_topics.partitions(b"a", now_ms=deletes.clock.now_ms) is None
     grows.upstream_answers(grown)
     assert other.context.recent_topics.partitions(b"a", now_ms=grows.clock.now_ms) is None

@@ -1,4 +1,4 @@
-"""The admin port's part about quotas: what it takes, from whom, and what it tells."""
+"""The admin port's part about quotas: what it takes, from whom, and what it says."""
 
 import json
 from collections.abc import AsyncIterator

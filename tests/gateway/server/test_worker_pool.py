@@ -256,11 +256,11 @@ def test_a_nursery_that_does_not_answer_in_time_forks_no_more() -> None:
         ours.close()
         assert nursery.gone
         assert theirs.link.fileno() < 0
-    # What it would have answered late is nobody's.
+    # What it would have answered late is no one's.
     with pytest.raises(OSError):
         other.send(b"\0\0\0\1")
     other.close()
-    nursery.set_longest_drain(1)  # says it to nobody
+    nursery.set_longest_drain(1)  # sends it to no one
 
 
 def test_a_nursery_that_is_out_of_descriptors_says_so_and_lives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_k17_small_requests_do_not_wait_for_large_ones() -> None:
 def test_k17_a_connection_that_ends_gives_back_what_it_held() -> None:
     first, second, third = several(3, queued_max_request_bytes=MIB)
     frame = large_metadata(2 * MIB)
-    first.client_sends(frame[: MIB + SMALL_BYTES]).reading()  # one above the limit may go on
+    first.client_sends(frame[: MIB + SMALL_BYTES]).reading()  # one above the limit may continue
     second.client_sends(frame[:100_000]).still_muted()
     third.client_sends(frame[:200_000]).still_muted()
     second.session.ended(now_ms=0)

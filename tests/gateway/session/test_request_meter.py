@@ -1,4 +1,4 @@
-"""The request quota on a connection (KIP-124): whose time counts, and where the wait is told."""
+"""The request quota on a connection (KIP-124): whose time counts, and where the wait is reported."""
 
 from typing import Any
 
@@ -180,7 +180,7 @@ def test_requests_sent_ahead_by_a_client_over_its_quota_are_served_one_by_one() 
 
 def test_k16_time_used_up_holds_requests_of_all_connections_for_at_most_a_window() -> None:
     c = busy(400_000_000).client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
-    cut = heartbeat(1)[:16]  # a client id in pieces is nobody else's
+    cut = heartbeat(1)[:16]  # a client id in pieces is no one else's
     other = c.another().client_sends(cut).client_sends(heartbeat(1)[16:], heartbeat(2)).upstream_sees()
     other.after(11_000).upstream_sees(heartbeat(1)).reading()
     other.after(6_999).upstream_sees().after(1).upstream_sees(heartbeat(2)).reading()

@@ -41,7 +41,7 @@ def reply(correlation_id: int, size: int = 20) -> bytes:
 
 
 def queue(*pending: Pending) -> ResponseQueue:
-    """A queue that owes these."""
+    """A queue that waits for these."""
     responses = ResponseQueue([], max_response_bytes=1_000)
     responses.pending.extend(pending)
     return responses

@@ -1,4 +1,4 @@
-"""The session as a conversation: what is relayed, held, muted and closed, and when."""
+"""The session as a conversation: what is relayed, delayed, muted and closed, and when."""
 
 import pytest
 

@@ -15,7 +15,7 @@ PATIENCE_S = 60
 
 
 class ThreadedLoop(Loop):
-    """One that is told things by threads too.
+    """One that threads report things to, too.
 
     Attributes:
         told: by a thread, and not done yet.
@@ -35,14 +35,14 @@ class ThreadedLoop(Loop):
         self._new.release()
 
     def wait(self) -> None:
-        """Until a thread has told something; then it is done."""
+        """Until a thread has reported something; then it is done."""
         assert self._new.acquire(timeout=PATIENCE_S)
         call, *arguments = self.told.pop(0)
         call(*arguments)
 
 
 class Numbered:
-    """A step that tells when it was done, and where."""
+    """A step that reports when it was done, and where."""
 
     def __init__(self, steps: Steps, number: int, *, fails: bool, breaks: bool = False) -> None:
         self._steps, self._number, self._fails, self._breaks = steps, number, fails, breaks

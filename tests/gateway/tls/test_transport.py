@@ -336,7 +336,7 @@ class OneAtATime(User):
 
 
 def test_a_fin_that_came_with_the_handshake_is_told_only_when_the_user_takes_it(pki: Pki) -> None:
-    """Where TLS is not in between a socket that is not read tells no FIN either: a request is still under way."""
+    """Where TLS is not in between a socket that is not read shows no FIN either: a request is still under way."""
     first, second = until_it_is_let_in(pki, OneAtATime())
     assert second.transport.eof_received() is True
     first.loop.turn_once()

@@ -18,7 +18,7 @@ from testkit.raw_client import HOST, RawClient, until
 
 # -- how a connection is made --------------------------------------------------------------------------------
 class User:
-    """What the connector tells the client channel."""
+    """What the connector reports to the client channel."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None

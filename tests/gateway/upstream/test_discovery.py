@@ -21,7 +21,7 @@ def impatient_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def advertised(client: RawClient) -> dict[int, tuple[str, int]]:
-    """The brokers that a client is told of."""
+    """The brokers that a client is shown."""
     await client.send(wire.request("Metadata", 4, topics=[]))
     body = wire.decode_response("Metadata", 4, await client.receive_frame())
     return {broker.node_id: (broker.host, broker.port) for broker in body.brokers}

@@ -1,4 +1,4 @@
-"""The gateway's own login: what it sends, when it believes the broker, and that no error tells the password."""
+"""The gateway's own login: what it sends, when it believes the broker, and that no error shows the password."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Which broker is where, what clients are told of it, and when a silent peer is given up."""
+"""Which broker is where, what clients see of it, and when a silent peer is given up."""
 
 import socket
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def test_e10_a_missing_broker_is_forgotten_after_its_grace_unless_it_comes_back(
     assert known.forget_missing(grace_ms=1_000, now_ms=100_500) == []
 
 
-# -- what one listener tells ---------------------------------------------------------------------------------
+# -- what one listener shows ---------------------------------------------------------------------------------
 def test_e09_e12_a_port_is_bound_before_its_address_is_told_or_tried_again() -> None:
     bound: list[tuple[int, int]] = []
 

@@ -1,4 +1,4 @@
-"""Several ways to one cluster: each listener leads to its own, and tells the addresses of its own."""
+"""Several ways to one cluster: each listener leads to its own, and advertises the addresses of its own."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ async def test_each_listener_leads_to_its_own_upstream(tmp_path: Path) -> None:
                 await reply(running, listener)
                 after = len(outer.client_connections), len(inner.client_connections)
                 assert (after[0] - before[0], after[1] - before[1]) == made
-            # The same broker, at the address that its own listener tells.
+            # The same broker, at the address that its own listener advertises.
             known = running.gateway.upstreams
             assert known["upstream"].cluster.address_of(1) == (HOST, outer.port)
             assert known["inner"].cluster.address_of(1) == (HOST, inner.port)

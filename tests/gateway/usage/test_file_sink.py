@@ -155,7 +155,7 @@ def test_l05_wall_clock_that_jumps_ahead_makes_no_file_too_old(tmp_path: Path, r
         writing = Writing(tmp_path, boot=2, rotate_s=1, keep_s=100, wall_s=ahead_s)
     writing.write(*range(43, 60), padding=500)
     assert writing.writer.removed == 0
-    # Time itself goes on making them old.
+    # Time itself makes them old.
     writing.write(*range(60, 190), padding=500)
     assert 0 not in seqs(tmp_path)
 

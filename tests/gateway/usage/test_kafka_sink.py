@@ -1,4 +1,4 @@
-"""Lines for a topic, with a librdkafka that does as told; the real one is in tests/integration/test_usage.py."""
+"""Lines for a topic, with a librdkafka that does as asked; the real one is in tests/integration/test_usage.py."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FakeProducer:
 
 
 class FakeAdmin:
-    """Makes topics, or fails as told."""
+    """Makes topics, or fails as asked."""
 
     failures: deque[KafkaError] = deque()
     topics: list[Any] = []

@@ -206,7 +206,7 @@ def test_a_flipped_byte_ends_the_reading_and_loses_no_line_before_it(tmp_path: P
         found = list(lines)
         before = sum(end <= at for end in ends)
         assert found[:before] == [line(seq, padding=100).data for seq in range(before)]
-        # What the head says of the time and the system is nobody's check.
+        # What the head says of the time and the system is no one's check.
         assert not lines.whole or at < 10
 
 

@@ -1,4 +1,4 @@
-"""What a row tells: counts, waits, and how long of a second its client was muted."""
+"""What a row says: counts, waits, and how long of a second its client was muted."""
 
 from typing import Any
 

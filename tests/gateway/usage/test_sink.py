@@ -15,7 +15,7 @@ WAIT_S = 60.0
 
 
 class FaultyWriter:
-    """Fails as often as told before it takes a line; every line it took is delivered at the end."""
+    """Fails as often as asked before it takes a line; every line it took is delivered at the end."""
 
     def __init__(self, failures: list[int] | None = None) -> None:
         self.delivered = Tally()

@@ -1,4 +1,4 @@
-"""A client erased between jobs that run in Spark: all of them go on, and no file names it."""
+"""A client erased between jobs that run in Spark: all of them continue, and no file names it."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ class Session:
         return getattr(self._spark, name)
 
     def stop(self) -> None:
-        """It goes on."""
+        """It continues."""
 
 
 def fill(folder: Path, number: int) -> None:

@@ -20,7 +20,7 @@ Series = list[tuple[int, float]]
 
 @dataclass
 class Told:
-    """What one client was told under one quota."""
+    """The waits of one client under one quota."""
 
     throttled: float = 0
     units: float = 0.0
@@ -91,7 +91,7 @@ def byte_rate(
     connections: int = 1,
     bounded: bool = False,
 ) -> Told:
-    """As the gateway's byte rates: `RateTracker.record`, and connections that wait as they are told.
+    """As the gateway's byte rates: `RateTracker.record`, and connections that wait as they are asked to.
 
     `thinks_ms`: for how long one is silent, after it may send again, before each of its records.
     """

@@ -30,7 +30,7 @@ kinds = st.sampled_from(sorted(KINDS))
 def outcomes(
     outcome: Outcome, clients: list[scalar.Series], rates: list[float]
 ) -> Iterator[tuple[scalar.Series, float, float, float]]:
-    """Each client under each quota: how many of its records were throttled, and the sum of the times told."""
+    """Each client under each quota: how many of its records were throttled, and the sum of the times reported."""
     for i, series in enumerate(clients):
         for j, rate in enumerate(rates):
             yield series, rate, outcome.throttled[i, j], outcome.wait_ms[i, j]
@@ -145,7 +145,7 @@ def test_a_drafts_burst_a_cap_and_a_stand_in_are_told_as_computed_by_hand() -> N
     assert free.wait_ms[0, 0] > capped.wait_ms[0, 0] == 3_000
     assert capped.throttled[0, 0] == 3
     one = Ragged.build(np.array([0, 1]), np.array([0]), np.array([400.0]), np.array([40.0]))
-    # Ten seconds of 20 a second pass at once: half of it. The time is told once and not forty times.
+    # Ten seconds of 20 a second pass at once: half of it. The time is reported once and not forty times.
     outcome = models.closed_loop(one, np.array([20.0, 100.0]), SampledRates)
     assert outcome.wait_ms.tolist() == [[10_000.0, 0.0]]
     assert outcome.throttled.tolist() == [[1 + 39 * 0.5, 0.0]]

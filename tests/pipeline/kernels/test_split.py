@@ -64,7 +64,7 @@ def test_mutes_are_placed_in_their_seconds_and_demand_before_them() -> None:
     _, pace = muted((6, 2, 600), (7, 0, 1_000), (8, 4, 200), (9, 1, 0), (10, 1, 0))
     assert pace.early_ms.tolist() == [6_100, 6_300, *[6_300] * 4, 9_000, 10_500]
     assert pace.think_ms.tolist() == [0, 200, 100, 200, 200, 200, 500, 0]
-    # When they came is not told: they were wanted before, under any quota.
+    # When they came is not reported: they were wanted before, under any quota.
     assert (pace.quota[:-1] == 0).all()
     _, pace = muted(*((second, 1, 900) for second in range(100, 240)))
     came_ms = np.arange(100, 240) * 1_000

@@ -176,7 +176,7 @@ async def test_records_of_limits_do_not_disturb_gateways_that_do_not_know_them()
     changes = effective([LimitChange(MAX, "20"), LimitChange(RATE, None)], {(None, RATE): "7"}.get)
     asked = limit_alteration(max_connections="20", max_connection_creation_rate=None)
     one, other, history = TopicLog().write("a", asked, changes, at_ms=AT_MS, max_history=10)
-    # No record of a quota, so such a gateway passes these over; of format 1, so that it goes on after them.
+    # No record of a quota, so such a gateway passes these over; of format 1, so that it continues after them.
     assert (one.key, one.value) == (b'{"broker_limit":"max.connections"}', b'{"format":1,"value":"20"}')
     assert (other.key, other.value) == (b'{"broker_limit":"max.connection.creation.rate"}', None)
     # It reads this one, and finds no change of a quota in it.

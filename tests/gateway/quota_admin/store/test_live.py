@@ -13,7 +13,7 @@ from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
 
 
 class SlowStore(MemoryStore):
-    """Writes when it is told to."""
+    """Writes when it is asked to."""
 
     def __init__(self) -> None:
         super().__init__(now_ms=lambda: AT_MS)

@@ -1,4 +1,4 @@
-"""What the SQLite store promises to whoever alters quotas."""
+"""What the SQLite store promises to anyone who alters quotas."""
 
 import asyncio
 import fcntl
@@ -31,7 +31,7 @@ async def test_g06_fifty_at_once_are_serialised_and_none_is_lost(tmp_path: Path)
         winner = versions.index(50) + 1
         expected = {(entity, PRODUCE): 5 for entity in entities} | {(ALICE, PRODUCE): winner}
         assert seen.values == expected
-        # The order that was told is the order of the versions.
+        # The order that was reported is the order of the versions.
         assert [version for _, version in seen.calls] == list(range(51))
         history = await store.history(200)
         of_alice = [entry for entry in reversed(history) if entry.entity == ALICE]
