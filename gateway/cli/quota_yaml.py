@@ -168,7 +168,8 @@ def _row(row: Any) -> Iterable[tuple[tuple[QuotaEntity, QuotaKey], float]]:
         raise ValueError("limits nothing")
     for key, value in rest.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{key}: {_shown(value)} is no number{number_hint(str(value))}")
+            hint = number_hint(value) if isinstance(value, str) else ""
+            raise ValueError(f"{key}: {_shown(value)} is no number{hint}")
         if validate_entity(entity) is None and (fault := key_fault(entity, key)) is not None:
             raise ValueError(f"{key}: {fault}")
         if (fault := validate(entity, str(key), _float(key, value))) is not None:

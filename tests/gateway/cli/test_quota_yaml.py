@@ -49,6 +49,8 @@ def test_users_come_before_client_ids_and_defaults_last() -> None:
     ("user: alice", "quotas.0: limits nothing"),
     ("producer_byte_rate: 1", "quotas.0: : Invalid empty client quota entity"),
     ("user: a\n  producer_byte_rate: fast", "quotas.0: producer_byte_rate: 'fast' is no number"),
+    ("user: a\n  producer_byte_rate: 1MiB",
+     "quotas.0: producer_byte_rate: '1MiB' is no number; give a number without a unit: 1048576"),
     ("user: a\n  producer_byte_rate: true", "quotas.0: producer_byte_rate: True is no number"),
     ("user: a\n  producer_byte_rate: .nan", "quotas.0: user=a: Quota producer_byte_rate must be a finite number"),
     ("user: a\n  request_percentage: .inf", "quotas.0: user=a: Quota request_percentage must be a finite number"),
