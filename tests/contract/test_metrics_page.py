@@ -82,7 +82,7 @@ def test_rules_and_dashboard_ask_for_metrics_and_labels_that_exist(known: dict[s
             asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
             assert asked <= labels[name] | OF_A_SCRAPE, query
         asked = {label.strip() for group in _LABELS.findall(query) for label in group.split(",") if label.strip()}
-        asked |= set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)", legend))
+        asked |= set(re.findall(r"\{\{\s*(?:(?:with )?\$labels\.)?(\w+)", legend)) - {"end"}
         assert asked <= there, (query, legend)
 
 
