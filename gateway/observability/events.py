@@ -111,6 +111,7 @@ class ReloadResult(StrEnum):
     APPLIED = "applied"  # all that differs is in force now
     NEEDS_RESTART = "needs_restart"  # what can be is in force now, the rest is not
     INVALID = "invalid"  # nothing has changed
+    NO_FILE = "no_file"  # the gateway was started without one, so none is wrong
 
 
 class ConnectionObserver(Protocol):

@@ -31,7 +31,6 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from gateway.observability.events import ReloadResult
 from gateway.server.admin_connections import IDLE_S, AdminConnections
 from gateway.server.operations import Operations
 from gateway.server.quota_routes import QuotaRoutes
@@ -224,7 +223,7 @@ class AdminServer:
 
     async def _reload(self, _body: Any, by: str) -> web.Response:
         report = await self._operations.reload(by=by)
-        status = 422 if report.result is ReloadResult.INVALID else 200
+        status = 422 if report.faults else 200
         return web.json_response(asdict(report), status=status)
 
 

@@ -94,7 +94,7 @@ class Operations:
             source: None for a gateway without a configuration file.
             check: raises `config.ConfigError` when this machine can't do what would be in force.
             apply: puts the rest of a plan in force: all but quotas, their enforcement and the log.
-            on_reload: notified of every attempt to read the file.
+            on_reload: notified of every attempt.
             spread: informs other processes of this gateway; returns when it is in force there too.
         """
         self.config = config
@@ -136,15 +136,14 @@ class Operations:
         """
         async with self._one_at_a_time:
             report = await self._reload(by)
-        if self._source is not None:  # without a file none is wrong, and no alert is due
-            self._on_reload(report)
+        self._on_reload(report)
         return report
 
     async def _reload(self, by: str) -> ReloadReport:
         if self._source is None:
             fault = "this gateway was started without --config, so there is no file to read again"
             _log.error("config_not_reloaded", by=by, fault=fault)
-            return ReloadReport(ReloadResult.INVALID, faults=(fault,))
+            return ReloadReport(ReloadResult.NO_FILE, faults=(fault,))
         try:
             # A thread: the file system may be slow, and thousands of quotas take their time.
             wanted = await asyncio.to_thread(self._source.read)

@@ -72,4 +72,13 @@ def test_an_invalid_file_leaves_the_number_of_settings_that_await_a_restart() ->
     counts = [
         registry.get_sample_value("gateway_config_reloads_total", {"result": result}) for result in ReloadResult
     ]
-    assert counts == [0, 1, 1]
+    assert counts == [0, 1, 1, 0]
+
+
+def test_a_reload_without_a_file_is_counted_and_is_no_failed_one() -> None:
+    registry = CollectorRegistry()
+    metrics = ReloadMetrics()
+    registry.register(metrics)
+    metrics.config_reloaded(ReloadResult.NO_FILE, awaiting_restart=0)
+    assert registry.get_sample_value("gateway_config_last_reload_successful") == 1
+    assert registry.get_sample_value("gateway_config_reloads_total", {"result": "no_file"}) == 1

@@ -98,8 +98,8 @@ def test_j07_what_can_not_be_read_or_done_here_changes_nothing() -> None:
     assert not setup.limits.enabled(PRODUCE)
     setup = Setup(source=False)
     report = setup.reload()
-    assert setup.reports == []  # else an alert would fire for a file that does not exist
-    assert report.result is ReloadResult.INVALID
+    assert setup.reports == [report]
+    assert report.result is ReloadResult.NO_FILE
     assert report.faults == ("this gateway was started without --config, so there is no file to read again",)
 
 
