@@ -1,13 +1,22 @@
 """The configuration file, read and checked: its models, and the quota objects made from it.
 
 `sections/` has a module for each section of the file, `model.py` the rules between them, `loader.py` the reading,
-`faults.py` the error lines, `findings.py` what is allowed and can hardly be meant. The configuration is valid before
-a socket is opened. This package imports `quotas`, neither the gateway nor the protocol.
+`environment.py` the variables in it, `faults.py` the error lines, `findings.py` what is allowed and can hardly be
+meant. The configuration is valid before a socket is opened. This package imports `quotas`, neither the gateway nor
+the protocol.
 """
 
 from config.findings import Finding, Severity, findings, name_notes
 from config.host_port import HostPort
-from config.loader import ConfigError, default_config, load, parse, parse_bootstrap, replace_upstream
+from config.loader import (
+    ConfigError,
+    default_config,
+    load,
+    parse,
+    parse_bootstrap,
+    replace_upstream,
+    variables,
+)
 from config.model import Config
 from config.secret_file import read_secret
 from config.sections.listeners import ListenerSettings
@@ -31,4 +40,5 @@ __all__ = [
     "parse_bootstrap",
     "read_secret",
     "replace_upstream",
+    "variables",
 ]

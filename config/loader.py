@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
-from config.faults import lines, value_text
+from config.environment import Substitution
+from config.faults import lines, path_text, value_text
 from config.host_port import HostPort, parse_host_port
 from config.model import Config
 from config.sections.listeners import ListenerSettings
@@ -33,39 +36,64 @@ class ConfigError(Exception):
 
 
 def load(path: str | Path) -> Config:
-    """The configuration in a TOML file.
+    """The configuration in a TOML file, with values from this process's environment.
 
     Raises:
         ConfigError: the file can't be read, is not TOML, or breaks a rule. All broken rules are reported at once,
             except those between sections, which are only looked at once every section is right.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as exc:
-        raise ConfigError([f"{path}: cannot be read: {exc.strerror}"]) from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError([f"{path}: is not UTF-8 text (byte {exc.start})"]) from exc
-    return parse(text, name=str(path))
+    return parse(_text(path), name=str(path))
 
 
-def parse(text: str, *, name: str) -> Config:
+def parse(text: str, *, name: str, environment: Mapping[str, str] = os.environ) -> Config:
     """The configuration in a TOML text.
 
     Args:
         text: the whole file.
         name: of the file, for error texts.
+        environment: of which the text may name variables.
 
     Raises:
         ConfigError: as `load`.
     """
-    try:
-        tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as exc:  # a plain ValueError is a number with thousands of digits
-        raise ConfigError([f"{name}: not TOML: {exc}{toml_hint(text, str(exc))}"]) from exc
+    tables = _substitution(text, name, environment).tables
     try:
         return Config.model_validate(tables)
     except ValidationError as exc:
         raise ConfigError([f"{name}: {line}" for line in lines(exc, Config, tables)]) from exc
+
+
+def variables(path: str | Path) -> list[tuple[str, str]]:
+    """The variables of the environment that a file uses: each key that has one, and its name.
+
+    Raises:
+        ConfigError: as `load`, except for rules.
+    """
+    found = _substitution(_text(path), str(path), os.environ)
+    return [
+        (path_text(key, found.tables), name) for key, names in found.variables.items() for name in names
+    ]
+
+
+def _text(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError([f"{path}: cannot be read: {exc.strerror}"]) from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError([f"{path}: is not UTF-8 text (byte {exc.start})"]) from exc
+
+
+def _substitution(text: str, name: str, environment: Mapping[str, str]) -> Substitution:
+    try:
+        found = Substitution(tomllib.loads(text), environment)
+    except (ValueError, RecursionError) as exc:  # a plain ValueError is a number with thousands of digits
+        raise ConfigError([f"{name}: not TOML: {exc}{toml_hint(text, str(exc))}"]) from exc
+    if found.faults:
+        raise ConfigError(
+            [f"{name}: {path_text(key, found.tables)}: {fault}" for key, fault in found.faults]
+        )
+    return found
 
 
 def default_config(

@@ -40,6 +40,10 @@ page is generated from the code by `python -m testkit.configuration_page`.
 * Units are in the names: `_ms` is milliseconds, `_seconds` seconds, `_hours` hours, `_bytes` bytes,
   `_bytes_per_s` and `_byte_rate` bytes per second, `_percentage` percent of one core.
 * `[section]` is one table. `[[section]]` is a list of tables.
+* `${NAME}` in a string is the value of that variable of the environment, so that several gateways
+  can share one file: `member = "${POD_NAME}"`. A missing variable is an error. `$${` is the text
+  `${`, and any other dollar is a dollar. Only strings have variables, and a value is not searched
+  for more of them. Do not put a secret into one: error messages show values.
 * `sluice check-config FILE` checks a file without starting anything: see
   [the command line](cli.md).
 

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise config.ConfigError([f"{file}: {line}" for line in faults])
     many = "" if not notes else f", with {len(notes)} note{'s' if len(notes) > 1 else ''}"
     print(f"{file}: ok{many}")
-    for line in aligned(_summary(found), indent="  "):
+    for line in aligned(_summary(found) + _variables(file), indent="  "):
         print(line)
     return NOTES if notes and arguments.strict else 0
 
@@ -127,6 +127,14 @@ def _too_much_for_this_machine(found: config.Config) -> list[str]:
     except config.ConfigError as exc:
         return exc.lines
     return []
+
+
+def _variables(file: str) -> list[tuple[str, str]]:
+    """Which keys have values from the environment; the values may be anything, so they are not shown."""
+    keys: dict[str, dict[str, None]] = {}
+    for key, name in config.variables(file):
+        keys.setdefault(name, {})[key] = None
+    return [(f"variable {name}", f"in {', '.join(where)}") for name, where in keys.items()]
 
 
 def _summary(found: config.Config) -> list[tuple[str, str]]:

@@ -119,6 +119,25 @@ def test_check_config_tells_where_clients_come_in_and_where_they_go(file: Path, 
         assert run("check-config", file)[1].splitlines()[-1] == f"  quotas           {text}"
 
 
+def test_check_config_names_variables_and_the_keys_that_have_their_values(
+    file: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(TEXT.replace('"gw"', '"${POD}.gw"').replace('"alice"', '"${SECRET}-${POD}"'))
+    monkeypatch.setenv("POD", "sluice-0")
+    monkeypatch.setenv("SECRET", "opensesame")
+    code, out, err = run("check-config", file)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-2:] == [
+        "  variable POD     in listeners.0.advertised_host, quotas.0.client_id",
+        "  variable SECRET  in quotas.0.client_id",
+    ]
+    assert "opensesame" not in out
+    monkeypatch.delenv("SECRET")
+    code, out, err = run("check-config", file)
+    assert (code, out) == (2, "")
+    assert "quotas.0.client_id: the environment has no variable SECRET" in err
+
+
 NEVER_READY = 'security_protocol = "SASL_PLAINTEXT"\n'
 NOTED = '[quota_admin]\nauthorize = "anyone"\n'
 
