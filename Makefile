@@ -230,6 +230,12 @@ $(MUTATION)/.up-to-date: benchmarks/mutation/requirements.txt $(VENV)/.up-to-dat
 campaigns: compiled kafka spark-jars $(MUTATION)/.up-to-date ## what takes minutes, real rates or many seeds, 5 hours, as root; one line of results each [ONLY="chaos order" SEED=7]
 	$(BIN)/python -m campaigns $(ONLY) $(if $(SEED),--seed $(SEED))
 
+# --- deploying it ------------------------------------------------------------------------------------------
+
+.PHONY: chart
+chart: $(VENV)/.up-to-date ## check the Helm chart and write deploy/kubernetes/sluice.yaml; needs Go, and minutes to build Helm
+	@$(BIN)/python -m campaigns.deploy.chart --write
+
 # --- keeping it --------------------------------------------------------------------------------------------
 
 LOCK := $(CACHE)/pip-tools/bin/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --no-annotate \

@@ -74,6 +74,12 @@ CAMPAIGNS: Final = (
         )
         for target in ("sasl", "proxy_protocol", "principals", "mapping_rules", "client_quotas")
     ),
+    Campaign(
+        "chart",
+        "the Helm chart renders what Kubernetes and the gateway accept",
+        _module("campaigns.deploy.chart"),
+        _SUMMARY,
+    ),
     Campaign("simulated-hour", "an hour of whole gateways breaks no law", _module("simulation", "--hour")),
     Campaign(
         "simulation",

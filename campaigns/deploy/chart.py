@@ -1,0 +1,109 @@
+"""``python -m campaigns.deploy.chart``: renders the Helm chart with several values and checks what comes out.
+
+Helm lints and renders, kubeconform compares with Kubernetes' schemas, and the gateway's own loader reads the
+configuration as each pod gets it. deploy/kubernetes/sluice.yaml has to be what the chart renders: --write writes it.
+1 when something does not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from campaigns.deploy.go_modules import helm, kubeconform
+from campaigns.deploy.manifests import PLAIN, ROOT, Manifests
+from campaigns.deploy.schemas import KUBERNETES, schemas
+
+CHART: Final = ROOT / "deploy" / "helm" / "sluice"
+_VERSION: Final = ("--kube-version", KUBERNETES)
+_HEAD: Final = """\
+# Two gateways of one fleet, for those without Helm: kubectl -n NAMESPACE apply -f sluice.yaml
+# Made from deploy/helm/sluice by `make chart`. Change bootstrap servers, ports and quotas in the ConfigMap.
+"""
+# Each breaks one rule: (values, what Helm or kubeconform has to say).
+_WRONG: Final[tuple[tuple[str, str], ...]] = (
+    ("{}", "bootstrap"),
+    ("{config: {upstream: {bootstrap: [k:1]}}, replica: 3}", "replica"),
+    ("{config: {upstream: {bootstrap: [k:1]}, quotas: []}}", "quotas"),
+    ("{config: {upstream: {bootstrap: [k:1]}}, podServices: {type: Ingress}}", "podServices"),
+    ("{config: {upstream: {bootstrap: [k:1]}}, env: [{name: A, valeu: b}]}", "valeu"),
+)
+
+
+def main() -> int:
+    """Check, or write."""
+    parser = argparse.ArgumentParser(prog="python -m campaigns.deploy.chart", description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write {PLAIN.relative_to(ROOT)}")
+    options = parser.parse_args()
+    found = plain()
+    if options.write:
+        PLAIN.parent.mkdir(parents=True, exist_ok=True)
+        PLAIN.write_text(found)
+    assert PLAIN.read_text() == found, f"{PLAIN} is not what the chart renders: make chart"
+    objects = 0
+    files = sorted((CHART / "ci").glob("*.yaml"))
+    for file in files:
+        _run(helm(), "lint", "--strict", *_VERSION, "-f", str(file), str(CHART))
+        text = rendered(file)
+        Manifests(text).check(pods=_most_pods(file))
+        objects += text.count("\nkind: ")
+        _run(*_kubeconform(), text=text)
+        print(f"{file.name}: ok")
+    for values, word in _WRONG:
+        assert word in _refused(values), f"{values} is not refused because of {word}"
+    print(
+        f"**{len(files)} sets of values, {objects} objects valid for Kubernetes {KUBERNETES}, {len(_WRONG)} refused**"
+    )
+    return 0
+
+
+def rendered(values: Path | str) -> str:
+    """The manifests of a release in the namespace kafka.
+
+    Args:
+        values: a file, or "-" and the text is given to `_run`.
+    """
+    return _run(helm(), "template", "sluice", str(CHART), "-n", "kafka", *_VERSION, "-f", str(values))
+
+
+def plain() -> str:
+    """deploy/kubernetes/sluice.yaml as it should be."""
+    lines = rendered(CHART / "ci" / "plain.yaml").splitlines()
+    kept = [line.rstrip() for line in lines if not line.startswith("# Source:")]
+    return _HEAD + "\n".join(kept) + "\n"
+
+
+def _most_pods(file: Path) -> int:
+    values: dict[str, Any] = yaml.safe_load(file.read_text())
+    scaled = values.get("autoscaling", {})
+    return int(scaled["maxReplicas"]) if scaled.get("enabled") else int(values.get("replicas", 2))
+
+
+def _kubeconform() -> list[str]:
+    return [kubeconform(), "-strict", "-summary", "-schema-location", schemas(), "-"]
+
+
+def _refused(values: str) -> str:
+    """What is said against these values; nothing if they pass."""
+    command = [helm(), "template", "sluice", str(CHART), *_VERSION, "-f", "-"]
+    first = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
+    if first.returncode:
+        return first.stderr
+    second = subprocess.run(_kubeconform(), input=first.stdout, capture_output=True, text=True, check=False)
+    return second.stdout if second.returncode else ""
+
+
+def _run(*command: str, text: str | None = None) -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
