@@ -80,6 +80,12 @@ CAMPAIGNS: Final = (
         _module("campaigns.deploy.chart"),
         _SUMMARY,
     ),
+    Campaign(
+        "compose",
+        "the services of docker-compose.yml throttle a client of two gateways",
+        _module("campaigns.deploy.compose"),
+        _SUMMARY,
+    ),
     Campaign("simulated-hour", "an hour of whole gateways breaks no law", _module("simulation", "--hour")),
     Campaign(
         "simulation",

@@ -2,7 +2,7 @@
 
 Checked: Debian's docker-compose accepts the file, what it mounts exists, and the programs that read that accept it;
 ports and addresses are those of the gateway's configuration; no service is root; the image gets locked packages only,
-and what it copies exists. Not checked: building, pulling and starting the images.
+and what it copies exists. The campaigns `compose` and `image` start the services and the image.
 """
 
 import ast
@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from config.loader import load
+import config
+from config import Config
 from embedded_kafka.jars import KAFKA_VERSION
 from testkit.installed import copied_by_docker
 from testkit.packages import require_package
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-EXAMPLES = ROOT / "config" / "examples"
+FILES = ROOT / "deploy" / "compose"
+GATEWAYS = {"gateway-1": "127.0.0.1", "gateway-2": "127.0.0.2"}
 
 
 @pytest.fixture(scope="module")
@@ -33,56 +36,87 @@ def compose() -> dict[str, Any]:
         [program, "--file", str(ROOT / "docker-compose.yml"), "config"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    # Its output is YAML, for which the project has no parser; docker-compose's own Python has one.
-    interpreter = Path(program).read_text().splitlines()[0].removeprefix("#!").split()
-    as_json = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout, default=str)"
-    read = subprocess.run(
-        [*interpreter, "-c", as_json], input=done.stdout, capture_output=True, text=True, timeout=60
-    )
-    assert read.returncode == 0, read.stderr
-    services: dict[str, Any] = json.loads(read.stdout)["services"]
+    services: dict[str, Any] = yaml.safe_load(done.stdout)["services"]
     return services
 
 
+def configuration(service: dict[str, Any]) -> Config:
+    """What a gateway reads, with the variables that it gets."""
+    return config.parse((FILES / "sluice.toml").read_text(), name="sluice.toml", environment=service["environment"])
+
+
 def test_compose_images_have_versions_kafkas_being_that_of_the_tests(compose: dict[str, Any]) -> None:
-    assert sorted(compose) == ["gateway", "kafka", "prometheus"]
+    assert sorted(compose) == [*GATEWAYS, "grafana", "kafka", "prometheus"]
     assert compose["kafka"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
     for service in compose.values():
         assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), service["image"]
 
 
-def test_compose_publishes_exactly_what_the_gateway_binds_and_advertises(compose: dict[str, Any]) -> None:
-    config = load(EXAMPLES / "compose.toml")
-    (listener,) = config.listeners
+@pytest.mark.parametrize(("name", "host"), GATEWAYS.items())
+def test_compose_publishes_exactly_what_a_gateway_binds_and_advertises(
+    compose: dict[str, Any], name: str, host: str
+) -> None:
+    found = configuration(compose[name])
+    (listener,) = found.listeners
     brokers = range(listener.first_broker_port, listener.last_broker_port + 1)
-    wanted = {listener.bind.port, *brokers, config.admin.bind.port}
-    published = [port.removesuffix("/tcp").split(":") for port in compose["gateway"]["ports"]]
+    wanted = {listener.bind.port, *brokers, found.admin.bind.port}
+    published = [port.removesuffix("/tcp").split(":") for port in compose[name]["ports"]]
     assert {int(inside) for _host, _outside, inside in published} == wanted
     assert all(outside == inside for _host, outside, inside in published), "clients connect to what is advertised"
-    assert {host for host, _outside, _inside in published} == {"127.0.0.1"}
-    assert listener.advertised_host == "localhost"
+    assert {address for address, _outside, _inside in published} == {host}
+    assert listener.advertised_host == host
 
 
-def test_compose_gateway_finds_kafka_under_its_advertised_name(compose: dict[str, Any]) -> None:
-    (bootstrap,) = load(EXAMPLES / "compose.toml").upstream.bootstrap
+def test_compose_gateways_are_one_fleet_and_have_no_error(compose: dict[str, Any]) -> None:
+    found = [configuration(compose[name]) for name in GATEWAYS]
+    assert [each.fleet.member for each in found] == list(GATEWAYS)
+    assert {each.fleet.members for each in found} == {len(GATEWAYS)}
+    # Clients are on the machine of the containers.
+    notes = [(each.severity, each.key) for one in found for each in config.findings(one)]
+    assert notes == [(config.Severity.NOTE, "listeners.0.advertised_host")] * 2
+
+
+def test_compose_gateways_find_kafka_under_its_advertised_name(compose: dict[str, Any]) -> None:
     environment = compose["kafka"]["environment"]
-    assert environment["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://{bootstrap}"
-    assert bootstrap.host == "kafka"
-    assert "ports" not in compose["kafka"], "the way to the broker is through the gateway"
+    for name in GATEWAYS:
+        (bootstrap,) = configuration(compose[name]).upstream.bootstrap
+        assert environment["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://{bootstrap}"
+        assert bootstrap.host == "kafka"
+    assert "ports" not in compose["kafka"], "the way to the broker is through a gateway"
 
 
 def test_compose_mounts_exist_where_the_programs_look(compose: dict[str, Any]) -> None:
-    mounts = dict(volume.split(":")[:2] for name in compose for volume in compose[name].get("volumes", []))
-    files = {source: target for source, target in mounts.items() if source.startswith("/")}
+    mounts = [volume.split(":")[:2] for name in compose for volume in compose[name].get("volumes", [])]
+    files = {(source, target) for source, target in mounts if source.startswith("/")}
+    provisioning = "/etc/grafana/provisioning"
     assert files == {
-        str(EXAMPLES / "compose.toml"): re.findall(r'"--config", "([^"]+)"', DOCKERFILE)[0],
-        str(EXAMPLES / "prometheus.yml"): "/etc/prometheus/prometheus.yml",
+        (str(FILES / "sluice.toml"), re.findall(r'"--config", "([^"]+)"', DOCKERFILE)[0]),
+        (str(FILES / "prometheus.yml"), "/etc/prometheus/prometheus.yml"),
+        (str(ROOT / "monitoring/rules.yml"), "/etc/prometheus/rules.yml"),
+        (str(FILES / "grafana-datasource.yml"), f"{provisioning}/datasources/sluice.yml"),
+        (str(FILES / "grafana-dashboards.yml"), f"{provisioning}/dashboards/sluice.yml"),
+        (str(ROOT / "monitoring/dashboard.json"), "/var/lib/grafana/dashboards/sluice.json"),
     }
-    assert all(Path(source).is_file() for source in files)
+    assert all(Path(source).is_file() for source, _target in files)
 
 
-def test_compose_gateway_runs_without_root_or_capabilities(compose: dict[str, Any]) -> None:
-    gateway = compose["gateway"]
+def test_grafana_finds_prometheus_and_the_dashboard(compose: dict[str, Any]) -> None:
+    (source,) = yaml.safe_load((FILES / "grafana-datasource.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    dashboard = json.loads((ROOT / "monitoring/dashboard.json").read_text())
+    kinds = {each["query"] for each in dashboard["templating"]["list"] if each["type"] == "datasource"}
+    assert kinds == {source["type"]}
+    (provider,) = yaml.safe_load((FILES / "grafana-dashboards.yml").read_text())["providers"]
+    folder = provider["options"]["path"]
+    mounted = [volume.split(":")[1] for volume in compose["grafana"]["volumes"]]
+    home = compose["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home in mounted
+    assert home.startswith(f"{folder}/")
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_compose_gateways_run_without_root_or_capabilities(compose: dict[str, Any], name: str) -> None:
+    gateway = compose[name]
     (user,) = re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE)
     assert gateway["user"] == user
     assert int(user.split(":")[0]) > 0
@@ -91,12 +125,19 @@ def test_compose_gateway_runs_without_root_or_capabilities(compose: dict[str, An
 
 
 def test_compose_waits_for_the_drain_before_it_kills(compose: dict[str, Any]) -> None:
-    drain_ms = load(EXAMPLES / "compose.toml").drain.timeout_ms
-    assert int(compose["gateway"]["stop_grace_period"].removesuffix("s")) * 1000 > drain_ms
+    for name in GATEWAYS:
+        drain_ms = configuration(compose[name]).drain.timeout_ms
+        assert int(compose[name]["stop_grace_period"].removesuffix("s")) * 1000 > drain_ms
 
 
-def test_prometheus_accepts_its_configuration_and_scrapes_the_admin_port() -> None:
-    file = EXAMPLES / "prometheus.yml"
+def test_prometheus_accepts_its_configuration_and_scrapes_the_admin_ports(
+    compose: dict[str, Any], tmp_path: Path
+) -> None:
+    for volume in compose["prometheus"]["volumes"]:
+        source, target = volume.split(":")[:2]
+        if source.startswith("/"):
+            (tmp_path / Path(target).name).symlink_to(source)
+    file = tmp_path / "prometheus.yml"
     done = subprocess.run(
         [require_package("prometheus", "promtool"), "check", "config", str(file)],
         capture_output=True,
@@ -104,7 +145,12 @@ def test_prometheus_accepts_its_configuration_and_scrapes_the_admin_port() -> No
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert f'"gateway:{load(EXAMPLES / "compose.toml").admin.bind.port}"' in file.read_text()
+    (job,) = yaml.safe_load(file.read_text())["scrape_configs"]
+    assert job["job_name"].startswith("sluice"), "as the rules and the dashboard expect it"
+    wanted = [f"{name}:{configuration(compose[name]).admin.bind.port}" for name in GATEWAYS]
+    assert job["static_configs"] == [{"targets": wanted}]
+    for name in GATEWAYS:
+        assert configuration(compose[name]).admin.allowed_hosts == (name,)
 
 
 def test_dockerfile_copies_every_package_and_only_files_that_its_context_holds() -> None:

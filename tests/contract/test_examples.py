@@ -24,7 +24,6 @@ EXAMPLES = sorted(
 
 
 _NOTED = {
-    "compose.toml": ["listeners.clients.advertised_host"],  # clients are on the machine of the container
     "full.toml": [
         'quotas.0.user (client_id="app")',
         "quotas.1.user (default_client_id=true)",

@@ -26,7 +26,6 @@ from testkit.installed import COMPILED, ROOT, Environment, copied_by_docker, ext
 
 pytestmark = pytest.mark.slow
 
-NOT_INSTALLED: Final = {"config/examples/prometheus.yml"}  # docker-compose mounts it
 HELP: Final = """
 import os, sys
 from sluice.__main__ import main, pipeline
@@ -69,7 +68,7 @@ def test_the_wheel_has_one_package_at_its_top_and_every_file_of_the_others_insid
     assert {name.partition("/")[0] for name in names} == {"sluice"}
     packages = [ROOT / name for name in copied_by_docker() if (ROOT / name).is_dir()]
     files = (path for package in packages for path in package.rglob("*") if path.is_file())
-    wanted = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts} - NOT_INSTALLED
+    wanted = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
     assert {f"sluice/{name.removeprefix('sluice/')}" for name in wanted} == {
         name for name in names if not name.endswith((".so", "compiled_core.json"))
     }
