@@ -232,6 +232,11 @@ campaigns: compiled kafka spark-jars $(MUTATION)/.up-to-date ## what takes minut
 
 # --- deploying it ------------------------------------------------------------------------------------------
 
+.PHONY: image
+image: $(VENV)/.up-to-date ## the image with its bill of materials, into build/image; docker, or as root buildah and mmdebstrap; 10 minutes
+	@deploy/image/build.sh
+	@$(BIN)/python -m campaigns.deploy.sbom build/image/root build/image/sluice.cdx.json
+
 .PHONY: chart
 chart: $(VENV)/.up-to-date ## check the Helm chart and write deploy/kubernetes/sluice.yaml; needs Go, and minutes to build Helm
 	@$(BIN)/python -m campaigns.deploy.chart --write

@@ -81,6 +81,12 @@ CAMPAIGNS: Final = (
         _SUMMARY,
     ),
     Campaign(
+        "image",
+        "the image, built here, serves clients from its own read-only root",
+        _module("campaigns.deploy.image"),
+        _SUMMARY,
+    ),
+    Campaign(
         "compose",
         "the services of docker-compose.yml throttle a client of two gateways",
         _module("campaigns.deploy.compose"),

@@ -44,8 +44,9 @@ def test_a_pod_without_its_variables_does_not_start() -> None:
         Manifests(text).configuration("sluice-0")
 
 
-def test_chart_has_the_version_of_the_project() -> None:
+def test_chart_and_image_have_the_version_of_the_project() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = (ROOT / "deploy/helm/sluice/Chart.yaml").read_text().splitlines()
     assert {f"version: {version}", f"appVersion: {version}"} <= set(chart)
     assert f'image: "sluice:{version}"' in PLAIN.read_text()
+    assert f"\nARG VERSION={version}\n" in (ROOT / "Dockerfile").read_text()
