@@ -130,6 +130,7 @@ def _serve(container: Container) -> float:
     assert os.statvfs(files).f_flag & _READ_ONLY
     assert not [name for name in _UNWANTED if (files / "usr" / name).exists()]
     assert not list(files.glob("opt/sluice/bin/pip*"))
+    assert (files / "etc/ssl/certs/ca-certificates.crt").stat().st_size > 0, "authorities, for TLS to brokers"
     assert not _run("find", str(files / "usr"), "-xdev", "-type", "f", "-perm", "/6000"), (
         "nothing runs as its owner"
     )

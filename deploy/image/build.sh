@@ -5,7 +5,8 @@
 #   root/         its files
 #
 # A Docker engine builds it from Dockerfile's own base. Without one, buildah (as root) builds it from two bases that
-# mmdebstrap makes of Debian's packages alone. BASE and BUILD_BASE name other bases.
+# mmdebstrap makes of Debian's packages alone, from the sources of this machine or of the file DEBIAN_SOURCES. BASE and
+# BUILD_BASE name other bases.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 output=$PWD/build/image
@@ -54,7 +55,7 @@ else
   needed buildah
   if [[ -z ${BASE:-} ]]; then
     needed mmdebstrap
-    BASE=$(debian sluice-base essential python3,usr-is-merged)
+    BASE=$(debian sluice-base essential python3,ca-certificates,usr-is-merged)
     BUILD_BASE=$(debian sluice-build-base minbase python3-venv,python3-dev,gcc,libc6-dev,ca-certificates,usr-is-merged)
   fi
   # Python's packages come by this machine's settings and authorities.
