@@ -328,12 +328,22 @@ class Gateway:
             self.operations,
             prepare=self._prepare_metrics if merged is None else merged.prepare,
             ready=self.why_not_ready,
-            remark=self.fleet.isolation if self.fleet is not None else None,
+            remark=self._remark,
             remote_changes=self._config.admin.remote_changes,
             allowed_hosts=self._config.admin.allowed_hosts,
             quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
             status=self.status_routes,
         )
+
+    def _remark(self) -> str | None:
+        """What /readyz says beside whether the gateway is ready; None: nothing."""
+        isolation = None if self.fleet is None else self.fleet.isolation()
+        lacks = [
+            f"{upstream.name} lacks {lack}"
+            for upstream in self.upstreams.values()
+            for lack in upstream.discovery.lacks
+        ]
+        return "\n".join([*([] if isolation is None else [isolation]), *lacks]) or None
 
     def _answer_supervisor(self, worker: WorkerSide, status: Status) -> None:
         worker.handlers |= {
@@ -467,6 +477,7 @@ class Gateway:
             max_entity_series=max_series,
         )
         self._connection_metrics.watch_connections(self.connections, max_ip_series=max_series)
+        self._connection_metrics.watch_brokers(self._listeners.hidden_brokers)
         self._connection_metrics.watch_memory(self.memory, self.announced)
         for metrics in (
             self._connection_metrics,
@@ -573,7 +584,7 @@ class Gateway:
 
     def _unreached(self) -> str | None:
         reasons = (upstream.why_not_ready() for upstream in self.upstreams.values())
-        return next((reason for reason in reasons if reason is not None), None)
+        return next((reason for reason in reasons if reason is not None), self._listeners.why_not_ready())
 
     async def _replace(self, predecessor: Predecessor) -> None:
         """Serve in place of the other process.

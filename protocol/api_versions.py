@@ -12,6 +12,7 @@ from typing import Final
 
 from protocol.api_keys import Api, ApiKey, describe, newest_version, offered
 from protocol.error_codes import ErrorCode
+from protocol.errors import MalformedBody
 from protocol.headers import body_offset
 from protocol.primitives import (
     framed,
@@ -93,6 +94,27 @@ def error_code_of(frame: bytes) -> int:
         ProtocolError: the response is too short.
     """
     return read_int16(frame, 8)[0]
+
+
+def offered_by_broker(frame: bytes) -> dict[int, tuple[int, int]]:
+    """The APIs of a broker: api key -> the lowest and the highest version.
+
+    Args:
+        frame: the whole response frame to a request of version 0, size included.
+
+    Raises:
+        ProtocolError: the response cannot be read, or has an error code.
+    """
+    if (error_code := error_code_of(frame)) != ErrorCode.NONE:
+        raise MalformedBody(f"ApiVersions response with error {error_code}")
+    count, at = read_array_length(frame, 10, compact=False)
+    found = {}
+    for _ in range(max(count, 0)):
+        key, at = read_int16(frame, at)
+        lowest, at = read_int16(frame, at)
+        highest, at = read_int16(frame, at)
+        found[key] = (lowest, highest)
+    return found
 
 
 def answered_in(frame: bytes | bytearray, api: Api) -> Api:

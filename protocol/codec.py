@@ -1,8 +1,8 @@
 """The gateway's own requests to the cluster, encoded and decoded; the only user of kafka-python.
 
 The only file that imports kafka-python's protocol. What it raises on bad bytes becomes `MalformedBody`.
-Versions are fixed: Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are served by every broker since 0.11,
-2.8 and 1.1.
+Versions are fixed: ApiVersions v0, Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are served by every
+broker since 0.10, 0.11, 3.1 and 1.1. What is asked only where the broker offers it is in `gateway.upstream.needs`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from protocol.primitives import framed, write_uvarint
 OWN_CORRELATION_ID: Final = -1_936_485_749
 """Correlation id of every question of our own; their replies are identified by their place in the order."""
 
+API_VERSIONS: Final = describe(ApiKey.API_VERSIONS, 0)
 METADATA_BY_NAME: Final = describe(ApiKey.METADATA, 4)
 METADATA_WITH_IDS: Final = describe(ApiKey.METADATA, 10)
 METADATA_BY_ID: Final = describe(ApiKey.METADATA, 12)
@@ -111,6 +112,11 @@ def metadata_by_name_request(
         return _question(api, client_id, [pack(">i", len(names)), *topics, bytes((may_create,))])
     topics = [_NO_ID + _uvarint(len(name) + 1) + name + b"\0" for name in names]
     return _question(api, client_id, [_uvarint(len(names) + 1), *topics, bytes((may_create, 0, 0, 0))])
+
+
+def api_versions_request(*, client_id: str) -> bytes:
+    """An ApiVersions v0 request, which has no body."""
+    return _question(API_VERSIONS, client_id, [])
 
 
 def metadata_by_id_request(topic_ids: Sequence[bytes], *, client_id: str) -> bytes:

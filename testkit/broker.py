@@ -143,7 +143,8 @@ class ScriptedBroker:
     Attributes:
         node_id: its own id.
         nodes: the cluster as Metadata shows it; itself when empty.
-        cluster_id: as Metadata shows it.
+        cluster_id, controller_id: as Metadata shows them; without a controller it is the first node.
+        offers: the APIs of ApiVersions, with their lowest and highest versions.
         connections: in the order of acceptance, ended ones too.
         never_reads: connections made from now on are not read.
         counts_only: received bytes are counted and not looked at.
@@ -154,7 +155,13 @@ class ScriptedBroker:
 
     node_id: int = 1
     nodes: list[Node] = field(default_factory=list)
-    cluster_id: str = "scripted"
+    cluster_id: str | None = "scripted"
+    controller_id: int | None = None
+    offers: dict[int, tuple[int, int]] = field(
+        default_factory=lambda: dict.fromkeys(
+            (PRODUCE, FETCH, METADATA, API_VERSIONS, CREATE_TOPICS, DESCRIBE_CONFIGS), (0, 20)
+        )
+    )
     connections: list[BrokerConnection] = field(default_factory=list)
     never_reads: bool = False
     counts_only: bool = False
@@ -225,12 +232,15 @@ class ScriptedBroker:
             correlation_id=request.correlation_id,
             brokers=[{"node_id": node.node_id, "host": node.host, "port": node.port} for node in nodes],
             cluster_id=self.cluster_id,
-            controller_id=nodes[0].node_id,
+            controller_id=nodes[0].node_id if self.controller_id is None else self.controller_id,
             topics=[],
         )
 
     def _api_versions(self, request: Request) -> bytes:
-        keys = [{"api_key": key, "min_version": 0, "max_version": 20} for key in (0, 1, 3, 18, 19, 32)]
+        keys = [
+            {"api_key": key, "min_version": lowest, "max_version": highest}
+            for key, (lowest, highest) in self.offers.items()
+        ]
         return wire.response(
             "ApiVersions",
             request.api_version,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import structlog
 
@@ -38,6 +38,9 @@ from gateway.upstream.topology import Address, BrokerPorts, ClusterMap, Topology
 from gateway.usage.connections import ConnectionUsage
 from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.limits import Limits
+
+_SHOWN: Final = 10
+"""Broker ids in one line for an operator."""
 
 _log = structlog.get_logger("gateway.listener")
 _gateway_log = structlog.get_logger("gateway.app")
@@ -349,6 +352,7 @@ class Listeners:
         """
         self.by_name: dict[str, Listener] = {}
         self._topologies: dict[str, Topology] = {}
+        self._hidden: dict[str, list[int]] = {}  # as last logged
         self._on_port_failed = on_port_failed
         self._open_port = open_port
 
@@ -410,6 +414,29 @@ class Listeners:
                 self.by_name[name].stop_listening(broker_id)
                 topology.withdraw(broker_id)
             topology.advertise_known()
+            if self._open_port is None:
+                self._log_hidden(name, topology)
+
+    def _log_hidden(self, name: str, topology: Topology) -> None:
+        hidden = topology.hidden
+        if hidden != self._hidden.get(name, []):
+            _gateway_log.warning(
+                "brokers_hidden", listener=name, brokers=hidden, detail=_range_of_ids(topology.ports)
+            )
+        self._hidden[name] = hidden
+
+    def why_not_ready(self) -> str | None:
+        """None while each listener has a port for a broker, otherwise a few words for /readyz."""
+        for name, topology in self._topologies.items():
+            hidden = topology.hidden
+            if hidden and len(hidden) == len(topology.cluster.broker_ids):
+                ids = f"{_range_of_ids(topology.ports)}, and the brokers are {_some(hidden)}"
+                return f"listener {name} has no port for any broker: {ids}"
+        return None
+
+    def hidden_brokers(self) -> dict[str, int]:
+        """By listener: how many known brokers its clients are not shown, because their ids have no port."""
+        return {name: len(topology.hidden) for name, topology in self._topologies.items()}
 
     def listen(self, sections: Sequence[ListenerSettings]) -> None:
         """Bind the bootstrap ports.
@@ -463,3 +490,13 @@ class Listeners:
         """Release every port."""
         for listener in self.by_name.values():
             listener.stop()
+
+
+def _range_of_ids(ports: BrokerPorts) -> str:
+    ids = f"{ports.lowest_broker_id} to {ports.last_broker_id}"
+    return f"lowest_broker_id and broker_ports give ports to the ids {ids}"
+
+
+def _some(broker_ids: Sequence[int]) -> str:
+    more = f" and {len(broker_ids) - _SHOWN} more" if len(broker_ids) > _SHOWN else ""
+    return ", ".join(map(str, broker_ids[:_SHOWN])) + more

@@ -12,7 +12,7 @@ rate of. Two things hold at all times, for each listener:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import IntFlag
 from typing import Final, Protocol
 
@@ -102,6 +102,7 @@ class ConnectionMetrics(Collector):
         self._mute_reasons = tuple(mute_reasons)
         self._listeners: dict[str, WatchedListener] = {}
         self._failed_ports: Counter[str] = Counter()
+        self._hidden: Callable[[], Mapping[str, int]] = dict
         self._connections: ConnectionQuotas | None = None
         self._memory: WatchedMemory | None = None
         self._announced: WatchedAnnouncements | None = None
@@ -120,6 +121,10 @@ class ConnectionMetrics(Collector):
     def watch_listener(self, name: str, listener: WatchedListener) -> None:
         """Show the connections of this listener under its name."""
         self._listeners[name] = listener
+
+    def watch_brokers(self, hidden: Callable[[], Mapping[str, int]]) -> None:
+        """Show, by listener, how many brokers its clients are not shown."""
+        self._hidden = hidden
 
     def watch_connections(self, connections: ConnectionQuotas, *, max_ip_series: int) -> None:
         """Show these rates and limits.
@@ -275,6 +280,10 @@ class ConnectionMetrics(Collector):
             "side",
         )
         ports = _counter("gateway_broker_port_failures", "Broker ports that could not be bound.")
+        hidden = _gauge(
+            "gateway_hidden_brokers", "Brokers that clients are not shown, because their ids have no port."
+        )
+        hidden_brokers = self._hidden()
         for name, listener in self._listeners.items():
             sets = Counter(channel.session.muted for channel in listener.channels)
             for reason in self._mute_reasons:
@@ -283,7 +292,8 @@ class ConnectionMetrics(Collector):
             for side in Side:
                 pressure.add_metric([name, side.value], listener.back_pressure.total_ms(side, now_ms) / 1000)
             ports.add_metric([name], self._failed_ports[name])
-        yield from (muted, pressure, ports)
+            hidden.add_metric([name], hidden_brokers.get(name, 0))
+        yield from (muted, pressure, ports, hidden)
 
     def _collect_memory(self, memory: WatchedMemory) -> Iterator[Metric]:
         yield GaugeMetricFamily(

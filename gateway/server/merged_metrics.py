@@ -20,6 +20,7 @@ SUPERVISORS: Final = (
     "gateway_announced_request_limit_bytes",
     "gateway_config_",
     "gateway_enforcement",
+    "gateway_hidden_brokers",
     "gateway_memory_queued_limit_bytes",
     "gateway_quota_store_",
     "gateway_ready",

@@ -3,13 +3,16 @@
 Everything it learns also comes by in clients' own Metadata answers; this is what makes the gateway ready before the
 first client, and what notices brokers that left. On a cluster that wants authentication it logs in; without
 credentials it learns nothing and says so, and the gateway relies on what comes by.
+
+It also asks which APIs the brokers offer, asks them for no others, and says what the gateway lacks (`needs.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
@@ -17,11 +20,14 @@ import structlog
 from gateway.observability.events import CloseCause
 from gateway.runtime.clock import NowMs
 from gateway.upstream.connector import Connector
-from gateway.upstream.login import BrokerLogin, LoginFailed
+from gateway.upstream.login import Ask, BrokerLogin, LoginFailed
+from gateway.upstream.needs import Need, Offered, offered_text, offers, unmet
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import ClusterMap
 from gateway.usage.topic_ids import TopicIds
 from protocol import codec
+from protocol.api_keys import Api
+from protocol.api_versions import offered_by_broker
 from protocol.error_codes import ErrorCode
 from protocol.errors import ProtocolError
 
@@ -34,6 +40,17 @@ _ASKS_SOON: Final = 40
 """How often topics of the gateway that are not there yet are asked for again soon, before it becomes a habit."""
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _LONGEST_ERROR: Final = 300
+_NO_CLUSTER_ID: Final = (
+    "a cluster id: Metadata has none. Without it: another cluster behind the same addresses is not noticed, and "
+    "usage records do not name their fleet"
+)
+_WITHOUT_CONFIGS: Final = (
+    "Without it: topics that clients create by Metadata cost mutation_quota.default_num_partitions"
+)
+_NO_RIGHT: Final = (
+    f"the right to read brokers' settings (DESCRIBE_CONFIGS on the cluster). {_WITHOUT_CONFIGS}"
+)
+_NO_CONFIGS: Final = f"an answer to DescribeConfigs. {_WITHOUT_CONFIGS}"
 _CONFIGS: Final = ("num.partitions", "auto.create.topics.enable", "queued.max.request.bytes")
 
 _log = structlog.get_logger("gateway.discovery")
@@ -107,12 +124,17 @@ class _BrokerClient:
             self._transport.abort()
 
 
+class UpstreamUnusable(ConnectionError):
+    """The brokers answer, and lack what the gateway cannot do without."""
+
+
 class Discovery:
     """The task that keeps a `ClusterMap` fresh.
 
     Attributes:
         reached: whether the last attempt got an answer.
         trouble: what is in the way while it did not, for people: in a few words, with the last error.
+        lacks: what the brokers lack, a sentence each; logged when it is new.
     """
 
     def __init__(
@@ -130,6 +152,7 @@ class Discovery:
         own_topics: OwnTopics | None = None,
         topic_ids: TopicIds | None = None,
         brokers_take: Callable[[int], None] | None = None,
+        needs: Sequence[Need] = (),
     ) -> None:
         """Make it; nothing is asked before `run`.
 
@@ -145,11 +168,15 @@ class Discovery:
             own_topics: receives the ids of the gateway's own topics; None: they are not asked for.
             topic_ids: receives the names of topics whose ids are in use; None: they are not asked for.
             brokers_take: receives the brokers' queued.max.request.bytes.
+            needs: the APIs that the brokers should have.
         """
         self.reached = False
         self.trouble = "not reached yet"
+        self.lacks: tuple[str, ...] = ()
         self._upstream = upstream
         self._bootstrap = bootstrap
+        self._needs = needs
+        self._offered: Offered | None = None  # None: the brokers did not say
         self._login = login
         self._wants_login = wants_login
         self._own_topics = own_topics or OwnTopics()
@@ -180,8 +207,7 @@ class Discovery:
             except (OSError, ProtocolError, TimeoutError) as exc:
                 self.reached = False
                 error = _shown(str(exc)) or "no answer in time"
-                trouble = "refuses the login" if isinstance(exc, LoginFailed) else "not reached"
-                self.trouble = f"{trouble}: {error}"
+                self.trouble = _trouble(exc, error)
                 if not complained:
                     _log.warning(
                         "upstream_unreachable",
@@ -219,6 +245,8 @@ class Discovery:
                 await self._ask_names(ids, wanted)
 
     async def _ask_names(self, ids: TopicIds, wanted: Sequence[bytes]) -> None:
+        if not self._may_ask(codec.METADATA_BY_ID):
+            return
         try:
             frame = await self._ask(None, codec.metadata_by_id_request(wanted, client_id=CLIENT_ID))
             topics = codec.read_metadata(frame, codec.METADATA_BY_ID).topics
@@ -230,10 +258,7 @@ class Discovery:
                 ids.learn(topic.topic_id, topic.name)
 
     async def _ask_once(self) -> None:
-        facts = codec.read_metadata(
-            await self._ask(None, codec.metadata_by_name_request((), client_id=CLIENT_ID)),
-            codec.METADATA_BY_NAME,
-        )
+        facts = await self._ask_cluster()
         if facts.cluster_id is not None:
             self._cluster.answered_cluster_id = facts.cluster_id
         if not self._cluster.accepts_cluster(facts.cluster_id):
@@ -242,10 +267,43 @@ class Discovery:
         # A broker that restarts is missing for a while; its port stays for some rounds.
         gone = self._cluster.forget_missing(grace_ms=10 * self._refresh_ms, now_ms=self._now_ms())
         self._on_change(gone)
-        if facts.brokers:
-            await self._ask_configs(facts.brokers[0].broker_id)
-        if self._own_topics:
+        lacks = (
+            []
+            if self._offered is None
+            else [_lack(need, self._offered) for need in unmet(self._needs, self._offered)]
+        )
+        if facts.cluster_id is None:
+            lacks.append(_NO_CLUSTER_ID)
+        if facts.brokers and self._may_ask(codec.DESCRIBE_CONFIGS):
+            lacks += await self._ask_configs(facts.brokers[0].broker_id)
+        self._note(lacks)
+        if self._own_topics and self._may_ask(codec.METADATA_WITH_IDS):
             await self._ask_own_topics()
+
+    async def _ask_cluster(self) -> codec.ClusterFacts:
+        """The brokers, and the APIs that one of them offers: on one connection, so of the same broker.
+
+        Raises:
+            UpstreamUnusable: it lacks an API that is required.
+        """
+        async with self._conversation(None) as ask:
+            self._offered = _read_offered(await ask(codec.api_versions_request(client_id=CLIENT_ID)))
+            if self._offered is not None:
+                for need in unmet(self._needs, self._offered):
+                    if need.required:
+                        raise UpstreamUnusable(_unusable(need, self._offered))
+            question = codec.metadata_by_name_request((), client_id=CLIENT_ID)
+            return codec.read_metadata(await ask(question), codec.METADATA_BY_NAME)
+
+    def _may_ask(self, api: Api) -> bool:
+        """Brokers end the connection, or never answer, where they do not know a version."""
+        return self._offered is None or offers(self._offered, api.key, api.version)
+
+    def _note(self, lacks: Sequence[str]) -> None:
+        for lack in lacks:
+            if lack not in self.lacks:
+                _log.warning("upstream_lacks", detail=lack)
+        self.lacks = tuple(lacks)
 
     async def _ask_own_topics(self) -> None:
         question = codec.metadata_by_name_request(
@@ -258,12 +316,13 @@ class Discovery:
         for topic in facts.topics:
             self._own_topics.learn(topic)
 
-    async def _ask_configs(self, broker_id: int) -> None:
+    async def _ask_configs(self, broker_id: int) -> list[str]:
+        """What is missing to read them, if something is; the configured defaults stay then."""
         question = codec.broker_configs_request(broker_id, _CONFIGS, client_id=CLIENT_ID)
         try:
             configs = codec.read_broker_configs(await self._ask(broker_id, question))
         except (OSError, ProtocolError):
-            return  # not allowed to ask, or too old to know; the configured defaults stay
+            return [_NO_CONFIGS]
         partitions = configs.get("num.partitions", "")
         if partitions.isdigit() and int(partitions) > 0:
             self._cluster.default_num_partitions = int(partitions)
@@ -272,22 +331,53 @@ class Discovery:
         queued = configs.get("queued.max.request.bytes", "")
         if self._brokers_take is not None and queued.removeprefix("-").isdigit():
             self._brokers_take(int(queued))
+        return [] if configs else [_NO_RIGHT]
 
     async def _ask(self, broker_id: int | None, question: bytes) -> bytes:
-        conversation = _BrokerClient()
+        async with self._conversation(broker_id) as ask:
+            return await ask(question)
+
+    @asynccontextmanager
+    async def _conversation(self, broker_id: int | None) -> AsyncIterator[Ask]:
+        """A connection for some questions, which have a time to be answered in together."""
+        client = _BrokerClient()
         try:
-            attempt = await self._connector.connect(conversation, broker_id)
-            if not conversation.connected:
+            attempt = await self._connector.connect(client, broker_id)
+            if not client.connected:
                 raise ConnectionError(attempt.reason)
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 if self._login is not None:
-                    await self._login.log_in(conversation.ask)
-                return await conversation.ask(question)
+                    await self._login.log_in(client.ask)
+                yield client.ask
         finally:
-            conversation.close()
+            client.close()
 
 
 def _shown(error: str) -> str:
     """On one line: parts of it are words of the broker."""
     text = error[:_LONGEST_ERROR]
     return text if text.isprintable() else json.dumps(text)
+
+
+def _trouble(exc: Exception, error: str) -> str:
+    if isinstance(exc, UpstreamUnusable):
+        return error
+    return f"refuses the login: {error}" if isinstance(exc, LoginFailed) else f"not reached: {error}"
+
+
+def _read_offered(frame: bytes) -> Offered | None:
+    try:
+        return offered_by_broker(frame)
+    except ProtocolError:
+        return None  # asked for everything then
+
+
+def _unusable(need: Need, offered: Offered) -> str:
+    return f"offers {offered_text(offered, need.api)} of {need.name}, and version {need.version} is needed"
+
+
+def _lack(need: Need, offered: Offered) -> str:
+    return (
+        f"{need.name} version {need.version}: the brokers offer {offered_text(offered, need.api)}. Without it: "
+        f"{need.without} ({need.where})"
+    )

@@ -38,6 +38,11 @@ class BrokerPorts:
     lowest_broker_id: int
     count: int
 
+    @property
+    def last_broker_id(self) -> int:
+        """The highest id that has a port."""
+        return self.lowest_broker_id + self.count - 1
+
     def port_of(self, broker_id: int) -> int | None:
         """The port of a broker, None when its id falls out of the range."""
         index = broker_id - self.lowest_broker_id
@@ -159,6 +164,11 @@ class Topology:
             return None
         self.cluster.learn(broker_id, host, port)
         return (self.ports.advertised_host, our_port) if self._open(broker_id, our_port) else None
+
+    @property
+    def hidden(self) -> list[int]:
+        """Known brokers that clients are not shown, because their ids have no port."""
+        return [each for each in self.cluster.broker_ids if self.ports.port_of(each) is None]
 
     def address_growth_bytes(self) -> int:
         """How much longer a list of all brokers with their addresses may be here than in the cluster."""

@@ -21,6 +21,7 @@ from gateway.session.announced import AnnouncedLimits
 from gateway.upstream.connector import Connector
 from gateway.upstream.discovery import CLIENT_ID, Discovery
 from gateway.upstream.login import BrokerLogin
+from gateway.upstream.needs import needs_of
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.proxy_header import ProxyHeaderSender
 from gateway.upstream.resolver import Resolver
@@ -121,6 +122,7 @@ def build_upstreams(
             own_topics=own_topics if name == MAIN else None,
             topic_ids=topic_ids if name == MAIN else None,
             brokers_take=None if announced is None else partial(announced.brokers_take, name),
+            needs=needs_of(config),
         )
         found[name] = Upstream(name, section, cluster, connector, discovery)
     return found

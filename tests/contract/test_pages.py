@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from quotas.usage_record import Event, Row, TopicRow
-from testkit import cli_page, configuration_page, exit_codes_page, hazards, limits_page, module_map, sasl_matrix
+from testkit import (
+    cli_page,
+    configuration_page,
+    exit_codes_page,
+    hazards,
+    limits_page,
+    module_map,
+    sasl_matrix,
+    upstream_page,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -79,7 +88,7 @@ def test_every_name_in_the_glossary_is_defined_somewhere() -> None:
 
 @pytest.mark.parametrize(
     "made",
-    [hazards, configuration_page, cli_page, exit_codes_page, limits_page, module_map],
+    [hazards, configuration_page, cli_page, exit_codes_page, limits_page, module_map, upstream_page],
     ids=lambda made: made.__name__.rpartition(".")[2],
 )
 def test_a_generated_page_is_up_to_date(made: Any) -> None:

@@ -211,7 +211,13 @@ def named_node(frame: bytes, api: Api) -> object:
     return found
 
 
+def offered_by_broker(frame: bytes, api: Api) -> object:
+    answered = api.version == 0 and api_versions.error_code_of(frame) == 0
+    return api_versions.offered_by_broker(frame) if answered else None
+
+
 TARGETS: Final = {
+    "offered_by_broker": Target(offered_by_broker, "response", ("ApiVersions",)),
     "intersect": Target(lambda f, a: whole(api_versions.intersect(f, a)), "response", ("ApiVersions",)),
     "named_node": Target(named_node, "request", ("ApiVersions",)),
     "rewrite_metadata": Target(rewrite(addresses.rewrite_metadata), "response", ("Metadata",)),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from protocol.api_keys import ApiKey, describe, newest_version
-from protocol.api_versions import answered_in, intersect, unsupported_version_reply
+from protocol.api_versions import answered_in, intersect, offered_by_broker, unsupported_version_reply
 from protocol.errors import ProtocolError
 from testkit import wire
 from testkit.cases import every_case
@@ -135,3 +135,13 @@ def test_what_only_the_gateway_has_is_offered_whatever_the_broker_offers(version
     # A broker that has them as we do is passed on byte for byte.
     from_kafka = golden("api_versions", version)
     assert intersect(from_kafka, api, own) == intersect(from_kafka, api)
+
+
+def test_what_a_broker_offers_is_read_as_it_is_or_not_at_all() -> None:
+    from_kafka = golden("api_versions", 0)
+    assert offered_by_broker(from_kafka) == offers(from_kafka, 0)
+    for end in range(4, len(from_kafka)):
+        with pytest.raises(ProtocolError):
+            offered_by_broker(from_kafka[:end])
+    with pytest.raises(ProtocolError, match="error 35"):
+        offered_by_broker(unsupported_version_reply(1))
