@@ -70,6 +70,7 @@ class QuotaTopic:
         all_held: no consumer reads anything for the time being.
         consumers: all there were, by the order in which gateways were opened.
         first_fault: what the next consumer meets first.
+        not_writable: what a producer fails with that takes up its transactional id.
         topic_id: what the brokers say it is; None: there is none.
         tombstones_s: its delete.retention.ms.
         compacted: offsets of records that are gone.
@@ -81,6 +82,7 @@ class QuotaTopic:
         self.on_commit: Callable[[Callable[[], None]], None] = lambda commit: commit()
         self.consumers: list[Consumer] = []
         self.first_fault: KafkaError | Exception | None = None
+        self.not_writable: KafkaError | None = None
         self.unreachable = False
         self.all_held = False
         self.topic_id: str | None = "one"
@@ -212,7 +214,8 @@ class Producer:
         self._records: list[tuple[bytes, bytes | None, Mapping[str, str | bytes]]] = []
 
     def init_transactions(self, _timeout_s: float) -> None:
-        """Nothing is left of an earlier one."""
+        if self._topic.not_writable is not None:
+            raise KafkaException(self._topic.not_writable)
 
     def begin_transaction(self) -> None:
         self._records = []

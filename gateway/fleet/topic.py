@@ -29,7 +29,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.fleet.shares import MalformedShare, Share, decode_share, encode_share
 from gateway.runtime.client_log import client_logger
-from gateway.runtime.topic_access import open_to_anybody
+from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _POLL_S: Final = 0.2
@@ -208,25 +208,23 @@ class ShareTopic:
         settings = self._settings
         admin = AdminClient(dict(settings.client), logger=_client_log)
         brokers = admin.describe_cluster(request_timeout=_ASK_S).result(_ASK_S).nodes
-        wanted = NewTopic(
-            settings.topic,
-            1,
-            settings.replication_factor or min(3, len(brokers)),
-            config={
-                "cleanup.policy": "delete",
-                "retention.ms": str(_RETENTION_MS),
-                "segment.ms": str(_RETENTION_MS),
-                "segment.bytes": str(_SEGMENT_BYTES),
-            },
-        )
-        (made,) = admin.create_topics([wanted], request_timeout=_ASK_S).values()
+        replicas = settings.replication_factor or min(3, len(brokers))
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": str(_RETENTION_MS),
+            "segment.ms": str(_RETENTION_MS),
+            "segment.bytes": str(_SEGMENT_BYTES),
+        }
+        wanted = NewTopic(settings.topic, 1, replicas, config=config)
+        fallback = NewTopic(settings.topic, 1, settings.replication_factor or -1)
         try:
-            made.result(_ASK_S)
+            made = make_topic(admin, wanted, fallback, timeout_s=_ASK_S)
             _log.warning("fleet_topic_made", topic=settings.topic)
+            if made is fallback:
+                _log.warning("fleet_topic_made_with_defaults", topic=settings.topic, refused=config)
         except KafkaException as exc:
-            forbidden = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
             # A gateway that may not make it may still use it.
-            if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *forbidden):
+            if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *FORBIDDEN):
                 raise
         if (
             settings.signer is None

@@ -1,15 +1,16 @@
-"""Whether every client may write to a topic, as far as the cluster reports it. [io]: it blocks."""
+"""Creates the gateway's own topics, and finds out whether every client may write to them. [io]: it blocks."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ConfigResource,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -24,6 +25,47 @@ _CHANGES: Final = frozenset(
         AclOperation.ALTER_CONFIGS,
     }
 )
+
+_SETTINGS_REFUSED: Final = (
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.POLICY_VIOLATION,
+)
+
+FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def make_topic(admin: Any, wanted: NewTopic, fallback: NewTopic, *, timeout_s: float) -> NewTopic:
+    """Make a topic.
+
+    Args:
+        admin: confluent-kafka's client.
+        wanted: the topic with all its settings.
+        fallback: the same topic without those that a managed cluster may refuse.
+        timeout_s: for each of the two requests.
+
+    Returns:
+        The one that was made.
+
+    Raises:
+        KafkaException: why `wanted` was not made. The fallback was refused too, or was no answer to the error.
+    """
+    try:
+        _make(admin, wanted, timeout_s)
+        return wanted
+    except KafkaException as exc:
+        if exc.args[0].code() not in _SETTINGS_REFUSED:
+            raise
+        try:
+            _make(admin, fallback, timeout_s)
+        except KafkaException:
+            raise exc from None
+        return fallback
+
+
+def _make(admin: Any, topic: NewTopic, timeout_s: float) -> None:
+    (made,) = admin.create_topics([topic], request_timeout=timeout_s).values()
+    made.result()
 
 
 def open_to_anybody(admin: Any, topic: str, *, timeout_s: float) -> str | None:

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.runtime.client_log import client_logger
-from gateway.runtime.topic_access import open_to_anybody
+from gateway.runtime.topic_access import make_topic, open_to_anybody
 from gateway.usage.line import Line, Tally
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
@@ -97,16 +97,29 @@ class KafkaWriter:
             replication_factor=settings.replication_factor,
             config={"retention.ms": str(settings.retention_ms)},
         )
-        (created,) = admin.create_topics([topic], request_timeout=_CREATE_S).values()
+        fallback = NewTopic(
+            settings.topic,
+            num_partitions=settings.partitions,
+            replication_factor=settings.replication_factor,
+        )
         try:
-            created.result()
+            if make_topic(admin, topic, fallback, timeout_s=_CREATE_S) is fallback:
+                _log.warning(
+                    "topic %s is created without retention.ms=%d, which the brokers refuse",
+                    settings.topic,
+                    settings.retention_ms,
+                )
         except KafkaException as exc:
             error = exc.args[0]
             if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
                 raise OSError(f"topic {settings.topic}: {error.str()}") from exc
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 # Another gateway may have made it, or will; lines that find none are counted as lost.
-                _log.warning("topic %s is not created: %s", settings.topic, error.str())
+                _log.warning(
+                    "topic %s is not created: %s; lines are lost until it is there",
+                    settings.topic,
+                    error.str(),
+                )
         if settings.signer is None:
             why = open_to_anybody(admin, settings.topic, timeout_s=_CREATE_S)
             if why is not None:

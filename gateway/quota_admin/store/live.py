@@ -132,7 +132,7 @@ class LiveQuotas:
 
     def why_not_ready(self) -> str | None:
         """None once the store was read to its end and is followed, otherwise a few words for /readyz."""
-        return self.store.stale if self._opened else "quota store not read yet"
+        return self.store.stale or (None if self._opened else "quota store not read yet")
 
     def drain(self) -> None:
         """Refuse alterations from now on: the answer might not reach the client."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import structlog
 from confluent_kafka import (
@@ -27,7 +27,7 @@ from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_identity import TopicIdentity
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
 from gateway.runtime.client_log import client_logger
-from gateway.runtime.topic_access import open_to_anybody
+from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER
 
 _BATCH: Final = 500
@@ -43,10 +43,12 @@ _STUCK_S: Final = 2.0
 TOMBSTONES_S: Final = 86_400.0
 """Kafka's default."""
 
+_GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID)
+
 _ENDS: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
 """After these librdkafka reads no further, or what comes is of another topic of the same name."""
 
-_FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_RIGHTS: Final = "the gateway's user needs the rights DESCRIBE, READ and WRITE on it"
 
 _log = structlog.get_logger("gateway.store")
 _client_log = client_logger("gateway.store.kafka")
@@ -82,19 +84,34 @@ def have_topic(
     settings = {"cleanup.policy": "compact", "min.insync.replicas": str(2 if replicas > 2 else 1)}
     # Asking for its metadata first would make it, with the brokers' defaults.
     wanted = NewTopic(topic, 1, replicas, config=settings)
-    (made,) = admin.create_topics([wanted], request_timeout=timeout_s).values()
+    fallback = NewTopic(topic, 1, replication_factor or -1, config={"cleanup.policy": "compact"})
+    not_made: KafkaError | None = None
     try:
-        made.result()
-        _log.warning("quota_topic_made", topic=topic, replication_factor=replicas)
+        made = make_topic(admin, wanted, fallback, timeout_s=timeout_s)
+        _log.warning("quota_topic_made", topic=topic, replication_factor=made.replication_factor)
+        if made is fallback:
+            _log.warning("quota_topic_made_with_defaults", topic=topic, refused=settings, replicas=replicas)
     except KafkaException as exc:
         # A gateway that may not make it may still use it.
-        if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *_FORBIDDEN):
-            _refuse(exc, f"topic {topic} can't be made")
+        if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            if _passes(exc.args[0]):
+                raise
+            not_made = exc.args[0]
     (found,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s).values()
     try:
         count = len(found.result().partitions)
     except KafkaException as exc:
-        _refuse(exc, f"topic {topic}")
+        if not_made is not None and exc.args[0].code() in _GONE:
+            raise KafkaException(
+                KafkaError(
+                    exc.args[0].code(),
+                    f"it is not there and can't be made: {not_made.str()}; create it with 1 partition and "
+                    f"cleanup.policy=compact, and {_RIGHTS}",
+                )
+            ) from exc
+        if _passes(exc.args[0]):
+            raise
+        raise StoreError(f"topic {topic}: {_with_rights(exc.args[0])}") from exc
     if count != 1:
         raise StoreError(f"topic {topic} has {count} partitions; with more than one there is no order")
     (described,) = admin.describe_configs(
@@ -160,14 +177,11 @@ def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
     return end
 
 
-def _refuse(exc: KafkaException, what: str) -> NoReturn:
-    error = exc.args[0]
+def _passes(error: KafkaError) -> bool:
+    """Whether it can be tried again."""
     passing = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
     # A topic that was made a moment ago is not known everywhere yet.
-    young = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
-    if error.retriable() or error.code() in (*passing, *young):
-        raise exc
-    raise StoreError(f"{what}: {error.str()}") from exc
+    return error.retriable() or error.code() in (*passing, *_GONE, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 class _Replaced(Exception):
@@ -349,7 +363,7 @@ class TopicReader:
                     records.append(_record(message))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     end = message.offset()
-                elif error.code() in _ENDS or error.fatal():
+                elif error.code() in (*_ENDS, *FORBIDDEN) or error.fatal():
                     raise KafkaException(error)
                 else:
                     _log.error("quota_topic_not_read", topic=self._topic, error=error.str())
@@ -406,4 +420,10 @@ def _record(message: Any) -> Record:
 def _text(exc: Exception) -> str:
     if isinstance(exc, _Replaced):
         return str(exc)
-    return exc.args[0].str() if isinstance(exc, KafkaException) else f"{type(exc).__name__}: {exc}"
+    if not isinstance(exc, KafkaException):
+        return f"{type(exc).__name__}: {exc}"
+    return _with_rights(exc.args[0])
+
+
+def _with_rights(error: KafkaError) -> str:
+    return f"{error.str()}; {_RIGHTS}" if error.code() in FORBIDDEN else str(error.str())

@@ -40,7 +40,7 @@ from gateway.quota_admin.store.interface import (
 )
 from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
-from gateway.quota_admin.store.topic_writer import TopicWriter
+from gateway.quota_admin.store.topic_writer import TopicWriter, refusal_of
 from gateway.quota_admin.store.writing import WritesInProgress
 from gateway.runtime.slices import Slices
 from quotas.record_signature import RecordSigner
@@ -171,9 +171,11 @@ class TopicStore:
                 tombstones_s = await loop.run_in_executor(self._thread, self._have_topic)
                 break
             except KafkaException as exc:
-                if logged != (logged := str(exc.args[0])):
+                if logged != (logged := exc.args[0].str()):
                     _log.warning("quota_store_not_reached", topic=self._settings.topic, error=logged)
+                self.stale = f"quota topic {self._settings.topic}: {logged}"
                 await asyncio.sleep(_RETRY_S)
+        self.stale = None
         self._reader = TopicReader(
             self._settings.topic,
             self._settings.client,
@@ -195,7 +197,7 @@ class TopicStore:
             )
         self._loaded = True
         await on_change(self.log.values(), self.version)
-        # So that the first alteration does not wait for it; a failure shows there.
+        # So that the first alteration does not wait for it; brokers that are away show there.
         loop.run_in_executor(self._thread, self._prepare)
         if self.log.sign_anew(1):
             self._signing = asyncio.ensure_future(self._writing.carry_out(self._sign_anew()))
@@ -483,8 +485,11 @@ class TopicStore:
         return self._seen[name]
 
     def _unreached(self, exc: KafkaException) -> StoreError:
+        topic, error = self._settings.topic, exc.args[0]
+        if refusal := refusal_of(error):
+            return StoreError(f"topic {topic} can't be written; nothing was changed: {refusal}")
         return StoreError(
-            f"the brokers of topic {self._settings.topic} can't be reached; nothing was changed: {exc.args[0].str()}"
+            f"the brokers of topic {topic} can't be reached; nothing was changed: {error.str()}"
         )
 
     async def _read_back(self, name: str, deadline: float) -> bool:
@@ -504,8 +509,11 @@ class TopicStore:
         )
 
     def _prepare(self) -> None:
-        with contextlib.suppress(KafkaException):
+        try:
             self._writer.open(time.monotonic() + self._settings.write_timeout_ms / 1000)
+        except KafkaException as exc:
+            if refusal := refusal_of(exc.args[0]):
+                _log.error("quota_topic_not_writable", topic=self._settings.topic, error=refusal)
 
     def _end_offset(self, deadline: float) -> int:
         return end_offset(self._settings.topic, self._settings.client, deadline=deadline)

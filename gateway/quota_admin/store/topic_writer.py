@@ -24,12 +24,34 @@ _TRANSACTION_MS: Final = 5_000
 
 _TAKEN: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
+_NO_RIGHT: Final = (
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)
+_RIGHTS: Final = (
+    "the gateway's user needs the right WRITE on the topic, and WRITE and DESCRIBE on transactional ids that begin "
+    "with sluice-quotas-"
+)
+_NO_TRANSACTIONS: Final = (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION)
+
 _client_log = client_logger("gateway.store.kafka")
 
 
 def transactional_id(topic: str, gateway: str | None) -> str:
     """By which brokers know that a gateway was started again."""
     return f"sluice-quotas-{uuid.uuid4() if gateway is None else f'{topic}-{gateway}'}"
+
+
+def refusal_of(error: KafkaError) -> str | None:
+    """Why the brokers refuse to let the gateway write, with what it needs; None: they may do so later."""
+    if error.code() in _NO_RIGHT:
+        return f"{error.str()}; {_RIGHTS}"
+    if error.code() in _NO_TRANSACTIONS:
+        return (
+            f'{error.str()}; the topic needs transactions, and without them use quota_store.kind = "sqlite"'
+        )
+    return None
 
 
 class TopicWriter:

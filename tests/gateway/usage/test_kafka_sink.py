@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -153,6 +154,22 @@ def test_the_topic_is_made_or_tried_all_the_same() -> None:
     opened().write(line(0))
     FakeAdmin.failures.append(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     opened().write(line(0))
+
+
+@pytest.mark.parametrize("code", [KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG])
+def test_a_retention_that_the_cluster_refuses_is_left_to_it(
+    code: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The sink's own logger says the same only once a minute.
+    monkeypatch.setattr(kafka_sink, "_log", logging.getLogger("tests.usage"))
+    FakeAdmin.failures.append(KafkaError(code, "at least an hour"))
+    opened().write(line(0))
+    assert [topic.config for topic in FakeAdmin.topics] == [{"retention.ms": "3600000"}, None]
+    assert "created without retention.ms=3600000" in caplog.text
+    # Refused again, it may be made by an operator.
+    FakeAdmin.failures += [KafkaError(code, "at least an hour"), KafkaError(code, "not at all")]
+    opened().write(line(0))
+    assert "is not created: at least an hour; lines are lost until it is there" in caplog.text
 
 
 def test_brokers_that_can_not_be_reached_are_tried_again() -> None:

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 from gateway.quota_admin.store import topic_reader
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_store import TopicStore
-from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
+from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, Seen, alteration, opened
 from testkit.quota_topic import QuotaTopic, until
 
 ALICES_QUOTA = b'{"quota":"user=alice","key":"producer_byte_rate"}'
@@ -177,3 +177,23 @@ async def test_fault_during_the_first_read_only_delays_the_start(topic: QuotaTop
         assert topic.consumers[0].fault is None
         await until(lambda: followed(store))
         assert seen.values == {(ALICE, PRODUCE): 5}
+
+
+async def test_topic_that_may_not_be_read_names_the_rights_and_is_read_once_it_may_be(topic: QuotaTopic) -> None:
+    topic.first_fault = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "forbidden")
+    topic.append(ALICES_QUOTA, b'{"format":1,"value":5}')
+    store = topic.store()
+    seen = Seen()
+    stale: list[str] = []
+
+    async def lost(why: str) -> None:
+        await _begin_again(why)
+        stale.append(store.stale or "")
+
+    _begin_again, store._begin_again = store._begin_again, lost  # type: ignore[method-assign]
+    await store.open(seen)
+    rights = "the gateway's user needs the rights DESCRIBE, READ and WRITE on it"
+    assert stale == [f"quota topic quotas can't be followed: forbidden; {rights}"]
+    assert seen.values == {(ALICE, PRODUCE): 5}
+    assert followed(store)
+    await store.close()

@@ -164,3 +164,23 @@ async def test_catching_up_waits_for_what_others_had_made(topic: QuotaTopic) -> 
         assert second.values == {(ALICE, PRODUCE): 5}
     with pytest.raises(StoreError, match="closed"):
         await two.catch_up()
+
+
+@pytest.mark.parametrize(("code", "hint"), [
+    (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "WRITE and DESCRIBE on transactional ids"),
+    (KafkaError._UNSUPPORTED_FEATURE, 'use quota_store.kind = "sqlite"'),
+])  # fmt: skip
+async def test_topic_that_may_not_be_written_is_logged_at_the_start_and_each_change_says_why(
+    topic: QuotaTopic, code: int, hint: str
+) -> None:
+    topic.not_writable = KafkaError(code, "no")
+    topic.append(b'{"quota":"user=alice","key":"producer_byte_rate"}', b'{"format":1,"value":5}')
+    with capture_logs() as logs:
+        async with opened(store := topic.store()) as seen:
+            await until(lambda: [line for line in logs if line["event"] == "quota_topic_not_writable"])
+            with pytest.raises(StoreError, match="can't be written; nothing was changed: no; ") as raised:
+                await store.write(alteration((ALICE, PRODUCE, 1)))
+            assert hint in str(raised.value)
+            # What is in the topic is in force all the same.
+            assert seen.values == {(ALICE, PRODUCE): 5}
+            assert store.stale is None

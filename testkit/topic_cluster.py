@@ -1,0 +1,109 @@
+"""A broker that creates a topic or refuses to, as a script says: for the gateway's own clients, by librdkafka."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from gateway.quota_admin.store.topic_reader import have_topic
+from protocol.api_keys import MAX_VERSION, ApiKey
+from testkit import wire
+from testkit.broker import (
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
+    HOST,
+    METADATA,
+    BrokerConnection,
+    Request,
+    ScriptedBroker,
+)
+
+KAFKA: Final = {key.value: (0, version) for key, version in MAX_VERSION.items()}
+"""What Kafka offers to clients."""
+
+NONE: Final = 0
+UNKNOWN_TOPIC: Final = 3
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
+
+
+class TopicCluster:
+    """One broker, which answers as it is told.
+
+    Attributes:
+        broker: it.
+        there: the error of the topic in Metadata; NONE once it was created.
+        refusals: the errors of the next CreateTopics requests; after them it is created.
+        asked_for: the topics that were to be created, in order.
+    """
+
+    def __init__(self) -> None:
+        self.broker = ScriptedBroker(offers=dict(KAFKA))
+        self.there = UNKNOWN_TOPIC
+        self.refusals: list[int] = []
+        self.asked_for: list[Any] = []
+        for api_key, answer in (
+            (METADATA, self._metadata),
+            (CREATE_TOPICS, self._create),
+            (DESCRIBE_CONFIGS, self._describe),
+            (ApiKey.FIND_COORDINATOR, self._find_coordinator),
+        ):
+            self.broker.script(api_key, answer)
+
+    @property
+    def client(self) -> dict[str, Any]:
+        """librdkafka's settings for it."""
+        return {"bootstrap.servers": f"{HOST}:{self.broker.port}"}
+
+    async def have_topic(self, topic: str, **options: Any) -> float:
+        """Call `have_topic` of the quota store in a thread."""
+        options = {"replication_factor": None, "timeout_s": 60.0, "signed": True, **options}
+        return await asyncio.to_thread(have_topic, topic, self.client, **options)
+
+    def _metadata(self, connection: BrokerConnection, request: Request) -> None:
+        asked = wire.decode_request("Metadata", request.api_version, request.frame).topics or []
+        partition = {"partition_index": 0, "leader_id": 1, "replica_nodes": [1], "isr_nodes": [1]}
+        partitions = [] if self.there else [partition]
+        self._answer(
+            connection, request, "Metadata",
+            brokers=[{"node_id": 1, "host": HOST, "port": self.broker.port}], cluster_id="x", controller_id=1,
+            topics=[{"name": each.name, "error_code": self.there, "partitions": partitions} for each in asked],
+        )  # fmt: skip
+
+    def _create(self, connection: BrokerConnection, request: Request) -> None:
+        (topic,) = wire.decode_request("CreateTopics", request.api_version, request.frame).topics
+        self.asked_for.append(topic)
+        error_code = self.refusals.pop(0) if self.refusals else NONE
+        self.there = self.there if error_code else NONE
+        result = {
+            "name": topic.name,
+            "error_code": error_code,
+            "error_message": "as the cluster says" * bool(error_code),
+        }
+        self._answer(connection, request, "CreateTopics", topics=[result])
+
+    def _describe(self, connection: BrokerConnection, request: Request) -> None:
+        (asked,) = wire.decode_request("DescribeConfigs", request.api_version, request.frame).resources
+        values = {"cleanup.policy": "compact", "delete.retention.ms": "7000"}
+        configs = [{"name": name, "value": value} for name, value in values.items()]
+        result = {
+            "resource_type": asked.resource_type,
+            "resource_name": asked.resource_name,
+            "configs": configs,
+        }
+        self._answer(connection, request, "DescribeConfigs", results=[result])
+
+    def _find_coordinator(self, connection: BrokerConnection, request: Request) -> None:
+        self._answer(
+            connection,
+            request,
+            "FindCoordinator",
+            error_code=TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            node_id=-1,
+            host="",
+            port=-1,
+        )
+
+    def _answer(self, connection: BrokerConnection, request: Request, api: str, **fields: Any) -> None:
+        connection.send(
+            wire.response(api, request.api_version, correlation_id=request.correlation_id, **fields)
+        )
