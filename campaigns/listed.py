@@ -135,6 +135,12 @@ CAMPAIGNS: Final = (
         _module("benchmarks.limits", "--write", "benchmarks/results/limits.md"),
         r"^\d+ cases",
     ),
+    Campaign(
+        "misrouted",
+        "clients of Kafka 4.4 at the wrong broker recover in 5 s and get no other node's data",
+        _module("benchmarks.misrouted"),
+        _SUMMARY,
+    ),
     Campaign("alerts", "every alert fires and stops", _module("benchmarks.alerts"), r"fired and stopped"),
     Campaign(
         "overload", "all attacks at once in 512 MiB", _module("benchmarks.adversary.overload"), _SUMMARY

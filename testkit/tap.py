@@ -11,11 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import uvloop
+
+Look: TypeAlias = Callable[[bytes], None]
+"""Is shown the next bytes of one stream."""
 
 _CONTEXT_BYTES: Final = 60
 _READ_BYTES: Final = 256 * 1024
@@ -83,7 +86,7 @@ class Tap:
                 assert task is not None
                 self._relays[task] = port
                 try:
-                    await self._relay(reader, writer, target)
+                    await self._relay(reader, writer, port, target)
                 finally:
                     self._relays.pop(task, None)
 
@@ -127,22 +130,34 @@ class Tap:
         self._thread.join()
         self._loop.close()
 
+    def looks(self, port: int) -> tuple[Look | None, Look | None]:
+        """What is shown the bytes of a new connection to a port: from the client, and to it; None: nothing is."""
+        return None, Scanner(self._needles, self.hits).feed
+
     def _call(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _relay(
-        self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter, target: tuple[str, int]
+        self,
+        client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        port: int,
+        target: tuple[str, int],
     ) -> None:
         try:
             gateway, to_gateway = await asyncio.open_connection(*target, limit=_READ_BYTES)
         except OSError:
             to_client.transport.abort()
             return
-        scanner = Scanner(self._needles, self.hits)
+        except asyncio.CancelledError:
+            # Hung up meanwhile: a client whose connection stays open would wait for its answer.
+            to_client.transport.abort()
+            raise
+        from_client, from_gateway = self.looks(port)
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._copy(client, to_gateway, None))
-                both.create_task(self._copy(gateway, to_client, scanner))
+                both.create_task(self._copy(client, to_gateway, from_client))
+                both.create_task(self._copy(gateway, to_client, from_gateway, counted=True))
         except* OSError:
             # A reset of one side is passed on as a reset of the other.
             to_client.transport.abort()
@@ -155,12 +170,18 @@ class Tap:
                     await writer.wait_closed()
 
     async def _copy(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, scanner: Scanner | None
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        look: Look | None,
+        *,
+        counted: bool = False,
     ) -> None:
         while data := await source.read(_READ_BYTES):
-            if scanner is not None:
+            if counted:
                 self.bytes_to_clients += len(data)
-                scanner.feed(data)
+            if look is not None:
+                look(data)
             sink.write(data)
             await sink.drain()
         sink.write_eof()
