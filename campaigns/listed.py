@@ -190,6 +190,12 @@ CAMPAIGNS: Final = (
         r"^\| observed \|",
     ),
     Campaign(
+        "matrix",
+        "what brokers and clients of many versions do directly, they do through the gateway",
+        _module("benchmarks.matrix"),
+        _SUMMARY,
+    ),
+    Campaign(
         "mutation",
         "unit tests find small faults",
         _module("benchmarks.mutation"),

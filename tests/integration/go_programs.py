@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.built_programs import built
+from testkit.built_programs import built
 
 _SOURCES = Path(__file__).parent / "go"
 _PROGRAM = "share_consumer"

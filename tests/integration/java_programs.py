@@ -6,9 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from embedded_kafka import jars
-from pinned_jars import cache_dir, ensure
+from testkit.built_programs import built
 from testkit.packages import require_package
-from tests.integration.built_programs import built
 
 _SOURCES = Path(__file__).parent / "java"
 
@@ -49,13 +48,6 @@ def java_program(
     # At the end, since the class data archive is made for the jars as the first part of the path.
     command[at] += f":{_compiled(javac, name, f'{install.class_path()}:{more_jars}')}:{more_jars}"
     return command
-
-
-def streams_jars(version: str = jars.KAFKA_VERSION) -> str:
-    """The class path of Kafka Streams, fetched first when it is missing."""
-    folder = cache_dir() / f"kafka-streams-{version}" / "jars"
-    ensure(folder, _SOURCES / "streams.xml", "Kafka Streams (2 MB)", properties={"kafka.version": version})
-    return ":".join(str(jar) for jar in sorted(folder.glob("*.jar")))
 
 
 @cache

@@ -24,11 +24,12 @@ from typing import Final
 import confluent_kafka
 
 from campaigns.serving import serving
+from embedded_kafka.jars import streams_class_path
 from embedded_kafka.kafka import KafkaCluster
 from testkit.gateway import free_ports
 from testkit.wire_client import WireClient
 from tests.integration.conftest import eventually
-from tests.integration.java_programs import java_program, streams_jars
+from tests.integration.java_programs import java_program
 
 VERSIONS: Final = ("4.2.2", "4.3.1", "4.4.0")
 PROTOCOLS: Final = ("classic", "streams")
@@ -162,7 +163,7 @@ def run_applications(
         assert producer.flush(60) == 0
         named = [word for app in apps for word in (ways[app.path][1], app.protocol, app.name)]
         command = java_program(
-            "StreamsQuotas", [str(folder / "state"), INPUT, *named], more_jars=streams_jars(version), version=version
+            "StreamsQuotas", [str(folder / "state"), INPUT, *named], more_jars=streams_class_path(version), version=version
         )
         output = folder / "applications.log"
         with (

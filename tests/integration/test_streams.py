@@ -11,12 +11,12 @@ from typing import Final
 import confluent_kafka
 import pytest
 
-from embedded_kafka.jars import KAFKA_VERSION
+from embedded_kafka.jars import KAFKA_VERSION, streams_class_path
 from embedded_kafka.kafka import KafkaCluster
 from testkit.wire_client import WireClient
 from tests.integration.conftest import WITHIN_S, StartGateway, eventually, move_leader, takes_records
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.integration.java_programs import java_program, streams_jars
+from tests.integration.java_programs import java_program
 from tests.integration.streams_quotas import (
     INTERNAL,
     LARGE,
@@ -69,7 +69,10 @@ def test_e02_streams_of_both_protocols_count_as_directly_while_leaders_move_and_
     bootstrap = str(gateway3.bootstrap)
     applications = [kafka3.bootstrap, "classic", DIRECT, bootstrap, "classic", CLASSIC, bootstrap, "streams", STREAMS]
     command = java_program(
-        "StreamsApps", [str(tmp_path / "state"), INPUT, *applications], log_level="DEBUG", more_jars=streams_jars()
+        "StreamsApps",
+        [str(tmp_path / "state"), INPUT, *applications],
+        log_level="DEBUG",
+        more_jars=streams_class_path(),
     )
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     reading = {"bootstrap.servers": kafka3.bootstrap, "group.id": "streams-test", "auto.offset.reset": "earliest"}
