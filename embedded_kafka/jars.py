@@ -70,12 +70,19 @@ def installed(version: str = KAFKA_VERSION) -> Install:
     install = Install(cache_dir() / f"kafka-{version}")
     ensure(
         install.libs,
-        _HERE / "pom.xml",
+        _HERE / ("pom-3.xml" if int(version.split(".")[0]) < 4 else "pom.xml"),
         f"Kafka {version} (54 MB)",
         partial(_format, install),
         properties={"kafka.version": version},
     )
     return install
+
+
+def streams_class_path(version: str = KAFKA_VERSION) -> str:
+    """The class path of Kafka Streams, to go behind that of `installed`; fetched first when it is missing."""
+    folder = cache_dir() / f"kafka-streams-{version}" / "jars"
+    ensure(folder, _HERE / "streams.xml", "Kafka Streams (2 MB)", properties={"kafka.version": version})
+    return ":".join(str(jar) for jar in sorted(folder.glob("*.jar")))
 
 
 def java_command(
@@ -127,7 +134,7 @@ def _format(install: Install) -> None:
         properties.write_text(
             "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@localhost:1\n"
             "listeners=PLAINTEXT://localhost:2,CONTROLLER://localhost:1\ncontroller.listener.names=CONTROLLER\n"
-            f"log.dirs={scratch}/data\n"
+            f"log.dirs={scratch}/data\nlistener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
         )
         # Any cluster id will do: the records do not hold it.
         arguments = ["format", "-t", "A" * 21 + "Q", "-c", str(properties)]

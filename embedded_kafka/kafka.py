@@ -100,7 +100,7 @@ class KafkaCluster:
         self._properties = dict(properties or {})
         self._keeps_data = data_dir is not None
         self.directory = data_dir or Path(tempfile.gettempdir()) / f"sluice-kafka-{uuid.uuid4().hex[:12]}"
-        self._version = version
+        self._versions = dict.fromkeys(self._ids, version)
         self._jvm_options = tuple(jvm_options)
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -132,7 +132,7 @@ class KafkaCluster:
             MissingProgramError: no Java or Maven.
             FetchError: the jars are not there and could not be fetched.
         """
-        install = jars.installed(self._version)
+        install = jars.installed(self._versions[1])
         self._ensure_archive(install)
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         self._format(install)
@@ -172,15 +172,20 @@ class KafkaCluster:
         """End one broker at once, as a crash would (SIGKILL), and wait until it has ended."""
         self._kill(broker_id, self._keepers.pop(broker_id))
 
-    def start_broker(self, broker_id: int) -> None:
+    def start_broker(self, broker_id: int, *, version: str | None = None) -> None:
         """Start a stopped broker again, same id, port and data, and wait until it is ready.
 
         After `kill_broker` this lasts until the controller has given the old one up
         (`broker.session.timeout.ms`, 6 s here).
+
+        Args:
+            broker_id: which one.
+            version: Kafka's from now on, for a rolling upgrade; None: as before.
         """
         if broker_id in self.running:
             raise ValueError(f"broker {broker_id} is running")
-        self._launch(jars.installed(self._version), broker_id)
+        self._versions[broker_id] = version or self._versions[broker_id]
+        self._launch(jars.installed(self._versions[broker_id]), broker_id)
         self._await_ready({*self.running, broker_id})
 
     def __enter__(self) -> Self:
@@ -203,7 +208,7 @@ class KafkaCluster:
             partial = install.archive.with_suffix(".partial")
             rehearsal = KafkaCluster(
                 host=self.brokers[1].host,
-                version=self._version,
+                version=self._versions[1],
                 jvm_options=(*jars.QUICK_START, f"-XX:ArchiveClassesAtExit={partial}"),
                 stop_timeout_s=60,
             )
@@ -253,9 +258,11 @@ class KafkaCluster:
     def _broker_properties(self, broker_id: int) -> dict[str, str | int]:
         address, controller = self.brokers[broker_id], self._controllers[broker_id]
         replicas = len(self._ids)
-        listeners = {"PLAINTEXT": address, "CONTROLLER": controller}
-        listeners |= {name: where[broker_id] for name, where in self.listeners.items()}
-        addresses = ",".join(f"{name}://{where}" for name, where in listeners.items())
+        listeners = {"PLAINTEXT": address} | {
+            name: where[broker_id] for name, where in self.listeners.items()
+        }
+        # Before 3.9 a broker refuses to advertise its controller.
+        advertised = ",".join(f"{name}://{where}" for name, where in listeners.items())
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self._protocols}
         ours: dict[str, str | int] = {
             "process.roles": "broker,controller",
@@ -263,8 +270,8 @@ class KafkaCluster:
             "controller.quorum.voters": ",".join(f"{i}@{where}" for i, where in self._controllers.items()),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listeners": addresses,
-            "advertised.listeners": addresses,
+            "listeners": f"{advertised},CONTROLLER://{controller}",
+            "advertised.listeners": advertised,
             "listener.security.protocol.map": ",".join(f"{name}:{what}" for name, what in protocols.items()),
             "log.dirs": str(self._broker_dir(broker_id) / "data"),
             "offsets.topic.replication.factor": replicas,

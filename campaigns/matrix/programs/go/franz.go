@@ -144,7 +144,7 @@ func franzIsOf(ctx context.Context, admin *kadm.Client, group, protocol string) 
 	if err != nil {
 		return err
 	}
-	if _, is := groups[group]; !is {
+	if groups[group].GroupType != protocol {
 		return errors.New("it went on with the classic protocol")
 	}
 	return nil

@@ -2,6 +2,7 @@ import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -26,7 +27,6 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
-import org.apache.kafka.common.utils.Exit;
 
 /**
  * The steps of the matrix with a Java client of any version from 2.8: MatrixClient BOOTSTRAP TOPIC STEP...
@@ -56,21 +56,34 @@ public final class MatrixClient {
     private static final class Lacks extends RuntimeException {
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws Exception {
         bootstrap = arguments[0];
         topic = arguments[1];
         // Tools print to the standard output, and end the process.
         System.setOut(new PrintStream(PRINTED, true));
-        Exit.Procedure thrown = (code, message) -> {
-            throw new Ended(code);
-        };
-        Exit.setExitProcedure(thrown);
+        surviveTools();
         for (int at = 2; at < arguments.length; at++) {
             String step = arguments[at];
             RESULTS.println(step + " " + outcome(step));
             RESULTS.flush();
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    /** A tool that ends throws instead. The class that ends it has moved within 4.x. */
+    private static void surviveTools() throws Exception {
+        Class<?> exit;
+        try {
+            exit = Class.forName("org.apache.kafka.common.utils.internals.Exit");
+        } catch (ClassNotFoundException before) {
+            exit = Class.forName("org.apache.kafka.common.utils.Exit");
+        }
+        Class<?> procedure = Class.forName(exit.getName() + "$Procedure");
+        Object thrown = Proxy.newProxyInstance(MatrixClient.class.getClassLoader(), new Class<?>[] {procedure},
+            (proxy, method, arguments) -> {
+                throw new Ended((Integer) arguments[0]);
+            });
+        exit.getMethod("setExitProcedure", procedure).invoke(null, thrown);
     }
 
     private static String outcome(String step) {
