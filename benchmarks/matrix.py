@@ -1,8 +1,8 @@
 """``python -m benchmarks.matrix``: brokers and clients of many versions, each directly and through the gateway.
 
 It ends with 1 when a step works directly and fails through the gateway, when an address behind it reached a client,
-or when a rolling upgrade went wrong. Results of parts that a run leaves out are those of the run before. See
-`campaigns.matrix`; the page is benchmarks/results/matrix.md.
+or when a rolling upgrade went wrong. Kafka's own tests count as steps. Results of parts that a run leaves out are
+those of the run before. See `campaigns.matrix`; the page is benchmarks/results/matrix.md.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine
 from campaigns.matrix.cells import Cell, Matrix, Verdict, try_clients
 from campaigns.matrix.clients import clients
+from campaigns.matrix.judges import judge
 from campaigns.matrix.mixed import found_fault, rolling_upgrade
 from campaigns.matrix.page import page, summary
 from campaigns.matrix.stage import gateway, kafka_features
@@ -71,7 +72,7 @@ def main() -> int:
     parser.add_argument(
         "--clients", nargs="+", default=[], metavar="PART", help="those with this in their name"
     )
-    parser.add_argument("--no-upgrades", action="store_true", help="without the rolling upgrades")
+    parser.add_argument("--without", nargs="+", choices=("upgrades", "judges"), default=())
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the page")
     options = parser.parse_args()
     kept = options.output / "matrix.json"
@@ -89,16 +90,22 @@ def main() -> int:
         matrix = try_broker(version, options.clients)
         _merge(document, version, matrix)
         _keep(document, options.output)
-    for older, newer in () if options.no_upgrades else UPGRADES:
+    for older, newer in () if "upgrades" in options.without else UPGRADES:
         with tempfile.TemporaryDirectory(prefix="sluice-matrix-") as folder:
             upgrade = rolling_upgrade(older, newer, Path(folder))
         others = [each for each in document["mixed"] if (each["older"], each["newer"]) != (older, newer)]
         document["mixed"] = [*others, upgrade]
         _keep(document, options.output)
+    if "judges" not in options.without:
+        with tempfile.TemporaryDirectory(prefix="sluice-matrix-") as folder:
+            document["judges"] = judge(Path(folder))
+        _keep(document, options.output)
     cells = [Cell(**row) for row in document["rows"]]
     print(summary(cells, document["leaks"]))
-    failed = any(cell.verdict is Verdict.FAILS_THROUGH for cell in cells)
-    return int(failed or bool(document["leaks"]) or any(map(found_fault, document["mixed"])))
+    judges = [Cell(**row) for row in document["judges"]["rows"]]
+    failed = any(cell.verdict is Verdict.FAILS_THROUGH for cell in [*cells, *judges])
+    leaked = document["leaks"] or document["judges"]["leaks"]
+    return int(failed or bool(leaked) or any(map(found_fault, document["mixed"])))
 
 
 def _merge(document: dict[str, Any], version: str, matrix: Matrix) -> None:

@@ -24,6 +24,21 @@ ONLY=matrix` runs all of it; the campaign fails if a step works directly and fai
 address behind the gateway reaches a client.
 
 """
+_JUDGES: Final = """\
+Kafka publishes its tests as jars. Tests that ask a `ClusterInstance` run as they are: they get one that knows an
+address. Directly and through the gateway the same must pass. A test that looks inside the process of a broker, or
+wants a cluster of other settings, fails on both sides.
+
+| Kafka's test | How it is run |
+|---|---|
+| the classes below | as they are |
+| ControllerMutationQuotaTest (core) | rewritten: `tests/integration/test_kip599.py` |
+| RequestQuotaTest (core), request_quota_test | rewritten: `tests/integration/test_request_quota.py`. The original \
+reads metrics inside the broker |
+| quota_test (system test) | rewritten: entities in `tests/integration/test_precedence.py`, rates in the campaign \
+`accuracy`. The original needs ducktape and a machine for each process |
+
+"""
 _LEGEND: Final = """\
 "yes" works directly and through the gateway. "no" fails directly, and through the gateway too. "-" means that the
 client has no such function. "only through" fails directly, and works through the gateway.
@@ -57,7 +72,7 @@ def page(document: Mapping[str, Any]) -> str:
     for broker in dict.fromkeys(cell.broker for cell in cells):
         parts.append(_broker_table(broker, [cell for cell in cells if cell.broker == broker]))
     parts += [_failures(cells), _not_directly(cells), _unavailable(document["unavailable"])]
-    parts.append(_mixed(document["mixed"]))
+    parts += [_mixed(document["mixed"]), _judges(document["judges"])]
     return "".join(parts)
 
 
@@ -151,3 +166,28 @@ def _mixed(mixed: Iterable[Mapping[str, Any]]) -> str:
         )
         parts.append("\n".join(lines) + "\n")
     return "".join(parts)
+
+
+def _judges(judges: Mapping[str, Any]) -> str:
+    """Kafka's own tests: by class, and each that does not pass on both sides."""
+    if not judges["rows"]:
+        return ""
+    cells = [Cell(**row) for row in judges["rows"]]
+    lines = [
+        f"## Kafka's own tests, of {judges['version']}\n",
+        _JUDGES,
+        "| Class | Tests | Pass on both sides | Fail on both sides | Pass directly, fail through |",
+        "|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(cell.client for cell in cells):
+        verdicts = [cell.verdict for cell in cells if cell.client == name]
+        counts = (Verdict.WORKS, Verdict.NEITHER, Verdict.FAILS_THROUGH)
+        numbers = " | ".join(str(verdicts.count(verdict)) for verdict in counts)
+        lines.append(f"| {name} | {len(verdicts)} | {numbers} |")
+    lines += ["\nThose that do not pass on both sides:\n", "| Test | Directly | Through |", "|---|---|---|"]
+    lines += [
+        f"| {cell.client}.{cell.step} | {_reason(cell.direct)} | {_reason(cell.through)} |"
+        for cell in cells
+        if cell.verdict is not Verdict.WORKS
+    ]
+    return "\n".join(lines) + "\n"

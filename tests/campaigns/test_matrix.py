@@ -32,7 +32,7 @@ def test_a_step_that_works_directly_must_work_through(direct: str, through: str,
 
 def document(*cells: Cell, **more: Any) -> dict[str, Any]:
     rows = [asdict(cell) for cell in cells]
-    empty = {"machine": "", "dates": {}, "unavailable": {}, "leaks": [], "mixed": []}
+    empty = {"machine": "", "dates": {}, "unavailable": {}, "leaks": [], "mixed": [], "judges": {"rows": []}}
     return empty | {"rows": rows} | more
 
 

@@ -42,15 +42,16 @@ func saramaAdmin(ctx context.Context, bootstrap []string, topic string) error {
 	set := map[string]sarama.IncrementalAlterConfigsEntry{
 		"retention.ms": {Operation: sarama.IncrementalAlterConfigsOperationSet, Value: text("123456")},
 	}
-	if err := eventually(ctx, func() error {
-		return admin.IncrementalAlterConfig(sarama.TopicResource, name, set, false)
-	}); err != nil {
+	if err := admin.IncrementalAlterConfig(sarama.TopicResource, name, set, false); err != nil {
 		return err
 	}
 	if err := admin.CreatePartitions(name, 3, nil, false); err != nil {
 		return err
 	}
-	if _, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: name}); err != nil {
+	if err := eventually(ctx, func() error {
+		_, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: name})
+		return err
+	}); err != nil {
 		return err
 	}
 	if _, _, err := admin.DescribeCluster(); err != nil {

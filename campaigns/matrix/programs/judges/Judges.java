@@ -21,6 +21,7 @@ import org.apache.kafka.common.network.ListenerName;
 import org.apache.kafka.common.quota.ClientQuotaAlteration;
 import org.apache.kafka.common.quota.ClientQuotaFilter;
 import org.apache.kafka.common.test.ClusterInstance;
+import org.apache.kafka.common.test.api.ClusterConfig;
 import org.apache.kafka.common.test.api.Type;
 
 /**
@@ -124,6 +125,10 @@ public final class Judges {
                 case "brokerBoundPorts": return List.of(Integer.parseInt(bootstrap.split(":")[1]));
                 case "waitForReadyBrokers": return null;
                 case "ensureConsistentMetadata": return null;
+                case "config":
+                    return ClusterConfig.defaultBuilder().setTypes(Set.of(Type.CO_KRAFT)).build();
+                case "brokers":  // there is none in this process
+                case "controllers":
                 case "aliveBrokers": return Map.of();
                 // It waits until all brokers inside the process know a topic; here until the one that is asked does.
                 case "waitTopicCreation": return known(bootstrap, (String) arguments[0], true);
