@@ -106,6 +106,7 @@ def try_clients(
         through: the gateway's bootstrap address.
         steps: in the order of `STEPS`.
     """
+    warm_up(broker)
     for client in chosen:
         try:
             command = client.command()
@@ -159,6 +160,21 @@ def _outcomes(
         if step in outcomes:
             outcomes[step] = outcome
     return outcomes
+
+
+def warm_up(broker: Address) -> None:
+    """Have the topics of groups and transactions made and loaded, as they are in a cluster that is used.
+
+    Clients meet a coordinator that loads only in the first seconds of a cluster, and not all of them try again.
+    """
+    end_s = time.monotonic() + _TOPIC_S
+    with WireClient(broker) as client:
+        asked = [("FindCoordinator", 2, {"key": "warm-up", "key_type": kind}) for kind in (0, 1)]
+        for name, version, fields in [*asked, ("ListGroups", 2, {})]:
+            while client.ask(name, version, **fields).body.error_code:
+                if time.monotonic() > end_s:
+                    raise TimeoutError(f"{name} still fails")
+                time.sleep(0.05)
 
 
 def create_topics(broker: Address, names: Mapping[str, int]) -> None:

@@ -27,11 +27,9 @@ VERSION: Final = "4.3.1"
 AS_THEY_ARE: Final = (
     "org.apache.kafka.server.quota.ClientQuotasRequestTest",
     "org.apache.kafka.tools.ConfigCommandIntegrationTest",
-    "org.apache.kafka.tools.TopicCommandTest",
     "org.apache.kafka.tools.GetOffsetShellTest",
     "org.apache.kafka.tools.DeleteRecordsCommandTest",
     "org.apache.kafka.tools.ClientMetricsCommandTest",
-    "org.apache.kafka.tools.BrokerApiVersionsCommandTest",
     "org.apache.kafka.tools.consumer.ConsoleConsumerTest",
     "org.apache.kafka.tools.consumer.group.DeleteConsumerGroupsTest",
 )

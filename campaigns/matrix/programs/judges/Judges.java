@@ -32,7 +32,7 @@ import org.apache.kafka.common.test.api.Type;
  * "failed" and why. Each test finds a cluster without topics, groups that are empty, and quotas.
  */
 public final class Judges {
-    private static final long TEST_MS = 120_000;
+    private static final long TEST_MS = 60_000;
     private static final Set<String> MARKS = Set.of("ClusterTest", "ClusterTests", "ClusterTemplate");
     private static final PrintStream RESULTS = System.out;
 
