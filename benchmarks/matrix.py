@@ -82,6 +82,7 @@ def main() -> int:
         "unavailable": {},
         "leaks": [],
         "mixed": [],
+        "judges": {"version": "", "rows": [], "leaks": []},
         "rows": [],
     }
     if kept.exists():
