@@ -77,7 +77,7 @@ def main() -> int:
     options = parser.parse_args()
     kept = options.output / "matrix.json"
     document: dict[str, Any] = {
-        "machine": "",
+        "machine": {},
         "dates": {},
         "unavailable": {},
         "leaks": [],

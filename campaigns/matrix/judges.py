@@ -29,7 +29,6 @@ AS_THEY_ARE: Final = (
     "org.apache.kafka.tools.ConfigCommandIntegrationTest",
     "org.apache.kafka.tools.GetOffsetShellTest",
     "org.apache.kafka.tools.DeleteRecordsCommandTest",
-    "org.apache.kafka.tools.ClientMetricsCommandTest",
     "org.apache.kafka.tools.consumer.ConsoleConsumerTest",
     "org.apache.kafka.tools.consumer.group.DeleteConsumerGroupsTest",
 )

@@ -90,7 +90,9 @@ def summary(cells: Sequence[Cell], leaks: Sequence[str]) -> str:
 
 def _runs(document: Mapping[str, Any]) -> str:
     rows = "".join(f"| {broker} | {date} |\n" for broker, date in document["dates"].items())
-    return f"{document['machine']}\n\n| Broker | Run |\n|---|---|\n{rows}\n"
+    machine = document["machine"]
+    described = f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}"
+    return f"{described}\n\n| Broker | Run |\n|---|---|\n{rows}\n"
 
 
 def _broker_table(broker: str, cells: Iterable[Cell]) -> str:

@@ -32,7 +32,14 @@ def test_a_step_that_works_directly_must_work_through(direct: str, through: str,
 
 def document(*cells: Cell, **more: Any) -> dict[str, Any]:
     rows = [asdict(cell) for cell in cells]
-    empty = {"machine": "", "dates": {}, "unavailable": {}, "leaks": [], "mixed": [], "judges": {"rows": []}}
+    empty = {
+        "machine": {"cpu": "a", "cores": 2, "python": "3.11"},
+        "dates": {},
+        "unavailable": {},
+        "leaks": [],
+        "mixed": [],
+        "judges": {"rows": []},
+    }
     return empty | {"rows": rows} | more
 
 
