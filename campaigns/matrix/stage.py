@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from campaigns.serving import serving
 from embedded_kafka.jars import installed, java_command
 from embedded_kafka.kafka import Address, KafkaCluster
 from testkit.gateway import free_ports
 from testkit.loopback import own_host
-from testkit.serving import serving
 from testkit.tap import Tap
 
 _TOOL_S: Final = 300.0
