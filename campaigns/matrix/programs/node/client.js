@@ -15,7 +15,7 @@ const LAST = '2000';
 const settings = {brokers: bootstrap.split(','), clientId: `${topic}-${family}`, logLevel: logLevel.NOTHING};
 const kafka = new Kafka(confluent ? {kafkaJS: settings} : settings);
 
-const producerOf = (options) => kafka.producer(confluent ? {kafkaJS: options} : options);
+const producerOf = (options) => kafka.producer(confluent ? {kafkaJS: {acks: -1, ...options}} : options);
 const consumerOf = (options, more) => kafka.consumer(confluent ? {kafkaJS: options, ...more} : options);
 
 function check(holds, otherwise) {
@@ -35,7 +35,7 @@ async function closing(client, use) {
 
 const send = (producer, target, partitions, values) => producer.send({
   topic: target,
-  acks: -1,
+  ...(confluent ? {} : {acks: -1}),
   messages: values.map((value, number) => ({value, partition: number % partitions})),
 });
 
@@ -80,7 +80,8 @@ async function group(protocol, more) {
 const known = {
   admin: () => closing(kafka.admin(), async (admin) => {
     const name = `${topic}-admin`;
-    await admin.createTopics({topics: [{topic: name, numPartitions: 1, replicationFactor: 1}], waitForLeaders: true});
+    const topics = [{topic: name, numPartitions: 1, replicationFactor: 1}];
+    await admin.createTopics(confluent ? {topics} : {topics, waitForLeaders: true});
     if (!confluent) {
       await admin.createPartitions({topicPartitions: [{topic: name, count: 3}]});
       const {resources} = await admin.describeConfigs({includeSynonyms: false, resources: [{type: 2, name}]});
