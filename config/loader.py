@@ -70,9 +70,7 @@ def variables(path: str | Path) -> list[tuple[str, str]]:
         ConfigError: as `load`, except for rules.
     """
     found = _substitution(_text(path), str(path), os.environ)
-    return [
-        (path_text(key, found.tables), name) for key, names in found.variables.items() for name in names
-    ]
+    return [(path_text(key, found.tables), name) for key, names in found.variables.items() for name in names]
 
 
 def _text(path: str | Path) -> str:
@@ -90,9 +88,7 @@ def _substitution(text: str, name: str, environment: Mapping[str, str]) -> Subst
     except (ValueError, RecursionError) as exc:  # a plain ValueError is a number with thousands of digits
         raise ConfigError([f"{name}: not TOML: {exc}{toml_hint(text, str(exc))}"]) from exc
     if found.faults:
-        raise ConfigError(
-            [f"{name}: {path_text(key, found.tables)}: {fault}" for key, fault in found.faults]
-        )
+        raise ConfigError([f"{name}: {path_text(key, found.tables)}: {fault}" for key, fault in found.faults])
     return found
 
 

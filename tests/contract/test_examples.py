@@ -27,7 +27,7 @@ _NOTED = {
     "full.toml": [
         'quotas.0.user (client_id="app")',
         "quotas.1.user (default_client_id=true)",
-    ],  # logins are in secure.toml
+    ]  # logins are in secure.toml
 }
 
 

@@ -163,7 +163,10 @@ def run_applications(
         assert producer.flush(60) == 0
         named = [word for app in apps for word in (ways[app.path][1], app.protocol, app.name)]
         command = java_program(
-            "StreamsQuotas", [str(folder / "state"), INPUT, *named], more_jars=streams_class_path(version), version=version
+            "StreamsQuotas",
+            [str(folder / "state"), INPUT, *named],
+            more_jars=streams_class_path(version),
+            version=version,
         )
         output = folder / "applications.log"
         with (
