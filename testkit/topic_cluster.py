@@ -27,7 +27,7 @@ TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 
 
 class TopicCluster:
-    """One broker, which answers as it is told.
+    """One broker, whose answers the test sets.
 
     Attributes:
         broker: it.

@@ -74,7 +74,7 @@ class Matrix:
     Attributes:
         cells: all of them.
         unavailable: client -> why its program could not be had.
-        leaks: what the tap saw that no client may be told.
+        leaks: what the tap saw that no client may see.
     """
 
     cells: list[Cell] = field(default_factory=list)

@@ -85,7 +85,7 @@ class Traffic:
     Attributes:
         acknowledged: numbers that the cluster has.
         read: numbers that the reader got.
-        failures: what the producer was told instead.
+        failures: the errors that the producer got instead.
     """
 
     bootstrap: str

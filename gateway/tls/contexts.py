@@ -168,7 +168,7 @@ class TlsIdentity:
     """The context of one listener or upstream, and the files it comes from.
 
     Attributes:
-        owner: in logs and metrics, such as ``listeners.0.tls``.
+        owner: in logs and metrics, such as ``listeners.clients.tls``.
         reloads, failed_reloads: how often files were read again, with and without success; one that fails as the
             last one did, on files that look the same, is not counted again.
         last_reload_failed: whether what is in force is older than the files.

@@ -32,7 +32,7 @@ def test_every_missing_variable_is_a_fault_with_its_key() -> None:
     hint = "; write $${ for the text ${"
     assert caught.value.lines == [
         f"f: upstream.bootstrap.1: the environment has no variable HOST{hint}",
-        f"f: listeners.0.advertised_host: the environment has no variable POD{hint}",
+        f"f: listeners.a.advertised_host: the environment has no variable POD{hint}",
         f"f: fleet.member: the environment has no variable POD{hint}",
     ]
 
@@ -41,7 +41,7 @@ def test_every_missing_variable_is_a_fault_with_its_key() -> None:
 def test_what_only_begins_like_a_variable_is_a_fault(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(FILE.replace("${POD}.sluice", text), name="f", environment=ENVIRONMENT | {"A": "a"})
-    assert caught.value.lines == ["f: listeners.0.advertised_host: ${ begins no ${NAME}; write $${ for the text ${"]
+    assert caught.value.lines == ["f: listeners.a.advertised_host: ${ begins no ${NAME}; write $${ for the text ${"]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,6 @@ def test_variables_lists_keys_and_names(tmp_path: Path, monkeypatch: pytest.Monk
     assert variables(file) == [
         ("upstream.bootstrap.1", "HOST"),
         ("upstream.bootstrap.1", "PORT"),
-        ("listeners.0.advertised_host", "POD"),
+        ("listeners.a.advertised_host", "POD"),
         ("fleet.member", "POD"),
     ]

@@ -73,7 +73,7 @@ def test_compose_gateways_are_one_fleet_and_have_no_error(compose: dict[str, Any
     assert {each.fleet.members for each in found} == {len(GATEWAYS)}
     # Clients are on the machine of the containers.
     notes = [(each.severity, each.key) for one in found for each in config.findings(one)]
-    assert notes == [(config.Severity.NOTE, "listeners.0.advertised_host")] * 2
+    assert notes == [(config.Severity.NOTE, "listeners.clients.advertised_host")] * 2
 
 
 def test_compose_gateways_find_kafka_under_its_advertised_name(compose: dict[str, Any]) -> None:

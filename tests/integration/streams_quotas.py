@@ -147,7 +147,7 @@ def run_applications(
     version: str,
     within_s: float = _WITHIN_S,
 ) -> None:
-    """Run them together until each has counted everything or failed; what came of it is in them afterwards."""
+    """Run them together until each has counted everything or failed; they have the results afterwards."""
     broker = kafka.brokers[1]
     ways = {"direct": (broker, kafka.bootstrap), "gateway": (gateway, f"{gateway[0]}:{gateway[1]}")}
     with WireClient(broker) as client:

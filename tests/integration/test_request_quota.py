@@ -1,6 +1,6 @@
 """Quotas of request time, API by API: the cases of Kafka's RequestQuotaTest, from their description.
 
-A client with a tiny request_percentage is told a throttle time by every API, one with a large one by none. Both are
+A client with a tiny request_percentage gets a throttle time from every API, one with a large one from none. Both are
 asked of the broker with a quota of its own, and through the gateway. The original also reads metrics inside the
 broker, which no client can.
 """

@@ -128,7 +128,7 @@ def test_check_config_names_variables_and_the_keys_that_have_their_values(
     code, out, err = run("check-config", file)
     assert (code, err) == (0, "")
     assert out.splitlines()[-2:] == [
-        "  variable POD     in listeners.0.advertised_host, quotas.0.client_id",
+        "  variable POD     in listeners.inside.advertised_host, quotas.0.client_id",
         "  variable SECRET  in quotas.0.client_id",
     ]
     assert "opensesame" not in out

@@ -100,7 +100,7 @@ async def test_brokers_without_the_version_of_metadata_are_named_as_such_and_hea
     broker = ScriptedBroker(offers=KAFKA | {METADATA: (0, 1)})
     async with gateway_before(broker) as running:
         await until(lambda: "Metadata" in (running.gateway.why_not_ready() or ""))
-        text = "upstream offers versions 0-1 of Metadata, and version 4 is needed"
+        text = f"upstream ({HOST}:{broker.port}) offers versions 0-1 of Metadata, and version 4 is needed"
         assert await readiness(running) == (503, f"{text}\n")
         assert asked(broker, METADATA) == []
         broker.offers = KAFKA
