@@ -11,7 +11,7 @@ import pytest
 from gateway.observability.events import TlsFailure
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
-from gateway.tls.transport import HandshakeRefused, TlsTransport
+from gateway.tls.transport import HandshakeRefused, StreamProtocol, TlsTransport
 from testkit.clock import FakeClock
 from testkit.fake_loop import FakeLoop
 from testkit.tls import Pki
@@ -114,6 +114,7 @@ class TlsServer:
         socket, user: below and above it.
         failures: those that its owner was notified of.
         hellos: how many its owner was notified of.
+        other_user: gets the connection instead of `user`.
         waits, refuses: what the owner does: lets no one begin; lets no one in.
         loop, steps: those of the server that this one is beside, if there is one.
     """
@@ -122,6 +123,7 @@ class TlsServer:
         self,
         pki: Pki,
         *,
+        user: StreamProtocol | None = None,
         waits: bool = False,
         refuses: bool = False,
         trust: bool = True,
@@ -132,6 +134,7 @@ class TlsServer:
         context.load_cert_chain(pki.server.certificate, pki.server.key)
         self.loop: Loop = Loop() if beside is None else beside.loop
         self.socket, self.user = Socket(), User()
+        self.other_user = user
         self.failures: list[TlsFailure] = []
         self.hellos = 0
         self.waits, self.refuses = waits, refuses
@@ -156,10 +159,10 @@ class TlsServer:
         if not self.waits:
             transport.proceed()
 
-    def secured(self, transport: TlsTransport) -> User:
+    def secured(self, transport: TlsTransport) -> StreamProtocol:
         if self.refuses:
             raise HandshakeRefused(TlsFailure.NO_PRINCIPAL, "nobody")
-        return self.user
+        return self.other_user or self.user
 
     def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
         self.failures.append(failure)

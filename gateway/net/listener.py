@@ -33,6 +33,7 @@ from gateway.session.announced import AnnouncedLimits
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
+from gateway.tls.transport import StreamProtocol
 from gateway.upstream.connector import Connector
 from gateway.upstream.topology import Address, BrokerPorts, ClusterMap, Topology
 from gateway.usage.connections import ConnectionUsage
@@ -47,8 +48,8 @@ _gateway_log = structlog.get_logger("gateway.app")
 _standard_log = logging.getLogger("gateway.listener")
 
 
-class Channel(Watched, Protocol):
-    """A client's connection, as far as its listener is concerned; it is an `asyncio.Protocol` too.
+class Channel(Watched, StreamProtocol, Protocol):
+    """A client's connection, as far as its listener is concerned.
 
     Attributes:
         session: what is known of the client.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from time import time
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 import structlog
 
@@ -25,7 +25,7 @@ from gateway.tls.contexts import TlsIdentity
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
-from gateway.tls.transport import HandshakeRefused, TlsTransport
+from gateway.tls.transport import HandshakeRefused, StreamProtocol, TlsTransport
 from quotas.entities import cut_name
 from quotas.ip_limits import IPV6_PREFIX_BITS, normalise
 
@@ -42,8 +42,8 @@ class _Session(Protocol):
     def expect_first_frame(self, *, now_ms: int) -> None: ...
 
 
-class _Channel(Protocol):
-    """A client channel, as far as its handshake is concerned; it is an `asyncio.Protocol` too."""
+class _Channel(StreamProtocol, Protocol):
+    """A client channel, as far as its handshake is concerned."""
 
     @property
     def session(self) -> _Session: ...
@@ -149,7 +149,7 @@ class TlsAcceptor:
             protected=self._protected,
         )
 
-    def secured(self, transport: TlsTransport) -> asyncio.Protocol:
+    def secured(self, transport: TlsTransport) -> StreamProtocol:
         """See `TlsUser`."""
         channel = self._channels[transport]
         tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
@@ -160,8 +160,7 @@ class TlsAcceptor:
         self._remove(transport)
         self._metrics.handshake_done(self._listener, tls.version() or "")
         channel.session.expect_first_frame(now_ms=self._now_ms())
-        # It is one: a type that is a protocol and a `_Channel` can not be written down.
-        return cast("asyncio.Protocol", channel)
+        return channel
 
     def _principal(self, tls: ssl.SSLObject, rules: MappingRules) -> str:
         certificate = tls.getpeercert(binary_form=True)

@@ -95,13 +95,27 @@ class HandshakeRefused(Exception):
         self.detail = detail
 
 
+class StreamProtocol(Protocol):
+    """What a transport calls: the methods of `asyncio.Protocol`, without its base class.
+
+    uvloop's own transports do without `eof_received`; this one does not.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def eof_received(self) -> bool | None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+
+
 class TlsUser(Protocol):
     """The owner of a transport. Exactly one of `secured` and `failed` is called, once."""
 
     def hello(self, transport: TlsTransport) -> None:
         """A client's whole hello is here: call `proceed`, at once or later."""
 
-    def secured(self, transport: TlsTransport) -> asyncio.Protocol:
+    def secured(self, transport: TlsTransport) -> StreamProtocol:
         """The handshake is done; returns the protocol that gets the bytes. May raise `HandshakeRefused`."""
 
     def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
@@ -191,7 +205,7 @@ class TlsTransport:
         self._loop, self._steps = loop, steps
         self._buffer, self._view = buffer, buffer.hello
         self._socket: asyncio.Transport | None = None
-        self._user: asyncio.Protocol | None = None
+        self._user: StreamProtocol | None = None
         self._deliver: Any = None
         self._state = _State.SILENT
         self._paused = self._ended = self._closing = self._due = self._held = self._fin = False
@@ -530,12 +544,11 @@ class TlsTransport:
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """What is delivered to."""
-        assert self._user is not None
-        return self._user
+        return cast("asyncio.BaseProtocol", self._user)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Deliver to another one."""
-        self._user = user = cast("asyncio.Protocol", protocol)
+        self._user = user = cast("StreamProtocol", protocol)
         self._deliver = user.data_received
 
     def abort(self) -> None:

@@ -67,6 +67,10 @@ class UpstreamChannel:
         # uvloop's transports have the methods without the base class.
         self._user.upstream_connected(cast("asyncio.Transport", transport))
 
+    def eof_received(self) -> bool:
+        """The broker sends nothing more: the transport closes itself, and calls `connection_lost`."""
+        return False
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The leg is gone, whichever side ended it."""
         self._user.upstream_lost()
@@ -199,9 +203,9 @@ class Connector:
 
     async def _open(self, user: UpstreamUser, host: str, numeric: str, port: int) -> None:
         loop, tls = asyncio.get_running_loop(), self._tls
-        channel = cast("asyncio.Protocol", UpstreamChannel(user))
+        channel = UpstreamChannel(user)
         handshake = None if tls is None else tls.handshake(channel, host)
-        protocol = channel if handshake is None else cast("asyncio.BaseProtocol", handshake.transport)
+        protocol = cast("asyncio.BaseProtocol", channel if handshake is None else handshake.transport)
         if self._header_sender is None:
             await loop.create_connection(lambda: protocol, numeric, port)
         else:

@@ -14,7 +14,7 @@ from gateway.observability.tls_metrics import TlsMetrics
 from gateway.tls.contexts import TlsIdentity
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
-from gateway.tls.transport import TlsTransport
+from gateway.tls.transport import StreamProtocol, TlsTransport
 
 _log = structlog.get_logger("gateway.tls")
 
@@ -60,7 +60,7 @@ class BrokerTls:
         self._steps = steps
         self._metrics = metrics
 
-    def handshake(self, user: asyncio.Protocol, host: str) -> BrokerHandshake:
+    def handshake(self, user: StreamProtocol, host: str) -> BrokerHandshake:
         """A handshake; its transport is the protocol of the socket that is being connected.
 
         Args:
@@ -88,7 +88,7 @@ class BrokerHandshake:
 
     def __init__(
         self,
-        user: asyncio.Protocol,
+        user: StreamProtocol,
         identity: TlsIdentity,
         server_name: str,
         buffer: ReceiveBuffer,
@@ -125,7 +125,7 @@ class BrokerHandshake:
     def hello(self, transport: TlsTransport) -> None:
         """See `TlsUser`; for servers."""
 
-    def secured(self, transport: TlsTransport) -> asyncio.Protocol:
+    def secured(self, transport: TlsTransport) -> StreamProtocol:
         """See `TlsUser`."""
         if not self._done.done():
             self._done.set_result(None)

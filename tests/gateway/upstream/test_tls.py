@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from gateway.observability.events import CloseCause, TlsFailure
+from gateway.upstream.connector import UpstreamChannel
 from testkit.broker import ScriptedBroker
 from testkit.certificates import CLIENT, SERVER, Authority, KeyPair
 from testkit.frames import heartbeat
 from testkit.gateway import RunningGateway, running_gateway
 from testkit.raw_client import HOST, Ended, until
 from testkit.tls import Pki, upstream_failures
+from testkit.tls_conversation import TlsServer
 
 YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
 BEFORE = YESTERDAY - datetime.timedelta(days=5)
@@ -171,6 +173,62 @@ async def test_d19_a_client_that_leaves_during_the_handshake_with_the_broker_tak
         client.reset()
         await running.ended_by(CloseCause.CLIENT_CLOSED)
         await asyncio.wait_for(broker.connections[1].ended.wait(), 60)
+
+
+class Leg:
+    """A channel, as far as its upstream is concerned: what it is called with."""
+
+    endpoints = None
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def upstream_connected(self, transport: asyncio.Transport) -> None:
+        self.calls.append("connected")
+
+    def upstream_failed(self, cause: CloseCause) -> None:
+        self.calls.append(cause)
+
+    def upstream_received(self, data: bytes) -> None:
+        self.calls.append(data)
+
+    def upstream_lost(self) -> None:
+        self.calls.append("lost")
+
+    def upstream_writable(self, writable: bool) -> None:
+        self.calls.append(writable)
+
+
+@pytest.mark.parametrize("goodbye", [True, False])
+def test_everything_that_tls_says_reaches_the_channel_up_to_the_brokers_end(pki: Pki, goodbye: bool) -> None:
+    leg = Leg()
+    broker = TlsServer(pki, user=UpstreamChannel(leg)).shake_hands()
+    broker.transport.pause_writing()
+    broker.transport.resume_writing()
+    broker.client_sends(b"reply")
+    assert leg.calls == ["connected", False, True, b"reply"]
+    if goodbye:
+        broker.client_says_goodbye()
+    else:
+        assert broker.transport.eof_received() is False
+    assert broker.socket.ended == "closed"
+    broker.transport.connection_lost(None)
+    assert leg.calls[4:] == ["lost"]
+
+
+async def test_a_broker_that_closes_its_connections_ends_the_clients_without_an_error(pki: Pki) -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with gateway_before(pki, broker_context(pki.server)) as (broker, running):
+        await running.discovered()
+        async with await running.connect() as client:
+            await client.send(heartbeat(5))
+            await client.receive_frame()
+            for connection in broker.connections:
+                connection.transport.close()
+            assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+    assert errors == []
 
 
 async def test_d17_verification_and_the_name_of_brokers_are_as_configured(pki: Pki, tmp_path: Path) -> None:
