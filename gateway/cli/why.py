@@ -16,8 +16,6 @@ from gateway.cli import admin_port
 from gateway.cli.table import aligned, number
 from quotas.entities import counted, format_name
 
-ANONYMOUS: Final = "ANONYMOUS"
-
 _UNITS: Final = {
     "produce": "B/s",
     "fetch": "B/s",
@@ -29,6 +27,10 @@ _UNITS: Final = {
 _OUTCOMES: Final = {"held": "throttled"}
 _AGO: Final = re.compile(r"(\d{1,6})([smh])")
 _WHAT: Final = " that explains throttles"
+_OBSERVED: Final = (
+    ", and none by quotas that are observed only: those throttle no client, and the metrics "
+    "gateway_..._would_throttle_total count what they would throttle"
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -43,10 +45,10 @@ def add_parser(commands: Any) -> None:
     )
     admin_port.add_argument(parser)
     parser.add_argument(
-        "--user", metavar="NAME", help=f"default: {ANONYMOUS}, all clients that did not log in"
+        "--user", metavar="NAME", help="default: all users; clients that did not log in are ANONYMOUS"
     )
     parser.add_argument(
-        "--client-id", metavar="ID", help='default, with --user: "", a client without a client id'
+        "--client-id", metavar="ID", help='default: all client ids; "" is a client without a client id'
     )
     parser.add_argument(
         "--ip", metavar="ADDRESS", help="show the throttled connections of this address instead"
@@ -97,26 +99,28 @@ def run(arguments: argparse.Namespace) -> int:
     return admin_port.exit_code(arguments.admin, partial(_exchange, arguments), what=_WHAT)
 
 
-def path_of(user: str, client_id: str, ip: str = "") -> str:
-    """What to ask the admin port for."""
-    query = {"ip": ip} if ip else {"user": user, "client_id": client_id}
+def path_of(user: str | None, client_id: str | None, ip: str = "") -> str:
+    """What to ask the admin port for; None: any."""
+    names = {"ip": ip} if ip else {"user": user, "client_id": client_id}
+    query = {name: value for name, value in names.items() if value is not None}
     return f"/why?{urlencode(query, errors='surrogatepass')}"
 
 
 def _exchange(arguments: argparse.Namespace) -> int:
-    user = ANONYMOUS if arguments.user is None else arguments.user
-    path = path_of(user, arguments.client_id or "", arguments.ip or "")
+    path = path_of(arguments.user, arguments.client_id, arguments.ip or "")
     status, answer = admin_port.ask(arguments.admin, path)
     if status != 200:
         print(f"sluice: refused: {answer['error']}", file=sys.stderr)
         return 1
     entries = answer["throttles"]
+    answer["longest"] = max(entries, key=lambda entry: int(entry["told_ms"]), default=None)
     if arguments.at is not None:
         entries, away_ms = _nearest(entries, arguments.at)
         answer["asked"] = {"at_ms": arguments.at, "away_ms": away_ms}
     entries = entries[-arguments.limit :]
     answer["throttles"] = entries
-    print(json.dumps(answer, indent=2) if arguments.json else text_of(answer))
+    clients = "" if arguments.ip else clients_of(arguments.user, arguments.client_id)
+    print(json.dumps(answer, indent=2) if arguments.json else text_of(answer, clients))
     return 0
 
 
@@ -132,28 +136,51 @@ def _nearest(entries: list[dict[str, Any]], at_ms: int) -> tuple[list[dict[str, 
     return nearest, away_ms(nearest[0]) if nearest else 0
 
 
-def text_of(answer: dict[str, Any]) -> str:
-    """For people."""
+def clients_of(user: str | None, client_id: str | None) -> str:
+    """All clients with these names, in words; "" if both names are known."""
+    if user is not None and client_id is not None:
+        return ""
+    if user is None:
+        return f"clients with client-id={format_name(client_id or '')}, of all users"
+    return f"clients with user={format_name(user)}, of all client ids"
+
+
+def text_of(answer: dict[str, Any], clients: str = "") -> str:
+    """For people.
+
+    Args:
+        answer: of the admin port.
+        clients: see `clients_of`.
+    """
     if answer["ip"]:
-        head = f"address {format_name(answer['ip'])}"
+        client = f"address {format_name(answer['ip'])}"
     else:
-        head = f"client user={format_name(answer['user'])} client-id={format_name(answer['client_id'])}"
-    blocks = [head]
+        client = f"client {_names(answer)}"
+    blocks = [clients or client]
     if (asked := answer.get("asked")) is not None and asked["away_ms"]:
         away = f"{_duration(abs(asked['away_ms']))} {'later' if asked['away_ms'] > 0 else 'earlier'}"
         blocks.append(f"not throttled at {_time(asked['at_ms'])}; the nearest throttle was {away}:")
     # The last one is what is looked for most often.
     blocks += ["\n".join(entry_lines(entry)) for entry in reversed(answer["throttles"])]
+    longest = answer.get("longest")
+    if longest and longest["told_ms"] and longest not in answer["throttles"]:
+        whose = "" if longest["ip"] else f", of {_names(longest)}"
+        blocks.append(
+            f"longest wait in the journal: {longest['told_ms']} ms, at {_time(longest['first_ms'])}{whose}"
+        )
     if not answer["throttles"]:
         none = f"no throttle is recorded since {_time(answer['since_ms'])}, when the journal began"
         lost = "; some older entries were dropped" if answer["forgotten"] else ""
-        blocks.append(f"{none}{lost}. The journal does not record throttles by the brokers' own quotas.")
+        brokers = "The journal does not record throttles by the brokers' own quotas"
+        observed = answer.get("mode") == "observe" or any(quota["observe"] for quota in answer["quotas"])
+        blocks.append(f"{none}{lost}. {brokers}{_OBSERVED if observed else ''}.")
     if answer["quotas"]:
         rows = [("NOW", "LIMIT", "LEVEL", "ENTITY")]
         for quota in answer["quotas"]:
             limit = number(quota["limit"]) + (" (observed only)" if quota["observe"] else "")
             rows.append((quota["quota"], limit, quota["rule"], quota["entity"] or "-"))
-        blocks.append("\n".join(aligned(rows)))
+        table = aligned(rows)
+        blocks.append("\n".join([f"quotas of {client}", *table] if clients else table))
     return "\n\n".join(blocks)
 
 
@@ -177,8 +204,7 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     rule = f"{by} quota{level}"
     facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {number(entry['limit'])} {unit}")]
     if not entry["ip"]:
-        client = f"user={format_name(entry['user'])} client-id={format_name(entry['client_id'])}"
-        facts.insert(0, ("client", client))
+        facts.insert(0, ("client", _names(entry)))
     facts.append(("measured", _measured(entry, unit)))
     if by != "connection":
         counter = entry["counter"]
@@ -187,6 +213,10 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
         facts.append(("counted by", (", ".join(whose) or "all clients together") + shared))
         facts.insert(1, ("request", entry["api"]))
     return [f"{when}  {waits}", *aligned(facts, indent="    ")]
+
+
+def _names(client: dict[str, Any]) -> str:
+    return f"user={format_name(client['user'])} client-id={format_name(client['client_id'])}"
 
 
 def _measured(entry: dict[str, Any], unit: str) -> str:

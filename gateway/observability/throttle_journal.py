@@ -113,6 +113,15 @@ class Throttles:
             self.counter, self.shared, self.entity = later.counter, later.shared, later.entity
 
 
+def latest_of(
+    found: list[tuple[JournalClient, Throttles]], most: int
+) -> list[tuple[JournalClient, Throttles]]:
+    """The latest so many entries, and the one with the longest throttle time if it is older; the oldest first."""
+    older, latest = found[:-most], found[-most:]
+    longest = max(found, key=lambda each: each[1].told_ms, default=None)
+    return [longest, *latest] if longest in older else latest
+
+
 class _Client:
     __slots__ = ("kind", "minutes", "seconds")
 
@@ -249,12 +258,32 @@ class ThrottleJournal:
         found.sort(key=lambda each: each[1].first_ms)
         return found[-most:]
 
+    def of_clients(
+        self, user: str | None, client_id: str | None, most: int
+    ) -> list[tuple[JournalClient, Throttles]]:
+        """The latest entries of all clients with this user and this client id (None: any), as `latest_of` cuts them.
+
+        Looks at every client.
+        """
+        asked = [None if name is None else self._cut(name) for name in (user, client_id)]
+        found = [
+            (client, entry)
+            for client, kept in self._clients.items()
+            if not client.ip and asked[0] in (None, client.user) and asked[1] in (None, client.client_id)
+            for entries in (kept.minutes, kept.seconds)
+            for entry in entries
+        ]
+        found.sort(key=lambda each: each[1].first_ms)
+        return latest_of(found, most)
+
     def entries(
         self, what: str, client: JournalClient, *values: Any
     ) -> list[tuple[JournalClient, Throttles]]:
-        """What `of`, `of_address` or `of_counter` has of its arguments, each entry with the client it is of."""
+        """What a method `of...` has of its arguments, each entry with the client it is of."""
         if what == "of_counter":
             return self.of_counter(*values)
+        if what == "of_clients":
+            return self.of_clients(*values)
         found = self.of_address(*values) if what == "of_address" else self.of(*values)
         return [(client, entry) for entry in found]
 

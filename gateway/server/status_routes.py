@@ -4,7 +4,8 @@
     GET /status.json    a snapshot, at most a second old or as old as the pace below
     GET /events         snapshots as server-sent events, for few viewers at a time
     GET /why            ?user=NAME&client_id=ID, or ?ip=ADDRESS: what the journal has of a client, which quotas apply
-                        to it now, and the latest changes of these; with &of=counter, of all clients of a counter
+                        to it now, and the latest changes of these; with &of=counter, of all clients of a counter;
+                        without user or client_id, of all clients with the other one (quotas: of the latest client)
 
 Nothing of it changes anything, and none of it is for other sites: a browser says where a request comes from, and no
 answer may be read, framed or included elsewhere (docs/decisions/0016-seen.md). Making and sending snapshots takes
@@ -25,8 +26,9 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
+from gateway.net.tls_acceptor import ANONYMOUS
 from gateway.observability.status import Built, Status, waiting_json
-from gateway.observability.throttle_journal import JournalClient, ThrottleJournal, Throttles
+from gateway.observability.throttle_journal import JournalClient, ThrottleJournal, Throttles, latest_of
 from gateway.quota_admin.store.interface import HistoryEntry, StoreError
 from gateway.quota_admin.store.quota_json import history_json
 from gateway.server.admin_connections import AdminConnections
@@ -218,8 +220,8 @@ class StatusRoutes:
         if _is_foreign(request):
             return _foreign()
         query = request.query
-        user, client_id, ip = query.get("user", ""), query.get("client_id", ""), query.get("ip", "")
-        client = JournalClient(user, client_id)
+        user, client_id, ip = query.get("user"), query.get("client_id"), query.get("ip", "")
+        client = JournalClient(user or "", client_id or "")
         matches: dict[QuotaKey, Match] = {}
         if ip:
             try:
@@ -228,18 +230,25 @@ class StatusRoutes:
                 return web.json_response({"error": "ip has to be an address"}, status=400, headers=_HEADERS)
             found = await self._found("of_address", client, client.ip)
         elif query.get("of") == "counter":
-            key = TrackerKey(user, client_id)
+            key = TrackerKey(client.user, client.client_id)
             found = await self._found("of_counter", client, key, MAX_TOLD)
             matches = {quota: match_of_tracker(self._limits, quota, key) for quota in _CLIENT_KEYS}
         else:
-            found = await self._found("of", client, user, client_id)
-            matches = {quota: resolve(self._limits, quota, user, client_id) for quota in _CLIENT_KEYS}
+            if user is None or client_id is None:
+                found = await self._found("of_clients", client, user, client_id, MAX_TOLD)
+                client = found[-1][0] if found else client._replace(user=user or ANONYMOUS)
+            else:
+                found = await self._found("of", client, user, client_id)
+            matches = {
+                quota: resolve(self._limits, quota, client.user, client.client_id) for quota in _CLIENT_KEYS
+            }
         answer = {
             "user": client.user,
             "client_id": client.client_id,
             "ip": client.ip,
             "since_ms": self._journal.since_ms,
             "forgotten": self._journal.forgotten,
+            "mode": self._limits.mode.value,
             "throttles": [waiting_json(*each) for each in found],
             "quotas": [_quota_json(quota, match) for quota, match in matches.items()],
             "changes": await self._changes({quota: entity_of(match) for quota, match in matches.items()}),
@@ -253,6 +262,8 @@ class StatusRoutes:
         if self._merged is not None:
             found += await self._merged.throttles(what, client, *values)
             found.sort(key=lambda each: each[1].first_ms)
+        if what == "of_clients":
+            return latest_of(found, MAX_TOLD)
         return found[-MAX_TOLD:] if what == "of_counter" else found
 
     async def _changes(self, wanted: Mapping[QuotaKey, QuotaEntity | None]) -> list[dict[str, Any]]:

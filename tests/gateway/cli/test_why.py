@@ -10,9 +10,12 @@ import pytest
 
 from gateway.cli.why import _duration, _moment, _nearest, entry_lines, text_of
 from gateway.observability.quota_metrics import label_value
+from gateway.observability.throttle_journal import JournalClient, Reading
+from quotas.combine import ThrottledBy
+from quotas.resolution import Match, Rule, TrackerKey
 from testkit.admin_commands import sluice
 from testkit.frames import create_topics
-from testkit.gateway import broker_and_gateway
+from testkit.gateway import RunningGateway, broker_and_gateway
 from tests.gateway.cli.conftest import Run
 
 NOW_S = datetime(2026, 11, 22, 18, 30, tzinfo=UTC).timestamp()
@@ -92,6 +95,46 @@ def test_a_client_or_an_address_has_to_be_named(run: Run) -> None:
     code, out, err = run("why")
     assert (code, out) == (2, "")
     assert all(option in err for option in ("--client-id", "--user", "--ip"))
+
+
+def _throttle(running: RunningGateway, user: str, client_id: str, ms: int, *, at_ms: int) -> None:
+    match = Match(1000.0, Rule.USER, TrackerKey(user, ""))
+    journal = running.gateway.journal
+    journal._wall_ms = lambda: at_ms
+    client = JournalClient(user, client_id)
+    journal.throttled(client, user, ThrottledBy.PRODUCE, "produce", match, ms, lambda: Reading(rate=2000.0))
+
+
+@pytest.mark.asyncio
+async def test_without_a_user_all_users_are_searched_and_the_longest_wait_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async with broker_and_gateway(quotas=[{"user": "alice", "producer_byte_rate": 1000}]) as (_, running):
+        code, out, _ = await sluice(running, capfd, "why", "--client-id", "app")
+        assert (code, "no throttle is recorded" in out) == (0, True)
+        assert "quotas of client user=ANONYMOUS client-id=app" in out
+        _throttle(running, "bob", "app", 4700, at_ms=0)
+        _throttle(running, "alice", "app", 20, at_ms=60_000)
+        _throttle(running, "alice", "else", 30, at_ms=70_000)
+        code, out, _ = await sluice(running, capfd, "why", "--client-id", "app", "--limit", "1")
+        head, entry, longest, quotas = out.split("\n\n")
+        assert (code, head) == (0, "clients with client-id=app, of all users")
+        assert "throttled for 20 ms" in entry
+        assert "client      user=alice client-id=app" in entry
+        assert longest == "longest wait in the journal: 4700 ms, at 1970-01-01 00:00:00, of user=bob client-id=app"
+        assert quotas.startswith("quotas of client user=alice client-id=app\nNOW")
+        assert "producer_byte_rate        1000   user   user=alice" in quotas
+        code, out, _ = await sluice(running, capfd, "why", "--user", "alice")
+        assert out.startswith("clients with user=alice, of all client ids\n")
+        assert ("client-id=app" in out, "client-id=else" in out, "longest wait" in out) == (True, True, False)
+
+
+@pytest.mark.asyncio
+async def test_in_observe_mode_the_answer_says_that_nothing_is_recorded(capfd: pytest.CaptureFixture[str]) -> None:
+    async with broker_and_gateway() as (_, running):
+        await sluice(running, capfd, "enforcement", "observe")
+        _, out, _ = await sluice(running, capfd, "why", "--client-id", "app")
+        assert "would_throttle_total" in out
 
 
 @pytest.mark.asyncio

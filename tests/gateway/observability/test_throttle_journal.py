@@ -60,6 +60,27 @@ def test_throttles_of_a_second_are_one_entry_with_the_numbers_of_the_longest() -
     assert entry.entity == QuotaEntity(user="u", client_id=DEFAULT)
 
 
+def test_clients_are_found_by_one_of_their_names_with_the_latest_entries_and_the_longest_wait() -> None:
+    j = Journal()
+    for user, client_id, ms in (
+        ("bob", "app", 900), ("alice", "app", 5), ("alice", "other", 6), ("carol", "app", 7),
+    ):  # fmt: skip
+        j.told(user, client_id, ms)
+        j.now_ms += 1_000
+    j.refused("10.0.0.1")
+
+    def found(user: str | None, client_id: str | None, most: int = 10) -> list[tuple[str, str, int]]:
+        entries = j.journal.of_clients(user, client_id, most)
+        return [(client.user, client.client_id, entry.told_ms) for client, entry in entries]
+
+    assert found(None, "app") == [("bob", "app", 900), ("alice", "app", 5), ("carol", "app", 7)]
+    assert found(None, "app", 1) == [("bob", "app", 900), ("carol", "app", 7)]
+    assert found("alice", None) == [("alice", "app", 5), ("alice", "other", 6)]
+    assert found("alice", None, 1) == [("alice", "other", 6)]
+    assert found(None, "none") == []
+    assert len(found(None, None)) == 4
+
+
 def test_connections_of_an_address_are_one_entry_a_second_for_each_outcome_and_limit() -> None:
     j = Journal()
     for number in range(400):
