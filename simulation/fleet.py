@@ -65,7 +65,7 @@ class SimShareTopic:
         self.refused = 0
         self.undelivered = 0
         self.relay: Callable[[Sequence[bytes]], None] | None = None
-        self.trouble: str | None = "it was not read yet"
+        self.trouble: str | None = "it has not been read since the start"
         self.member = member
         self.process: Any = asyncio.get_running_loop()
         assert isinstance(self.process, HostedProcess)

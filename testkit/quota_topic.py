@@ -75,6 +75,7 @@ class QuotaTopic:
         tombstones_s: its delete.retention.ms.
         compacted: offsets of records that are gone.
         readable: the offset of a transaction under way.
+        producer_polls: how often producers could have written their log.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +90,7 @@ class QuotaTopic:
         self.tombstones_s = 86_400.0
         self.compacted: set[int] = set()
         self.readable = 1 << 40
+        self.producer_polls = 0
         monkeypatch.setattr("gateway.quota_admin.store.topic_reader.Consumer", self._consumer)
         monkeypatch.setattr(
             "gateway.quota_admin.store.topic_writer.Producer", lambda *_args, **_more: Producer(self)
@@ -179,7 +181,8 @@ class Consumer:
             fault, self.fault = self.fault, None
             raise fault
         if self.fault is not None:
-            error, self.fault, self._ended = self.fault, None, True
+            error, self.fault = self.fault, None
+            self._ended = error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
             return Message(self._next, error=error)
         # As librdkafka does: after an error of this kind nothing comes until the partition is assigned again.
         if not self.held and not self._topic.all_held and not self._ended:
@@ -241,6 +244,7 @@ class Producer:
                 self._topic.append(*record)
 
     def poll(self, _timeout_s: float) -> int:
+        self._topic.producer_polls += 1
         return 0
 
     def purge(self, **_which: Any) -> None:

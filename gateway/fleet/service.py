@@ -273,7 +273,7 @@ class FleetService:
             return None
         trouble = f" ({self.topic.trouble})" if self.topic.trouble else ""
         return (
-            f"fleet: no touch with the other members for {isolated_ms // 1000} s{trouble}; "
+            f"fleet: no contact with the other members for {isolated_ms // 1000} s{trouble}; "
             f"limits are multiplied by {self._limits.share:.3g}"
         )
 

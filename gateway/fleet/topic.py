@@ -28,6 +28,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.fleet.shares import MalformedShare, Share, decode_share, encode_share
+from gateway.runtime.client_errors import bug_in, reason_of
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
@@ -91,7 +92,7 @@ class ShareTopic:
         self.refused = 0
         self.undelivered = 0
         self.relay: Callable[[Sequence[bytes]], None] | None = None
-        self.trouble: str | None = "it was not read yet"
+        self.trouble: str | None = f"topic {settings.topic} has not been read since the start"
         self._settings = settings
         self._key = member.encode()
         self._producer: Any = None
@@ -145,7 +146,7 @@ class ShareTopic:
 
     def begin_again(self) -> None:
         """Use it with new clients: what was sent does not come back."""
-        self.trouble = "it is read anew"
+        self.trouble = f"topic {self._settings.topic} is being read with a new connection"
         self._again.set()
 
     async def stop(self) -> None:
@@ -192,14 +193,14 @@ class ShareTopic:
                 self._follow()
                 told = ""
             except Exception as exc:  # noqa: BLE001  (whatever it is: a member that reads nothing must say so)
-                text = (
-                    exc.args[0].str() if isinstance(exc, KafkaException) else f"{type(exc).__name__}: {exc}"
-                )
+                text = reason_of(exc)
                 if told != text:
                     told = text
-                    bug = None if isinstance(exc, KafkaException) else exc
                     _log.error(
-                        "fleet_topic_not_followed", topic=self._settings.topic, error=text, exc_info=bug
+                        "fleet_topic_not_followed",
+                        topic=self._settings.topic,
+                        error=text,
+                        exc_info=bug_in(exc),
                     )
                 self._in_loop(self._set_trouble, text)
                 self._stopped.wait(_AGAIN_S)
@@ -313,7 +314,9 @@ class ShareTopic:
             self._producer = None
 
     def _set_trouble(self, why: str) -> None:
-        self.trouble = why
+        self.trouble = f"topic {self._settings.topic}: {why}"
+        if self._producer is not None:
+            self._producer.poll(0)  # it logs now what happens now, though nothing is sent
 
     def _hand_over(
         self, shares: Sequence[Share], values: Sequence[bytes], refused: int, at_end: bool

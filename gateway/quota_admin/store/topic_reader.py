@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_identity import TopicIdentity
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
+from gateway.runtime.client_errors import bug_in, reason_of
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER
@@ -49,6 +50,9 @@ _ENDS: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
 """After these librdkafka reads no further, or what comes is of another topic of the same name."""
 
 _RIGHTS: Final = "the gateway's user needs the rights DESCRIBE, READ and WRITE on it"
+
+_OF_GROUPS: Final = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_NOT_AVAILABLE)
+"""librdkafka asks for a group's coordinator though no group is used; the answer is of no consequence."""
 
 _log = structlog.get_logger("gateway.store")
 _client_log = client_logger("gateway.store.kafka")
@@ -210,6 +214,7 @@ class TopicReader:
         begun: Callable[[str, int], Awaitable[None]],
         *,
         tombstones_s: float = TOMBSTONES_S,
+        each_turn: Callable[[], None] = lambda: None,
     ) -> None:
         """Nothing is read yet.
 
@@ -222,8 +227,10 @@ class TopicReader:
                 called one at a time.
             begun: the id of the topic that is read from its beginning now, and where it ends.
             tombstones_s: for how long the topic keeps what was removed.
+            each_turn: called in the thread a few times a second.
         """
         self._topic = topic
+        self._each_turn = each_turn
         self._loop = loop
         self._receive = receive
         self._lost = lost
@@ -284,7 +291,7 @@ class TopicReader:
                 text = _text(exc)
                 if self._told != text:
                     self._told = text
-                    bug = None if isinstance(exc, KafkaException | _Replaced) else exc
+                    bug = None if isinstance(exc, _Replaced) else bug_in(exc)
                     _log.error("quota_topic_not_followed", topic=self._topic, error=text, exc_info=bug)
                 self._hand_over(self._lost, text)
                 self._stopped.wait(_AGAIN_S)
@@ -352,6 +359,7 @@ class TopicReader:
     def _read_on(self, consumer: Any) -> None:
         while not self._stopped.is_set():
             self._check_identity()
+            self._each_turn()
             # Waiting for a whole batch would hold up the first one of it.
             first = consumer.poll(_POLL_S)
             if first is None:
@@ -365,7 +373,7 @@ class TopicReader:
                     end = message.offset()
                 elif error.code() in (*_ENDS, *FORBIDDEN) or error.fatal():
                     raise KafkaException(error)
-                else:
+                elif error.code() not in _OF_GROUPS:
                     _log.error("quota_topic_not_read", topic=self._topic, error=error.str())
             if records or end is not None:
                 self._position = max(end or 0, records[-1].offset + 1 if records else 0, self._position)
@@ -418,11 +426,9 @@ def _record(message: Any) -> Record:
 
 
 def _text(exc: Exception) -> str:
-    if isinstance(exc, _Replaced):
-        return str(exc)
-    if not isinstance(exc, KafkaException):
-        return f"{type(exc).__name__}: {exc}"
-    return _with_rights(exc.args[0])
+    if isinstance(exc, KafkaException):
+        return _with_rights(exc.args[0])
+    return str(exc) if isinstance(exc, _Replaced) else reason_of(exc)
 
 
 def _with_rights(error: KafkaError) -> str:

@@ -184,6 +184,7 @@ class TopicStore:
             self._begin_again,
             self._begun,
             tombstones_s=tombstones_s,
+            each_turn=self._writer.write_log,
         )
         self._reader.start()
         await self._read_to_end.wait()

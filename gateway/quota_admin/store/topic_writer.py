@@ -157,6 +157,12 @@ class TopicWriter:
         self.drop()
         self.open(deadline)
 
+    def write_log(self) -> None:
+        """Log what the producer has to say; without that, it would be logged with the next change. In any thread."""
+        producer = self._producer
+        if producer is not None:
+            producer.poll(0)
+
     def drop(self) -> None:
         """Let the producer go."""
         producer, self._producer = self._producer, None

@@ -88,6 +88,7 @@ async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> 
 
         topic.cut.add("a")
         await until(lambda: a.limits.share == 0.5)
+        assert str(service_a.isolation()).startswith("fleet: no contact with the other members for ")
         assert "limits are multiplied by 0.5" in str(service_a.isolation())
         assert registry.get_sample_value("gateway_fleet_connected") == 0
         assert a.tracker(now_ms=now_ms()).match.limit == 500

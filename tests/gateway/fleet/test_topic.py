@@ -1,10 +1,41 @@
-"""The topic of a fleet where the cluster refuses its settings; all else is in tests/integration/test_fleet.py."""
+"""The topic of a fleet when the cluster refuses its settings, or when it cannot be read."""
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from structlog.testing import capture_logs
 
 from gateway.fleet.topic import ShareTopic, ShareTopicSettings
 from testkit.raw_client import until
 from testkit.topic_cluster import TopicCluster
 
 POLICY_VIOLATION = 44
+UNKNOWN = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no such topic"))
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason", "traceback"),
+    [
+        (TimeoutError(), "the brokers did not answer in time", False),
+        (UNKNOWN, "no such topic", False),
+        (ValueError("a bug"), "ValueError: a bug", True),
+    ],
+)
+async def test_the_reason_is_named_and_only_a_bug_has_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str, traceback: bool
+) -> None:
+    def fails(_: ShareTopic) -> None:
+        raise failure
+
+    monkeypatch.setattr(ShareTopic, "_have_topic", fails)
+    topic = ShareTopic(ShareTopicSettings("shares", None, 1_000, {}), "a")
+    assert topic.trouble == "topic shares has not been read since the start"
+    with capture_logs() as logs:
+        topic.start(lambda _: None)
+        await until(lambda: topic.trouble == f"topic shares: {reason}")
+        await topic.stop()
+    (line,) = logs
+    assert (line["event"], line["error"]) == ("fleet_topic_not_followed", reason)
+    assert (line["exc_info"] is not None) is traceback
 
 
 async def test_settings_that_the_cluster_refuses_are_left_to_it() -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from confluent_kafka import KafkaError
+from structlog.testing import capture_logs
 
 from gateway.quota_admin.store import topic_reader
 from gateway.quota_admin.store.interface import StoreError
@@ -34,6 +35,23 @@ async def test_record_whose_headers_cannot_be_read_is_bad_and_the_next_one_count
         assert seen.values == {(ALICE, PRODUCE): 7}
         assert store.bad_records == 1
         assert followed(store)
+
+
+async def test_a_group_that_it_may_not_use_is_no_error_since_it_uses_none(topic: QuotaTopic) -> None:
+    topic.first_fault = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "Group authorization failed.")
+    with capture_logs() as logs:
+        async with opened(store := topic.store()) as seen:
+            topic.append(ALICES_QUOTA, b'{"format":1,"value":7}')
+            await until(lambda: seen.values)
+            assert followed(store)
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == []
+
+
+async def test_an_idle_producer_writes_its_log_at_once_and_not_at_the_end(topic: QuotaTopic) -> None:
+    async with opened(store := topic.store()):
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        before = topic.producer_polls
+        await until(lambda: topic.producer_polls > before + 2)
 
 
 @pytest.mark.parametrize("fault", [
