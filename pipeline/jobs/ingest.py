@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_out(parser)
     parser.add_argument(
-        "--checkpoint", help="a folder for Spark's notes on what it has read (OUT/checkpoint)"
+        "--checkpoint",
+        help="a folder for Spark's notes on what it has read of this source (one in OUT/checkpoints for each source)",
     )
     parser.add_argument(
         "--trigger",
@@ -73,9 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     # Help does without the packages of the extra.
+    from pipeline.ingest.checkpoints import checkpoint_of
     from pipeline.ingest.sources import files_stream, stream, topic_stream
     from pipeline.ingest.writer import Writer, files_to_rows, messages_to_rows
-    from pipeline.storage.files import is_local
 
     kind, _, place = arguments.source.partition(":")
     if kind not in ("files", "kafka") or not place:
@@ -85,12 +86,8 @@ def run(arguments: argparse.Namespace) -> Exit:
     secrets = [_secret(file) for file in arguments.secret_file]
     settings = connector_settings(arguments.jars, arguments.packages) if kind == "kafka" else {}
     out = arguments.out.rstrip("/")
-    checkpoint = (arguments.checkpoint or f"{out}/checkpoint").rstrip("/")
+    checkpoint = checkpoint_of(out, arguments.checkpoint, kind, place)
     trigger = _trigger(arguments.trigger)
-    if arguments.checkpoint is None and not is_local(out):
-        raise ArgumentError(
-            f"{out} is not on this machine: say with --checkpoint where Spark's notes are, here or there"
-        )
     spark = open_session("sluice ingest", master=arguments.master, settings=settings)
     try:
         if kind == "files":

@@ -52,6 +52,19 @@ def spark(object_store: str) -> Iterator[Any]:
     session.stop()
 
 
+class Session:
+    """The tests' own, which a job must not stop."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        """Other tests still use it."""
+
+
 @pytest.fixture
 def ingest(spark: Any, tmp_path: Path) -> Ingest:
     """Ingests what is in `tmp_path/in` into `tmp_path/out`."""

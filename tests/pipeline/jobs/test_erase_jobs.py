@@ -15,22 +15,9 @@ from pipeline.storage.compacted_days import published_days
 from testkit.pipeline.local_session import contents
 from testkit.pipeline.searching import files_with
 from testkit.pipeline.usage_lines import DAY, LONG_AFTER, event, line, place, row
-from tests.pipeline.conftest import Ingest
+from tests.pipeline.conftest import Ingest, Session
 
 pytestmark = pytest.mark.spark
-
-
-class Session:
-    """The tests' own, which a job must not stop."""
-
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spark, name)
-
-    def stop(self) -> None:
-        """It continues."""
 
 
 def fill(folder: Path, number: int) -> None:
