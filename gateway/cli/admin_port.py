@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import urllib.error
 import urllib.request
@@ -14,6 +15,9 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 DEFAULT_URL: Final = "http://127.0.0.1:9644"
+VARIABLE: Final = "SLUICE_ADMIN"
+"""Of the environment: the URL that is used without ``--admin``."""
+
 _TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
 
@@ -35,9 +39,9 @@ def add_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> Non
     parser.add_argument(
         "--admin",
         metavar="URL",
-        default=argparse.SUPPRESS if below else DEFAULT_URL,
+        default=argparse.SUPPRESS if below else os.environ.get(VARIABLE) or DEFAULT_URL,
         type=_url,
-        help=f"the gateway's admin port; default: {DEFAULT_URL}",
+        help=f"the gateway's admin port; default: the environment variable {VARIABLE}, otherwise {DEFAULT_URL}",
     )
 
 
@@ -157,5 +161,6 @@ def _url(text: str) -> str:
     except ValueError:
         complete = False
     if not complete or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not http://HOST:PORT")
+        source = f" (from {VARIABLE})" if text == os.environ.get(VARIABLE) else ""
+        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not http://HOST:PORT{source}")
     return url.rstrip("/")

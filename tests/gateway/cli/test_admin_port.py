@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,6 +174,37 @@ def test_without_address_default_port_is_asked_and_unknown_mode_not_at_all(answe
     code, _, err = run("enforcement", "on")
     assert (code, len(asked)) == (2, 1)
     assert "invalid choice: 'on'" in err
+
+
+def test_the_environment_names_the_gateway_unless_the_option_does(
+    answering: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answering((200, {"mode": "off", "configured": "off"}))
+    monkeypatch.setenv("SLUICE_ADMIN", "gateway-1:9644")
+    assert run("enforcement")[0] == run("enforcement", "--admin", "gw:1")[0] == 0
+    assert [each[0][0] for each in asked] == ["http://gateway-1:9644", "http://gw:1"]
+    monkeypatch.setenv("SLUICE_ADMIN", "gateway-1:port")
+    code, _, err = run("enforcement")
+    assert (code, len(asked)) == (2, 2)
+    assert '"gateway-1:port" is not http://HOST:PORT (from SLUICE_ADMIN)' in err
+    monkeypatch.setenv("SLUICE_ADMIN", "")
+    run("enforcement")
+    assert asked[-1][0][0] == DEFAULT_URL
+
+
+@pytest.mark.parametrize("argv", [
+    ["enforcement"], ["reload"], ["top"], ["why", "--client-id", "a"], ["quotas"], ["quotas", "history"],
+    ["quotas", "export"], ["quotas", "set", "client-id=a", "producer_byte_rate=1"], ["quotas", "import", "FILE"],
+    ["upgrade"],
+], ids=" ".join)  # fmt: skip
+def test_every_command_with_an_admin_port_takes_it_from_the_environment(
+    run: Run, argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "quotas.yaml"
+    file.write_text("quotas: []\n")
+    monkeypatch.setenv("SLUICE_ADMIN", "http://127.0.0.1:1")
+    _, _, err = run(*(str(file) if each == "FILE" else each for each in argv))
+    assert "http://127.0.0.1:1" in err
 
 
 @pytest.mark.parametrize(("answer", "code", "out", "err"), [
