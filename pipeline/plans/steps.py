@@ -38,6 +38,24 @@ from quotas.entities import QuotaEntity, QuotaKey, counted
 _VERIFY_TIMEOUT_S: Final = 10.0
 _VERIFY_POLL_S: Final = 0.2
 
+_CA: Final = "ssl_cafile, a PEM file"
+_OWN: Final = "ssl_certfile and ssl_keyfile, PEM files"
+_JAVAS_NAMES: Final = {
+    "bootstrap_servers": "--bootstrap to the command",
+    "sasl_jaas_config": "sasl_plain_username and sasl_plain_password",
+    "ssl_endpoint_identification_algorithm": "ssl_check_hostname, true or false",
+    "ssl_key_password": "ssl_password",
+    "ssl_keystore_location": _OWN,
+    "ssl_keystore_password": _OWN,
+    "ssl_keystore_type": _OWN,
+    "ssl_truststore_location": _CA,
+    "ssl_truststore_password": _CA,
+    "ssl_truststore_type": _CA,
+}
+"""Names that the clients of Java have for what kafka-python names otherwise, and what to give."""
+
+_SECURITY: Final = ("ssl_", "sasl_", "security_")
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -94,7 +112,9 @@ def show(path: Path, *, keep_too: bool) -> Exit:
         for entry in shown
     ]
     print(table(("entity", "quota", "", "was", "plan", "throttled", "why"), rows))
-    print(f"{len(shown)} of {len(plan.entries)} entries")
+    kept = len(plan.entries) - len(shown)
+    hint = f"; --all shows also {counted(kept, 'quota')} that the plan leaves as they are" if kept else ""
+    print(f"{len(shown)} of {len(plan.entries)} entries{hint}")
     return Exit.DONE
 
 
@@ -336,16 +356,21 @@ def read_properties(path: Path | None) -> dict[str, Any]:
             raise PlanError(f"{path}, line {at}: expected name=value")
         key = name.strip().replace(".", "_")
         if key not in PROPERTIES:
-            # A name that is like none may be a password too.
-            close = get_close_matches(key, PROPERTIES, n=1)
-            what = (
-                f"{key}; did you mean {close[0]}?"
-                if close
-                else f"name; known: {', '.join(sorted(PROPERTIES))}"
-            )
-            raise PlanError(f"{path}, line {at}: unknown {what}")
+            raise PlanError(f"{path}, line {at}: unknown {_unknown(key, name.strip())}")
         properties[key] = _typed(key, value.strip())
     return properties
+
+
+def _unknown(key: str, written: str) -> str:
+    """What is known instead of a name."""
+    if key in _JAVAS_NAMES:
+        return f"name {written}, of Java's clients; give {_JAVAS_NAMES[key]}"
+    close = get_close_matches(key, PROPERTIES, n=1)
+    if close:
+        return f"{key}; did you mean {close[0]}?"
+    # A name that is like none may be a password.
+    shown = f"name {written}" if key.startswith(_SECURITY) else "name"
+    return f"{shown}; known: {', '.join(sorted(PROPERTIES))}"
 
 
 def _typed(key: str, text: str) -> str | bool | int:

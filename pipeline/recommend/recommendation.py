@@ -257,7 +257,10 @@ def entry_of(
     action = Action.SET
     if old is not None and lower <= old <= upper:
         action, value = Action.KEEP, old
-        reason = f"{amount(old, key)} is within {amount(lower, key)} to {amount(upper, key)}: left; {reason}"
+        reason = (
+            f"stays at {amount(old, key)}: a quota from {amount(lower, key)} to {amount(upper, key)} is not changed; "
+            f"{reason}"
+        )
     return PlanEntry(entity, key, action, value, old, lower, upper, None, days, censored, reason)
 
 

@@ -137,7 +137,7 @@ def gather(
             reason = ", ".join(
                 f"{date} left out for {' and '.join(gateways)}" for date, gateways in why.items()
             )
-            too_little.append(TooLittle(f"{api} of {_name(user, client_id)}", reason))
+            too_little.append(TooLittle(f"{api} of {_name(user, client_id, api)}", reason))
             continue
         of_days = (
             client_day(
@@ -152,7 +152,9 @@ def gather(
     return histories, tuple(too_little)
 
 
-def _name(user: str, client_id: str) -> str:
+def _name(user: str, client_id: str, api: str) -> str:
+    if api == UsageApi.CONNECT:
+        return f"ip={client_id}"
     return (
         ",".join(filter(None, (user and f"user={user}", client_id and f"client-id={client_id}"))) or "no name"
     )

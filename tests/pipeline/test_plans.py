@@ -209,7 +209,7 @@ def test_a_plan_is_shown_with_its_reasons(tmp_path: Path, capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert "user=alice" in shown
     assert "because" in shown
-    assert "1 of 2 entries" in shown
+    assert "1 of 2 entries; --all shows also 1 quota that the plan leaves as they are" in shown
 
 
 def test_a_plan_that_is_not_there_is_named_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,6 +232,10 @@ def test_connection_properties_are_read_with_their_types_and_no_fault_repeats_th
 
 @pytest.mark.parametrize(("text", "fault"), [
     ("my secret", "line 1: expected name=value"), ("\nc2VjcmV0=", "line 2: unknown name; known: api_version, "),
+    ("ssl.truststore.location=secret", "unknown name ssl.truststore.location, of Java's clients; give ssl_cafile, a"),
+    ('sasl.jaas.config=x password="secret";', "give sasl_plain_username and sasl_plain_password"),
+    ("bootstrap.servers=secret", "give --bootstrap to the command"),
+    ("ssl.provider.x.y.z=secret", "line 1: unknown name ssl.provider.x.y.z; known: api_version, "),
     ("sasl.plain.pasword=secret", "line 1: unknown sasl_plain_pasword; did you mean sasl_plain_password?"),
 ])  # fmt: skip
 def test_fault_of_a_connection_property_names_its_line_and_no_value(text: str, fault: str, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pipeline.recommend.recommendation import (
     entity_of,
     recommend,
 )
-from pipeline.recommend.required_rates import Windows, gather, stricter_than_asked
+from pipeline.recommend.required_rates import Windows, _name, gather, stricter_than_asked
 from pipeline.recommend.waiting import burst_s
 from pipeline.replay.algorithms import Algorithm
 from pipeline.replay.demand import KEY_OF_API, demands
@@ -79,13 +79,18 @@ def test_a_quota_is_the_required_rate_and_a_margin_and_one_that_fits_is_left_alo
     kept = only(history(1000.0, 1000.0, quota=1100.0))
     assert (kept.action, kept.value) == (Action.KEEP, 1100.0)
     assert kept.lower <= 1100.0 <= kept.upper
-    assert kept.reason.startswith("1.1 kB/s is within")
+    assert kept.reason.startswith("stays at 1.1 kB/s: a quota from 1 kB/s to 1.88 kB/s is not changed; needed 1 kB/s")
     of_a_part = only(history(1000.0, 1000.0, quota=1099.25))
     assert (of_a_part.action, of_a_part.value) == (Action.KEEP, 1100.0)
     muted = only(history(10.0, censored=0.5, quota=1000.5))
     assert (muted.action, muted.value) == (Action.KEEP, 1001.0)
     # More days make the bounds narrower.
     assert kept.upper < only(history(1000.0)).upper
+
+
+def test_a_client_of_connections_is_named_by_its_address() -> None:
+    assert _name("", "127.0.0.1", UsageApi.CONNECT) == "ip=127.0.0.1"
+    assert _name("alice", "app", UsageApi.PRODUCE) == "user=alice,client-id=app"
 
 
 def test_recent_days_count_more_and_refused_mutations_hide_nothing() -> None:
