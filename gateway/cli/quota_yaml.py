@@ -13,6 +13,7 @@ exports is the difference of the quotas.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from typing import Any, Final
 
@@ -168,8 +169,7 @@ def _row(row: Any) -> Iterable[tuple[tuple[QuotaEntity, QuotaKey], float]]:
         raise ValueError("limits nothing")
     for key, value in rest.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            hint = number_hint(value) if isinstance(value, str) else ""
-            raise ValueError(f"{key}: {_shown(value)} is no number{hint}")
+            raise ValueError(f"{key}: {_shown(value)} is no number{_number_hint(value)}")
         if validate_entity(entity) is None and (fault := key_fault(entity, key)) is not None:
             raise ValueError(f"{key}: {fault}")
         if (fault := validate(entity, str(key), _float(key, value))) is not None:
@@ -180,6 +180,20 @@ def _row(row: Any) -> Iterable[tuple[tuple[QuotaEntity, QuotaKey], float]]:
 def _shown(value: Any) -> str:
     # A few aliases inside each other are a text without end.
     return f"a {type(value).__name__}" if isinstance(value, (dict, list, set, tuple)) else repr(value)[:100]
+
+
+def _number_hint(value: Any) -> str:
+    """How to write a text that is a number to people; YAML takes 1e6 for a text."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        limit = float(value)
+    except ValueError:
+        return number_hint(value)
+    if not math.isfinite(limit):
+        return ""
+    in_quotes = isinstance(yaml.load(value, Loader=_LOADER), int | float)
+    return f"; write {_number(limit)}{', without quotes' if in_quotes else ''}"
 
 
 def _float(key: Any, value: int | float) -> float:

@@ -51,6 +51,11 @@ def test_users_come_before_client_ids_and_defaults_last() -> None:
     ("user: a\n  producer_byte_rate: fast", "quotas.0: producer_byte_rate: 'fast' is no number"),
     ("user: a\n  producer_byte_rate: 1MiB",
      "quotas.0: producer_byte_rate: '1MiB' is no number; give a number without a unit: 1048576"),
+    ("user: a\n  producer_byte_rate: 1e6",
+     "quotas.0: producer_byte_rate: '1e6' is no number; write 1000000"),
+    ("user: a\n  producer_byte_rate: '1048576'",
+     "quotas.0: producer_byte_rate: '1048576' is no number; write 1048576, without quotes"),
+    ("user: a\n  producer_byte_rate: inf", "quotas.0: producer_byte_rate: 'inf' is no number"),
     ("user: a\n  producer_byte_rate: true", "quotas.0: producer_byte_rate: True is no number"),
     ("user: a\n  producer_byte_rate: .nan", "quotas.0: user=a: Quota producer_byte_rate must be a finite number"),
     ("user: a\n  request_percentage: .inf", "quotas.0: user=a: Quota request_percentage must be a finite number"),
@@ -73,6 +78,7 @@ def test_fault_says_where_and_what(row: str, fault: str) -> None:
         from_text(f"quotas:\n- {row}\n")
     (line,) = caught.value.lines
     assert line.startswith(fault)
+    assert "quotes" not in line.removeprefix(fault)
 
 
 @pytest.mark.parametrize(("text", "key"), [("quota:\n- user: a\n", "quota"), ("quotas: []\nmore: 1", "more")])
