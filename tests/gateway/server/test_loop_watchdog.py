@@ -17,15 +17,20 @@ from gateway.server.loop_watchdog import QUIET_TICKS, TICK_S, LoopWatchdog, fram
 
 
 def named(module: str) -> FunctionType:
-    """A function of this module's that holds the thread for so many seconds."""
+    """A function of this module's that holds the thread for so many seconds, and until something has happened."""
     space: dict[str, object] = {"__name__": module, "monotonic": time.monotonic}
-    exec("def hold(seconds):\n    end = monotonic() + seconds\n    while monotonic() < end: pass\n", space)
+    text = (
+        "def hold(seconds, over):\n    end = monotonic() + seconds\n    while monotonic() < end or not over(): pass\n"
+    )
+    exec(text, space)
     hold = space["hold"]
     assert isinstance(hold, FunctionType)
     return hold
 
 
-async def watched(hold: FunctionType | None, seconds: float) -> tuple[CollectorRegistry, list[dict[str, object]]]:
+async def watched(
+    hold: FunctionType | None, seconds: float, *, until_seen: bool = False
+) -> tuple[CollectorRegistry, list[dict[str, object]]]:
     registry = CollectorRegistry()
     watchdog = LoopWatchdog(asyncio.get_running_loop())
     registry.register(watchdog)
@@ -33,14 +38,15 @@ async def watched(hold: FunctionType | None, seconds: float) -> tuple[CollectorR
         watchdog.start()
         await asyncio.sleep(0.05)
         if hold is not None:
-            hold(seconds)
+            give_up = time.monotonic() + 60  # the watchdog's thread may have to wait for a core
+            hold(seconds, lambda: not until_seen or watchdog._seen is not None or time.monotonic() > give_up)
         await asyncio.sleep(0.05)
         watchdog.stop()
     return registry, [line for line in lines if line["event"] == "event_loop_stalled"]  # type: ignore[misc]
 
 
 def test_a_handler_that_holds_the_loop_is_counted_and_named() -> None:
-    registry, lines = asyncio.run(watched(named("gateway.handlers.metadata"), 0.3))
+    registry, lines = asyncio.run(watched(named("gateway.handlers.metadata"), 0.3, until_seen=True))
     name = "gateway_event_loop_stall_seconds"
     over = registry.get_sample_value(f"{name}_count") - registry.get_sample_value(  # type: ignore[operator]
         f"{name}_bucket", {"le": "0.2"}
