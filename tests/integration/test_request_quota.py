@@ -81,7 +81,7 @@ APIS: Final[dict[str, tuple[int, dict[str, Any]]]] = {
 """With a version that each family of clients uses, and what the request says."""
 
 PERCENT: Final = {**{f"{SLOW}-{api}": 0.01 for api in APIS}, FREE: 2000.0}
-"""A slow client for each API. What one client owes for a request that took long makes its next ones wait, and then
+"""A slow client for each API. After a request that took long, the next ones of its client have to wait, and then
 their own time may be too little for a throttle time."""
 
 
