@@ -73,7 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         view = of_gateway(arguments.admin) if arguments.config is None else of_file(arguments.config)
     except admin_port.AdminPortError as exc:
-        print(f"sluice: {exc}; --config FILE looks at a file instead", file=sys.stderr)
+        print(
+            f"sluice: {exc}; --admin URL or SLUICE_ADMIN names another port, --config FILE a file",
+            file=sys.stderr,
+        )
         return 1
     limits = view.limits
     if arguments.ip is not None:

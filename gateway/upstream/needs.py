@@ -31,6 +31,7 @@ class Need:
         applies: whether it is needed with a configuration.
         only_beside: an API and version of clients; the need exists only where the broker offers that too.
         required: whether the gateway is not ready without it.
+        or_newer: any newer version does as well: librdkafka takes the newest that both sides know.
     """
 
     api: ApiKey
@@ -41,6 +42,7 @@ class Need:
     applies: Callable[[Config], bool]
     only_beside: tuple[ApiKey, int] | None = None
     required: bool = False
+    or_newer: bool = False
 
     @property
     def name(self) -> str:
@@ -51,6 +53,8 @@ class Need:
         """Whether a broker that offers this does what is needed."""
         if self.only_beside is not None and not offers(offered, *self.only_beside):
             return True
+        if self.or_newer:
+            return offered.get(self.api, (0, -1))[1] >= self.version
         return offers(offered, self.api, self.version)
 
 
@@ -145,8 +149,17 @@ NEEDS: Final = (
         "the operator has to create the topic",
         _OWN_TOPICS,
         _own_topics,
+        or_newer=True,
     ),
-    Need(ApiKey.PRODUCE, 3, "writes records with headers", _CANNOT_USE_TOPIC, _OWN_TOPICS, _own_topics),
+    Need(
+        ApiKey.PRODUCE,
+        3,
+        "writes records with headers",
+        _CANNOT_USE_TOPIC,
+        _OWN_TOPICS,
+        _own_topics,
+        or_newer=True,
+    ),
     Need(
         ApiKey.INIT_PRODUCER_ID,
         0,
@@ -154,11 +167,25 @@ NEEDS: Final = (
         'no usage record is delivered; use usage.kind = "files"',
         _USAGE_TOPIC,
         _usage_topic,
+        or_newer=True,
     ),
-    Need(ApiKey.FETCH, 4, "reads committed records only", _CANNOT_USE_TOPIC, _QUOTA_TOPIC, _quota_topic),
-    Need(ApiKey.LIST_OFFSETS, 2, "finds the end of the topic", _CANNOT_USE_TOPIC, _QUOTA_TOPIC, _quota_topic),
     *(
-        Need(api, 0, "writes all records of a change or none", _CANNOT_ALTER, _QUOTA_TOPIC, _quota_topic)
+        Need(api, version, what, _CANNOT_USE_TOPIC, _QUOTA_TOPIC, _quota_topic, or_newer=True)
+        for api, version, what in (
+            (ApiKey.FETCH, 4, "reads committed records only"),
+            (ApiKey.LIST_OFFSETS, 2, "finds the end of the topic"),
+        )
+    ),
+    *(
+        Need(
+            api,
+            0,
+            "writes all records of a change or none",
+            _CANNOT_ALTER,
+            _QUOTA_TOPIC,
+            _quota_topic,
+            or_newer=True,
+        )
         for api in (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN)
     ),
     *(

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaError, KafkaTimeoutError, for_code
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
@@ -211,7 +211,9 @@ def _reason(exc: Exception) -> str:
 
 
 def _words(code: int, message: str | None) -> str:
-    return f"error {code}: {message}" if message else f"error {code}"
+    error = for_code(code)
+    name = getattr(error, "message", None) or error.__name__
+    return f"{name} (error {code}): {message or error.description}"
 
 
 def _batches(

@@ -53,3 +53,16 @@ def test_other_errors_keep_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.plans.quota_client._Admin", refusing)
     with pytest.raises(QuotaClientError, match="no such user"):
         QuotaClient("gw:19092")
+
+
+def test_a_refusal_names_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(Admin):
+        def describe_all_quotas(self) -> Any:
+            return SimpleNamespace(error_code=31, error_message=None)
+
+    monkeypatch.setattr("pipeline.plans.quota_client._Admin", Refusing)
+    with (
+        QuotaClient("gw:19092") as client,
+        pytest.raises(QuotaClientError, match=r"^gw:19092: CLUSTER_AUTHORIZATION_FAILED \(error 31\): "),
+    ):
+        client.describe()

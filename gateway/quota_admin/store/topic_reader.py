@@ -109,8 +109,8 @@ def have_topic(
             raise KafkaException(
                 KafkaError(
                     exc.args[0].code(),
-                    f"it is not there and can't be made: {not_made.str()}; create it with 1 partition and "
-                    f"cleanup.policy=compact, and {_RIGHTS}",
+                    f"it is not there and can't be made: {not_made.str().rstrip('.')}; grant CREATE on it, or "
+                    f"create it with 1 partition and cleanup.policy=compact; {_RIGHTS}",
                 )
             ) from exc
         if _passes(exc.args[0]):

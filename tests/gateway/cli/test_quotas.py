@@ -70,7 +70,7 @@ def test_without_a_file_a_gateway_has_to_answer(run: Run) -> None:
     code, out, err = run("quotas", "--admin", "127.0.0.1:9")
     assert (code, out) == (1, "")
     assert err.startswith("sluice: no answer from http://127.0.0.1:9: ")
-    assert err.endswith("; --config FILE looks at a file instead\n")
+    assert err.endswith("; --admin URL or SLUICE_ADMIN names another port, --config FILE a file\n")
 
 
 def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) -> None:

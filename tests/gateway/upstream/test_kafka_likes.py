@@ -38,7 +38,15 @@ from testkit.gateway import LISTENER, RunningGateway, free_ports, gateway_config
 from testkit.raw_client import HOST, RawClient, until
 
 OFTEN = {"topology_refresh_ms": 20, "connect_timeout_ms": 1_000}
-KAFKA = {key.value: (0, version) for key, version in MAX_VERSION.items()}
+KAFKA = {key.value: (0, version) for key, version in MAX_VERSION.items()} | {
+    PRODUCE: (3, 13),
+    1: (4, 18),
+    2: (1, 11),
+    19: (2, 7),
+    20: (1, 6),
+    DESCRIBE_CONFIGS: (1, 4),
+}
+"""Kafka 4 has taken old versions away: of Produce, Fetch, ListOffsets, CreateTopics and DeleteTopics too."""
 CLUSTER_AUTHORIZATION_FAILED = 31
 
 Logs = Sequence[MutableMapping[str, Any]]
@@ -178,6 +186,7 @@ def test_needs_follow_from_the_configuration(sections: dict[str, Any], needed: d
     needs = needs_of(config_of(**sections))
     found = {need.api: need.version for need in needs if need.where != "always" and need.only_beside is None}
     assert {int(api): version for api, version in found.items()} == needed
+    assert list(unmet(needs, KAFKA)) == []
 
 
 @pytest.mark.parametrize(("api", "version", "least"), [
