@@ -101,6 +101,8 @@ def test_members_name_their_fleet_in_records_in_a_series_and_to_who_asks(
         name = f"{cluster_id}/{shares}"
         for gateway in (a, b):
             assert gateway.metric("gateway_fleet_info", fleet=name) == 1
+            # It has a topic of its own, and the cluster lacks nothing.
+            gateway.eventually(lambda gateway=gateway: gateway.http("/readyz") == (200, "ready\n"))
             with QuotaClient(str(gateway.bootstrap)) as client:
                 assert client.counting().scope == "fleet"
         runs = {line["boot"] for line in usage_lines(folder)}
