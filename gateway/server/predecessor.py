@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 from collections import defaultdict
 from collections.abc import MutableMapping, Sequence
 from typing import Any, Final
@@ -25,6 +26,7 @@ from gateway.upstream.topology import Address
 from quotas.connections import CarriedConnections
 
 _ANSWER_S: Final = 30.0
+_PEER: Final = struct.Struct("3i")  # process, user, group
 _MOST_REASON: Final = 2_000
 _inherited: list[socket.socket] = []
 
@@ -46,6 +48,7 @@ class Predecessor:
             sock: this end of the link.
         """
         self.draining = True
+        self._pid = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0]
         self.sockets: dict[tuple[str, Address], list[socket.socket]] = defaultdict(list)
         self._link = HandoverLink(sock, self._received, self._lost)
         self._came: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -68,6 +71,24 @@ class Predecessor:
         """Have it let go of the store's file."""
         self._link.send("lend")
         await self._until("lent")
+        if self._gone.is_set():
+            await self._ended()
+
+    async def _ended(self) -> None:
+        """Wait for the end of a process that was killed: its link is closed a moment before its files are."""
+        try:
+            ends = os.pidfd_open(self._pid)
+        except OSError:
+            return  # it has ended
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(ends, ended.set)
+        try:
+            await asyncio.wait_for(ended.wait(), _ANSWER_S)
+        except TimeoutError:
+            _log.warning("predecessor_does_not_end", pid=self._pid)
+        finally:
+            loop.remove_reader(ends)
+            os.close(ends)
 
     def store_lost(self, gateway: Replaceable) -> str | None:
         """Why quotas could be changed before, and can't be now; None: they can, or could not."""

@@ -53,7 +53,11 @@ class Attacked:
 
     def serving(self) -> int:
         """The process that serves, alone; waits until that is so."""
-        within(lambda: len(self.holders()) == 1 and self.gateway.http("/readyz")[0] == 200)
+        eventually(
+            lambda: len(self.holders()) == 1 and self.gateway.http("/readyz")[0] == 200,
+            within_s=60,
+            told=lambda: f"processes {self.all()}, with the port {self.holders()}\n{self.log()[-4000:]}",
+        )
         return self.holders()[0]
 
     def begin(self) -> "subprocess.Popen[str]":
