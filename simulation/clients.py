@@ -772,22 +772,26 @@ async def crowd(actor: Actor) -> None:
             connection.close(abort=actor.dice.random() < 0.3)
 
 
+def _ask_for_records(actor: Actor, connection: Connection) -> None:
+    correlation_id = actor.next_id()
+    frame = messages.fetch_request(
+        11,
+        correlation_id,
+        actor.plan.client_id,
+        topic="a",
+        partition=0,
+        max_wait_ms=500,
+        max_bytes=1_000_000,
+    )
+    connection.ask(messages.FETCH, 11, frame, correlation_id)
+
+
 async def leave(actor: Actor) -> None:
     """Asks for records and leaves before they come."""
 
     async def attack(connection: Connection) -> None:
         for _ in range(actor.dice.randrange(1, 4)):
-            correlation_id = actor.next_id()
-            frame = messages.fetch_request(
-                11,
-                correlation_id,
-                actor.plan.client_id,
-                topic="a",
-                partition=0,
-                max_wait_ms=500,
-                max_bytes=1_000_000,
-            )
-            connection.ask(messages.FETCH, 11, frame, correlation_id)
+            _ask_for_records(actor, connection)
         await actor.sleep_ms(actor.dice.randrange(0, 30))
 
     await _again_and_again(actor, attack)
@@ -798,21 +802,12 @@ async def vanish(actor: Actor) -> None:
 
     async def attack(connection: Connection) -> None:
         for _ in range(actor.dice.randrange(0, 4)):
-            correlation_id = actor.next_id()
             if actor.dice.random() < 0.5:
+                correlation_id = actor.next_id()
                 frame = messages.heartbeat_request(4, correlation_id, actor.plan.client_id)
                 connection.ask(messages.HEARTBEAT, 4, frame, correlation_id)
             else:
-                frame = messages.fetch_request(
-                    11,
-                    correlation_id,
-                    actor.plan.client_id,
-                    topic="a",
-                    partition=0,
-                    max_wait_ms=500,
-                    max_bytes=1_000_000,
-                )
-                connection.ask(messages.FETCH, 11, frame, correlation_id)
+                _ask_for_records(actor, connection)
         if actor.dice.random() < 0.3:
             connection.write(_large_head(actor, 50_000))
         await actor.sleep_ms(actor.dice.randrange(0, 2_000))
