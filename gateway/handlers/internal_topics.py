@@ -54,10 +54,7 @@ def internal_topics(
     flexible = {name for each in topology for name, count in each.repartitions if not count}
     if not flexible <= decided.keys():
         return {}
-    for done, each in enumerate(topology):
-        _enforce_copartitioning(each, counts, fixed, flexible, decided, partitions_of)
-        if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
-            yield
+    yield from _enforce_copartitioning(topology, counts, fixed, flexible, decided, partitions_of)
     if flexible and any(each.copartitioned is None for each in topology):
         most = max([*counts.values(), *decided.values(), *(partitions_of(name) for name in flexible)])
         decided.update(dict.fromkeys(flexible, most))
@@ -119,20 +116,26 @@ def _derive(
 
 
 def _enforce_copartitioning(
-    each: Subtopology,
+    topology: Sequence[Subtopology],
     counts: Mapping[bytes, int],
     fixed: Mapping[bytes, int],
     flexible: set[bytes],
     decided: dict[bytes, int],
     partitions_of: PartitionsOf,
-) -> None:
+) -> Steps[None]:
     """Give the repartition topics of each group one number of partitions."""
-    for group in each.copartitioned or ():
+    most_fixed = max(fixed.values(), default=None)
+    looked_at = 0
+    for group in (group for each in topology for group in each.copartitioned or ()):
+        looked_at += 1 + len(group)
+        if looked_at >= STEP_ELEMENTS:
+            looked_at = 0
+            yield
         external = [counts[name] for name in group if name in counts]
         if external:
             wanted = max(external)
-        elif fixed:
-            wanted = max(fixed.values())
+        elif most_fixed is not None:
+            wanted = most_fixed
         else:
             wanted = max(
                 (max(decided[name], partitions_of(name)) for name in group if name in decided), default=0

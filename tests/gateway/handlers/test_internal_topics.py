@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import thread_time
 
 import pytest
 from hypothesis import example, given
@@ -100,6 +101,19 @@ def test_a_long_chain_in_the_worst_order_is_looked_at_once() -> None:
 
 NAMES = [b"r%d" % each for each in range(3)]
 SOURCES = [b"s%d" % each for each in range(3)]
+
+
+def test_many_groups_beside_many_topics_do_not_hold_up_the_loop() -> None:
+    topics = {b"r%d" % number: 3 for number in range(3_000)}
+    parts = [part(b"s", repartitions=topics, groups=(frozenset(),) * 20_000)]
+    walk = internal_topics(parts, lambda name: int(name == b"s"), default_num_partitions=DEFAULT)
+    longest_s, steps, done = 0.0, 0, False
+    while not done:
+        began = thread_time()
+        done = next(walk, None) is None and walk.gi_frame is None  # type: ignore[attr-defined]
+        longest_s, steps = max(longest_s, thread_time() - began), steps + 1
+    assert steps > 20_000 // 100
+    assert longest_s < 0.1  # CPU time; it was 0.7 s in one step
 
 
 @st.composite
