@@ -192,11 +192,12 @@ def test_only_series_of_processes_tell_workers_apart(gateway: GatewayProcess) ->
     assert text.count("# HELP gateway_connections_active ") == 1
 
 
-def test_status_tells_of_each_worker_what_adds_up_to_the_whole(gateway: GatewayProcess) -> None:
-    with ExitStack() as stack:
-        for _ in range(2):
-            stack.enter_context(WireClient(gateway.broker(1))).ask("ApiVersions", 0)
-        status = json.loads(gateway.http("/status.json")[1])
+def test_status_tells_of_each_worker_what_adds_up_to_the_whole(
+    gateway: GatewayProcess, connect: Callable[..., WireClient]
+) -> None:
+    for _ in range(2):
+        connect("bystander")
+    status = json.loads(gateway.http("/status.json")[1])
     workers = status["members"][0]["workers"]
     assert len({each["worker"] for each in workers}) == WORKERS
     connections = sum(value for _, value in status["series"]["gateway_connections_active"])
