@@ -56,7 +56,7 @@ def internal_topics(
         return {}
     yield from _enforce_copartitioning(topology, counts, fixed, flexible, decided, partitions_of)
     if flexible and any(each.copartitioned is None for each in topology):
-        most = max([*counts.values(), *decided.values(), *(partitions_of(name) for name in flexible)])
+        most = max([*counts.values(), *decided.values(), *map(partitions_of, decided)])
         decided.update(dict.fromkeys(flexible, most))
     found: dict[bytes, int] = {}
     for done, each in enumerate(topology):
@@ -124,7 +124,8 @@ def _enforce_copartitioning(
     partitions_of: PartitionsOf,
 ) -> Steps[None]:
     """Give the repartition topics of each group one number of partitions."""
-    most_fixed = max(fixed.values(), default=None)
+    # A topic that is there counts as it is, whatever the topology says.
+    most_fixed = max((max(count, partitions_of(name)) for name, count in fixed.items()), default=None)
     looked_at = 0
     for group in (group for each in topology for group in each.copartitioned or ()):
         looked_at += 1 + len(group)

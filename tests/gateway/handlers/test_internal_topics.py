@@ -152,6 +152,13 @@ EXISTING = st.fixed_dictionaries(
     [part(repartitions={b"r0": 0, b"r1": 0}, groups=(frozenset({b"r0", b"r1"}),)), part(b"s0", sinks=[b"r0", b"r1"])],
     {b"s0": 2, b"r0": 6},
 )
+@example(
+    [
+        part(b"s0", sinks=[b"r1"], repartitions={b"r0": 1}),
+        part(repartitions={b"r0": 1, b"r1": 0}, groups=(frozenset({b"r0", b"r1"}),)),
+    ],
+    {b"s0": 1, b"r0": 2},
+)
 def test_no_topic_gets_more_partitions_than_it_is_charged_for(
     topology: list[Subtopology], existing: dict[bytes, int]
 ) -> None:
