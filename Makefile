@@ -78,8 +78,10 @@ docs: $(VENV)/.up-to-date ## the documentation site, into build/site; a dead lin
 	@# Not with --quiet: it keeps warnings from --strict.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Whole files go to one worker, in the order of tests/conftest.py: the longest begin first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 # Neither Kafka nor Spark. A third of their time is waiting, so there are twice as many files at a time as cores.
-UNIT := -n $(shell echo $$((2 * $$(nproc)))) -q --dist loadfile --ignore=tests/integration
+UNIT := -n $(shell echo $$((2 * $$(nproc)))) -q $(BY_FILE) --ignore=tests/integration
 NOT_LONG := not integration and not spark and not campaign
 
 .PHONY: quick
@@ -97,16 +99,26 @@ IN_ORDER = --randomly-seed=$(ORDER)
 .PHONY: integration
 integration: kafka
 	@# Tests with real brokers mostly wait: more files at a time than there are cores, each worker with brokers and addresses of its own.
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -m pytest -n 3 $(IN_ORDER) --dist loadfile -m "integration and not spark and not campaign"
+	PYTHONASYNCIODEBUG=1 $(BIN)/python -m pytest -n 3 $(IN_ORDER) $(BY_FILE) -m "integration and not spark and not campaign"
+
+.PHONY: unit
+unit: $(VENV)/.pipeline-up-to-date
+	$(BIN)/python -m pytest $(IN_ORDER) $(UNIT) -m "$(NOT_LONG)"
+
+.PHONY: spark
+spark: $(VENV)/.pipeline-up-to-date spark-jars
+	@# Spark waits more than it works: its tasks of a test are seconds of start, and milliseconds of work.
+	$(BIN)/python -m pytest -n 2 $(IN_ORDER) $(BY_FILE) -m "spark and not campaign"
 
 .PHONY: test
 test: $(VENV)/.pipeline-up-to-date ## all of check, test-compiled, the tests with a real Kafka and Spark; in the order that ORDER=number gives
 	@$(MAKE) --no-print-directory -j2 --output-sync=target static kafka spark-jars
-	$(BIN)/python -m pytest $(IN_ORDER) $(UNIT) -m "$(NOT_LONG)"
-	@# The compiled core is built and tested in the time that those leave.
-	@$(MAKE) --no-print-directory -j2 integration compiled-meanwhile
-	@# Spark waits more than it works: its tasks of a test are seconds of start, and milliseconds of work.
-	$(BIN)/python -m pytest -n 2 $(IN_ORDER) --dist loadfile -m "spark and not campaign"
+	@# The tests with brokers leave time. The others take it: one kind after the other, each shown when it has ended.
+	@$(MAKE) --no-print-directory -j2 integration others
+
+.PHONY: others
+others:
+	@for kind in unit compiled-meanwhile spark; do TEST_ADDRESSES=100 nice -n 19 $(MAKE) --no-print-directory --output-sync=target $$kind || exit; done
 
 # --- the compiled core (docs/decisions/0024-compiled-core.md) ------------------------------------------------
 
@@ -132,7 +144,7 @@ compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
 .PHONY: test-compiled
 test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core and fewer examples
-	HYPOTHESIS_PROFILE=brief SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile \
+	HYPOTHESIS_PROFILE=brief SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q $(BY_FILE) \
 	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
 	  tests/gateway/net tests/gateway/tls tests/gateway/upstream tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
 	@# Its wheel, installed elsewhere; that of the sources is among the unit tests.
@@ -142,7 +154,7 @@ test-compiled: compiled ## the unit tests of all packages that have compiled mod
 compiled-meanwhile:
 	@for needed in gcc:gcc python3-dev:python3-config; do command -v $${needed#*:} >/dev/null || \
 	  { echo "SKIPPED the compiled core: install with: apt-get install $${needed%:*}"; exit 0; }; done; \
-	nice -n 19 $(MAKE) --no-print-directory --output-sync=target test-compiled
+	$(MAKE) --no-print-directory test-compiled
 
 .PHONY: format
 format: $(VENV)/.up-to-date ## format the code and fix what ruff can fix

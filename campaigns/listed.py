@@ -48,7 +48,7 @@ CAMPAIGNS: Final = (
     Campaign("tests", "the tests that are marked `campaign`", (*_PYTEST, _SEEDED, "-m", "campaign"), _PASSED),
     Campaign(
         "properties",
-        "fuzz and property tests with 2,000 examples each",
+        "fuzz and property tests with 2,000 examples each, others in each run",
         (
             *_PYTEST,
             _SEEDED,
@@ -57,8 +57,10 @@ CAMPAIGNS: Final = (
             "tests/fuzz",
             "tests/reference",
             "tests/quotas",
+            "tests/gateway/handlers",
         ),
         _PASSED,
+        (("HYPOTHESIS_PROFILE", "thorough"),),
     ),
     Campaign(
         "both-cores",

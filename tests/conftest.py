@@ -1,13 +1,14 @@
 """Hypothesis profiles and the fixtures that every room's tests share.
 
-``HYPOTHESIS_PROFILE=thorough`` runs twenty times as many examples as the default, ``quick``; ``brief``, which
-``make check`` takes, a fifth.
+``HYPOTHESIS_PROFILE=thorough`` runs twenty times as many examples as the default, ``quick``, and others each time;
+``brief``, which ``make check`` takes, a fifth. The examples of these two are the same in each run.
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import uvloop
@@ -17,11 +18,54 @@ from testkit import leftovers
 from testkit.clock import FakeClock
 from testkit.secrets import secrets_in
 
+ROOT: Final = Path(__file__).parent
+
 # No deadline: a shared machine makes single examples slow, which is not what the properties are about.
-settings.register_profile("brief", max_examples=20, deadline=None)
-settings.register_profile("quick", max_examples=100, deadline=None)
+settings.register_profile("brief", max_examples=20, deadline=None, derandomize=True)
+settings.register_profile("quick", max_examples=100, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# Of the files, these take longest, the longest first. One that began last would keep one worker busy alone.
+LONG_FILES: Final = (
+    "integration/test_upgrade.py",
+    "hazards/test_processes.py",
+    "integration/test_upgrade_attacks.py",
+    "integration/test_kip599.py",
+    "integration/test_quota_topic.py",
+    "integration/test_throttled_clients.py",
+    "integration/test_clients.py",
+    "attacks/test_memory.py",
+    "integration/test_quota_tools.py",
+    "integration/test_tls_clients.py",
+    "integration/test_seen.py",
+    "attacks/test_mutations.py",
+    "integration/test_sasl.py",
+    "integration/test_embedded_kafka.py",
+    "integration/test_fleet.py",
+    "integration/test_sasl_matrix.py",
+    "integration/test_operations.py",
+    "hazards/test_quota_store.py",
+    "integration/test_broker_limits.py",
+    "integration/test_workers.py",
+    "pipeline/test_erase.py",
+    "simulation/test_seeds.py",
+    "pipeline/test_foreign.py",
+    "install/test_installed.py",
+    "pipeline/test_pruning.py",
+    "pipeline/test_storage.py",
+    "fuzz/test_charged_is_what_came.py",
+    "pipeline/test_gaps.py",
+    "pipeline/test_raw_rows.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests of the longest files first, after pytest-randomly has shuffled them."""
+    order = {(ROOT / name).resolve(strict=True): at for at, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+
 
 # See there.
 pytest_configure = leftovers.pytest_configure
