@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaException
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+_AFTER: Final = re.compile(r" \(after \d+ms in state \w+.*\)$")
 
 
 def reason_of(exc: Exception) -> str:
@@ -17,3 +23,13 @@ def reason_of(exc: Exception) -> str:
 def bug_in(exc: Exception) -> Exception | None:
     """The exception, for a traceback; None: the cluster is the reason, and a traceback says nothing more."""
     return None if isinstance(exc, KafkaException | TimeoutError) else exc
+
+
+def why_not_reached(seen: Sequence[KafkaError]) -> str:
+    """Why no broker has answered a client, as far as it noticed. The text is the same for each try.
+
+    Args:
+        seen: what librdkafka passed to its `error_cb`.
+    """
+    causes = [_AFTER.sub("", each.str()) for each in seen if each.code() != KafkaError._ALL_BROKERS_DOWN]
+    return f"no broker answers: {causes[0]}" if causes else "no broker answers"

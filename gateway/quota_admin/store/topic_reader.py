@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_identity import TopicIdentity
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
-from gateway.runtime.client_errors import bug_in, reason_of
+from gateway.runtime.client_errors import bug_in, reason_of, why_not_reached
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER
@@ -82,8 +82,13 @@ def have_topic(
         KafkaException: the brokers did not answer; it can be tried again.
         StoreError: it is there and can't keep quotas, or the brokers refuse.
     """
-    admin = AdminClient(dict(client), logger=_client_log)
-    brokers = admin.describe_cluster(request_timeout=timeout_s).result().nodes
+    seen: list[KafkaError] = []
+    admin = AdminClient({**client, "error_cb": seen.append}, logger=_client_log)
+    try:
+        brokers = admin.describe_cluster(request_timeout=timeout_s).result().nodes
+    except KafkaException as exc:
+        admin.poll(0)  # calls error_cb
+        raise KafkaException(KafkaError(exc.args[0].code(), why_not_reached(seen))) from exc
     replicas = replication_factor or min(3, len(brokers))
     settings = {"cleanup.policy": "compact", "min.insync.replicas": str(2 if replicas > 2 else 1)}
     # Asking for its metadata first would make it, with the brokers' defaults.
