@@ -39,6 +39,7 @@ def test_harness_finds_a_planted_bug(tmp_path: Path) -> None:
     assert crash.read_bytes().startswith(b"sluice")
 
 
+@pytest.mark.campaign
 def test_h04_sasl_and_h25_proxy_headers_are_fuzzed(tmp_path: Path) -> None:
     running = {name: start(name, tmp_path / name) for name in ("sasl", "proxy_protocol")}
     for name, process in running.items():

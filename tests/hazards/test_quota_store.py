@@ -69,7 +69,7 @@ async def refusal(folder: Path) -> str:
 @pytest.mark.integration
 def test_g01_g02_g03_g05_crash_failing_call_and_power_cut_leave_the_old_store_or_the_new_one(tmp_path: Path) -> None:
     require_package("strace")
-    # Each sixtieth of the points of the campaign `crash`; a process of its own, since it forks. What was
+    # Each 240th of the points of the campaign `crash`; a process of its own, since it forks. What was
     # synced is known from the calls, so memory does for a disk.
     memory = Path("/dev/shm")
     done = subprocess.run(
@@ -78,7 +78,7 @@ def test_g01_g02_g03_g05_crash_failing_call_and_power_cut_leave_the_old_store_or
             "-m",
             "benchmarks.crash",
             "--every",
-            "60",
+            "240",
             "--output",
             tmp_path,
             "--folder",

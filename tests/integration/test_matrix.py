@@ -22,7 +22,7 @@ from testkit.kafka_cluster import KAFKA_HOST
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayProcess
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.campaign]
 
 OLD: Final = "3.9.2"
 STEPS: Final = ("admin", "produce", "consume", "classic", "transactions")

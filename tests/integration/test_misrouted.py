@@ -127,6 +127,7 @@ class Producers:
         return f"{self._out.read_text()[-500:]}\n{self._log.read_text()[-3000:]}"
 
 
+@pytest.mark.campaign
 def test_java_clients_find_their_node_after_its_port_went_to_another_one(
     start_gateway: StartGateway, kafka3: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_java_clients_find_their_node_after_its_port_went_to_another_one(
         judged(gateway.broker(2), cluster_id_of(kafka3), 1, NONE)
 
 
+@pytest.mark.campaign
 def test_java_clients_go_on_where_ports_are_crossed_for_a_while(
     start_gateway: StartGateway, kafka3: KafkaCluster, tap: Tap, tmp_path: Path
 ) -> None:
@@ -166,6 +168,7 @@ def test_java_clients_go_on_where_ports_are_crossed_for_a_while(
         assert producers.have_been_told()
 
 
+@pytest.mark.campaign
 def test_java_clients_go_on_when_the_upstream_leads_to_another_cluster(
     start_gateway: StartGateway, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.java_programs import run_java
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.campaign]
 
 VERSION: Final = "4.3.1"
 SOFTWARE: Final = {"client_software_name": "tests", "client_software_version": "1"}

@@ -27,7 +27,7 @@ from tests.integration.streams_quotas import (
     run_applications,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.campaign]
 
 INPUT: Final = "streams-input"
 DIRECT: Final = "streams-direct"
@@ -61,7 +61,6 @@ def test_streams_of_both_protocols_pay_for_their_internal_topics_and_count_as_di
     assert throttled(api="streams_group_heartbeat") == 1
 
 
-@pytest.mark.campaign
 def test_e02_streams_of_both_protocols_count_as_directly_while_leaders_move_and_a_broker_restarts(
     gateway3: GatewayProcess, kafka3: KafkaCluster, tmp_path: Path
 ) -> None:
