@@ -124,15 +124,16 @@ others:
 
 # A copy of the packages beside what was made of it, so that no library ever stands before a source that is worked on.
 COMPILED := build/compiled
+OPT_LEVEL ?= 3
 
-$(COMPILED)/.libraries: setup.py $(shell sed -nE 's/^    "(.*[.]py)",$$/\1/p' setup.py) | $(VENV)/.up-to-date
+$(COMPILED)/.libraries-$(OPT_LEVEL): setup.py $(shell sed -nE 's/^    "(.*[.]py)",$$/\1/p' setup.py) | $(VENV)/.up-to-date
 	@command -v gcc >/dev/null || { echo "install with: apt-get install gcc"; exit 1; }
 	@rm -rf $(COMPILED)
-	SLUICE_COMPILED=1 $(BIN)/python -W ignore setup.py -q build --build-lib $(COMPILED)
+	SLUICE_COMPILED=1 SLUICE_OPT_LEVEL=$(OPT_LEVEL) $(BIN)/python -W ignore setup.py -q build --build-lib $(COMPILED)
 	@touch $@
 
 # The modules around them: a copy, in a second.
-$(COMPILED)/.up-to-date: $(COMPILED)/.libraries $(shell find config embedded_kafka gateway pinned_jars pipeline protocol quotas sluice -name '*.py')
+$(COMPILED)/.up-to-date: $(COMPILED)/.libraries-$(OPT_LEVEL) $(shell find config embedded_kafka gateway pinned_jars pipeline protocol quotas sluice -name '*.py')
 	@find $(COMPILED) -name '*.py' -delete
 	@$(BIN)/python -W ignore setup.py -q build_py --build-lib $(COMPILED)
 	@touch $@
@@ -154,7 +155,7 @@ test-compiled: compiled ## the unit tests of all packages that have compiled mod
 compiled-meanwhile:
 	@for needed in gcc:gcc python3-dev:python3-config; do command -v $${needed#*:} >/dev/null || \
 	  { echo "SKIPPED the compiled core: install with: apt-get install $${needed%:*}"; exit 0; }; done; \
-	$(MAKE) --no-print-directory test-compiled
+	$(MAKE) --no-print-directory test-compiled OPT_LEVEL=0
 
 .PHONY: format
 format: $(VENV)/.up-to-date ## format the code and fix what ruff can fix

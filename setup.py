@@ -119,7 +119,8 @@ if os.environ.get("SLUICE_COMPILED") == "1" and {"build", "bdist_wheel"} & set(s
     # Here, because a build without it needs no mypyc.
     from mypyc.build import include_dir, mypycify
 
-    libraries = mypycify([*CORE], opt_level="3", group_name="sluice_core")
+    level = os.environ.get("SLUICE_OPT_LEVEL", "3")  # of gcc; the tests take 0, which is ready sooner
+    libraries = mypycify([*CORE], opt_level=level, group_name="sluice_core")
     for library in libraries:
         library.name = f"sluice.{library.name}"
         library.include_dirs.insert(0, mended_runtime(Path(include_dir()), Path("build", "mypyc")))
