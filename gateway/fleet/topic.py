@@ -9,7 +9,6 @@ Messages are sent without waiting: one that is lost on the way shows as a gap at
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.fleet.shares import MalformedShare, Share, decode_share, encode_share
-from gateway.runtime.client_errors import bug_in, reason_of
+from gateway.runtime.client_errors import bug_in, reason_of, with_rights
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
@@ -193,7 +192,7 @@ class ShareTopic:
                 self._follow()
                 told = ""
             except Exception as exc:  # noqa: BLE001  (whatever it is: a member that reads nothing must say so)
-                text = reason_of(exc)
+                text = with_rights(exc.args[0]) if isinstance(exc, KafkaException) else reason_of(exc)
                 if told != text:
                     told = text
                     _log.error(
@@ -251,9 +250,7 @@ class ShareTopic:
             logger=_client_log,
         )
         try:
-            # Asked for by itself, the partition's leader comes only with the next look of a second.
-            with contextlib.suppress(KafkaException):
-                consumer.list_topics(self._settings.topic, _ASK_S)
+            self._look_at_topic(consumer)
             consumer.assign([TopicPartition(self._settings.topic, 0, OFFSET_END)])
             self._again.clear()
             while not self._stopped.is_set() and not self._again.is_set():
@@ -263,6 +260,15 @@ class ShareTopic:
                     self._take([first, *consumer.consume(_BATCH, 0)])
         finally:
             consumer.close()
+
+    def _look_at_topic(self, consumer: Any) -> None:
+        # Asked for by itself, the partition's leader comes only with the next look of a second.
+        try:
+            found = consumer.list_topics(self._settings.topic, _ASK_S).topics[self._settings.topic]
+        except KafkaException:
+            return
+        if found.error is not None and found.error.code() in FORBIDDEN:  # the consumer would say nothing
+            raise KafkaException(found.error)
 
     def _take(self, messages: Sequence[Any]) -> None:
         shares: list[Share] = []
@@ -280,7 +286,7 @@ class ShareTopic:
                     values.append(message.value())
             elif error.code() == KafkaError._PARTITION_EOF:
                 at_end = True
-            elif error.code() in _GONE or error.fatal():
+            elif error.code() in (*_GONE, *FORBIDDEN) or error.fatal():
                 raise KafkaException(error)
         self._in_loop(self._hand_over, shares, values, refused, at_end)
 

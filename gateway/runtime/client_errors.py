@@ -8,6 +8,9 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from gateway.runtime.topic_access import FORBIDDEN
+
+RIGHTS: Final = "the gateway's user needs the rights DESCRIBE, READ and WRITE on it"
 _AFTER: Final = re.compile(r" \(after \d+ms in state \w+.*\)$")
 
 
@@ -23,6 +26,13 @@ def reason_of(exc: Exception) -> str:
 def bug_in(exc: Exception) -> Exception | None:
     """The exception, for a traceback; None: the cluster is the reason, and a traceback says nothing more."""
     return None if isinstance(exc, KafkaException | TimeoutError) else exc
+
+
+def with_rights(error: KafkaError) -> str:
+    """What an error of one of the gateway's own topics says, and which rights it takes if some are missing."""
+    if error.code() in FORBIDDEN:
+        return f"{error.str()}; {RIGHTS}"
+    return str(error.str())
 
 
 def why_not_reached(seen: Sequence[KafkaError]) -> str:

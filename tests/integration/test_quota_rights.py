@@ -1,6 +1,7 @@
 """A real Kafka with ACLs decides who may see and change quotas at the gateway (`authorize = "ask_cluster"`)."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka.admin as librdkafka
@@ -152,3 +153,20 @@ def test_g13_the_clusters_acls_decide_who_changes_and_sees_quotas(gateway: Gatew
     assert all("principal=bob" in line and "new=9.0" in line for line in refused[-2:])
     labels = {"api": "alter_client_quotas", "outcome": "refused"}
     assert (gateway.metric("gateway_quota_admin_requests_total", **labels) or 0) >= 1
+
+
+def test_a_fleet_that_may_not_read_its_topic_says_which_right_is_missing(
+    guarded: SecureKafka, tap: Tap, tmp_path: Path
+) -> None:
+    guarded.create_topic("fleet")
+    tables = '[client_quota]\nscope = "fleet"\n[fleet]\nmember = "one"\ntopic = "fleet"\n'
+    options = GatewayOptions(
+        upstream=own_user(guarded), listener='security_protocol = "SASL_PLAINTEXT"', tables=tables
+    )
+    gateway = GatewayProcess(tmp_path, guarded.addresses("SASL").values(), tap, options)
+    gateway.start()
+    try:
+        gateway.eventually(lambda: "event=fleet_topic_not_followed" in gateway.log_file.read_text())
+        assert "DESCRIBE, READ and WRITE" in gateway.log_file.read_text()
+    finally:
+        gateway.stop()

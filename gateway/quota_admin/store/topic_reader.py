@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_identity import TopicIdentity
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
-from gateway.runtime.client_errors import bug_in, reason_of, why_not_reached
+from gateway.runtime.client_errors import RIGHTS, bug_in, reason_of, why_not_reached, with_rights
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER
@@ -48,8 +48,6 @@ _GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID)
 
 _ENDS: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
 """After these librdkafka reads no further, or what comes is of another topic of the same name."""
-
-_RIGHTS: Final = "the gateway's user needs the rights DESCRIBE, READ and WRITE on it"
 
 _OF_GROUPS: Final = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_NOT_AVAILABLE)
 """librdkafka asks for a group's coordinator though no group is used; the answer is of no consequence."""
@@ -115,12 +113,12 @@ def have_topic(
                 KafkaError(
                     exc.args[0].code(),
                     f"it is not there and can't be made: {not_made.str().rstrip('.')}; grant CREATE on it, or "
-                    f"create it with 1 partition and cleanup.policy=compact; {_RIGHTS}",
+                    f"create it with 1 partition and cleanup.policy=compact; {RIGHTS}",
                 )
             ) from exc
         if _passes(exc.args[0]):
             raise
-        raise StoreError(f"topic {topic}: {_with_rights(exc.args[0])}") from exc
+        raise StoreError(f"topic {topic}: {with_rights(exc.args[0])}") from exc
     if count != 1:
         raise StoreError(f"topic {topic} has {count} partitions; with more than one there is no order")
     (described,) = admin.describe_configs(
@@ -432,9 +430,5 @@ def _record(message: Any) -> Record:
 
 def _text(exc: Exception) -> str:
     if isinstance(exc, KafkaException):
-        return _with_rights(exc.args[0])
+        return with_rights(exc.args[0])
     return str(exc) if isinstance(exc, _Replaced) else reason_of(exc)
-
-
-def _with_rights(error: KafkaError) -> str:
-    return f"{error.str()}; {_RIGHTS}" if error.code() in FORBIDDEN else str(error.str())
