@@ -7,7 +7,7 @@ import pytest
 from campaigns.order.frames import Kind, kinds
 from campaigns.order.run import run
 
-REQUESTS = 3_000
+REQUESTS = 10_000
 
 
 @pytest.mark.integration
