@@ -15,14 +15,17 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from config.section_base import FAULTS, Key
+from config.section_base import FAULTS, Key, kind_of
 from config.sections.quotas import ENFORCED_KEYS, QuotaRule
 from config.value_hints import number_hint
 from quotas.entities import QuotaKey
+from quotas.units import UnitError, amount_of, has_unit
 
 _NAMED: Final = ("listeners", "upstreams")
 _NAMES_OF_QUOTAS: Final = tuple(
-    name for each in ("user", "client_id", "ip", "topic") for name in (each, f"default_{each}")
+    name
+    for each in ("user", "client_id", "client-id", "ip", "topic")
+    for name in (each, f"default{'-' if '-' in each else '_'}{each}")
 )
 _UNIONS: Final = (Union, UnionType)
 _MAX_VALUE_CHARS: Final = 80  # with its key a line of a terminal or two
@@ -69,8 +72,20 @@ def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, s
     else:
         kind, metadata, depth = _found_at(model, key)
         value = error["input"]
-        hint = number_hint(value) if kind in (int, float) and isinstance(value, str) else ""
+        hint = _hint(str(key[depth - 1]), value) if kind in (int, float) and isinstance(value, str) else ""
         yield key[:depth], f"{value_text(value)} is not {_allowed(kind, metadata, value)}{hint}"
+
+
+def _hint(key: str, text: str) -> str:
+    """How to write the number that was given as a text."""
+    kind = kind_of(key)
+    if kind is None or not has_unit(text):
+        return number_hint(text)
+    try:
+        amount_of(text, kind)
+    except UnitError as exc:
+        return f"; it {exc}"
+    return ""
 
 
 def path_text(key: Key, data: object) -> str:

@@ -1,13 +1,15 @@
-"""The base of all sections: no unknown keys, no conversions, named ranges."""
+"""The base of all sections: no unknown keys, no conversions but that of units, named ranges."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from contextlib import suppress
+from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from config.host_port import MAX_PORT
+from quotas.units import KINDS, Kind, UnitError, amount_of
 
 FAULTS: Final = "config_faults"  # the error type of `faults_error`
 
@@ -45,5 +47,31 @@ def faults_error(faults: list[tuple[Key, str]]) -> PydanticCustomError:
     return PydanticCustomError(FAULTS, "contradictory settings", {"faults": faults})
 
 
+_KINDS: Final[dict[str, Kind]] = {
+    **{str(key): kind for key, kind in KINDS.items()},
+    "max_connection_creation_rate": Kind.WHOLE_RATE,
+}
+
+
+def kind_of(key: str) -> Kind | None:
+    """What the number of a key counts; None: it takes no unit."""
+    if key.endswith("_bytes_per_s"):
+        return Kind.BYTE_RATE
+    return Kind.SIZE if key.endswith("_bytes") else _KINDS.get(key)
+
+
 class Section(BaseModel, frozen=True, extra="forbid", strict=True):
     """The base of all sections. A model never changes after it was read."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_units(cls, data: Any) -> Any:
+        """An amount such as "10MB" as its number; a faulty one stays a text, and is reported as any other."""
+        if not isinstance(data, dict):
+            return data
+        found = dict(data)
+        for name, value in data.items():
+            if isinstance(value, str) and (kind := kind_of(str(name))) is not None:
+                with suppress(UnitError):
+                    found[name] = amount_of(value, kind)
+        return found

@@ -5,27 +5,24 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from config.section_base import kind_of
+from quotas.units import UnitError, amount_of
+
 _AMOUNT: Final = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-zµ%]+(?:/[A-Za-z]+)?)")
-_BYTES: Final = re.compile(r"([kmgt])(i?)(?:b|bytes?)?(?:/s|ps)?", re.IGNORECASE)
 _PLACE: Final = re.compile(r"\(at line (\d+), column \d+\)")
-_PAIR: Final = re.compile(r"""\s*(?:[\w-]+|"[^"]*")(?:\.[\w-]+)*\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?""")
+_PAIR: Final = re.compile(
+    r"""\s*(?:[\w-]+\.|"[^"]*"\.)*([\w-]+|"[^"]*")\s*=\s*([^\s"'\[{#][^"'#]*?)\s*(?:#.*)?"""
+)
 
 
 def number_hint(text: str) -> str:
     """How to write a number that was given as this text; "" if it is none.
 
-    Units are not supported, so that a value is the same number in every file, tool and metric.
+    For keys without units, whose unit is in their name; the others are in `config.section_base.kind_of`.
     """
-    amount = _AMOUNT.fullmatch(text.strip())
-    if amount is None:
-        return f"; write {text.strip()}, without quotes" if _is_number(text) else ""
-    unit = _BYTES.fullmatch(amount[2])
-    if unit is None:
+    if _AMOUNT.fullmatch(text.strip()):
         return "; give a number without a unit"
-    count, power = float(amount[1].replace(",", ".")), "kmgt".index(unit[1].lower()) + 1
-    decimal, binary = f"{count * 1000**power:.0f}", f"{count * 1024**power:.0f}"
-    number = binary if unit[2] else f"{decimal}, or {binary} in powers of 1024"
-    return f"; give a number without a unit: {number}"
+    return f"; write {text.strip()}, without quotes" if _is_number(text) else ""
 
 
 def toml_hint(text: str, error: str) -> str:
@@ -41,12 +38,23 @@ def toml_hint(text: str, error: str) -> str:
     pair = _PAIR.fullmatch(text.replace("\r\n", "\n").split("\n")[int(place[1]) - 1])
     if pair is None:
         return ""
-    value = pair[1]
+    key, value = pair[1].strip('"'), pair[2]
     if value.lower() in ("true", "false"):
         return f"; write {value.lower()}"
     if _AMOUNT.fullmatch(value):
-        return number_hint(value)
+        return _unit_hint(key, value)
     return "; put a text in quotes" if len(value.split()) == 1 and not _is_number(value) else ""
+
+
+def _unit_hint(key: str, value: str) -> str:
+    kind = kind_of(key)
+    if kind is None:
+        return number_hint(value)
+    try:
+        amount_of(value, kind)
+    except UnitError as exc:
+        return f"; it {exc}"
+    return f'; put it in quotes: "{value}"'
 
 
 def _is_number(text: str) -> bool:

@@ -39,6 +39,9 @@ page is generated from the code by `python -m testkit.configuration_page`.
   errors.
 * Units are in the names: `_ms` is milliseconds, `_seconds` seconds, `_hours` hours, `_bytes` bytes,
   `_bytes_per_s` and `_byte_rate` bytes per second, `_percentage` percent of one core.
+* Sizes, byte rates and the other quotas may also be a string with a unit: `"10MB"`, `"10MiB"`,
+  `"250%"`, `"5/s"`. kB, MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB powers of 1024.
+  Keys that end in `_ms`, `_seconds` or `_hours` take numbers alone.
 * `[section]` is one table. `[[section]]` is a list of tables.
 * `${NAME}` in a string is the value of that variable of the environment, so that several gateways
   can share one file: `member = "${POD_NAME}"`. A missing variable is an error. `$${` is the text

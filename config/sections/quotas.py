@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,7 @@ from quotas.limits import IP_KEYS, TOPIC_KEYS, validate_entity
 
 ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]  # a LONG, as Kafka stores it
 Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_OTHER_SPELLINGS: Final = {"client-id": "client_id", "default-client-id": "default_client_id"}
 
 
 class QuotaRule(Section, frozen=True):
@@ -27,8 +28,9 @@ class QuotaRule(Section, frozen=True):
     Attributes:
         user: a user, by name.
         default_user: every user without a quota of its own, each separately.
-        client_id: a client id, by name.
-        default_client_id: every client id without a quota of its own, each separately.
+        client_id: a client id, by name. Also read as `client-id`, the spelling of Kafka's tools.
+        default_client_id: every client id without a quota of its own, each separately. Also read as
+            `default-client-id`.
         ip: an address, or a block of addresses that share one counter.
         default_ip: every other address, each separately.
         topic: a topic, by name. Alone, or together with a user or a client id.
@@ -55,6 +57,19 @@ class QuotaRule(Section, frozen=True):
     request_percentage: Rate | None = None
     controller_mutation_rate: Rate | None = None
     connection_creation_rate: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_spelling(cls, data: Any) -> Any:
+        """`client-id`, as Kafka's tools and the YAML of quotas have it, is `client_id`."""
+        if not isinstance(data, dict):
+            return data
+        twice = [name for name in _OTHER_SPELLINGS if name in data and _OTHER_SPELLINGS[name] in data]
+        if twice:
+            raise faults_error(
+                [((name,), f"is the same as {_OTHER_SPELLINGS[name]}; give one") for name in twice]
+            )
+        return {_OTHER_SPELLINGS.get(name, name): value for name, value in data.items()}
 
     @property
     def entity(self) -> QuotaEntity:

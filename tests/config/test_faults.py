@@ -264,24 +264,39 @@ def test_listeners_are_shown_by_their_names_if_these_tell_them_apart(
 
 
 @pytest.mark.parametrize(("value", "hint"), [
-    ("1MB", "; give a number without a unit: 1000000, or 1048576 in powers of 1024"),
-    ("1.5 MiB/s", "; give a number without a unit: 1572864"),
-    ("10k", "; give a number without a unit: 10000, or 10240 in powers of 1024"),
+    ("1MB", "; give a number without a unit"), ("1.5 MiB/s", "; give a number without a unit"),
     ("5s", "; give a number without a unit"), ("20%", "; give a number without a unit"),
     ("1048576", "; write 1048576, without quotes"), ("1e6", "; write 1e6, without quotes"), ("fast", ""), ("", ""),
 ])  # fmt: skip
 def test_a_number_with_a_unit_or_in_quotes_is_shown_as_it_has_to_be_written(value: str, hint: str) -> None:
     assert number_hint(value) == hint
-    (line,) = faults(array_of_quotas=f'user = "a"\nproducer_byte_rate = "{value}"')
-    assert line == (
-        f'quotas.0.producer_byte_rate (user="a"): "{value}" is not a whole number in 1..9223372036854775807{hint}'
-    )
+    (line,) = faults(drain=f'timeout_ms = "{value}"')
+    assert line == f'drain.timeout_ms: "{value}" is not a whole number in 0..2147483647{hint}'
+
+
+@pytest.mark.parametrize(("key", "value", "hint"), [
+    ("producer_byte_rate", "10mb", "; it has the unknown unit mb (did you mean 10MB?); give a number of bytes per "),
+    ("producer_byte_rate", "5%", "; it has the unknown unit %; give a number of bytes per second, alone or with B, "),
+    ("producer_byte_rate", "0.5kB/", "; it has the unknown unit kB/; give a number of bytes per second"),
+    ("producer_byte_rate", "1.5B", "; it is 1.5, which is no whole number; give a number of bytes per second"),
+    ("producer_byte_rate", "1048576", "; write 1048576, without quotes"),
+    ("request_percentage", "5/s", "; it has the unknown unit /s; give a number of percent of one core"),
+    ("controller_mutation_rate", "5MB", "; it has the unknown unit MB; give a number per second, alone or with /s"),
+])  # fmt: skip
+def test_a_wrong_unit_is_named_with_those_that_the_key_takes(key: str, value: str, hint: str) -> None:
+    (line,) = faults(array_of_quotas=f'user = "a"\n{key} = "{value}"')
+    assert line.startswith(f'quotas.0.{key} (user="a"): "{value}" is not ')
+    assert line[line.index(";") :].startswith(hint)
 
 
 @pytest.mark.parametrize(("body", "hint"), [
     ("connect_timeout_ms = 5s", "; give a number without a unit"),
     ("connect_timeout_ms = 5s # soon", "; give a number without a unit"),
-    ("x = 1\r\nrate = 1MB\r\n", "; give a number without a unit: 1000000, or 1048576 in powers of 1024"),
+    ("x = 1\r\nrate = 1MB\r\n", "; give a number without a unit"),
+    ("producer_byte_rate = 1MB", '; put it in quotes: "1MB"'),
+    ("limits.max_frame_bytes = 1 MiB", '; put it in quotes: "1 MiB"'),
+    ("max_connection_creation_rate = 5s",
+     "; it has the unknown unit s; give a whole number per second, alone or with /s"),
     ("security_protocol = SASL_SSL", "; put a text in quotes"), ("bind = 127.0.0.1:19092", "; put a text in quotes"),
     ("a.'b.c'.d = x", ""), ('"10.0.0.1" = True', "; write true"), ("verify = FALSE", "; write false"),
     ("a = ", ""), ("a = [1, x", ""), ("[a", ""), ("a = two words", ""), ("a = 1 2", ""),

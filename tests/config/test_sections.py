@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from config.host_port import HostPort
 from config.sections.connections import ConnectionSettings
+from config.sections.limits import LimitSettings
 from config.sections.listeners import ListenerSettings, ProxyProtocolSettings
 from config.sections.quotas import CLIENT_KEYS, QuotaRule
 from config.security_protocol import SecurityProtocol
@@ -107,3 +108,22 @@ def test_byte_rates_are_the_whole_numbers_that_kafka_stores(key: QuotaKey) -> No
 def test_quota_of_all_keys_keeps_each_value() -> None:
     given: dict[str, float] = {key.value: at for at, key in enumerate(CLIENT_KEYS, start=1)}
     assert QuotaRule.model_validate({"user": "a", **given}).values() == given
+
+
+def test_amounts_may_have_units_and_a_client_id_kafkas_spelling() -> None:
+    rule = QuotaRule.model_validate(
+        {"client-id": "app", "producer_byte_rate": "1.5MiB", "request_percentage": "250%",
+         "controller_mutation_rate": "0.5/s", "consumer_byte_rate": 7}
+    )  # fmt: skip
+    assert rule.entity == QuotaEntity(client_id="app")
+    assert rule.values() == {
+        QuotaKey.PRODUCER_BYTE_RATE: 1_572_864.0, QuotaKey.REQUEST_PERCENTAGE: 250.0,
+        QuotaKey.CONTROLLER_MUTATION_RATE: 0.5, QuotaKey.CONSUMER_BYTE_RATE: 7.0,
+    }  # fmt: skip
+    assert QuotaRule.model_validate(
+        {"default-client-id": True, "user": "a", "producer_byte_rate": 1}
+    ).entity == QuotaEntity(user="a", client_id=DEFAULT)
+    limits = LimitSettings.model_validate({"max_frame_bytes": "10MB", "min_frame_bytes_per_s": "32KiB/s"})
+    assert (limits.max_frame_bytes, limits.min_frame_bytes_per_s) == (10_000_000, 32_768)
+    with pytest.raises(ValidationError, match="contradictory settings"):
+        QuotaRule.model_validate({"client-id": "a", "client_id": "a", "producer_byte_rate": 1})

@@ -1,0 +1,122 @@
+"""Amounts with units, such as ``10MB``, ``10MiB``, ``5/s`` and ``250%``: read and written exactly.
+
+Nothing is rounded on the way: ``1.1MB`` is 1,100,000 bytes. A number without a unit is no matter of this module: it
+counts bytes, bytes per second, percent of one core, or a number per second, as it always did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from fractions import Fraction
+from typing import Final
+
+from quotas.entities import QuotaKey
+
+_DECIMAL: Final = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BINARY: Final = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZES: Final[Mapping[str, int]] = {"B": 1, **_DECIMAL, **_BINARY, "KB": 10**3}
+_SIZES_TEXT: Final = "kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB or TiB (powers of 1024)"
+
+_AMOUNT: Final = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?) ?([A-Za-z%/]+)")
+_MOST_CHARS: Final = 64
+_WRITTEN: Final = (*_DECIMAL.items(), *_BINARY.items())
+_SHORT: Final = 8
+"""Characters: beyond them an amount is one that no person has thought of, and a number."""
+_EXACT: Final = 2**53
+
+
+class Kind(Enum):
+    """What a setting counts: its units, how errors list them, and whether it has to be a whole number."""
+
+    SIZE = (_SIZES, f"a number of bytes, alone or with B, {_SIZES_TEXT}", True)
+    BYTE_RATE = (
+        {**_SIZES, **{f"{unit}/s": factor for unit, factor in _SIZES.items()}},
+        f"a number of bytes per second, alone or with B, {_SIZES_TEXT}, and with or without /s",
+        True,
+    )
+    PERCENT = ({"%": 1}, "a number of percent of one core, alone or with %", False)
+    RATE = ({"/s": 1}, "a number per second, alone or with /s", False)
+    WHOLE_RATE = ({"/s": 1}, "a whole number per second, alone or with /s", True)
+
+    def __init__(self, units: Mapping[str, int], allowed: str, whole: bool) -> None:
+        self.units = units
+        self.allowed = allowed
+        self.whole = whole
+
+
+KINDS: Final = {
+    QuotaKey.PRODUCER_BYTE_RATE: Kind.BYTE_RATE,
+    QuotaKey.CONSUMER_BYTE_RATE: Kind.BYTE_RATE,
+    QuotaKey.REQUEST_PERCENTAGE: Kind.PERCENT,
+    QuotaKey.CONTROLLER_MUTATION_RATE: Kind.RATE,
+    QuotaKey.CONNECTION_CREATION_RATE: Kind.WHOLE_RATE,
+}
+"""Of each quota."""
+
+
+class UnitError(ValueError):
+    """A text is no amount of the kind; says what is allowed."""
+
+
+def has_unit(text: str) -> bool:
+    """Whether a text is a number with a unit, right or wrong."""
+    return _parts(text) is not None
+
+
+def amount_of(text: str, kind: Kind) -> int | float:
+    """The number that an amount with a unit is.
+
+    Args:
+        text: such as ``10MB``.
+        kind: what is counted.
+
+    Raises:
+        UnitError: it is no number with a unit, the unit is not one of the kind, or the amount is no whole number of
+            what can only be whole.
+    """
+    parts = _parts(text)
+    if parts is None:
+        raise UnitError(f"give {kind.allowed}")
+    number, unit = parts
+    factor = kind.units.get(unit)
+    if factor is None:
+        raise UnitError(f"has the unknown unit {unit}{_meant(number, unit, kind)}; give {kind.allowed}")
+    amount = Fraction(number) * factor
+    if amount.denominator == 1:
+        return int(amount)
+    if kind.whole:
+        raise UnitError(f"is {float(amount):.15g}, which is no whole number; give {kind.allowed}")
+    return float(amount)
+
+
+def amount_text(key: QuotaKey, value: float) -> str:
+    """A short text that is exactly this value; with a unit, except where a number alone is easier to read.
+
+    Args:
+        key: of a quota.
+        value: in the key's unit.
+    """
+    kind = KINDS[key]
+    number = str(int(value)) if value.is_integer() and abs(value) < _EXACT else repr(value)
+    if kind is not Kind.BYTE_RATE:
+        return number if "e" in number else number + next(iter(kind.units))
+    if not value.is_integer():
+        return number
+    whole = int(value)
+    # Of two that are equally short the first, so 512kB and not 500KiB.
+    texts = (f"{whole // factor}{unit}" for unit, factor in _WRITTEN if whole % factor == 0)
+    short = [text for text in texts if len(text) <= _SHORT]
+    return min(short, key=lambda text: len(text.rstrip("BKMGTik")), default=str(whole))
+
+
+def _parts(text: str) -> tuple[str, str] | None:
+    found = _AMOUNT.fullmatch(text.strip()) if len(text) <= _MOST_CHARS else None
+    return None if found is None else (found[1], found[2])
+
+
+def _meant(number: str, unit: str, kind: Kind) -> str:
+    low = unit.lower().removesuffix("/s")
+    close = [number + known for known in kind.units if known.lower() in (low, f"{low}b", f"{low}ib")]
+    return f" (did you mean {' or '.join(close[:2])}?)" if low and close else ""
