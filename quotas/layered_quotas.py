@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from quotas.entities import QuotaEntity, QuotaKey
@@ -19,6 +20,23 @@ Source: TypeAlias = Literal["file", "store"]
 _Values: TypeAlias = dict[QuotaKey, dict[QuotaEntity, float]]
 
 
+class Owner(StrEnum):
+    """How an override got its value."""
+
+    APPLY = "apply"  # from a file of quotas, by `sluice quotas apply`
+    SET = "set"  # by the admin port otherwise, such as `sluice quotas set`
+    API = "api"  # by AlterClientQuotas
+    UNKNOWN = ""  # before owners were kept
+
+    @classmethod
+    def of(cls, text: str) -> Owner:
+        """The owner of this name; unknown if a later version has named it."""
+        return cls(text) if text in _OWNERS else cls.UNKNOWN
+
+
+_OWNERS = frozenset(Owner)
+
+
 @dataclass(frozen=True, slots=True)
 class QuotaChange:
     """One override that is set or goes.
@@ -27,11 +45,13 @@ class QuotaChange:
         entity: the quota is for it.
         key: of the quota.
         value: in the key's unit; None: the override is removed.
+        owner: of the override from now on.
     """
 
     entity: QuotaEntity
     key: QuotaKey
     value: float | None
+    owner: Owner = Owner.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -42,17 +62,20 @@ class LayeredSnapshot:
         in_force: what counts.
         overrides: what the store says.
         base: what the configuration file says.
+        owners: of overrides, as far as they are known.
     """
 
     in_force: Mapping[QuotaKey, Mapping[QuotaEntity, float]]
     overrides: Mapping[QuotaKey, Mapping[QuotaEntity, float]]
     base: Mapping[QuotaKey, Mapping[QuotaEntity, float]]
+    owners: Mapping[QuotaKey, Mapping[QuotaEntity, Owner]]
 
-    def rows(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float, Source, float | None]]:
-        """Each quota in force with where it came from and what the file says of it."""
+    def rows(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float, Source, float | None, Owner]]:
+        """Each quota in force with where it came from, what the file says of it, and the override's owner."""
         for entity, key, value in _items(self.in_force):
             source: Source = "store" if entity in self.overrides[key] else "file"
-            yield entity, key, value, source, self.base[key].get(entity)
+            owner = self.owners[key].get(entity, Owner.UNKNOWN)
+            yield entity, key, value, source, self.base[key].get(entity), owner
 
 
 class LayeredQuotas:
@@ -71,6 +94,7 @@ class LayeredQuotas:
         self.limits = limits
         self._base = _by_key(limits.items())
         self._overrides: _Values = {key: {} for key in QuotaKey}
+        self._owners: dict[QuotaKey, dict[QuotaEntity, Owner]] = {key: {} for key in QuotaKey}
 
     def replace_base(self, items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> bool:
         """Makes this the whole base, or changes nothing: the start and every reload of the configuration.
@@ -111,7 +135,7 @@ class LayeredQuotas:
             if change.value is not None and not checked:
                 _check(change.entity, change.key, change.value)
         for change in wanted:
-            self._apply(change.entity, change.key, change.value)
+            self._apply(change)
 
     def source(self, entity: QuotaEntity, key: QuotaKey) -> Source | None:
         """Where the value in force came from; None: there is none."""
@@ -127,6 +151,10 @@ class LayeredQuotas:
         """What the configuration file says; None: nothing."""
         return self._base[key].get(entity)
 
+    def owner(self, entity: QuotaEntity, key: QuotaKey) -> Owner:
+        """Of the override; unknown without one."""
+        return self._owners[key].get(entity, Owner.UNKNOWN)
+
     def override_count(self, key: QuotaKey) -> int:
         """How many quotas of one key the store says."""
         return len(self._overrides[key])
@@ -138,9 +166,15 @@ class LayeredQuotas:
     def snapshot(self) -> LayeredSnapshot:
         """What is set now, for work that takes longer than until the next change."""
         overrides = {key: values.copy() for key, values in self._overrides.items()}
-        return LayeredSnapshot(self.limits.snapshot(), overrides, self._base)
+        owners = {key: values.copy() for key, values in self._owners.items()}
+        return LayeredSnapshot(self.limits.snapshot(), overrides, self._base, owners)
 
-    def _apply(self, entity: QuotaEntity, key: QuotaKey, value: float | None) -> None:
+    def _apply(self, change: QuotaChange) -> None:
+        entity, key, value = change.entity, change.key, change.value
+        if value is None or change.owner is Owner.UNKNOWN:
+            self._owners[key].pop(entity, None)
+        else:
+            self._owners[key][entity] = change.owner
         if value is not None:
             self._overrides[key][entity] = value
             self.limits.put(entity, key, value)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey
-from quotas.layered_quotas import LayeredQuotas, QuotaChange
+from quotas.layered_quotas import LayeredQuotas, Owner, QuotaChange
 from quotas.limits import validate, validate_entity
 
 Names: TypeAlias = Mapping[str, str | None]
@@ -120,7 +120,7 @@ def _plan(
         if not remove:
             fault = validate(entity, key, value)
             if fault is None and (shared or quotas.override(entity, QuotaKey(key)) != value):
-                changes.append(QuotaChange(entity, QuotaKey(key), value))
+                changes.append(QuotaChange(entity, QuotaKey(key), value, Owner.API))
         elif (known := known_key(key)) is not None:
             if quotas.override(entity, known) is not None:
                 changes.append(QuotaChange(entity, known, None))

@@ -100,10 +100,10 @@ def amount_text(key: QuotaKey, value: float) -> str:
     """
     kind = KINDS[key]
     number = str(int(value)) if value.is_integer() and abs(value) < _EXACT else repr(value)
+    if kind.whole and not value.is_integer():
+        return number
     if kind is not Kind.BYTE_RATE:
         return number if "e" in number else number + next(iter(kind.units))
-    if not value.is_integer():
-        return number
     whole = int(value)
     # Of two that are equally short the first, so 512kB and not 500KiB.
     texts = (f"{whole // factor}{unit}" for unit, factor in _WRITTEN if whole % factor == 0)

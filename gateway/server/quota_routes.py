@@ -104,9 +104,10 @@ class QuotaRoutes:
                 "quota": key.value,
                 "limit": value,
                 "source": source,
+                "owner": owner,
                 "file": base,
             }
-            for entity, key, value, source, base in self._quotas_now().rows()
+            for entity, key, value, source, base, owner in self._quotas_now().rows()
         )
         return await self._writer.answer(request, head, "quotas", rows)
 

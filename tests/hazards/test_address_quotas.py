@@ -53,7 +53,9 @@ async def keep(path: Path, rows: dict[str, float]) -> None:
     await live.close()
     database = sqlite3.connect(path / "quotas.db")
     for name, value in rows.items():
-        database.execute("INSERT INTO quotas VALUES (?, ?, ?)", (f"ip={name}", RATE.value, value))
+        database.execute(
+            "INSERT INTO quotas (entity, key, value) VALUES (?, ?, ?)", (f"ip={name}", RATE.value, value)
+        )
     total = sum(number_of(*row) for row in database.execute("SELECT entity, key, value FROM quotas"))
     store_id, version, count = database.execute("SELECT id, version, count FROM state").fetchone()
     state = State(store_id, version, count + len(rows), total % SUM_MODULUS)

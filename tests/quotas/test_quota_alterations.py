@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.layered_quotas import LayeredQuotas, QuotaChange
+from quotas.layered_quotas import LayeredQuotas, Owner, QuotaChange
 from quotas.limits import Limits
 from quotas.quota_alterations import EntityPlan, entity_of, names_of, plan_alterations
 from testkit.scenarios import scenarios
@@ -97,7 +97,7 @@ def test_an_entity_with_a_bad_value_is_left_and_what_is_set_already_is_no_change
     entries = [({"user": "a"}, operations([(RATE, 1.0), ("bad", 1.0)])), ({"user": "b"}, operations([(RATE, 2.0)]))]
     bad, good = plan_alterations(entries, quotas)
     assert (bad.fault, bad.changes) == ("Invalid configuration key bad", ())
-    assert (good.fault, good.changes) == (None, (QuotaChange(QuotaEntity(user="b"), RATE, 2.0),))
+    assert (good.fault, good.changes) == (None, (QuotaChange(QuotaEntity(user="b"), RATE, 2.0, Owner.API),))
     quotas = LayeredQuotas(Limits())
     quotas.apply([QuotaChange(QuotaEntity(user="u"), RATE, 5.0)])
     planned = plan(USER, (RATE, 5.0), ("consumer_byte_rate", None), ("no-such-key", None), quotas=quotas)
@@ -111,7 +111,7 @@ def test_with_others_who_set_quotas_what_seems_to_change_nothing_is_a_change() -
     ops = [(RATE, 5.0, False), ("consumer_byte_rate", 0.0, True), ("no-such-key", 0.0, True)]
     (planned,) = plan_alterations([(USER, ops)], quotas, shared=True)
     removed = QuotaChange(entity, QuotaKey.CONSUMER_BYTE_RATE, None)
-    assert (planned.fault, planned.changes) == (None, (QuotaChange(entity, RATE, 5.0), removed))
+    assert (planned.fault, planned.changes) == (None, (QuotaChange(entity, RATE, 5.0, Owner.API), removed))
 
 
 def test_what_the_file_says_can_be_overridden_and_then_removed_but_not_removed_itself() -> None:
@@ -124,7 +124,7 @@ def test_what_the_file_says_can_be_overridden_and_then_removed_but_not_removed_i
         == "producer_byte_rate of user=u is set in the gateway's configuration file and can only be removed there"
     )
     same = plan(USER, (RATE, 5.0), quotas=quotas)
-    assert same.changes == (QuotaChange(entity, RATE, 5.0),), "kept when the file changes"
+    assert same.changes == (QuotaChange(entity, RATE, 5.0, Owner.API),), "kept when the file changes"
     quotas.apply(same.changes)
     assert plan(USER, (RATE, None), quotas=quotas).changes == (QuotaChange(entity, RATE, None),)
 

@@ -10,13 +10,13 @@ which is one of all brokers: every gateway that shares the store has it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from gateway.runtime.slices import Slices, free
-from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaChange
+from quotas.entities import QuotaEntity, QuotaKey, counted
+from quotas.layered_quotas import Owner, QuotaChange
 
 ALL_BROKERS: Final = "brokers"
 """In the place of the entity, in the history, in audit lines and on disk."""
@@ -40,19 +40,48 @@ Slot: TypeAlias = tuple[QuotaEntity | None, str]
 Value: TypeAlias = float | str
 
 
+class Kept(NamedTuple):
+    """What is kept in a slot.
+
+    Attributes:
+        value: None: nothing.
+        owner: of a quota's value.
+    """
+
+    value: Value | None
+    owner: Owner = Owner.UNKNOWN
+
+
+NOTHING: Final = Kept(None)
+
+
+def changes_something(change: StoredChange, kept: Kept) -> bool:
+    """Whether a change makes any difference; a file that names a quota owns it also where the value is right."""
+    if change.value != kept.value:
+        return True
+    if not isinstance(change, QuotaChange) or change.value is None:
+        return False
+    return change.owner is Owner.APPLY and kept.owner is not Owner.APPLY
+
+
 def slot_of(change: StoredChange) -> Slot:
     """What the change is of."""
     return (None, change.name) if isinstance(change, LimitChange) else (change.entity, change.key)
 
 
-def change_of(slot: Slot, value: Value | None) -> StoredChange:
+def owner_of(change: StoredChange) -> Owner:
+    """Of what the change sets; a limit of brokers has none."""
+    return change.owner if isinstance(change, QuotaChange) else Owner.UNKNOWN
+
+
+def change_of(slot: Slot, value: Value | None, owner: Owner = Owner.UNKNOWN) -> StoredChange:
     """The change that gives a slot its value."""
     entity, key = slot
     if entity is None:
         assert value is None or isinstance(value, str)
         return LimitChange(key, value)
     assert not isinstance(value, str)
-    return QuotaChange(entity, QuotaKey(key), value)
+    return QuotaChange(entity, QuotaKey(key), value, owner)
 
 
 def entity_text(entity: QuotaEntity | None) -> str:
@@ -60,18 +89,49 @@ def entity_text(entity: QuotaEntity | None) -> str:
     return ALL_BROKERS if entity is None else str(entity)
 
 
+class StoreError(Exception):
+    """The store can't do it. The text may be shown to clients."""
+
+
+Expected: TypeAlias = Mapping[Slot, Value | None]
+"""What slots have to contain so that an alteration is made."""
+
+
+class ChangedMeanwhileError(StoreError):
+    """Slots do not contain what an alteration expects, so nothing of it is made.
+
+    Attributes:
+        found: the slots, each with what was expected and what is there.
+    """
+
+    def __init__(self, found: list[tuple[Slot, Value | None, Value | None]]) -> None:
+        super().__init__(f"{counted(len(found), 'quota')} changed meanwhile, so nothing was changed")
+        self.found = found
+
+
 def effective(
-    changes: Iterable[StoredChange], value_of: Callable[[Slot], Value | None]
+    changes: Iterable[StoredChange], kept_of: Callable[[Slot], Kept], expected: Expected
 ) -> list[tuple[StoredChange, Value | None]]:
     """The changes that change something, each with the value it replaces; of two for one slot the later one.
 
     Args:
         changes: of an alteration.
-        value_of: the value so far.
+        kept_of: what is kept so far.
+        expected: see `Alteration`.
+
+    Raises:
+        ChangedMeanwhileError: see there.
     """
     last = {slot_of(change): change for change in changes}
-    found = ((change, value_of(slot)) for slot, change in last.items())
-    return [(change, old) for change, old in found if change.value != old]
+    found = [(change, kept_of(slot)) for slot, change in last.items()]
+    wrong = [
+        (slot, expected[slot], kept.value)
+        for slot, (_, kept) in zip(last, found, strict=True)
+        if expected.get(slot, kept.value) != kept.value
+    ]
+    if wrong:
+        raise ChangedMeanwhileError(wrong)
+    return [(change, kept.value) for change, kept in found if changes_something(change, kept)]
 
 
 class Effective(NamedTuple):
@@ -89,7 +149,7 @@ class Effective(NamedTuple):
 
 
 async def effective_in_slices(
-    changes: Iterable[StoredChange], value_of: Callable[[Slot], Value | None]
+    changes: Iterable[StoredChange], kept_of: Callable[[Slot], Kept], expected: Expected
 ) -> Effective:
     """`effective` and `growth`, in the loop."""
     slices = Slices()
@@ -99,15 +159,21 @@ async def effective_in_slices(
             await slices.next()
         last[slot_of(change)] = change
     found: list[tuple[StoredChange, Value | None]] = []
+    wrong: list[tuple[Slot, Value | None, Value | None]] = []
     grown = 0
     for slot, change in last.items():
         if slices.over:
             await slices.next()
-        if change.value != (old := value_of(slot)):
-            found.append((change, old))
+        kept = kept_of(slot)
+        if expected and expected.get(slot, kept.value) != kept.value:
+            wrong.append((slot, expected[slot], kept.value))
+        if changes_something(change, kept):
+            found.append((change, kept.value))
             grown += growth(found[-1:])
     slots = len(last)
     await free(last)
+    if wrong:
+        raise ChangedMeanwhileError(wrong)
     return Effective(found, slots, grown)
 
 
@@ -133,11 +199,14 @@ class Alteration:
         via: how, such as a listener and the peer's address, or the admin port.
         changes: valid, quotas by `quotas.limits.validate`, limits by `broker_limits.checked_limit`; of two for the
             same slot the later one counts.
+        expected: nothing is changed unless these slots contain this. Gateways that share a topic look at what was in
+            it a moment before.
     """
 
     by: str
     via: str
     changes: tuple[StoredChange, ...]
+    expected: Expected = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +229,6 @@ class HistoryEntry:
     key: str
     old: Value | None
     new: Value | None
-
-
-class StoreError(Exception):
-    """The store can't do it. The text may be shown to clients."""
 
 
 def check_count(count: int, most: int, *, grows: bool) -> None:

@@ -126,7 +126,10 @@ class LiveQuotas:
 
     def stored(self) -> tuple[list[StoredChange], int]:
         """Everything that the store says, as changes, and its version."""
-        quotas = [QuotaChange(*each) for each in self.quotas.overrides()]
+        quotas = [
+            QuotaChange(entity, key, value, self.quotas.owner(entity, key))
+            for entity, key, value in self.quotas.overrides()
+        ]
         limits = [LimitChange(name, value) for name, value in self.kept_limits.items()]
         return [*quotas, *limits], self.store.version
 

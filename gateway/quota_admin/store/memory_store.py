@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Callable
 
 from gateway.quota_admin.store.interface import (
+    NOTHING,
     Alteration,
     HistoryEntry,
+    Kept,
     OnChange,
     Slot,
     StoredChange,
@@ -17,6 +19,7 @@ from gateway.quota_admin.store.interface import (
     Value,
     check_count,
     effective_in_slices,
+    owner_of,
     slot_of,
 )
 from gateway.quota_admin.store.writing import WritesInProgress
@@ -48,7 +51,7 @@ class MemoryStore:
         self.stale: str | None = None
         self._now_ms = now_ms
         self._max_quotas = max_quotas
-        self._values: dict[Slot, Value] = {}
+        self._kept: dict[Slot, Kept] = {}
         self._quotas = 0
         self._history: deque[HistoryEntry] = deque(maxlen=max_history)
         self._on_change: OnChange
@@ -68,7 +71,9 @@ class MemoryStore:
 
     async def _write(self, alteration: Alteration) -> int:
         async with self._one_at_a_time:
-            changes, _, grown = await effective_in_slices(alteration.changes, self._values.get)
+            changes, _, grown = await effective_in_slices(
+                alteration.changes, self._kept_of, alteration.expected
+            )
             if not changes:
                 return self.version
             check_count(self._quotas + grown, self._max_quotas, grows=grown > 0)
@@ -83,12 +88,15 @@ class MemoryStore:
             await free(changes)
         return self.version
 
+    def _kept_of(self, slot: Slot) -> Kept:
+        return self._kept.get(slot, NOTHING)
+
     def _set(self, change: StoredChange, old: Value | None, alteration: Alteration) -> None:
         slot = slot_of(change)
         if change.value is None:
-            del self._values[slot]
+            del self._kept[slot]
         else:
-            self._values[slot] = change.value
+            self._kept[slot] = Kept(change.value, owner_of(change))
         self._history.append(
             HistoryEntry(
                 self.version, self._now_ms(), alteration.by, alteration.via, *slot, old, change.value

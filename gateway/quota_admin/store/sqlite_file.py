@@ -20,8 +20,10 @@ from typing import Final
 from gateway.quota_admin.broker_limits import LimitError, checked_limit
 from gateway.quota_admin.store.interface import (
     ALL_BROKERS,
+    NOTHING,
     Alteration,
     HistoryEntry,
+    Kept,
     LimitChange,
     Slot,
     StoredChange,
@@ -32,10 +34,12 @@ from gateway.quota_admin.store.interface import (
     effective,
     entity_text,
     growth,
+    owner_of,
     slot_of,
 )
 from gateway.quota_admin.store.sqlite_format import (
     FORMAT,
+    OWNERS,
     QUOTA_KEYS,
     SUM_MODULUS,
     State,
@@ -48,7 +52,7 @@ from gateway.quota_admin.store.sqlite_format import (
 )
 from gateway.runtime.durable import sync_file
 from quotas.entities import QuotaKey, parse_entity
-from quotas.layered_quotas import QuotaChange
+from quotas.layered_quotas import Owner, QuotaChange
 
 _NOT_THE_FILE: Final = frozenset(
     {
@@ -121,7 +125,7 @@ class QuotaFile:
             self.state = self._read_state(self._database)
             (written,) = self._database.execute("PRAGMA user_version").fetchone()
             check_format(self._path, written)
-            changes = self._read_changes(self._database, has_limits=written > 1)
+            changes = self._read_changes(self._database, written)
             if store_id is not None and self.state.id != store_id:
                 raise StoreError(
                     f"{self._path} is another store than the one that was made here (quotas.id); put the right file "
@@ -129,7 +133,7 @@ class QuotaFile:
                 )
             if not self._read_only:
                 if written < FORMAT:
-                    upgrade(self._database)
+                    upgrade(self._database, written)
                 # A program of the earlier format looks at the file, not at the log: it has to refuse what follows.
                 if not self._checkpoint(self._database) and in_file < FORMAT:
                     raise StoreError(f"{self._path} can't be upgraded while another program reads it")
@@ -308,12 +312,15 @@ class QuotaFile:
             raise StoreError(damaged(self._path, "its checksum is wrong"))
         return state
 
-    def _read_changes(self, database: sqlite3.Connection, *, has_limits: bool) -> list[StoredChange]:
+    def _read_changes(self, database: sqlite3.Connection, written: int) -> list[StoredChange]:
         total = count = 0
         quotas: dict[Slot, StoredChange] = {}
         self._misspelled = {}
-        for text, key, value in database.execute("SELECT entity, key, value FROM quotas"):
-            total += number_of(text, key, value)
+        owner_column = "owner" if written > 2 else "''"
+        for text, key, value, owner in database.execute(
+            f"SELECT entity, key, value, {owner_column} FROM quotas"
+        ):
+            total += number_of(text, key, value, owner)
             entity = entity_from(text)
             # The checksum says that we wrote it, and what we write was valid; only the worst is looked for again.
             if not 0 < value < math.inf or entity.family is None:
@@ -323,11 +330,11 @@ class QuotaFile:
             if entity.ip is not None and text != str(entity):
                 self._misspelled.setdefault(slot, {})[text] = value
             else:
-                quotas[slot] = QuotaChange(entity, QUOTA_KEYS[key], value)
+                quotas[slot] = QuotaChange(entity, QUOTA_KEYS[key], value, OWNERS[owner])
         for slot in self._misspelled:
             quotas.setdefault(slot, change_of(slot, self._value_of_misspelled(slot)))
         limits: list[StoredChange] = []
-        for name, value in database.execute("SELECT name, value FROM broker_limits") if has_limits else ():
+        for name, value in database.execute("SELECT name, value FROM broker_limits") if written > 1 else ():
             total += number_of(ALL_BROKERS, name, value)
             try:
                 limits.append(LimitChange(name, checked_limit(name, value)))
@@ -345,40 +352,41 @@ class QuotaFile:
     def _alter(
         self, database: sqlite3.Connection, alteration: Alteration, *, at_ms: int
     ) -> tuple[list[StoredChange], State]:
-        def row_of(slot: Slot) -> Value | None:
+        def row_of(slot: Slot) -> Kept:
             entity, key = slot
             if entity is None:
                 row = database.execute("SELECT value FROM broker_limits WHERE name = ?", (key,)).fetchone()
-                return None if row is None else str(row[0])
+                return NOTHING if row is None else Kept(str(row[0]))
             row = database.execute(
-                "SELECT value FROM quotas WHERE entity = ? AND key = ?", (str(entity), str(key))
+                "SELECT value, owner FROM quotas WHERE entity = ? AND key = ?", (str(entity), str(key))
             ).fetchone()
-            return None if row is None else float(row[0])
+            return NOTHING if row is None else Kept(float(row[0]), OWNERS[row[1]])
 
-        def value_of(slot: Slot) -> Value | None:
-            row = row_of(slot)
-            return self._value_of_misspelled(slot) if row is None else row
+        rows: dict[Slot, Kept] = {}
+
+        def kept_of(slot: Slot) -> Kept:
+            row = rows[slot] = row_of(slot)
+            return Kept(self._value_of_misspelled(slot)) if row is NOTHING else row
 
         if self._read_state(database) != self.state:
             raise StoreError(f"{self._path} has changed behind the gateway, which has to be started again")
-        changes = effective(alteration.changes, value_of)
+        changes = effective(alteration.changes, kept_of, alteration.expected)
         if not changes:
             return [], self.state
         count, total, version = self.state.count + growth(changes), self.state.sum, self.state.version + 1
         for change, old in changes:
             slot = slot_of(change)
-            text, key, new = entity_text(slot[0]), str(slot[1]), change.value
-            row = old
+            text, key, new, owner = entity_text(slot[0]), str(slot[1]), change.value, owner_of(change)
+            row = rows[slot]
             if misspelled := self._misspelled.get(slot):
-                row = row_of(slot)
                 # What counted in the place of a row is no row; these go.
-                count -= len(misspelled) - (row is None)
+                count -= len(misspelled) - (row is NOTHING)
                 for other, value in misspelled.items():
                     total -= number_of(other, key, value)
-                    _put(database, other, key, None)
-            total -= 0 if row is None else number_of(text, key, row)
-            total += 0 if new is None else number_of(text, key, new)
-            _put(database, text, key, new)
+                    _put(database, other, key, None, Owner.UNKNOWN)
+            total -= 0 if row.value is None else number_of(text, key, row.value, row.owner)
+            total += 0 if new is None else number_of(text, key, new, owner)
+            _put(database, text, key, new, owner)
             database.execute(
                 "INSERT INTO history VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (version, at_ms, alteration.by, alteration.via, text, key, old, _native(new)),
@@ -395,7 +403,7 @@ class QuotaFile:
         return [change for change, _ in changes], after
 
 
-def _put(database: sqlite3.Connection, entity: str, key: str, value: Value | None) -> None:
+def _put(database: sqlite3.Connection, entity: str, key: str, value: Value | None, owner: Owner) -> None:
     if entity == ALL_BROKERS:
         if value is None:
             database.execute("DELETE FROM broker_limits WHERE name = ?", (key,))
@@ -404,7 +412,7 @@ def _put(database: sqlite3.Connection, entity: str, key: str, value: Value | Non
     elif value is None:
         database.execute("DELETE FROM quotas WHERE entity = ? AND key = ?", (entity, key))
     else:
-        database.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (entity, key, value))
+        database.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?, ?)", (entity, key, value, owner))
 
 
 def _native(value: Value | None) -> Value | None:

@@ -4,8 +4,9 @@ A file is believed only when all of it fits: SQLite's own check, this program's 
 the version and the store's name, since a flipped bit inside a value is no fault to SQLite. What does not fit is
 refused with a text that says what to do; it never reads as "no quotas".
 
-Format 1 had quotas only; format 2 has connection limits of brokers as well, and a history with values of both. A file
-of format 1 is made one of format 2 when it is opened for writing.
+Format 1 had quotas only; format 2 has connection limits of brokers as well, and a history with values of both; format
+3 has the owner of each quota, which is not known of those set before. A file of an earlier format is upgraded when it
+is opened for writing.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from typing import Final
 from gateway.quota_admin.store.interface import StoreError, Value
 from gateway.runtime.durable import sync_file
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey, parse_entity
+from quotas.layered_quotas import Owner
 
 APPLICATION_ID: Final = 0x534C5143  # "SLQC"
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 QUOTA_KEYS: Final = {key.value: key for key in QuotaKey}
+OWNERS: Final = {owner.value: owner for owner in Owner}
 
 _DEFAULT: Final = DEFAULT.value
 _MAGIC: Final = b"SQLite format 3\0"
@@ -46,7 +49,8 @@ PRAGMA page_size = 4096;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 CREATE TABLE quotas (
-  entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (entity, key)
+  entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, owner TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (entity, key)
 ) STRICT, WITHOUT ROWID;
 {_BROKER_LIMITS};
 {_HISTORY};
@@ -57,14 +61,17 @@ CREATE TABLE state (
 """
 
 
-_UPGRADE: Final = (
-    _BROKER_LIMITS,
-    "ALTER TABLE history RENAME TO history_1",
-    _HISTORY,
-    "INSERT INTO history SELECT * FROM history_1",
-    "DROP TABLE history_1",
-    f"PRAGMA user_version = {FORMAT}",
-)
+_UPGRADES: Final = {
+    1: (
+        _BROKER_LIMITS,
+        "ALTER TABLE history RENAME TO history_1",
+        _HISTORY,
+        "INSERT INTO history SELECT * FROM history_1",
+        "DROP TABLE history_1",
+    ),
+    2: ("ALTER TABLE quotas ADD COLUMN owner TEXT NOT NULL DEFAULT ''",),
+}
+"""What makes a file of a format one of the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +125,21 @@ def create(path: Path) -> str:
     return state.id
 
 
-def upgrade(database: sqlite3.Connection) -> None:
-    """Make a file of format 1 one of this format, or change nothing.
+def upgrade(database: sqlite3.Connection, written: int) -> None:
+    """Make a file of an earlier format one of this format, or change nothing.
+
+    Args:
+        database: the open file.
+        written: its format.
 
     Raises:
         sqlite3.Error: nothing was changed once the connection is closed.
     """
     database.execute("BEGIN IMMEDIATE")
-    for statement in _UPGRADE:
-        database.execute(statement)
+    for earlier in range(written, FORMAT):
+        for statement in _UPGRADES[earlier]:
+            database.execute(statement)
+    database.execute(f"PRAGMA user_version = {FORMAT}")
     database.execute("COMMIT")
 
 
@@ -169,9 +182,11 @@ def check_format(path: Path, written: int) -> None:
         raise StoreError(damaged(path, f"format {written} never existed"))
 
 
-def number_of(entity: str, key: str, value: Value) -> int:
-    """What one quota or limit adds to the sum of all."""
+def number_of(entity: str, key: str, value: Value, owner: str = "") -> int:
+    """What one quota or limit adds to the sum of all; without an owner as in formats before there were any."""
     text = f"{entity}\0{key}\0{value if isinstance(value, str) else float(value).hex()}"
+    if owner:
+        text += f"\0{owner}"
     return int.from_bytes(
         hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
     )

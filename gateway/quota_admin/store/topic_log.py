@@ -1,6 +1,6 @@
 """The records of the topic `__sluice_quotas`, and their effect in the order of the log.
 
-    key {"quota": "user=alice", "key": "producer_byte_rate"}   value {"format": 1, "value": 1048576.0}
+    key {"quota": "user=alice", "key": "producer_byte_rate"}   value {"format": 1, "value": 1048576.0, "owner": "api"}
     key {"quota": "user=alice", "key": "request_percentage"}   no value: removed
     key {"broker_limit": "max.connections"}                    value {"format": 1, "value": "500"}
     key {"history": ALTERATION, "part": N}                     value {"format": 1, "by": ..., "changes": [...],
@@ -15,7 +15,7 @@ Records that do not fit are passed over and counted: one stray record must not s
 newer than this program is passed over as well, and remembered: what is missing then is not known. With a signer
 records without a valid signature are passed over before anything of them is read, their format included. Limits of
 brokers came later and are of format 1 nevertheless: programs that do not know them pass them over, count them, and go
-on with the quotas.
+on with the quotas. So came the owner of a quota (`quotas.layered_quotas.Owner`), which they do not look at.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ from typing import Any, Final, NamedTuple
 
 from gateway.quota_admin.broker_limits import checked_limit
 from gateway.quota_admin.store.interface import (
+    NOTHING,
     Alteration,
     HistoryEntry,
+    Kept,
     LimitChange,
     Slot,
     StoredChange,
     Value,
     change_of,
+    owner_of,
     slot_of,
 )
 from gateway.runtime.slices import Slices, free
 from quotas.entities import QuotaKey, parse_entity
-from quotas.layered_quotas import QuotaChange
+from quotas.layered_quotas import Owner, QuotaChange
 from quotas.limits import validate
 from quotas.record_signature import RecordSigner
 
@@ -145,7 +148,7 @@ class TopicLog:
         self.bad_records = 0
         self.newer: str | None = None
         self.size = 0
-        self._latest: dict[Slot, tuple[int, Value | None]] = {}
+        self._latest: dict[Slot, tuple[int, Kept]] = {}
         # Records of earlier versions, in which an address had other spellings: slot -> key as written -> value.
         self._misspelled: dict[Slot, dict[bytes, Value]] = {}
         # Slots whose value is that of such a record: there is none with the right spelling.
@@ -158,19 +161,27 @@ class TopicLog:
 
     def value_of(self, slot: Slot) -> Value | None:
         """What is set there."""
+        return self.kept_of(slot).value
+
+    def kept_of(self, slot: Slot) -> Kept:
+        """What is set there, and by whom."""
         found = self._latest.get(slot)
-        return None if found is None else found[1]
+        return NOTHING if found is None else found[1]
 
     def values(self) -> list[StoredChange]:
         """Everything that is set."""
-        return [change_of(slot, value) for slot, (_, value) in self._latest.items() if value is not None]
+        return [change_of(slot, *kept) for slot, (_, kept) in self._latest.items() if kept.value is not None]
 
     def differences(self, before: TopicLog) -> list[StoredChange]:
         """What makes the values of another log those of this one."""
         gone = [slot for change in before.values() if self.value_of(slot := slot_of(change)) is None]
         return [
             *(change_of(slot, None) for slot in gone),
-            *(change for change in self.values() if before.value_of(slot_of(change)) != change.value),
+            *(
+                change
+                for change in self.values()
+                if before.kept_of(slot_of(change)) != Kept(change.value, owner_of(change))
+            ),
         ]
 
     def feed(self, records: Sequence[Record]) -> list[Applied]:
@@ -204,7 +215,7 @@ class TopicLog:
             for slot in self._removed:
                 if slices.over:
                     await slices.next()
-                if self._latest[slot][1] is None:
+                if self._latest[slot][1].value is None:
                     del self._latest[slot]
             self._removed = set()
         applied = Applied(ended.alteration, tuple(latest), ended.version)
@@ -307,8 +318,7 @@ class TopicLog:
         for change, _ in changes:
             # Before the one with the right spelling, which is the last word.
             written.extend(Written(key, None) for key in self._misspelled.get(slot_of(change), ()))
-            value = None if change.value is None else _json({"format": FORMAT, "value": change.value})
-            written.append(Written(_json(_record_key(change)), value))
+            written.append(Written(_json(_record_key(change)), _record_value(change)))
         written.extend(
             self._forget(sum(past.size for past in list(self._past.values())) + len(changes) - max_history)
         )
@@ -352,7 +362,7 @@ class TopicLog:
         slot = slot_of(change)
         if isinstance(change, QuotaChange):
             self.size += (change.value is not None) - (self.value_of(slot) is not None)
-        self._latest[slot] = (record.offset, change.value)
+        self._latest[slot] = (record.offset, Kept(change.value, owner_of(change)))
         if change.value is None:
             self._removed.add(slot)
         self.version = record.offset + 1
@@ -383,7 +393,7 @@ class TopicLog:
                 others[written] = change.value
             self._misspelled[slot] = others
             if slot not in self._borrowed and self.value_of(slot) is not None:
-                return change_of(slot, self.value_of(slot))
+                return change_of(slot, *self.kept_of(slot))
         elif change.value is not None:
             self._borrowed.discard(slot)
             return change
@@ -435,7 +445,7 @@ class TopicLog:
         if self._open:
             return
         for at in self._removed:
-            if self._latest[at][1] is None:
+            if self._latest[at][1].value is None:
                 del self._latest[at]
         self._removed.clear()
 
@@ -444,6 +454,13 @@ def _record_key(change: StoredChange) -> dict[str, str]:
     if isinstance(change, LimitChange):
         return {"broker_limit": change.name}
     return {"quota": str(change.entity), "key": change.key.value}
+
+
+def _record_value(change: StoredChange) -> bytes | None:
+    if change.value is None:
+        return None
+    owner = owner_of(change)
+    return _json({"format": FORMAT, "value": change.value} | ({"owner": owner} if owner else {}))
 
 
 def _change(key: Any, value: Any) -> StoredChange:
@@ -455,9 +472,8 @@ def _change(key: Any, value: Any) -> StoredChange:
     if "broker_limit" in key:
         name = str(key["broker_limit"])
         return LimitChange(name, None if value is None else checked_limit(name, value["value"]))
-    change = QuotaChange(
-        parse_entity(key["quota"]), QuotaKey(key["key"]), None if value is None else float(value["value"])
-    )
+    limit, owner = (None, "") if value is None else (float(value["value"]), str(value.get("owner", "")))
+    change = QuotaChange(parse_entity(key["quota"]), QuotaKey(key["key"]), limit, Owner.of(owner))
     fault = change.value is not None and validate(change.entity, change.key, change.value)
     if fault:
         raise ValueError(fault)

@@ -28,12 +28,14 @@ from confluent_kafka import KafkaException
 from gateway.quota_admin.store.audit import audit_change
 from gateway.quota_admin.store.interface import (
     Alteration,
+    Effective,
     HistoryEntry,
     OnChange,
     Slot,
     StoredChange,
     StoreError,
     Value,
+    changes_something,
     check_count,
     effective_in_slices,
     slot_of,
@@ -214,7 +216,7 @@ class TopicStore:
         for change in alteration.changes:
             if slices.over:
                 await slices.next()
-            if self.log.value_of(slot := slot_of(change)) == change.value:
+            if not changes_something(change, self.log.kept_of(slot := slot_of(change))):
                 seem_made.add(slot)
         return await self._writing.carry_out(self._write(alteration, seem_made, self._deadline()))
 
@@ -388,11 +390,13 @@ class TopicStore:
 
     async def _write_next(self, alteration: Alteration, seem_made: Set[Slot], deadline: float) -> int:
         self._check_usable()
-        changes, slots, grown = await effective_in_slices(alteration.changes, self.log.value_of)
-        if len(changes) < slots:
+        if alteration.expected:
+            await self._catch_up(deadline)
+        changes, slots, grown = await self._effective(alteration)
+        if len(changes) < slots and not alteration.expected:
             # What seems to change nothing may do so after what another gateway has made a moment ago.
             await self._catch_up(deadline)
-            changes, _, grown = await effective_in_slices(alteration.changes, self.log.value_of)
+            changes, _, grown = await self._effective(alteration)
         if not changes:
             return self.version
         check_count(self.log.size + grown, self._settings.max_quotas, grows=grown > 0)
@@ -424,6 +428,9 @@ class TopicStore:
                 if slot_of(item[0]) in seem_made:
                     _write_audit(alteration, [item])
         return version
+
+    async def _effective(self, alteration: Alteration) -> Effective:
+        return await effective_in_slices(alteration.changes, self.log.kept_of, alteration.expected)
 
     async def _sign_anew(self) -> int:
         """Write what another secret has signed, or none, again as it is, until all of it is signed with ours."""

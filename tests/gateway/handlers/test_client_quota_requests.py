@@ -7,7 +7,7 @@ import pytest
 from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
 from quotas.entities import QuotaEntity, QuotaKey, cut_name
-from quotas.layered_quotas import QuotaChange
+from quotas.layered_quotas import Owner, QuotaChange
 from testkit import wire
 from testkit.conversation import Conversation, frames_of
 from testkit.frames import heartbeat, heartbeat_reply, produce
@@ -24,7 +24,7 @@ def test_an_alteration_is_answered_when_it_is_durable_and_in_force(version: int)
     c.client_sends(alter(entry({"user": "alice"}, producer_byte_rate=5.0), version=version)).client_sees()
     assert c.core.limits.get(ALICE, RATE) is None
     ((alteration, _),) = c.core.desk.waiting
-    assert alteration.changes == (QuotaChange(ALICE, RATE, 5.0),)
+    assert alteration.changes == (QuotaChange(ALICE, RATE, 5.0, Owner.API),)
     assert (alteration.by, alteration.via) == ("ANONYMOUS", "listener tests, 192.0.2.1:40000")
     make_durable(c)
     assert answers(c, version) == [(0, None)]
@@ -142,7 +142,10 @@ def test_g06_what_seems_to_change_nothing_is_left_to_a_shared_store(monkeypatch:
     same = alter(entry({"user": "alice"}, producer_byte_rate=5.0), entry({"user": "bob"}, producer_byte_rate=None))
     c.client_sends(same).client_sees()
     ((alteration, _),) = c.core.desk.waiting
-    assert alteration.changes == (QuotaChange(ALICE, RATE, 5.0), QuotaChange(QuotaEntity(user="bob"), RATE, None))
+    assert alteration.changes == (
+        QuotaChange(ALICE, RATE, 5.0, Owner.API),
+        QuotaChange(QuotaEntity(user="bob"), RATE, None),
+    )
     make_durable(c)
     assert answers(c) == [(0, None), (0, None)]
     # As far as is known here nothing was changed; when it was, the store says.

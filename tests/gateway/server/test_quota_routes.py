@@ -41,12 +41,20 @@ async def test_all_in_force_is_told_with_where_it_came_from(running: RunningGate
     assert status == 200
     assert (answer["version"], answer["kind"], answer["read_only"]) == (1, "memory", None)
     assert answer["quotas"] == [
-        {"entity": ALICE_JSON, "quota": "producer_byte_rate", "limit": 5.0, "source": "store", "file": 100.0},
+        {
+            "entity": ALICE_JSON,
+            "quota": "producer_byte_rate",
+            "limit": 5.0,
+            "source": "store",
+            "owner": "",
+            "file": 100.0,
+        },
         {
             "entity": [{"type": "client-id", "name": "app"}],
             "quota": "consumer_byte_rate",
             "limit": 2.0,
             "source": "store",
+            "owner": "",
             "file": None,
         },
     ]

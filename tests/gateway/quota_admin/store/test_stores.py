@@ -6,7 +6,16 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from gateway.quota_admin.store.interface import HistoryEntry, QuotaStore, StoreError, check_count, effective
+from gateway.quota_admin.store.interface import (
+    NOTHING,
+    HistoryEntry,
+    Kept,
+    QuotaStore,
+    Slot,
+    StoreError,
+    check_count,
+    effective,
+)
 from gateway.quota_admin.store.memory_store import MemoryStore
 from quotas.layered_quotas import QuotaChange
 from testkit.quota_stores import ALICE, ANYBODY, APP, AT_MS, FETCH, PRODUCE, alteration, opened, sqlite_store
@@ -72,8 +81,8 @@ def test_of_changes_the_last_counts_and_a_full_store_does_not_grow() -> None:
         QuotaChange(ALICE, PRODUCE, 1.0), QuotaChange(ALICE, PRODUCE, 2.0), QuotaChange(ALICE, FETCH, 3.0),
         QuotaChange(ANYBODY, FETCH, None),
     )  # fmt: skip
-    before = {(ALICE, PRODUCE): 9.0, (ALICE, FETCH): 3.0}
-    assert effective(changes, before.get) == [(QuotaChange(ALICE, PRODUCE, 2.0), 9.0)]
+    before: dict[Slot, Kept] = {(ALICE, PRODUCE): Kept(9.0), (ALICE, FETCH): Kept(3.0)}
+    assert effective(changes, lambda slot: before.get(slot, NOTHING), {}) == [(QuotaChange(ALICE, PRODUCE, 2.0), 9.0)]
     check_count(5, 4, grows=False)
     with pytest.raises(StoreError, match=r"there would be 5 quotas, and quota_store\.max_quotas allows 4"):
         check_count(5, 4, grows=True)

@@ -53,7 +53,7 @@ class Gateway:
     ) -> list[Written]:
         asked = alteration(*changes)
         return self.log.write(
-            name, asked, effective(asked.changes, self.log.value_of), at_ms=AT_MS, max_history=history
+            name, asked, effective(asked.changes, self.log.kept_of, {}), at_ms=AT_MS, max_history=history
         )
 
     def follow(self, records: Sequence[Record]) -> None:
@@ -244,7 +244,7 @@ async def test_l04_an_alteration_of_50_000_changes_ends_in_slices_with_the_same_
     values = [(QuotaEntity(user=f"user-{at}"), PRODUCE, 1.0) for at in range(50_000)]
     asked = alteration(*values)
     logs = [TopicLog(), TopicLog()]
-    written = logs[0].write("a", asked, effective(asked.changes, logs[0].value_of), at_ms=1, max_history=100_000)
+    written = logs[0].write("a", asked, effective(asked.changes, logs[0].kept_of, {}), at_ms=1, max_history=100_000)
     records = [Record(at, each.key, each.value, "a") for at, each in enumerate(written)]
     for log in logs:
         log.read_to_end()
