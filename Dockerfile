@@ -23,6 +23,7 @@ COPY gateway gateway
 COPY embedded_kafka embedded_kafka
 COPY pinned_jars pinned_jars
 COPY protocol protocol
+COPY quota_client quota_client
 COPY quotas quotas
 COPY config config
 COPY pipeline pipeline

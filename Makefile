@@ -133,7 +133,7 @@ $(COMPILED)/.libraries-$(OPT_LEVEL): setup.py $(shell sed -nE 's/^    "(.*[.]py)
 	@touch $@
 
 # The modules around them: a copy, in a second.
-$(COMPILED)/.up-to-date: $(COMPILED)/.libraries-$(OPT_LEVEL) $(shell find config embedded_kafka gateway pinned_jars pipeline protocol quotas sluice -name '*.py')
+$(COMPILED)/.up-to-date: $(COMPILED)/.libraries-$(OPT_LEVEL) $(shell find config embedded_kafka gateway pinned_jars pipeline protocol quota_client quotas sluice -name '*.py')
 	@find $(COMPILED) -name '*.py' -delete
 	@$(BIN)/python -W ignore setup.py -q build_py --build-lib $(COMPILED)
 	@touch $@

@@ -16,7 +16,16 @@ from setuptools import find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-INSIDE = ("config", "embedded_kafka", "gateway", "pinned_jars", "pipeline", "protocol", "quotas")
+INSIDE = (
+    "config",
+    "embedded_kafka",
+    "gateway",
+    "pinned_jars",
+    "pipeline",
+    "protocol",
+    "quota_client",
+    "quotas",
+)
 CORE = (
     "gateway/handlers/api_versions.py",
     "gateway/handlers/fetch.py",

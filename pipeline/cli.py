@@ -29,7 +29,7 @@ JOBS: Final = {
     "erase": "remove all rows of one client from tables, usage files and results",
     "plan": "show a plan, compare it with the quotas that are set, apply it, revert it",
 }
-_OURS: Final = frozenset({"pipeline", "quotas"})
+_OURS: Final = frozenset({"pipeline", "quota_client", "quotas"})
 
 
 class _Parser(argparse.ArgumentParser):

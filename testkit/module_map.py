@@ -22,6 +22,7 @@ PACKAGES: Final = (
     "sluice",
     "embedded_kafka",
     "pinned_jars",
+    "quota_client",
     "monitoring",
     "simulation",
     "testkit",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pipeline.errors import Exit, JobError
 from pipeline.plans.plan import PlanError
-from pipeline.plans.quota_client import QuotaClientError
 from pipeline.plans.steps import Cluster, apply, diff, revert, show
+from quota_client.client import QuotaClientError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,9 +15,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pipeline.errors import Exit
 from pipeline.plans.changes import (
@@ -31,30 +30,13 @@ from pipeline.plans.changes import (
     to_do,
 )
 from pipeline.plans.plan import Action, Plan, PlanError, too_little_text
-from pipeline.plans.quota_client import PROPERTIES, Counting, QuotaClient, Refusal, Setting
 from pipeline.plans.text import number, table
+from quota_client.client import Counting, QuotaClient, Refusal, Setting
+from quota_client.properties import read_properties
 from quotas.entities import QuotaEntity, QuotaKey, counted
 
 _VERIFY_TIMEOUT_S: Final = 10.0
 _VERIFY_POLL_S: Final = 0.2
-
-_CA: Final = "ssl_cafile, a PEM file"
-_OWN: Final = "ssl_certfile and ssl_keyfile, PEM files"
-_JAVAS_NAMES: Final = {
-    "bootstrap_servers": "--bootstrap to the command",
-    "sasl_jaas_config": "sasl_plain_username and sasl_plain_password",
-    "ssl_endpoint_identification_algorithm": "ssl_check_hostname, true or false",
-    "ssl_key_password": "ssl_password",
-    "ssl_keystore_location": _OWN,
-    "ssl_keystore_password": _OWN,
-    "ssl_keystore_type": _OWN,
-    "ssl_truststore_location": _CA,
-    "ssl_truststore_password": _CA,
-    "ssl_truststore_type": _CA,
-}
-"""Names that the clients of Java have for what kafka-python names otherwise, and what to give."""
-
-_SECURITY: Final = ("ssl_", "sasl_", "security_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,49 +317,6 @@ def _last_changes(
         files |= set(folder.parent.glob("run=*/*.revert.json"))
     reverts = [_read_revert(path) for path in sorted(files)]
     return last_changes(each for each in reverts if each.bootstrap == cluster.bootstrap)
-
-
-def read_properties(path: Path | None) -> dict[str, Any]:
-    """``name=value`` lines, # for comments; names as kafka-python writes them, dots are taken as underscores.
-
-    Raises:
-        PlanError: a line has another form.
-    """
-    properties: dict[str, Any] = {}
-    if path is None:
-        return properties
-    for at, line in enumerate(path.read_text().splitlines(), 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        name, equals, value = text.partition("=")
-        if not equals:
-            # The line itself may hold a password.
-            raise PlanError(f"{path}, line {at}: expected name=value")
-        key = name.strip().replace(".", "_")
-        if key not in PROPERTIES:
-            raise PlanError(f"{path}, line {at}: unknown {_unknown(key, name.strip())}")
-        properties[key] = _typed(key, value.strip())
-    return properties
-
-
-def _unknown(key: str, written: str) -> str:
-    """What is known instead of a name."""
-    if key in _JAVAS_NAMES:
-        return f"name {written}, of Java's clients; give {_JAVAS_NAMES[key]}"
-    close = get_close_matches(key, PROPERTIES, n=1)
-    if close:
-        return f"{key}; did you mean {close[0]}?"
-    # A name that is like none may be a password.
-    shown = f"name {written}" if key.startswith(_SECURITY) else "name"
-    return f"{shown}; known: {', '.join(sorted(PROPERTIES))}"
-
-
-def _typed(key: str, text: str) -> str | bool | int:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    # Not everything that looks like a number is one: a password of digits stays text.
-    return int(text) if key.endswith("_ms") and text.isdigit() else text
 
 
 def _write(path: Path, text: str) -> None:

@@ -30,6 +30,7 @@ PACKAGES = (
     "pinned_jars",
     "pipeline",
     "protocol",
+    "quota_client",
     "quotas",
     "simulation",
     "sluice",

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from embedded_kafka.kafka import KafkaCluster
 from gateway.server.control import ask_for_upgrade
-from pipeline.plans.quota_client import QuotaClient
 from protocol.error_codes import ErrorCode
+from quota_client.client import QuotaClient
 from testkit.fleet_load import GreedyProducer, ManyNames
 from testkit.tap import Tap
 from testkit.usage_lines import usage_lines

@@ -11,7 +11,7 @@ import pytest
 from embedded_kafka.kafka import KafkaCluster
 from pipeline.errors import Exit
 from pipeline.plans.plan import Action
-from pipeline.plans.quota_client import Counting, QuotaClient, Refusal, Setting
+from quota_client.client import Counting, QuotaClient, Refusal, Setting
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.integration.conftest import eventually
 from tests.integration.gateway_process import GatewayProcess

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +17,9 @@ from pipeline.jobs import plan as job
 from pipeline.plans import steps
 from pipeline.plans.changes import Change, Difference, Revert, State, differences, last_changes, reverting, to_do
 from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry, PlanError
-from pipeline.plans.quota_client import Counting, Refusal, Setting
-from pipeline.plans.steps import misfit, read_properties
+from pipeline.plans.steps import misfit
 from pipeline.recommend.recommendation import ClientDay, ClientHistory, RecommendationSettings, recommend
+from quota_client.client import Counting, Refusal, Setting
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.usage_record import UsageApi
 
@@ -216,34 +215,6 @@ def test_a_plan_that_is_not_there_is_named_in_plain_words(tmp_path: Path, capsys
     path = tmp_path / "plan.json"
     assert main(["plan", "show", str(path)]) == Exit.FAILED
     assert capsys.readouterr().err == f"sluice-pipeline plan: {path}: No such file or directory\n"
-
-
-def test_connection_properties_are_read_with_their_types_and_no_fault_repeats_them(tmp_path: Path) -> None:
-    file = tmp_path / "client.properties"
-    file.write_text(
-        "# how\nsecurity.protocol = SSL\nssl_check_hostname=false\nrequest_timeout_ms=500\n\n"
-        "sasl_plain_username=a=b\nsasl_plain_password=12345\n"
-    )
-    assert read_properties(file) == {
-        "security_protocol": "SSL", "ssl_check_hostname": False, "request_timeout_ms": 500,
-        "sasl_plain_username": "a=b", "sasl_plain_password": "12345",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "fault"), [
-    ("my secret", "line 1: expected name=value"), ("\nc2VjcmV0=", "line 2: unknown name; known: api_version, "),
-    ("ssl.truststore.location=secret", "unknown name ssl.truststore.location, of Java's clients; give ssl_cafile, a"),
-    ('sasl.jaas.config=x password="secret";', "give sasl_plain_username and sasl_plain_password"),
-    ("bootstrap.servers=secret", "give --bootstrap to the command"),
-    ("ssl.provider.x.y.z=secret", "line 1: unknown name ssl.provider.x.y.z; known: api_version, "),
-    ("sasl.plain.pasword=secret", "line 1: unknown sasl_plain_pasword; did you mean sasl_plain_password?"),
-])  # fmt: skip
-def test_fault_of_a_connection_property_names_its_line_and_no_value(text: str, fault: str, tmp_path: Path) -> None:
-    file = tmp_path / "client.properties"
-    file.write_text(f"{text}\n")
-    with pytest.raises(PlanError, match=re.escape(fault)) as caught:
-        read_properties(file)
-    assert not {"secret", "c2VjcmV0"} & set(re.findall(r"\w+", str(caught.value)))
 
 
 OTHERS = QuotaEntity(client_id=DEFAULT)

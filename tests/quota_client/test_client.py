@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
 
-from pipeline.plans.quota_client import QuotaClient, QuotaClientError
+from quota_client.client import QuotaClient, QuotaClientError
 
 BROKERS = (SimpleNamespace(host="kafka-1.example", port=9092), SimpleNamespace(host="kafka-2.example", port=9093))
 
@@ -30,14 +30,14 @@ def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
     def unreachable(**_options: Any) -> Any:
         raise KafkaTimeoutError("Unable to bootstrap from ['gw:19092']")
 
-    monkeypatch.setattr("pipeline.plans.quota_client._Admin", unreachable)
+    monkeypatch.setattr("quota_client.client._Admin", unreachable)
     with pytest.raises(QuotaClientError) as caught:
         QuotaClient("gw:19092")
     assert str(caught.value) == "gw:19092: no answer in time; check the address, and that security_protocol fits"
 
 
 def test_brokers_that_it_sends_clients_to_are_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.plans.quota_client._Admin", Admin)
+    monkeypatch.setattr("quota_client.client._Admin", Admin)
     with QuotaClient("gw:19092") as client, pytest.raises(QuotaClientError) as caught:
         client.describe()
     assert str(caught.value) == (
@@ -50,7 +50,7 @@ def test_other_errors_keep_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(**_options: Any) -> Any:
         raise SaslAuthenticationFailedError("no such user")
 
-    monkeypatch.setattr("pipeline.plans.quota_client._Admin", refusing)
+    monkeypatch.setattr("quota_client.client._Admin", refusing)
     with pytest.raises(QuotaClientError, match="no such user"):
         QuotaClient("gw:19092")
 
@@ -60,7 +60,7 @@ def test_a_refusal_names_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
         def describe_all_quotas(self) -> Any:
             return SimpleNamespace(error_code=31, error_message=None)
 
-    monkeypatch.setattr("pipeline.plans.quota_client._Admin", Refusing)
+    monkeypatch.setattr("quota_client.client._Admin", Refusing)
     with (
         QuotaClient("gw:19092") as client,
         pytest.raises(QuotaClientError, match=r"^gw:19092: CLUSTER_AUTHORIZATION_FAILED \(error 31\): "),

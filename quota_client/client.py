@@ -173,12 +173,16 @@ class QuotaClient:
         num, seconds = (int(values[name]) for name in _WINDOWS)
         return Counting(len(brokers), True, (num, seconds * 1000))
 
-    def alter(self, settings: Sequence[Setting], *, validate_only: bool) -> list[Refusal]:
+    def alter(
+        self, settings: Sequence[Setting], *, validate_only: bool, at_once: bool = False
+    ) -> list[Refusal]:
         """Set and remove quotas; all keys of one entity together or none of them.
 
         Args:
             settings: at most one per entity and key.
             validate_only: only ask whether it would be done.
+            at_once: in one request, which the controller carries out as a whole; otherwise in several if there are
+                many entities.
 
         Returns:
             Entities that were refused; empty when everything was done. Entities are independent of each other.
@@ -190,7 +194,7 @@ class QuotaClient:
         for setting in settings:
             by_entity.setdefault(setting.entity, []).append(setting)
         refusals: list[Refusal] = []
-        for some in _batches(by_entity.items(), _ENTITIES_PER_REQUEST):
+        for some in _batches(by_entity.items(), max(1, len(by_entity)) if at_once else _ENTITIES_PER_REQUEST):
             entries = [_entry(entity, changes) for entity, changes in some]
             try:
                 answer = self._admin.alter_quotas(entries, validate_only=validate_only)
