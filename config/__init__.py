@@ -6,7 +6,7 @@ meant. The configuration is valid before a socket is opened. This package import
 the protocol.
 """
 
-from config.findings import Finding, Severity, findings, name_notes
+from config.findings import Finding, Severity, any_authenticates, findings, name_notes
 from config.host_port import HostPort
 from config.loader import (
     ConfigError,
@@ -33,6 +33,7 @@ __all__ = [
     "QuotaRule",
     "Severity",
     "default_config",
+    "any_authenticates",
     "findings",
     "load",
     "name_notes",

@@ -108,12 +108,18 @@ def _named_like_the_default(config: Config) -> Iterator[Finding]:
 # -- quotas and rights that no client can have ----------------------------------------------------------------
 
 
-def name_notes(config: Config, user: Name | None, client_id: Name | None) -> list[str]:
-    """Why no client can have these names of a quota; empty: one can."""
+def name_notes(user: Name | None, client_id: Name | None, *, prefixes: bool, logins: bool) -> list[str]:
+    """Why no client can have these names of a quota; empty: one can.
+
+    Args:
+        user, client_id: of the quota.
+        prefixes: client_ids.prefixes.
+        logins: whether clients can log in; see `any_authenticates`.
+    """
     notes = []
-    if not config.client_ids.prefixes:
+    if not prefixes:
         notes += [_star_text(name) for name in (user, client_id) if isinstance(name, str) and is_prefix(name)]
-    if isinstance(user, str) and user != _ANONYMOUS and not _any_authenticates(config):
+    if isinstance(user, str) and user != _ANONYMOUS and not logins:
         notes.append(_NO_LOGIN)
     return notes
 
@@ -125,7 +131,8 @@ def _star_text(name: str) -> str:
     )
 
 
-def _any_authenticates(config: Config) -> bool:
+def any_authenticates(config: Config) -> bool:
+    """Whether a listener gives clients a name, by SASL or by their certificates."""
     return any(_authenticates(listener) for listener in config.listeners)
 
 
@@ -139,7 +146,7 @@ def _star_without_prefixes(config: Config) -> Iterator[Finding]:
 
 
 def _users_without_a_login(config: Config) -> Iterator[Finding]:
-    if _any_authenticates(config):
+    if any_authenticates(config):
         return
     for at, rule in enumerate(config.quotas):
         if rule.user not in (None, _ANONYMOUS, DEFAULT.value):

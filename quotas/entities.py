@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
@@ -148,12 +149,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}"
 
 
-def parse_entity(text: str) -> QuotaEntity:
+_OTHER_SPELLINGS: Final = {"client_id": EntityType.CLIENT_ID}
+
+
+def parse_entity(text: str, *, other_spellings: bool = False) -> QuotaEntity:
     """The entity that a text such as ``user=alice,client-id=<default>`` names.
 
     Args:
         text: ``type=name`` pairs joined by commas. A name may be a JSON string, which is how a name with
             a comma, or a user really called ``<default>``, is written.
+        other_spellings: also read ``client_id``, which people write.
 
     Returns:
         The entity, not yet checked: `quotas.limits.validate` does that.
@@ -167,11 +172,13 @@ def parse_entity(text: str) -> QuotaEntity:
         type_text, equals, rest = rest.partition("=")
         if not equals:
             raise ValueError(f"expected type=name, found {type_text!r}")
+        type_text = type_text.strip()
+        if other_spellings:
+            type_text = _OTHER_SPELLINGS.get(type_text, type_text)
         try:
-            entity_type = EntityType(type_text.strip())
+            entity_type = EntityType(type_text)
         except ValueError:
-            known = ", ".join(EntityType)
-            raise ValueError(f"unknown entity type {type_text.strip()!r}; types are {known}") from None
+            raise ValueError(f"unknown entity type {type_text!r}; {_types_text(type_text)}") from None
         if entity_type in names:
             raise ValueError(f"{entity_type} is given twice")
         names[entity_type], rest = _parse_name(rest.lstrip())
@@ -181,6 +188,12 @@ def parse_entity(text: str) -> QuotaEntity:
         ip=names.get(EntityType.IP),
         topic=names.get(EntityType.TOPIC),
     )
+
+
+def _types_text(wrong: str) -> str:
+    close = get_close_matches(wrong.lower(), list(EntityType), n=1)
+    known = f"types are {', '.join(EntityType)}"
+    return f"did you mean {close[0]}? {known}" if close else known
 
 
 def _parse_name(text: str) -> tuple[Name, str]:

@@ -12,9 +12,12 @@ from typing import Final, NoReturn
 from gateway.cli.tunables import start_with_tunables
 
 EXIT_CODES: Final = {
-    0: "done; sluice why: the gateway was asked, whether it throttled the client or not",
-    1: "a running gateway did not answer or refused; sluice usage: there are no usage records",
-    2: "the arguments or the configuration are wrong, or the gateway cannot start; standard error says why",
+    0: "done; sluice why: the gateway was asked, whether it throttled the client or not; sluice quotas diff and "
+    "apply: what is set is what the file says",
+    1: "a running gateway did not answer or refused; sluice usage: there are no usage records; sluice quotas diff "
+    "and apply: any fault, wrong arguments and a wrong file among them",
+    2: "the arguments or the configuration are wrong, or the gateway cannot start; standard error says why; sluice "
+    "quotas diff and apply: the file differs from what is set, or somebody else changed it meanwhile",
     3: "check-config --strict alone: the file has notes and no error",
     130: "interrupted before the gateway served clients",
 }
@@ -22,9 +25,11 @@ EXIT_CODES: Final = {
 
 
 class _Parser(argparse.ArgumentParser):
+    wrong_arguments = 2
+
     def error(self, message: str) -> NoReturn:
         # One line: the usage would bury it.
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(self.wrong_arguments, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,12 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     from config import ConfigError
 
     parser = make_parser()
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        getattr(arguments, "command", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if not hasattr(arguments, "run"):
         parser.print_help(sys.stderr)
         return 2
+    code = 0
     try:
-        code: int = arguments.run(arguments)
+        code = arguments.run(arguments)
         sys.stdout.flush()
     except ConfigError as exc:
         for line in exc.lines:
@@ -58,7 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # `sluice quotas | head`. Python would complain once more when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return code
 
 

@@ -17,7 +17,7 @@ def add_parser(commands: Any) -> None:
         "export",
         help="write the quotas of the store as YAML",
         description="Write what the quota store of a running gateway says as YAML, always in the same order, for Git "
-        "and `sluice quotas import`. What comes from the configuration file is not in it; with --config, that is "
+        "and `sluice quotas apply`. What comes from the configuration file is not in it; with --config, that is "
         "all there is.",
         allow_abbrev=False,
     )

@@ -40,17 +40,18 @@ class Origin:
     Attributes:
         source: file or store.
         file: what the configuration file says, whether it counts or not; None: nothing.
+        owner: how it came into the store: apply, set or api; empty: not known, or it is not in the store.
     """
 
     source: str
     file: float | None
+    owner: str = ""
 
     def __str__(self) -> str:
         """For people."""
+        source = f"{self.source}: {self.owner}" if self.owner else self.source
         return (
-            f"store (file: {self.file:g})"
-            if self.source == "store" and self.file is not None
-            else self.source
+            f"{source} (file: {self.file:g})" if self.source == "store" and self.file is not None else source
         )
 
 
@@ -141,7 +142,10 @@ def _view(answer: Mapping[str, Any]) -> QuotaView:
         limits.put(entity, key, value)
     limits.set_observed(entity_of(each) for each in answer["observed"])
     rows = answer["quotas"]
-    origins = {at: Origin(str(row["source"]), row["file"]) for at, row in zip(values, rows, strict=True)}
+    origins = {
+        at: Origin(str(row["source"]), row["file"], str(row.get("owner", "")))
+        for at, row in zip(values, rows, strict=True)
+    }
     store = f"{answer['kind']}, version {answer['version']}"
     if answer["read_only"]:
         store += f", read-only: {answer['read_only']}"

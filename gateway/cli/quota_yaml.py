@@ -1,38 +1,44 @@
-"""The YAML of quotas: `sluice quotas export` writes it, `import` reads it.
+"""The YAML of quotas: `sluice quotas export` writes it, `diff` and `apply` read it.
 
+    scope: [user=team-a-*]        # optional: which entities this file is about
     quotas:
-    - user: alice
-      client_id: app
-      producer_byte_rate: 1048576
-    - default_user: true
-      request_percentage: 50.0
+    - user: team-a-app
+      client-id: loader
+      producer_byte_rate: 10MiB
+    - default-user: true
+      request_percentage: 50%
 
-The keys are those of [[quotas]] in the configuration file. The order is always the same, so a difference of two
-exports is the difference of the quotas.
+The order is always the same, so a difference of two exports is the difference of the quotas. Errors name the line.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
 
 from config.faults import part_text, unknown_key
-from config.value_hints import number_hint
-from quotas.entities import DEFAULT, Default, EntityType, Family, Name, QuotaEntity, QuotaKey
+from gateway.cli.quota_scope import Scope, ScopeError
+from quotas.entities import DEFAULT, Default, EntityType, Family, Name, QuotaEntity, QuotaKey, counted
 from quotas.limits import allowed_keys, validate, validate_entity
+from quotas.units import KINDS, UnitError, amount_of, amount_text, has_unit
 
 _NAMES: Final = {
-    EntityType.USER: "user",
-    EntityType.CLIENT_ID: "client_id",
-    EntityType.IP: "ip",
-    EntityType.TOPIC: "topic",
+    each: str(each) for each in (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP, EntityType.TOPIC)
 }
 
-_KEYS: Final = (*_NAMES.values(), *(f"default_{name}" for name in _NAMES.values()), *QuotaKey)
+_KEYS: Final = (*_NAMES.values(), *(f"default-{name}" for name in _NAMES.values()), *QuotaKey)
 """Those of an entry."""
+
+_OTHER_SPELLINGS: Final = {
+    "client_id": "client-id",
+    "default_client_id": "default-client-id",
+    **{f"default_{name}": f"default-{name}" for name in _NAMES.values() if "-" not in name},
+}
+"""Read as well, since [[quotas]] of the configuration has them."""
 
 _FAMILIES: Final = (
     Family.USER,
@@ -61,6 +67,33 @@ class QuotaTextError(Exception):
         self.lines = lines
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaText:
+    """What a text says.
+
+    Attributes:
+        quotas: by entity and key.
+        lines: where each entity is.
+        scope: which entities the file is about; None: it does not say.
+        notes: what could be written better; nothing is wrong with it.
+    """
+
+    quotas: dict[tuple[QuotaEntity, QuotaKey], float] = field(default_factory=dict)
+    lines: dict[QuotaEntity, int] = field(default_factory=dict)
+    scope: Scope | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class _Row(dict[Hashable, Any]):
+    """A mapping that knows the line in which it and each of its keys begin."""
+
+    line = 0
+    lines: dict[str, int]
+
+    def line_of(self, key: object) -> int:
+        return self.lines.get(str(key), self.line)
+
+
 class _Loader(_LOADER):  # type: ignore[misc]
     """No key twice, of which YAML would take the last."""
 
@@ -77,6 +110,15 @@ class _Loader(_LOADER):  # type: ignore[misc]
         found: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return found
 
+    def construct_row(self, node: Any) -> _Row:
+        row = _Row(self.construct_mapping(node, deep=True))
+        row.line = node.start_mark.line + 1
+        row.lines = {key.value: key.start_mark.line + 1 for key, _ in node.value}
+        return row
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_row)
+
 
 def to_text(items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> str:
     """The text of some quotas."""
@@ -88,11 +130,11 @@ def to_text(items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> str:
         row: dict[str, Any] = {}
         for entity_type, name in entity.components():
             if isinstance(name, Default):
-                row[f"default_{_NAMES[entity_type]}"] = True
+                row[f"default-{_NAMES[entity_type]}"] = True
             else:
                 row[_NAMES[entity_type]] = name
         values = by_entity[entity]
-        row |= {key.value: _number(values[key]) for key in QuotaKey if key in values}
+        row |= {key.value: _amount(key, values[key]) for key in QuotaKey if key in values}
         rows.append(row)
     text: str = yaml.dump(
         {"quotas": rows},
@@ -105,8 +147,8 @@ def to_text(items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> str:
     return text
 
 
-def from_text(text: str) -> dict[tuple[QuotaEntity, QuotaKey], float]:
-    """The quotas of a text.
+def from_text(text: str) -> QuotaText:
+    """What a text says.
 
     Raises:
         QuotaTextError: it is not valid; all faults are in the text, with their places.
@@ -115,24 +157,107 @@ def from_text(text: str) -> dict[tuple[QuotaEntity, QuotaKey], float]:
         document = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as exc:
         raise QuotaTextError([f"not YAML: {' '.join(str(exc).split())}"]) from exc
-    wrong = [key for key in document if key != "quotas"] if isinstance(document, dict) else []
-    if wrong:
-        raise QuotaTextError([f"{part_text(wrong[0])}: unknown key; has to be one list under the key quotas"])
-    if not isinstance(document, dict) or not isinstance(document.get("quotas"), list):
+    if not isinstance(document, _Row):
         raise QuotaTextError(["has to be one list under the key quotas"])
-    found: dict[tuple[QuotaEntity, QuotaKey], float] = {}
-    faults: list[str] = []
-    for at, row in enumerate(document["quotas"]):
-        try:
-            for key, value in _row(row):
-                if key in found:
-                    raise ValueError(f"{key[0]} has {key[1]} from an entry before")
-                found[key] = value
-        except ValueError as exc:
-            faults.append(f"quotas.{at}: {exc}")
+    faults = [
+        f"line {document.line_of(key)}: {part_text(str(key))}: {unknown_key(str(key), ('quotas', 'scope'))}"
+        for key in document
+        if key not in ("quotas", "scope")
+    ]
+    if not faults and not isinstance(document.get("quotas"), list):
+        faults.append("has to be one list under the key quotas")
     if faults:
         raise QuotaTextError(faults)
-    return found
+    return _Reading(document).read()
+
+
+class _Reading:
+    """Goes through a document entry by entry, and collects what is wrong."""
+
+    def __init__(self, document: _Row) -> None:
+        self._document = document
+        self._quotas: dict[tuple[QuotaEntity, QuotaKey], float] = {}
+        self._lines: dict[QuotaEntity, int] = {}
+        self._places: dict[QuotaEntity, str] = {}
+        self._faults: list[str] = []
+        self._spelled: dict[str, list[int]] = {}
+
+    def read(self) -> QuotaText:
+        for at, row in enumerate(self._document["quotas"]):
+            self._read_row(f"quotas.{at}", row)
+        scope = self._scope() if "scope" in self._document else None
+        if scope is not None:
+            self._faults += outside(scope, self._lines)
+        if self._faults:
+            raise QuotaTextError(self._faults)
+        notes = [
+            f"line {lines[0]}: {_OTHER_SPELLINGS[key]} is the preferred spelling of {key}"
+            + (f" (also in {counted(len(lines) - 1, 'other line')})" if len(lines) > 1 else "")
+            for key, lines in self._spelled.items()
+        ]
+        return QuotaText(self._quotas, self._lines, scope, notes)
+
+    def _scope(self) -> Scope | None:
+        given, place = self._document["scope"], f"line {self._document.line_of('scope')}: scope"
+        texts = [given] if isinstance(given, str) else given
+        if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
+            self._faults.append(f"{place}: has to be a list of entities, such as [user=team-a-*]")
+            return None
+        try:
+            return Scope.of(texts)
+        except ScopeError as exc:
+            self._faults.append(f"{place}: {exc}")
+            return None
+
+    def _read_row(self, place: str, row: Any) -> None:
+        if not isinstance(row, _Row):
+            self._faults.append(f"{place}: has to be a mapping")
+            return
+        at = f"line {row.line}: {place}"
+        before = len(self._faults)
+        given = {self._preferred(row, place, key): value for key, value in row.items()}
+        if len(self._faults) > before:
+            return
+        try:
+            entity = _entity(given)
+            if not given:
+                raise ValueError("limits nothing")
+            if (first := self._places.setdefault(entity, place)) != place:
+                raise ValueError(
+                    f"{entity} is in line {self._lines[entity]} already ({first}); give all its quotas there"
+                )
+            self._lines[entity] = row.line
+        except ValueError as exc:
+            self._faults.append(f"{at}: {exc}")
+            return
+        for key, value in given.items():
+            try:
+                self._quotas[entity, QuotaKey(key)] = _limit(entity, key, value)
+            except ValueError as exc:
+                self._faults.append(f"line {row.line_of(key)}: {place}.{key}: {exc}")
+
+    def _preferred(self, row: _Row, place: str, key: Hashable) -> str:
+        at = f"line {row.line_of(key)}: {place}.{part_text(str(key))}"
+        if key in _KEYS:
+            return str(key)
+        preferred = _OTHER_SPELLINGS.get(str(key))
+        if preferred is None:
+            self._faults.append(f"{at}: {unknown_key(str(key), _KEYS)}")
+            return ""
+        if preferred in row:
+            self._faults.append(f"{at}: is the same as {preferred}; give one of them")
+        if EntityType.CLIENT_ID in preferred:
+            self._spelled.setdefault(str(key), []).append(row.line_of(key))
+        return preferred
+
+
+def outside(scope: Scope, lines: Mapping[QuotaEntity, int]) -> list[str]:
+    """A line for each entity of a text that a scope does not cover."""
+    return [
+        f"line {line}: {entity} is outside the scope, which is {scope}"
+        for entity, line in lines.items()
+        if not scope.covers(entity)
+    ]
 
 
 def key_fault(entity: QuotaEntity, key: str) -> str | None:
@@ -145,36 +270,64 @@ def key_fault(entity: QuotaEntity, key: str) -> str | None:
     return f"{entity} has no such quota; give {' or '.join(allowed)}"
 
 
-def _row(row: Any) -> Iterable[tuple[tuple[QuotaEntity, QuotaKey], float]]:
-    if not isinstance(row, dict):
-        raise ValueError("has to be a mapping")
-    for key in row:
-        if key not in _KEYS:
-            raise ValueError(f"{part_text(key)}: {unknown_key(str(key), _KEYS)}")
-    rest = dict(row)
+def limit_of(key: QuotaKey, text: str) -> float:
+    """The limit that a text says, which is a number, alone or with a unit.
+
+    Raises:
+        ValueError: it is something else; says what is allowed.
+    """
+    if has_unit(text):
+        try:
+            return float(amount_of(text, KINDS[key]))
+        except UnitError as exc:
+            raise ValueError(f"{text!r} {exc}") from None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text[:100]!r} is no number; give {KINDS[key].allowed}") from None
+
+
+def _entity(given: dict[str, Any]) -> QuotaEntity:
+    """The entity of an entry, whose names are taken out of it."""
     names: dict[EntityType, Name | None] = {}
     for entity_type, key in _NAMES.items():
-        name, default = rest.pop(key, None), rest.pop(f"default_{key}", None)
+        empty = key in given and given[key] is None
+        name, default = given.pop(key, None), given.pop(f"default-{key}", None)
         if default is not None and default is not True:
-            raise ValueError(f"default_{key} has to be true or left out")
+            raise ValueError(f"default-{key} has to be true or left out")
         if name is not None and not isinstance(name, str):
             raise ValueError(f"{key}: {_shown(name)} is no text; put it in quotes")
-        if key in row and name is None:
-            raise ValueError(f"{key} is empty; the default is default_{key}: true")
+        if empty:
+            raise ValueError(f"{key} is empty; the default is default-{key}: true")
         if name is not None and default:
-            raise ValueError(f"give {key} or default_{key}, not both")
+            raise ValueError(f"give {key} or default-{key}, not both")
         names[entity_type] = DEFAULT if default else name
-    entity = QuotaEntity(*(names[each] for each in _NAMES))
-    if not rest:
-        raise ValueError("limits nothing")
-    for key, value in rest.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{key}: {_shown(value)} is no number{_number_hint(value)}")
-        if validate_entity(entity) is None and (fault := key_fault(entity, key)) is not None:
-            raise ValueError(f"{key}: {fault}")
-        if (fault := validate(entity, str(key), _float(key, value))) is not None:
-            raise ValueError(f"{entity}: {fault}")
-        yield (entity, QuotaKey(key)), float(value)
+    entity = QuotaEntity(
+        names[EntityType.USER], names[EntityType.CLIENT_ID], names[EntityType.IP], names[EntityType.TOPIC]
+    )
+    if not any(entity.components()):
+        raise ValueError(f"names no entity; give {', '.join(_KEYS[: len(_NAMES)])} or one of their defaults")
+    if (fault := validate_entity(entity)) is not None:
+        raise ValueError(f"{entity}: {fault}")
+    return entity
+
+
+def _limit(entity: QuotaEntity, key: str, value: Any) -> float:
+    if (fault := key_fault(entity, key)) is not None:
+        raise ValueError(fault)
+    if isinstance(value, str) and has_unit(value):
+        limit = limit_of(QuotaKey(key), value)
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        allowed = f"; give {KINDS[QuotaKey(key)].allowed}" if isinstance(value, str) else ""
+        raise ValueError(f"{_shown(value)} is no number{_number_hint(value) or allowed}")
+    else:
+        try:
+            limit = float(value)
+        except OverflowError:
+            raise ValueError("the number is too large") from None
+    if (fault := validate(entity, key, limit)) is not None:
+        raise ValueError(fault)
+    return limit
 
 
 def _shown(value: Any) -> str:
@@ -189,18 +342,11 @@ def _number_hint(value: Any) -> str:
     try:
         limit = float(value)
     except ValueError:
-        return number_hint(value)
+        return ""
     if not math.isfinite(limit):
         return ""
     in_quotes = isinstance(yaml.load(value, Loader=_LOADER), int | float)
     return f"; write {_number(limit)}{', without quotes' if in_quotes else ''}"
-
-
-def _float(key: Any, value: int | float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{key}: the number is too large") from None
 
 
 def _order(entity: QuotaEntity) -> tuple[int, *tuple[tuple[int, str], ...]]:
@@ -213,6 +359,11 @@ def _order(entity: QuotaEntity) -> tuple[int, *tuple[tuple[int, str], ...]]:
             for name in (entity.user, entity.client_id, entity.ip, entity.topic)
         ),
     )
+
+
+def _amount(key: QuotaKey, value: float) -> str | int | float:
+    text = amount_text(key, value)
+    return text if has_unit(text) else _number(value)
 
 
 def _number(value: float) -> int | float:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import config
-from gateway.cli import admin_port, quota_export, quota_history, quota_import, quota_set
+from gateway.cli import admin_port, quota_apply, quota_export, quota_history, quota_set
 from gateway.cli.quota_view import QuotaView, add_config_argument, of_file, of_gateway
 from gateway.cli.table import aligned, number
 from gateway.quota_admin.store.quota_json import entity_json
@@ -64,7 +64,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.set_defaults(run=run)
     below = parser.add_subparsers(metavar="COMMAND")
-    for command in (quota_history, quota_export, quota_import, quota_set):
+    for command in (quota_history, quota_export, quota_apply, quota_set):
         command.add_parser(below)
 
 

@@ -2,10 +2,14 @@
 
     GET  /quotas            every quota in force and where it came from; what `sluice quotas` needs to explain it
     GET  /quotas/history    ?limit=N: the latest changes, the last one first
-    POST /quotas/import     ?prune=true&dry_run=true&user=NAME: make the store say what the body does, a quota a line:
-                            {"entity": [{"type": "user", "name": "alice"}], "quota": "producer_byte_rate", "limit": 5}
-                            where the limit is null the store is to say nothing. The answer has the changes, and notes
-                            on entities that no client can match
+    POST /quotas/import     ?dry_run=true&user=NAME&file=NAME&sha256=DIGEST: make the store say what the body does, a
+                            quota a line:
+                            {"entity": [{"type": "user", "name": "alice"}], "quota": "producer_byte_rate", "limit": 5,
+                             "expected": 7}
+                            where the limit is null the store is to say nothing. Where something else is in the
+                            store than expected nothing is changed: 409, with what was found. The answer has the
+                            changes, and notes on entities that no client can match. With the name of a file the
+                            quotas have the owner "apply" from then on, otherwise "set"
 
 An import is one alteration: one fault, and nothing is changed. One is made at a time. All of it is done in slices,
 since there may be a hundred thousand quotas (hazards K21, L04).
@@ -14,22 +18,36 @@ since there may be a hundred thousand quotas (hazards K21, L04).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from weakref import ref
 
 from aiohttp import web
 
-from config import Config, name_notes
+from config import Config, any_authenticates, name_notes
 from gateway.quota_admin.store.audit import audit_change
-from gateway.quota_admin.store.interface import Alteration, StoreError
+from gateway.quota_admin.store.interface import (
+    Alteration,
+    ChangedMeanwhileError,
+    Kept,
+    StoreError,
+    changes_something,
+)
 from gateway.quota_admin.store.live import LiveQuotas
-from gateway.quota_admin.store.quota_json import QuotaRows, change_json, entity_json, history_json
+from gateway.quota_admin.store.quota_json import (
+    QuotaRows,
+    change_json,
+    entity_json,
+    history_json,
+    slot_entity_json,
+)
 from gateway.runtime.slices import Slices, free, keep_for_good, without_collections
 from gateway.server.admin_bodies import BodyTooLargeError, RowWriter, read_lines
 from gateway.server.admin_connections import AdminConnections
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import LayeredSnapshot, QuotaChange
+from quotas.layered_quotas import LayeredSnapshot, Owner, QuotaChange
 
 MAX_IMPORT_BYTES: Final = 64 * 1024 * 1024
 MAX_HISTORY: Final = 100_000
@@ -37,6 +55,9 @@ IMPORT_TYPE: Final = "application/x-ndjson"
 
 _BY: Final = "admin port"
 _MAX_NAME: Final = 64
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
+_SHOWN_DIGITS: Final = 12
+"""Of a file's digest in the history; the audit has all."""
 _LEAST_LINES: Final = 10_000
 """That may be read although so many quotas can't be kept, which the store says."""
 _MANY: Final = 5_000
@@ -96,6 +117,7 @@ class QuotaRoutes:
             "client_quota": config.client_quota.model_dump(mode="json"),
             "mutation_quota": config.mutation_quota.model_dump(mode="json"),
             "client_ids": config.client_ids.model_dump(mode="json"),
+            "logins": any_authenticates(config),
             "connections": {"ipv6_prefix_bits": config.connections.ipv6_prefix_bits},
         }
         rows = (
@@ -135,6 +157,9 @@ class QuotaRoutes:
     # -- import ----------------------------------------------------------------------------------------------
 
     async def _import(self, request: web.Request, caller: str) -> web.StreamResponse:
+        if "prune" in request.query:
+            error = "prune is not known: name each quota that is to go, with the limit null"
+            return web.json_response({"error": error}, status=400)
         if self._importing:
             return web.json_response({"error": "another import is under way"}, status=409)
         self._importing = True
@@ -152,6 +177,8 @@ class QuotaRoutes:
                     keep_for_good()
         except BodyTooLargeError as exc:
             return web.json_response({"error": str(exc)}, status=413)
+        except ChangedMeanwhileError as exc:
+            return web.json_response({"error": str(exc), "changed": _found(exc)}, status=409)
         except StoreError as exc:
             return web.json_response({"error": str(exc)}, status=503)
         except _RefusedError as exc:
@@ -176,58 +203,101 @@ class QuotaRoutes:
             if not dry_run:
                 # What another gateway has made a moment ago may be what this one is to replace.
                 await self._live.catch_up()
-            changes = await self._differences(rows, prune=query.get("prune") == "true")
+            source = _Source.of(query)
+            changes = await self._differences(rows, source.owner)
             notes = await self._notes(rows)
         finally:
             await free(rows.found)
         if dry_run or not changes:
             return {"version": self._live.store.version, "made": False, "notes": notes}, changes
-        # Not authenticated: any name may be given. It is for the history only.
-        name = "".join(each for each in query.get("user", "")[:_MAX_NAME] if each.isprintable())
-        via = f"{caller}, {name}" if name else caller
-        version = await self._live.alter(Alteration(_BY, via, tuple(change for change, _ in changes)))
+        via = ", ".join([caller, *source.words])
+        asked = Alteration(_BY, via, tuple(change for change, _ in changes), rows.expected)
+        version = await self._live.alter(asked)
         slices = Slices()
         for change, old in changes:
             if slices.over:
                 await slices.next()
-            audit_change(change, old, by=_BY, via=via)
+            audit_change(change, old, by=_BY, via=via, **source.fields)
         return {"version": version, "made": True, "notes": notes}, changes
 
     async def _notes(self, rows: QuotaRows) -> list[str]:
         """Entities that no client can match, and why."""
+        config = self._config()
+        prefixes, logins = config.client_ids.prefixes, any_authenticates(config)
         notes: dict[str, None] = {}  # an entity may have several quotas
         slices = Slices()
         for entity, _ in rows.found:
             if slices.over:
                 await slices.next()
-            for text in name_notes(self._config(), entity.user, entity.client_id):
+            for text in name_notes(entity.user, entity.client_id, prefixes=prefixes, logins=logins):
                 notes[f"{entity}: {text}"] = None
             if len(notes) >= _MOST_NOTES:
                 break
         return list(notes)
 
-    async def _differences(self, rows: QuotaRows, *, prune: bool) -> Changes:
+    async def _differences(self, rows: QuotaRows, owner: Owner) -> Changes:
         wanted: Mapping[tuple[QuotaEntity, QuotaKey], float] = rows.found
-        overrides = self._live.quotas.snapshot().overrides
+        snapshot = self._live.quotas.snapshot()
         changes: Changes = []
         slices = Slices()
         for (entity, key), value in wanted.items():
             if slices.over:
                 await slices.next()
-            if (old := overrides[key].get(entity)) != value:
-                changes.append((QuotaChange(entity, key, value), old))
+            change = QuotaChange(entity, key, value, owner)
+            old = snapshot.overrides[key].get(entity)
+            kept = Kept(old, snapshot.owners[key].get(entity, Owner.UNKNOWN))
+            if changes_something(change, kept) or _is_unexpected(rows, change, old):
+                changes.append((change, old))
         for entity, key in rows.removed:
             if slices.over:
                 await slices.next()
-            if (entity, key) not in wanted and (old := overrides[key].get(entity)) is not None:
-                changes.append((QuotaChange(entity, key, None), old))
-        for key, values in overrides.items() if prune else ():
-            for entity, value in values.items():
-                if slices.over:
-                    await slices.next()
-                if (entity, key) not in wanted and (entity, key) not in rows.removed:
-                    changes.append((QuotaChange(entity, key, None), value))
+            change, old = QuotaChange(entity, key, None), snapshot.overrides[key].get(entity)
+            if (entity, key) not in wanted and (old is not None or _is_unexpected(rows, change, old)):
+                changes.append((change, old))
         return changes
+
+
+def _is_unexpected(rows: QuotaRows, change: QuotaChange, old: float | None) -> bool:
+    """Whether the store has to look at a change although it changes nothing: another value was to be replaced."""
+    return rows.expected.get((change.entity, change.key), old) != old
+
+
+def _found(exc: ChangedMeanwhileError) -> list[dict[str, Any]]:
+    return [
+        {"entity": slot_entity_json(entity), "quota": str(key), "expected": expected, "found": found}
+        for (entity, key), expected, found in exc.found[:_MOST_NOTES]
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where an import comes from. The caller may say anything here: it is for history and audit only.
+
+    Attributes:
+        owner: of what it sets.
+        words: for the history.
+        fields: for the audit.
+    """
+
+    owner: Owner
+    words: tuple[str, ...]
+    fields: dict[str, str]
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> _Source:
+        given = {name: _printable(query[name]) for name in ("user", "file") if query.get(name)}
+        digest = query.get("sha256", "")
+        if "file" not in given:
+            return cls(Owner.SET, tuple(given.values()), given)
+        words = [*([given["user"]] if "user" in given else []), f"file {given['file']}"]
+        if _DIGEST.fullmatch(digest):
+            words.append(f"sha256 {digest[:_SHOWN_DIGITS]}")
+            given["sha256"] = digest
+        return cls(Owner.APPLY, tuple(words), given)
+
+
+def _printable(text: str) -> str:
+    return "".join(each for each in text[:_MAX_NAME] if each.isprintable())
 
 
 async def _parsed(lines: list[bytes]) -> QuotaRows:

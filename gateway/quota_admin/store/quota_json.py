@@ -84,6 +84,7 @@ class QuotaRows:
         faults: a line for each of the first that are not.
         fault_count: how many are not.
         removed: those that are to go.
+        expected: what some of them have to replace; None: nothing.
     """
 
     def __init__(self, *, removals: bool = False) -> None:
@@ -93,6 +94,7 @@ class QuotaRows:
             removals: whether a limit may be null, for a quota that is to go.
         """
         self.removed: set[tuple[QuotaEntity, QuotaKey]] = set()
+        self.expected: dict[tuple[QuotaEntity | None, str], float | None] = {}
         self._removals = removals
         self.found: dict[tuple[QuotaEntity, QuotaKey], float] = {}
         self.faults: list[str] = []
@@ -106,6 +108,7 @@ class QuotaRows:
             entity, key, limit = entity_of(row["entity"]), row["quota"], row["limit"]
             if limit is None and self._removals:
                 self._remove(entity, key)
+                self._expect(entity, key, row)
                 return
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
                 raise ValueError(f"{key} is no number")
@@ -114,10 +117,20 @@ class QuotaRows:
             if (entity, QuotaKey(key)) in self.found:
                 raise ValueError(f"{entity} has {key} twice")
             self.found[entity, QuotaKey(key)] = float(limit)
+            self._expect(entity, key, row)
         except (TypeError, KeyError) as exc:
             self.add_fault(at, f"needs entity, quota and limit ({exc})")
         except (ValueError, OverflowError) as exc:
             self.add_fault(at, str(exc))
+
+    def _expect(self, entity: QuotaEntity, key: str, row: Any) -> None:
+        if "expected" in row:
+            expected = row["expected"]
+            if expected is not None and (
+                isinstance(expected, bool) or not isinstance(expected, (int, float))
+            ):
+                raise ValueError(f"expected of {key} is no number")
+            self.expected[entity, QuotaKey(key)] = _float(expected)
 
     def _remove(self, entity: QuotaEntity, key: str) -> None:
         if (fault := validate_entity(entity)) is not None:

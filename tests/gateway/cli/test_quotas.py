@@ -179,7 +179,7 @@ def test_mode_of_the_file_is_told(quotas: Quotas, mode: str) -> None:
     assert quotas.json("--user", "alice", text=text)["enforcement"] == mode
 
 
-@pytest.mark.parametrize("command", [["history"], ["export"], ["import", "-"]])
+@pytest.mark.parametrize("command", [["history"], ["export"], ["import", "-"], ["diff", "-"]])
 def test_admin_port_may_stand_before_the_command(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
@@ -194,9 +194,9 @@ def test_export_of_a_file_needs_no_gateway_and_what_needs_a_store_says_so(file: 
     named = ("--config", file)
     for argv in ((*named, "export"), ("export", *named)):
         assert run("quotas", *argv)[:2] == (0, "quotas:\n- user: carol\n  producer_byte_rate: 7\n")
-    for command in (["history"], ["import", "-"]):
+    for command, wanted in ((["history"], 2), (["import", "-"], 1), (["diff", "-"], 1)):
         code, _, err = run("quotas", *named, *command)
-        assert code == 2
+        assert code == wanted
         assert "--admin names the gateway that has it" in err
 
 

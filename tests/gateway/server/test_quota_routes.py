@@ -7,8 +7,10 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from gateway.quota_admin.store.interface import StoreError
+from quotas.layered_quotas import Owner
 from testkit.gateway import RunningGateway, running_gateway
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration
 from testkit.raw_client import HOST
@@ -152,3 +154,58 @@ async def test_import_that_cannot_see_what_others_have_set_is_refused(
 async def test_history_has_a_range(running: RunningGateway, limit: str) -> None:
     status, answer = await ask(running, "GET", f"/quotas/history?limit={limit}")
     assert (status, answer["error"]) == (400, "limit has to be 1..100000")
+
+
+async def test_a_change_is_only_made_where_what_it_expects_is_set(running: RunningGateway) -> None:
+    live = running.gateway.live_quotas
+    await live.alter(alteration((ALICE, PRODUCE, 7.0)))
+    other = {
+        "entity": [{"type": "client-id", "name": "app"}],
+        "quota": "consumer_byte_rate",
+        "limit": 5,
+        "expected": None,
+    }
+    status, answer = await import_(running, other, {**ONE, "expected": 6})
+    assert (status, answer["error"]) == (409, "1 quota changed meanwhile, so nothing was changed")
+    assert answer["changed"] == [{"entity": ALICE_JSON, "quota": "producer_byte_rate", "expected": 6.0, "found": 7.0}]
+    status, _ = await import_(running, {**ONE, "limit": None, "expected": None})
+    assert (status, live.store.version) == (409, 1)
+    gone = {"entity": other["entity"], "quota": "producer_byte_rate", "limit": None, "expected": 5}
+    assert (await import_(running, gone))[0] == 409
+    assert (await import_(running, {**ONE, "limit": 7, "expected": 3}))[0] == 409
+    assert (await import_(running, {**ONE, "expected": True}))[0] == 422
+    assert (await import_(running, other, {**ONE, "expected": 7}))[0] == 200
+    assert (live.quotas.override(ALICE, PRODUCE), live.quotas.override(APP, FETCH)) == (5.0, 5.0)
+
+
+async def test_with_a_file_the_owner_is_apply_and_history_and_audit_name_it(running: RunningGateway) -> None:
+    digest = "0123456789abcdef" * 4
+    live = running.gateway.live_quotas
+    with capture_logs() as lines:
+        status, _ = await import_(running, ONE, query=f"?user=olga&file=quotas.yaml&sha256={digest}")
+        assert (status, live.quotas.owner(ALICE, PRODUCE)) == (200, Owner.APPLY)
+        await import_(running, {**ONE, "limit": 6}, query="?user=olga&file=evil%1b[2J&sha256=no")
+        await import_(running, {**ONE, "limit": 7}, query=f"?sha256={digest}")
+    assert live.quotas.owner(ALICE, PRODUCE) is Owner.SET
+    history = (await ask(running, "GET", "/quotas/history"))[1]["history"]
+    assert [entry["via"] for entry in history] == [
+        "admin port, 127.0.0.1",
+        "admin port, 127.0.0.1, olga, file evil[2J",
+        "admin port, 127.0.0.1, olga, file quotas.yaml, sha256 0123456789ab",
+    ]
+    audit = [line for line in lines if line["event"] == "quota_changed"]
+    assert [(line.get("user"), line.get("file"), line.get("sha256")) for line in audit] == [
+        ("olga", "quotas.yaml", digest),
+        ("olga", "evil[2J", None),
+        (None, None, None),
+    ]
+
+
+async def test_an_import_can_not_empty_the_store(running: RunningGateway) -> None:
+    await running.gateway.live_quotas.alter(alteration((APP, FETCH, 7.0)))
+    status, answer = await import_(running, ONE, query="?prune=true")
+    assert (status, answer["error"]) == (
+        400,
+        "prune is not known: name each quota that is to go, with the limit null",
+    )
+    assert running.gateway.limits.get(APP, FETCH) == 7.0

@@ -1,0 +1,306 @@
+"""Where quotas are read and changed: a gateway's admin port, or any server of Kafka's AlterClientQuotas.
+
+An admin port knows who has set what, and makes all changes at once if all that a plan replaces is still there. Kafka
+has neither: its quotas are compared again just before they are altered, asked whether all would be accepted, altered
+in one request, and read once more.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import urlencode
+
+from config import name_notes
+from gateway.cli import admin_port
+from gateway.cli.quota_plan import Current, Quota, Step
+from gateway.cli.quota_view import MAX_ANSWER_BYTES
+from gateway.quota_admin.store.quota_json import entity_json, entity_of
+from quotas.entities import QuotaKey, counted
+from quotas.layered_quotas import Owner
+from quotas.units import amount_text
+
+MAX_HISTORY: Final = 100_000
+TIMEOUT_S: Final = 120.0
+_MOST_NOTES: Final = 100
+
+
+class EndpointError(Exception):
+    """Quotas can't be read or changed.
+
+    Attributes:
+        lines: why, for people.
+    """
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+class ChangedMeanwhileError(Exception):
+    """Somebody else has changed what a plan is about.
+
+    Attributes:
+        lines: what is there now, and what became of the plan.
+    """
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file of a plan.
+
+    Attributes:
+        name: of the file.
+        sha256: of its bytes.
+    """
+
+    name: str
+    sha256: str
+
+    @classmethod
+    def of(cls, file: str, data: bytes) -> Source:
+        """Of a file with these bytes."""
+        return cls("standard input" if file == "-" else Path(file).name, hashlib.sha256(data).hexdigest())
+
+
+class Endpoint(Protocol):
+    """See the module. Everything raises `EndpointError`."""
+
+    def read(self) -> dict[Quota, Current]:
+        """What is set and can be changed there."""
+
+    def authors(self, quotas: Collection[Quota]) -> dict[Quota, str]:
+        """Who else than `apply` has changed these last, as far as that is known."""
+
+    def notes(self, quotas: Collection[Quota]) -> list[str]:
+        """Why no client can match some of these, as far as that is known."""
+
+    def apply(self, steps: Sequence[Step], source: Source) -> int | None:
+        """Make all of these changes, or none.
+
+        Returns:
+            The version of the store that has them; None: there is none.
+
+        Raises:
+            ChangedMeanwhileError: see there.
+        """
+
+
+class GatewayEndpoint:
+    """A running gateway, by its admin port."""
+
+    def __init__(self, url: str) -> None:
+        """Nothing is asked yet."""
+        self._url = url
+        self._owners: dict[Quota, Owner] = {}
+        self._prefixes = self._logins = True
+
+    def read(self) -> dict[Quota, Current]:
+        """See `Endpoint`: the store's quotas. Those of the configuration file can only be changed there."""
+        status, answer = self._ask("/quotas")
+        if status != HTTPStatus.OK:
+            raise EndpointError([f"refused: {answer['error']}"])
+        found = {}
+        for row in answer["quotas"]:
+            if row["source"] == "store":
+                quota = entity_of(row["entity"]), QuotaKey(row["quota"])
+                found[quota] = Current(float(row["limit"]), Owner.of(row.get("owner", "")))
+        self._prefixes = bool(answer["client_ids"]["prefixes"])
+        self._logins = bool(answer.get("logins", True))
+        self._owners = {quota: now.owner for quota, now in found.items() if now.owner is not None}
+        return found
+
+    def authors(self, quotas: Collection[Quota]) -> dict[Quota, str]:
+        """See `Endpoint`."""
+        wanted = {quota for quota in quotas if self._owners.get(quota) is not Owner.APPLY}
+        if not wanted:
+            return {}
+        status, answer = self._ask(f"/quotas/history?limit={MAX_HISTORY}")
+        if status != HTTPStatus.OK:
+            raise EndpointError([f"refused: {answer['error']}"])
+        found: dict[Quota, str] = {}
+        for entry in answer["history"]:  # the last one first
+            try:
+                quota = entity_of(entry["entity"]), QuotaKey(entry["quota"])
+            except ValueError:  # a limit of brokers
+                continue
+            if quota in wanted and quota not in found:
+                at = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+                # By the admin port the author is at the end of the way.
+                by = "" if entry["via"].startswith(entry["by"]) else f"{entry['by']}, "
+                found[quota] = _printable(f"{by}{entry['via']}, {at}")
+        for quota, owner in self._owners.items():
+            if quota in wanted and owner is not Owner.UNKNOWN:
+                found.setdefault(quota, str(owner))
+        return found
+
+    def notes(self, quotas: Collection[Quota]) -> list[str]:
+        """See `Endpoint`."""
+        return [
+            f"{entity}: {text}"
+            for entity in dict.fromkeys(entity for entity, _ in quotas)
+            for text in name_notes(
+                entity.user, entity.client_id, prefixes=self._prefixes, logins=self._logins
+            )
+        ][:_MOST_NOTES]
+
+    def apply(self, steps: Sequence[Step], source: Source) -> int | None:
+        """See `Endpoint`."""
+        rows = [
+            {
+                "entity": entity_json(step.quota[0]),
+                "quota": step.quota[1].value,
+                "limit": step.new,
+                "expected": step.old,
+            }
+            for step in steps
+        ]
+        options = {"user": user_name(), "file": source.name, "sha256": source.sha256}
+        status, answer = self._ask(f"/quotas/import?{urlencode(options)}", rows)
+        if status == HTTPStatus.CONFLICT:
+            found = [
+                meanwhile_text(
+                    (entity_of(each["entity"]), QuotaKey(each["quota"])), each["expected"], each["found"]
+                )
+                for each in answer.get("changed", [])
+            ]
+            # Without any, another is being made at this moment.
+            raise ChangedMeanwhileError([*found, str(answer["error"])])
+        if status != HTTPStatus.OK:
+            raise EndpointError(refusal_lines(answer))
+        return int(answer["version"])
+
+    def _ask(self, path: str, rows: list[dict[str, Any]] | None = None) -> tuple[int, Any]:
+        try:
+            status, answer = admin_port.ask(
+                self._url,
+                path,
+                method="GET" if rows is None else "POST",
+                lines=rows,
+                max_bytes=MAX_ANSWER_BYTES,
+                timeout_s=TIMEOUT_S,
+            )
+        except admin_port.AdminPortError as exc:
+            raise EndpointError([str(exc)]) from exc
+        if not isinstance(answer, dict) or (status != HTTPStatus.OK and "error" not in answer):
+            raise EndpointError([f"the server at {self._url} is not a Sluice admin port that has quotas"])
+        return status, answer
+
+
+class KafkaEndpoint:
+    """A cluster, or a gateway, by Kafka's own APIs."""
+
+    def __init__(self, bootstrap: str, client_config: Path | None) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            bootstrap: ``host:port,host:port``.
+            client_config: a file with the settings of the connection; see `quota_client.properties`.
+        """
+        self._bootstrap = bootstrap
+        self._client_config = client_config
+
+    def read(self) -> dict[Quota, Current]:
+        """See `Endpoint`."""
+        from quota_client.client import QuotaClientError
+
+        try:
+            with self._connect() as client:
+                return {quota: Current(limit) for quota, limit in client.describe().items()}
+        except QuotaClientError as exc:
+            raise EndpointError([str(exc)]) from exc
+
+    def authors(self, quotas: Collection[Quota]) -> dict[Quota, str]:
+        """See `Endpoint`: Kafka does not keep them."""
+        del quotas
+        return {}
+
+    def notes(self, quotas: Collection[Quota]) -> list[str]:
+        """See `Endpoint`."""
+        del quotas
+        return []
+
+    def apply(self, steps: Sequence[Step], source: Source) -> int | None:
+        """See `Endpoint`."""
+        from quota_client.client import QuotaClientError, Setting
+
+        del source  # there is no place for it
+        settings = [Setting(*step.quota, step.new) for step in steps]
+        try:
+            with self._connect() as client:
+                compare(client.describe(), {step.quota: step.old for step in steps}, made=False)
+                refusals = client.alter(settings, validate_only=True) or client.alter(
+                    settings, validate_only=False, at_once=True
+                )
+                if refusals:
+                    raise EndpointError(
+                        [f"{each.entity}: error {each.code}: {each.text}" for each in refusals]
+                        + ["refused: not every change would be accepted"]
+                    )
+                compare(client.describe(), {step.quota: step.new for step in steps}, made=True)
+        except QuotaClientError as exc:
+            raise EndpointError([str(exc)]) from exc
+        return None
+
+    def _connect(self) -> Any:
+        # kafka-python is only loaded where it is used.
+        from quota_client.client import QuotaClient
+        from quota_client.properties import read_properties
+
+        return QuotaClient(
+            self._bootstrap, {"client_id": "sluice-quotas"} | read_properties(self._client_config)
+        )
+
+
+def compare(found: Mapping[Quota, float], expected: Mapping[Quota, float | None], *, made: bool) -> None:
+    """Look whether quotas are as expected.
+
+    Raises:
+        ChangedMeanwhileError: they are not.
+    """
+    wrong = [
+        meanwhile_text(quota, limit, found.get(quota))
+        for quota, limit in expected.items()
+        if found.get(quota) != limit
+    ]
+    if wrong:
+        when = "right after the plan was carried out" if made else "meanwhile, so nothing was changed"
+        raise ChangedMeanwhileError([*wrong, f"{counted(len(wrong), 'quota')} changed {when}"])
+
+
+def meanwhile_text(quota: Quota, expected: float | None, found: float | None) -> str:
+    """What somebody has changed under a plan."""
+    entity, key = quota
+    before, now = (
+        "nothing" if limit is None else amount_text(key, float(limit)) for limit in (expected, found)
+    )
+    return f"{entity} {key} was {before}, and is {now} now"
+
+
+def refusal_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Why an admin port has refused, fault by fault."""
+    faults = [str(each) for each in answer.get("faults", [])]
+    more = int(answer.get("fault_count", 0)) - len(faults)
+    return [*faults, *([f"and {more} more"] if more > 0 else []), f"refused: {answer['error']}"]
+
+
+def user_name() -> str:
+    """Of this process, for the history of changes."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text)
