@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ from quotas.units import amount_text
 
 MAX_HISTORY: Final = 100_000
 TIMEOUT_S: Final = 120.0
+VERIFY_S: Final = 10.0
+_POLL_S: Final = 0.1
 _MOST_NOTES: Final = 100
 
 
@@ -247,7 +250,7 @@ class KafkaEndpoint:
                         [f"{each.entity}: error {each.code}: {each.text}" for each in refusals]
                         + ["refused: not every change would be accepted"]
                     )
-                compare(client.describe(), {step.quota: step.new for step in steps}, made=True)
+                _verify(client, {step.quota: step.new for step in steps})
         except QuotaClientError as exc:
             raise EndpointError([str(exc)]) from exc
         return None
@@ -260,6 +263,20 @@ class KafkaEndpoint:
         return QuotaClient(
             self._bootstrap, {"client_id": "sluice-quotas"} | read_properties(self._client_config)
         )
+
+
+def _verify(client: Any, expected: Mapping[Quota, float | None]) -> None:
+    """Wait until a broker, which follows the controller, has what was set."""
+    deadline = time.monotonic() + VERIFY_S
+    while True:
+        try:
+            compare(client.describe(), expected, made=True)
+        except ChangedMeanwhileError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return
 
 
 def compare(found: Mapping[Quota, float], expected: Mapping[Quota, float | None], *, made: bool) -> None:
