@@ -94,6 +94,12 @@ CAMPAIGNS: Final = (
         _module("campaigns.deploy.compose"),
         _SUMMARY,
     ),
+    Campaign(
+        "terraform",
+        "Terraform's provider for Kafka sets quotas directly and through the gateway",
+        _module("campaigns.terraform"),
+        _SUMMARY,
+    ),
     Campaign("simulated-hour", "an hour of whole gateways breaks no law", _module("simulation", "--hour")),
     Campaign(
         "simulation",

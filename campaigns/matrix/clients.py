@@ -130,15 +130,16 @@ def _python(family: str) -> list[str]:
 
 
 def _go(family: str) -> list[str]:
-    return [str(_go_program("go")), family]
+    return [str(go_program("go")), family]
 
 
 def _go_librdkafka() -> list[str]:
-    return [str(_go_program("go_librdkafka"))]
+    return [str(go_program("go_librdkafka"))]
 
 
 @cache
-def _go_program(name: str) -> Path:
+def go_program(name: str) -> Path:
+    """A program of Go beside this module, built."""
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin") or program("go", package="golang")
     environment = {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod"}
     sources = sorted((_PROGRAMS / name).iterdir())
