@@ -180,8 +180,6 @@ def _carry_out(arguments: argparse.Namespace, step: Callable[[_Change], int]) ->
         return step(change)
     except (ConfigError, EndpointError) as exc:
         _say(exc.lines)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        _say([f"the server at {arguments.admin} is not a Sluice admin port that has quotas"])
     return FAULT
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import getpass
 import hashlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -22,7 +23,7 @@ from config import name_notes
 from gateway.cli import admin_port
 from gateway.cli.quota_plan import Current, Quota, Step
 from gateway.cli.quota_view import MAX_ANSWER_BYTES
-from gateway.quota_admin.store.quota_json import entity_json, entity_of
+from gateway.quota_admin.store.quota_json import BROKER, entity_json, entity_of
 from quotas.entities import QuotaKey, counted
 from quotas.layered_quotas import Owner
 from quotas.units import amount_text
@@ -110,16 +111,20 @@ class GatewayEndpoint:
 
     def read(self) -> dict[Quota, Current]:
         """See `Endpoint`: the store's quotas. Those of the configuration file can only be changed there."""
-        status, answer = self._ask("/quotas")
-        if status != HTTPStatus.OK:
-            raise EndpointError([f"refused: {answer['error']}"])
         found = {}
-        for row in answer["quotas"]:
-            if row["source"] == "store":
-                quota = entity_of(row["entity"]), QuotaKey(row["quota"])
-                found[quota] = Current(float(row["limit"]), Owner.of(row.get("owner", "")))
-        self._prefixes = bool(answer["client_ids"]["prefixes"])
-        self._logins = bool(answer.get("logins", True))
+        with self._ours():
+            answer = self._read("/quotas")
+            if "logins" not in answer and "quotas" in answer:
+                # It would not compare before it changes something.
+                raise EndpointError(
+                    [f"the gateway at {self._url} is of an earlier version; upgrade it first"]
+                )
+            for row in answer["quotas"]:
+                if row["source"] == "store":
+                    quota = entity_of(row["entity"]), QuotaKey(row["quota"])
+                    found[quota] = Current(float(row["limit"]), Owner.of(row["owner"]))
+            self._prefixes = bool(answer["client_ids"]["prefixes"])
+            self._logins = bool(answer["logins"])
         self._owners = {quota: now.owner for quota, now in found.items() if now.owner is not None}
         return found
 
@@ -128,20 +133,14 @@ class GatewayEndpoint:
         wanted = {quota for quota in quotas if self._owners.get(quota) is not Owner.APPLY}
         if not wanted:
             return {}
-        status, answer = self._ask(f"/quotas/history?limit={MAX_HISTORY}")
-        if status != HTTPStatus.OK:
-            raise EndpointError([f"refused: {answer['error']}"])
         found: dict[Quota, str] = {}
-        for entry in answer["history"]:  # the last one first
-            try:
+        with self._ours():
+            for entry in self._read(f"/quotas/history?limit={MAX_HISTORY}")["history"]:  # the last one first
+                if [part["type"] for part in entry["entity"]] == [BROKER]:
+                    continue
                 quota = entity_of(entry["entity"]), QuotaKey(entry["quota"])
-            except ValueError:  # a limit of brokers
-                continue
-            if quota in wanted and quota not in found:
-                at = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-                # By the admin port the author is at the end of the way.
-                by = "" if entry["via"].startswith(entry["by"]) else f"{entry['by']}, "
-                found[quota] = _printable(f"{by}{entry['via']}, {at}")
+                if quota in wanted and quota not in found:
+                    found[quota] = _author(entry)
         for quota, owner in self._owners.items():
             if quota in wanted and owner is not Owner.UNKNOWN:
                 found.setdefault(quota, str(owner))
@@ -169,23 +168,40 @@ class GatewayEndpoint:
             for step in steps
         ]
         options = {"user": user_name(), "file": source.name, "sha256": source.sha256}
-        status, answer = self._ask(f"/quotas/import?{urlencode(options)}", rows)
-        if status == HTTPStatus.CONFLICT:
-            found = [
-                meanwhile_text(
-                    (entity_of(each["entity"]), QuotaKey(each["quota"])), each["expected"], each["found"]
-                )
-                for each in answer.get("changed", [])
-            ]
-            # Without any, another is being made at this moment.
-            raise ChangedMeanwhileError([*found, str(answer["error"])])
+        with self._ours():
+            status, answer = self._ask(f"/quotas/import?{urlencode(options)}", rows)
+            if status == HTTPStatus.CONFLICT:
+                found = [
+                    meanwhile_text(
+                        (entity_of(each["entity"]), QuotaKey(each["quota"])), each["expected"], each["found"]
+                    )
+                    for each in answer.get("changed", [])
+                ]
+                # Without any, another is being made at this moment.
+                raise ChangedMeanwhileError([*found, str(answer["error"])])
+            if status != HTTPStatus.OK:
+                raise EndpointError(refusal_lines(answer))
+            return int(answer["version"])
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """Whatever an answer lacks is no answer of ours."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise EndpointError(
+                [f"the server at {self._url} is not a Sluice admin port that has quotas"]
+            ) from exc
+
+    def _read(self, path: str) -> Any:
+        status, answer = self._ask(path)
         if status != HTTPStatus.OK:
-            raise EndpointError(refusal_lines(answer))
-        return int(answer["version"])
+            raise EndpointError([f"refused: {answer['error']}"])
+        return answer
 
     def _ask(self, path: str, rows: list[dict[str, Any]] | None = None) -> tuple[int, Any]:
         try:
-            status, answer = admin_port.ask(
+            return admin_port.ask(
                 self._url,
                 path,
                 method="GET" if rows is None else "POST",
@@ -195,9 +211,6 @@ class GatewayEndpoint:
             )
         except admin_port.AdminPortError as exc:
             raise EndpointError([str(exc)]) from exc
-        if not isinstance(answer, dict) or (status != HTTPStatus.OK and "error" not in answer):
-            raise EndpointError([f"the server at {self._url} is not a Sluice admin port that has quotas"])
-        return status, answer
 
 
 class KafkaEndpoint:
@@ -317,6 +330,14 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return ""
+
+
+def _author(entry: Mapping[str, Any]) -> str:
+    """Who made a change of the history, from where and when."""
+    at = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    # By the admin port the author is at the end of the way.
+    by = "" if entry["via"].startswith(entry["by"]) else f"{entry['by']}, "
+    return _printable(f"{by}{entry['via']}, {at}")
 
 
 def _printable(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pytest
 
-from gateway.cli import quota_apply, quota_endpoints
+from gateway.cli import admin_port, quota_apply, quota_endpoints
 from gateway.cli.main import main
 from gateway.cli.quota_endpoints import GatewayEndpoint, Source
 from gateway.cli.quota_plan import Current, Plan, Step, make_plan
@@ -212,6 +212,25 @@ async def test_client_id_in_either_spelling_is_read(file: Path, capsys: Capsys) 
         assert running.gateway.limits.get(APP, PRODUCE) == 2000
         code, _, err = await sluice(running, capsys, "quotas", "set", "clientid=app", "producer_byte_rate=2kB")
         assert (code, "unknown entity type 'clientid'; did you mean client-id?" in err) == (2, True)
+
+
+@pytest.mark.parametrize(("answer", "fault"), [
+    ({"quotas": [], "client_ids": {"prefixes": False}}, "is of an earlier version; upgrade it first"),
+    ({"quotas": 5, "client_ids": {}, "logins": True}, "is not a Sluice admin port that has quotas"),
+    ([], "is not a Sluice admin port that has quotas"),
+])  # fmt: skip
+def test_a_gateway_that_cannot_compare_is_not_asked_to_change_anything(
+    answer: object, fault: str, file: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def ask(_url: str, path: str, **_options: Any) -> tuple[int, object]:
+        asked.append(path)
+        return 200, answer
+
+    monkeypatch.setattr(admin_port, "ask", ask)
+    assert main(["quotas", "apply", str(file), "--yes"]) == FAULT
+    assert (asked, fault in capsys.readouterr().err) == (["/quotas"], True)
 
 
 # -- Kafka's own API ------------------------------------------------------------------------------------------
