@@ -10,6 +10,7 @@ from pipeline.storage.counting import fleets_of, recorded_scope
 from pipeline.storage.coverage import GRACE_S, Expectation
 from pipeline.storage.entity_days import Scope
 from quotas.entities import QuotaKey
+from quotas.units import KINDS, UnitError, amount_of, has_unit
 from quotas.usage_record import UsageApi
 
 
@@ -106,12 +107,12 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
         "--capacity",
         default="",
         metavar="API=VALUE,...",
-        help="what the cluster can take per second, such as produce=200e6,mutation=50",
+        help="what the cluster can take per second, such as produce=200MB,mutation=50/s",
     )
 
 
 def parse_capacity(text: str) -> dict[QuotaKey, float]:
-    """``produce=200e6,mutation=50`` by quota key.
+    """``produce=200MB,mutation=50/s`` by quota key; numbers may be alone or have a unit.
 
     Raises:
         ArgumentError: it has another form.
@@ -123,7 +124,10 @@ def parse_capacity(text: str) -> dict[QuotaKey, float]:
     for part in filter(None, text.split(",")):
         api, _, value = part.partition("=")
         try:
-            found[KEY_OF_API[UsageApi(api.strip())]] = float(value)
+            key = KEY_OF_API[UsageApi(api.strip())]
+            found[key] = float(amount_of(value, KINDS[key]) if has_unit(value) else value)
+        except UnitError as exc:
+            raise ArgumentError(f"--capacity {part}: {exc}") from None
         except ValueError:
             raise ArgumentError(
                 f"--capacity {part}: expected API=VALUE with one of {', '.join(UsageApi)}"

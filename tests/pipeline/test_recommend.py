@@ -350,6 +350,13 @@ def test_arguments_are_read() -> None:
         QuotaKey.PRODUCER_BYTE_RATE: 2e8,
         QuotaKey.CONTROLLER_MUTATION_RATE: 50.0,
     }
+    assert parse_capacity("produce=200MB,fetch=1GiB/s,mutation=0.5/s") == {
+        QuotaKey.PRODUCER_BYTE_RATE: 2e8,
+        QuotaKey.CONSUMER_BYTE_RATE: 2.0**30,
+        QuotaKey.CONTROLLER_MUTATION_RATE: 0.5,
+    }
+    with pytest.raises(JobError, match=r"--capacity produce=200mb: has the unknown unit mb \(did you mean 200MB"):
+        parse_capacity("produce=200mb")
     with pytest.raises(JobError, match="--capacity bytes=1"):
         parse_capacity("bytes=1")
 
