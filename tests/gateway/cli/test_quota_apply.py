@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.cli import admin_port, quota_apply, quota_endpoints
 from gateway.cli.main import main
 from gateway.cli.quota_endpoints import GatewayEndpoint, Source
-from gateway.cli.quota_plan import Current, Plan, Step, make_plan
+from gateway.cli.quota_plan import Current, Plan, Quota, Step, make_plan
 from gateway.cli.quota_scope import Scope, ScopeError
 from gateway.quota_admin.store.interface import Alteration
 from quota_client.client import QuotaClientError, Refusal, Setting
@@ -88,6 +90,44 @@ def test_a_quota_with_another_owner_is_taken_over_and_is_no_difference() -> None
         plan = make_plan(wanted, {(ALICE, PRODUCE): Current(1.0, owner)}, None, prune=False)
         assert (plan.steps, len(plan.taken_over)) == ((), taken)
     assert str(Step((ALICE, PRODUCE), 1e6, 1e6)) == "= user=alice producer_byte_rate 1MB, the owner becomes apply"
+
+
+_NAMES = st.sampled_from(["a", "ab", "b"])
+_QUOTAS = st.tuples(
+    st.one_of(
+        st.builds(QuotaEntity, user=_NAMES),
+        st.builds(QuotaEntity, client_id=_NAMES),
+        st.builds(QuotaEntity, user=_NAMES, client_id=st.one_of(_NAMES, st.just(DEFAULT))),
+    ),
+    st.sampled_from([PRODUCE, FETCH]),
+)
+_LIMITS = st.sampled_from([1.0, 2.0])
+
+
+@given(
+    wanted=st.dictionaries(_QUOTAS, _LIMITS, max_size=8),
+    current=st.dictionaries(_QUOTAS, st.builds(Current, _LIMITS, st.sampled_from(Owner)), max_size=8),
+    patterns=st.lists(st.sampled_from(["user=a*", "user=b", "client-id=*", "user=ab,client-id=b"]), max_size=2),
+    prune=st.booleans(),
+)
+def test_a_plan_brings_the_file_into_force_and_touches_nothing_outside_its_scope(
+    wanted: dict[Quota, float], current: dict[Quota, Current], patterns: list[str], prune: bool
+) -> None:
+    scope = Scope.of(patterns) if patterns else None
+    if scope is not None:
+        wanted = {quota: limit for quota, limit in wanted.items() if scope.covers(quota[0])}
+    plan = make_plan(wanted, current, scope, prune=prune)
+    after = dict(current)
+    for step in plan.all_steps:
+        assert step.old == (None if step.quota not in current else current[step.quota].limit)
+        after.pop(step.quota, None)
+        if step.new is not None:
+            after[step.quota] = Current(step.new, Owner.APPLY)
+    assert make_plan(wanted, after, scope, prune=prune).all_steps == ()
+    assert {quota: after[quota].limit for quota in wanted} == wanted
+    for quota, now in current.items():
+        if quota not in wanted and (not prune or scope is None or not scope.covers(quota[0])):
+            assert after[quota] == now
 
 
 # -- a gateway ------------------------------------------------------------------------------------------------
