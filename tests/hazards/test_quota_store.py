@@ -224,6 +224,8 @@ def _edited(statement: str) -> Callable[[Path], None]:
         pytest.param(_another_store, "is another store", id="swapped"),
         pytest.param(_edited("DELETE FROM quotas"), "checksum", id="rows gone"),
         pytest.param(_edited("UPDATE quotas SET value = value + 1"), "checksum", id="values changed"),
+        pytest.param(_edited("UPDATE quotas SET owner = 'apply'"), "checksum", id="owner changed"),
+        pytest.param(_edited("UPDATE quotas SET owner = 'nobody'"), "damaged", id="no owner"),
         pytest.param(_edited("UPDATE state SET version = 99"), "checksum", id="version changed"),
         pytest.param(_edited("DELETE FROM state"), "does not say its version", id="state gone"),
         pytest.param(_edited("DROP TABLE state"), "damaged", id="table gone"),
