@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from config.faults import path_text
-from config.host_port import is_loopback
+from config.host_port import HostPort, is_loopback
 from config.model import Config
 from config.section_base import Section
 from config.sections.listeners import ListenerSettings
@@ -217,6 +217,8 @@ def _request_time(config: Config) -> Iterator[Finding]:
 
 def _advertised_elsewhere(config: Config) -> Iterator[Finding]:
     for listener in config.listeners:
+        if listener.sni is not None:
+            continue
         bound_here, advertised_here = is_loopback(listener.bind.host), is_loopback(listener.advertised_host)
         if advertised_here and not bound_here:
             yield _note(
@@ -236,17 +238,25 @@ def _upstream_is_advertised(config: Config) -> Iterator[Finding]:
     for upstream in config.all_upstreams:
         for number, broker in enumerate(upstream.bootstrap):
             for listener in config.listeners:
-                ports = range(listener.first_broker_port, listener.last_broker_port + 1)
-                if broker.host == listener.advertised_host and (
-                    broker.port == listener.bind.port or broker.port in ports
-                ):
+                key = _advertises(listener, broker)
+                if key is not None:
                     yield _note(
                         f"{upstream.path}.bootstrap.{number}",
                         f'"{broker}" is an address that the gateway advertises for itself '
-                        f"({listener.path}.advertised_host); unless it leads to brokers from here, the gateway will "
+                        f"({listener.path}.{key}); unless it leads to brokers from here, the gateway will "
                         "never be ready",
                     )
                     break
+
+
+def _advertises(listener: ListenerSettings, broker: HostPort) -> str | None:
+    """The key by which a listener advertises this address; None: it does not."""
+    if listener.sni is not None:
+        port = listener.sni.advertised_port or listener.bind.port
+        named = listener.sni.names.node_of(broker.host.lower()) is not None
+        return "sni" if named and broker.port == port else None
+    ports = (listener.bind.port, *listener.ports_of_brokers)
+    return "advertised_host" if broker.host == listener.advertised_host and broker.port in ports else None
 
 
 def _unused_upstream(config: Config) -> Iterator[Finding]:

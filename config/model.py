@@ -205,6 +205,9 @@ class Config(Section, frozen=True):
         for path, tls in owners:
             if tls is not None:
                 files = {"tls.key": tls.key, "tls.key_password_file": tls.key_password_file}
+                for at, each in enumerate(tls.certificates if isinstance(tls, ListenerTls) else ()):
+                    own = f"tls.certificates.{at}"
+                    files |= {f"{own}.key": each.key, f"{own}.key_password_file": each.key_password_file}
                 found += [(f"{path}.{key}", file) for key, file in files.items() if file is not None]
         for upstream in self.all_upstreams:
             if upstream.sasl is not None:
@@ -259,8 +262,9 @@ class Config(Section, frozen=True):
         for at, listener in enumerate(self.listeners):
             bind = listener.bind
             yield _Claim(("listeners", at, "bind"), bind, bind.port)
-            brokers = HostPort(bind.host, listener.first_broker_port)
-            yield _Claim(("listeners", at, "first_broker_port"), brokers, listener.last_broker_port)
+            if listener.ports_of_brokers:
+                brokers = HostPort(bind.host, listener.first_broker_port)
+                yield _Claim(("listeners", at, "first_broker_port"), brokers, listener.last_broker_port)
         yield _Claim(("admin", "bind"), self.admin.bind, self.admin.bind.port)
 
 

@@ -401,7 +401,7 @@ class Gateway:
             observer=self._connection_metrics,
             connections=self.connections,
             max_lingering=descriptors.max_lingering,
-            tls_acceptor=self.tls.tls_acceptor(section),
+            tls_acceptor=self.tls.tls_acceptor(section, upstream.cluster),
             usage=self.usage.connections if self.usage is not None else None,
             journal=self.journal,
             proxy=section.proxy_protocol,
@@ -411,6 +411,7 @@ class Gateway:
             hand_over=None if self._supervisor is None else partial(self._supervisor.hand_over, section.name),
             places=None if self._worker is None else self._worker.places,
             listening=self._listening,
+            spreads=section.sni is not None,
         )
         self._request_metrics.watch_routes(section.name, routes)
         self._connection_metrics.watch_listener(section.name, listener)

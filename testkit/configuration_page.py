@@ -102,7 +102,8 @@ def _section(path: str, title: str, model: type[BaseModel]) -> Iterator[str]:
             continue
         below = f"{path}.{key}"
         found = _models(field.annotation)
-        tables += [(below, each) for each in found]
+        title = f"[[{below}]]" if get_origin(field.annotation) is tuple else f"[{below}]"
+        tables += [(below, title, each) for each in found]
         cells = (
             f"`{key}`",
             f"table, [below](#{below.replace('.', '')})" if found else _values(model, key, field.annotation),
@@ -112,8 +113,8 @@ def _section(path: str, title: str, model: type[BaseModel]) -> Iterator[str]:
         )
         yield f"| {' | '.join(cells)} |"
     yield ""
-    for below, each in tables:
-        yield from _section(below, f"[{below}]", each)
+    for below, title, each in tables:
+        yield from _section(below, title, each)
 
 
 def _meanings(model: type[BaseModel]) -> dict[str, str]:

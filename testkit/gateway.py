@@ -90,8 +90,15 @@ def gateway_config(
         drain_timeout_ms: of [drain].
         limits: keys of [limits].
     """
-    if first_broker_port is None:
-        first_broker_port = free_ports(broker_ports, besides=bootstrap)
+    ports: dict[str, Any] = {}
+    if "sni" not in (listener or {}):
+        if first_broker_port is None:
+            first_broker_port = free_ports(broker_ports, besides=bootstrap)
+        ports = {
+            "advertised_host": HOST,
+            "first_broker_port": first_broker_port,
+            "broker_ports": broker_ports,
+        }
     addresses = [f"{HOST}:{broker}" if isinstance(broker, int) else broker for broker in bootstrap]
     return Config.model_validate(
         {
@@ -101,9 +108,7 @@ def gateway_config(
                 {
                     "name": LISTENER,
                     "bind": f"{HOST}:0",
-                    "advertised_host": HOST,
-                    "first_broker_port": first_broker_port,
-                    "broker_ports": broker_ports,
+                    **ports,
                     **(listener or {}),
                 },
                 *more_listeners,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from struct import unpack
+from struct import pack, unpack
 from typing import Any, Self
 
 from gateway.observability.events import TlsFailure
@@ -194,3 +194,19 @@ class RawTlsClient:
             self.tls.unwrap()
         except ssl.SSLWantReadError:
             await self._flush()
+
+
+def server_name_extension(name: bytes) -> bytes:
+    """The extension of a hello that names a host."""
+    entry = b"\0" + pack(">H", len(name)) + name
+    listed = pack(">H", len(entry)) + entry
+    return b"\0\0" + pack(">H", len(listed)) + listed
+
+
+def raw_hello(extensions: bytes | None) -> bytes:
+    """A ClientHello in one record, as no library writes it; None: without the field for extensions."""
+    body = b"\x03\x03" + bytes(32) + b"\0" + pack(">H", 2) + b"\x13\x01" + b"\x01\0"
+    if extensions is not None:
+        body += pack(">H", len(extensions)) + extensions
+    message = b"\x01" + len(body).to_bytes(3, "big") + body
+    return b"\x16\x03\x01" + pack(">H", len(message)) + message

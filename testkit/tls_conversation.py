@@ -154,7 +154,7 @@ class TlsServer:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = client.wrap_bio(self._in, self._out, server_hostname="localhost")
 
-    def hello(self, transport: TlsTransport) -> None:
+    def hello(self, transport: TlsTransport, hello: bytes) -> None:
         self.hellos += 1
         if not self.waits:
             transport.proceed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -24,6 +25,7 @@ from config.section_base import (
     faults_error,
 )
 from config.security_protocol import SecurityProtocol, SecurityProtocolKey, TlsVersion, useless_faults
+from config.server_names import ServerNames, check_name, check_pattern
 
 
 class ProxyProtocolSettings(Section, frozen=True):
@@ -70,6 +72,22 @@ def _rules(text: str) -> str:
     return text
 
 
+class NamedCertificate(Section, frozen=True):
+    """One more certificate of a listener, for clients that ask for a host that it is made for.
+
+    Host names are those of the certificate (subjectAltName): exact ones come before wildcards.
+
+    Attributes:
+        certificate: as in `[listeners.tls]`.
+        key: its private key.
+        key_password_file: file with the key's password, if the key has one.
+    """
+
+    certificate: NonEmpty
+    key: NonEmpty
+    key_password_file: NonEmpty | None = None
+
+
 class ListenerTls(Section, frozen=True):
     """TLS of a listener: Kafka's ssl.* settings.
 
@@ -92,6 +110,8 @@ class ListenerTls(Section, frozen=True):
         certificate_texts: how texts in clients' names are decoded. by_kind: like brokers whose Java has the
             security updates of 2026. utf8: like older ones. The two differ only for letters beyond ASCII and
             for wide strings.
+        certificates: more certificates, for clients that ask for their hosts. Other clients get the
+            certificate above.
     """
 
     certificate: NonEmpty
@@ -105,6 +125,11 @@ class ListenerTls(Section, frozen=True):
     handshake_timeout_ms: Milliseconds = 10_000
     principal_mapping_rules: Annotated[str, AfterValidator(_rules)] = "DEFAULT"
     certificate_texts: Literal["by_kind", "utf8"] = "by_kind"
+    certificates: Annotated[tuple[NamedCertificate, ...], Field(strict=False, max_length=64)] = ()
+
+    def with_certificate(self, other: NamedCertificate) -> ListenerTls:
+        """The same settings with one of `certificates` in the place of the first one."""
+        return self.model_copy(update={**dict(other), "certificates": ()})
 
     @model_validator(mode="after")
     def _check(self) -> ListenerTls:
@@ -117,6 +142,36 @@ class ListenerTls(Section, frozen=True):
             faults.extend(((name,), text) for name in given)
         if faults:
             raise faults_error(faults)
+        return self
+
+
+class ListenerSni(Section, frozen=True):
+    """One port for all brokers: clients name the broker that they want in the TLS handshake (SNI).
+
+    With this table the listener has no port per broker. All names must lead clients to this gateway.
+
+    Attributes:
+        bootstrap_name: host name for `bootstrap.servers`. It leads to any broker.
+        broker_name: host name of one broker, with `{node}` in the place of its id, such as
+            `b{node}.kafka.example.com`.
+        advertised_port: the port that clients are sent to, if a load balancer has another one. Not set: the
+            port of `bind`.
+    """
+
+    bootstrap_name: Annotated[str, AfterValidator(check_name)]
+    broker_name: Annotated[str, AfterValidator(check_pattern)]
+    advertised_port: Port | None = None
+
+    @property
+    def names(self) -> ServerNames:
+        """The names of the brokers."""
+        return ServerNames.of(self.bootstrap_name, self.broker_name)
+
+    @model_validator(mode="after")
+    def _check(self) -> ListenerSni:
+        if ServerNames.of("", self.broker_name).node_of(self.bootstrap_name.lower()) is not None:
+            text = f'"{self.bootstrap_name}" is the name of a broker, by broker_name'
+            raise faults_error([(("bootstrap_name",), text)])
         return self
 
 
@@ -134,7 +189,8 @@ class ListenerSettings(Section, frozen=True):
     """The ports of one listener: a bootstrap port and one port for each broker.
 
     The gateway advertises broker N as ``advertised_host``, ``first_broker_port + (N - lowest_broker_id)``. So the
-    port of a broker never changes, in whatever order brokers come and go.
+    port of a broker never changes, in whatever order brokers come and go. With `[listeners.sni]` there is one port
+    for all brokers.
 
     Attributes:
         name: name in metrics and logs. Unique.
@@ -157,6 +213,8 @@ class ListenerSettings(Section, frozen=True):
         sasl: names of clients, if security_protocol includes SASL. Not set: the defaults.
         upstream: name of one of `[[upstreams]]`. Not set: `[upstream]`.
         proxy_protocol: the load balancers through which all clients connect. Not set: there are none.
+        sni: names of the brokers, if clients reach all of them through the port of `bind`. Needs TLS. Not set:
+            a port per broker.
     """
 
     name: ShortName
@@ -173,6 +231,7 @@ class ListenerSettings(Section, frozen=True):
     sasl: ListenerSasl | None = None
     upstream: NonEmpty | None = None
     proxy_protocol: ProxyProtocolSettings | None = None
+    sni: ListenerSni | None = None
 
     @property
     def path(self) -> str:
@@ -184,20 +243,14 @@ class ListenerSettings(Section, frozen=True):
         """The highest port of the broker range."""
         return self.first_broker_port + self.broker_ports - 1
 
+    @property
+    def ports_of_brokers(self) -> range:
+        """The broker range; empty if clients name brokers."""
+        return range(self.first_broker_port, self.last_broker_port + 1) if self.sni is None else range(0)
+
     @model_validator(mode="after")
     def _check(self) -> ListenerSettings:
-        faults: list[tuple[Key, str]] = []
-        if HostPort(self.advertised_host, 0).wildcard:
-            given = "advertised_host" in self.model_fields_set
-            given_as = f'"{self.advertised_host}"' if given else f"required, since bind {self.bind}"
-            faults.append((("advertised_host",), f"{given_as} is no address that clients can connect to"))
-        elif not valid_host(self.advertised_host):
-            faults.append((("advertised_host",), f'"{self.advertised_host}" is not a host name or address'))
-        if self.last_broker_port > MAX_PORT:
-            text = f"{self.broker_ports} ports from {self.first_broker_port} on go beyond {MAX_PORT}"
-            faults.append((("broker_ports",), text))
-        if self.bind.port == 0 and "first_broker_port" not in self.model_fields_set:
-            faults.append((("first_broker_port",), "required, since bind leaves its port open"))
+        faults = list(self._port_faults() if self.sni is None else self._name_faults(self.sni))
         if self.security_protocol.tls and self.tls is None:
             faults.append((("tls",), f"required, since security_protocol is {self.security_protocol}"))
         tables = {key for key in ("tls", "sasl") if getattr(self, key) is not None}
@@ -205,3 +258,27 @@ class ListenerSettings(Section, frozen=True):
         if faults:
             raise faults_error(faults)
         return self
+
+    def _port_faults(self) -> Iterator[tuple[Key, str]]:
+        if HostPort(self.advertised_host, 0).wildcard:
+            given = "advertised_host" in self.model_fields_set
+            given_as = f'"{self.advertised_host}"' if given else f"required, since bind {self.bind}"
+            yield ("advertised_host",), f"{given_as} is no address that clients can connect to"
+        elif not valid_host(self.advertised_host):
+            yield ("advertised_host",), f'"{self.advertised_host}" is not a host name or address'
+        if self.last_broker_port > MAX_PORT:
+            text = f"{self.broker_ports} ports from {self.first_broker_port} on go beyond {MAX_PORT}"
+            yield ("broker_ports",), text
+        if self.bind.port == 0 and "first_broker_port" not in self.model_fields_set:
+            yield ("first_broker_port",), "required, since bind leaves its port open"
+
+    def _name_faults(self, sni: ListenerSni) -> Iterator[tuple[Key, str]]:
+        for key in ("advertised_host", "first_broker_port", "lowest_broker_id", "broker_ports"):
+            if key in self.model_fields_set:
+                yield (key,), "without effect, since there is a table sni; remove one of them"
+        if not self.security_protocol.tls:
+            wanted = SecurityProtocol.SASL_SSL if self.security_protocol.sasl else SecurityProtocol.SSL
+            text = f"names are part of TLS, and security_protocol is {self.security_protocol}; set it to {wanted}"
+            yield ("sni",), text
+        if self.bind.port == 0 and sni.advertised_port is None:
+            yield ("sni", "advertised_port"), "required, since bind leaves its port open"

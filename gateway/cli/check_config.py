@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import config
 from config.host_port import HostPort
+from config.server_names import BOOTSTRAP
 from gateway.cli.table import aligned
 from quotas.limits import Enforcement
 
@@ -56,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     faults += _faults_of_files(found)
     notes += _open_files(found)
     notes += _too_much_for_this_machine(found)
+    if not faults:
+        notes += _hosts_without_certificate(found)
     for line in notes:
         print(f"sluice: {file}: note: {line}", file=sys.stderr)
     if faults:
@@ -118,6 +121,30 @@ def _open_files(found: config.Config) -> list[str]:
     return notes
 
 
+def _hosts_without_certificate(found: config.Config) -> list[str]:
+    """Names of brokers that no certificate of their listener has."""
+    named = [(each, each.sni.names) for each in found.listeners if each.sni is not None]
+    if not named:
+        return []
+    from gateway.server.tls_setup import load_identities
+
+    notes = []
+    certificates, _ = load_identities(found)
+    for listener, names in named:
+        own = certificates[listener.name]
+        missing = {"bootstrap_name": names.bootstrap, "broker_name": names.name_of(0)}
+        hosts = {host for each in own.identities for host in each.hosts}
+        if any(names.node_of(host) not in (None, BOOTSTRAP) for host in hosts):
+            del missing["broker_name"]
+        notes += [
+            f"{listener.path}.sni.{key}: no certificate of the listener is made for {host}, so clients refuse it; "
+            "give one in tls.certificates"
+            for key, host in missing.items()
+            if own.of(host) is None
+        ]
+    return notes
+
+
 def _too_much_for_this_machine(found: config.Config) -> list[str]:
     """What the file asks for beyond this process's limit of descriptors; that of the service may be another."""
     from gateway.server.connection_capacity import plan_descriptors, raise_descriptor_limit
@@ -140,6 +167,11 @@ def _variables(file: str) -> list[tuple[str, str]]:
 def _summary(found: config.Config) -> list[tuple[str, str]]:
     rows = [("upstream", found.upstream.brokers)]
     for listener in found.listeners:
+        if listener.sni is not None:
+            port = listener.sni.advertised_port or listener.bind.port
+            brokers = f"brokers at {HostPort(listener.sni.broker_name, port)}"
+            rows.append((f"listener {listener.name}", f"{listener.bind}, {brokers}"))
+            continue
         first = HostPort(listener.advertised_host, listener.first_broker_port)
         last_id = listener.lowest_broker_id + listener.broker_ports - 1
         brokers = f"brokers {listener.lowest_broker_id}..{last_id} at {first}..{listener.last_broker_port}"

@@ -89,6 +89,7 @@ class ChannelOwner(Protocol):
     back_pressure: BackPressure
     memory: MemoryBudget
     announced: AnnouncedLimits
+    spreads: bool
 
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
         """The channel has ended."""
@@ -102,7 +103,7 @@ class ClientChannel:
 
     Attributes:
         session: everything that is known and decided.
-        broker_id: the broker behind the port the client came in by; None for the bootstrap port.
+        broker_id: the broker that the client wants, by port or by name; None: any.
         ip: the peer's address, by which connections are counted.
         endpoints: see `UpstreamUser`.
     """
@@ -169,6 +170,11 @@ class ClientChannel:
         self._write_watches: dict[MuteReason, StalledWriteDetector] = {}
         self._closed = False
         self._client_ended = False  # it has sent its end, and not only been refused
+
+    def lead_to(self, broker_id: int | None) -> None:
+        """The client has named the broker that it wants, in its TLS handshake."""
+        self.broker_id = broker_id
+        self.session.lead_to(broker_id)
 
     # -- the client's transport ------------------------------------------------------------------------------
 
@@ -534,7 +540,8 @@ class ClientChannel:
         if self._connecting is None:
             self.session.mute(_CONNECTING)
             self.session.unsent(_UPSTREAM, sum(map(len, self.session.to_upstream)))
-            self._connecting = self._owner.connector.begin(self, self.broker_id)
+            owner = self._owner
+            self._connecting = owner.connector.begin(self, self.broker_id, spread=owner.spreads)
 
     def _arm(self) -> None:
         if self._timer is not None:

@@ -35,7 +35,14 @@ from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
 from gateway.tls.transport import StreamProtocol
 from gateway.upstream.connector import Connector
-from gateway.upstream.topology import Address, BrokerPorts, ClusterMap, Topology
+from gateway.upstream.topology import (
+    Address,
+    BrokerAddresses,
+    BrokerNames,
+    BrokerPorts,
+    ClusterMap,
+    Topology,
+)
 from gateway.usage.connections import ConnectionUsage
 from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.limits import Limits
@@ -62,6 +69,9 @@ class Channel(Watched, StreamProtocol, Protocol):
     def ip(self) -> str: ...
     def close(self, cause: CloseCause, *, abort: bool = False) -> None:
         """End both legs."""
+
+    def lead_to(self, broker_id: int | None) -> None:
+        """The client has named the broker that it wants."""
 
     def drain(self) -> None:
         """Close once no reply is outstanding."""
@@ -95,6 +105,7 @@ class Listener:
         memory: what its connections and those of other listeners hold.
         announced: what they have announced to brokers.
         siblings: all listeners that share the connection quotas, this one included.
+        spreads: whether connections for any broker go to each of those that are there, in turn.
     """
 
     def __init__(
@@ -119,6 +130,7 @@ class Listener:
         hand_over: OnAdmitted | None = None,
         places: Places | None = None,
         listening: ListeningSockets | None = None,
+        spreads: bool = False,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -142,8 +154,10 @@ class Listener:
             hand_over: takes admitted sockets, which are another process's from then on; None: they are served here.
             places: where connections are counted that end here; None: in `connections`.
             listening: see `Acceptor`.
+            spreads: see above.
         """
         self.name = name
+        self.spreads = spreads
         self.loop = loop
         self.now_ms = now_ms
         self.connector = connector
@@ -360,10 +374,17 @@ class Listeners:
     def topology(self, section: ListenerSettings, cluster: ClusterMap) -> Topology:
         """What a listener's clients see of the cluster. It binds a port for each broker that it learns of.
 
+        Where clients name brokers, the port of `bind` is enough.
+
         Args:
             section: of the listener, which is to be added before the first broker is known.
             cluster: the brokers.
         """
+        if section.sni is not None:
+            names = BrokerNames(section.sni.names, section.sni.advertised_port or section.bind.port)
+            topology = Topology(cluster, names, lambda _broker_id, _port: True)
+            self._topologies[section.name] = topology
+            return topology
         ports = BrokerPorts(
             advertised_host=section.advertised_host,
             first_port=section.first_broker_port,
@@ -422,7 +443,7 @@ class Listeners:
         hidden = topology.hidden
         if hidden != self._hidden.get(name, []):
             _gateway_log.warning(
-                "brokers_hidden", listener=name, brokers=hidden, detail=_range_of_ids(topology.ports)
+                "brokers_hidden", listener=name, brokers=hidden, detail=_range_of_ids(topology.addresses)
             )
         self._hidden[name] = hidden
 
@@ -431,7 +452,7 @@ class Listeners:
         for name, topology in self._topologies.items():
             hidden = topology.hidden
             if hidden and len(hidden) == len(topology.cluster.broker_ids):
-                ids = f"{_range_of_ids(topology.ports)}, and the brokers are {_some(hidden)}"
+                ids = f"{_range_of_ids(topology.addresses)}, and the brokers are {_some(hidden)}"
                 return f"listener {name} has no port for any broker: {ids}"
         return None
 
@@ -493,8 +514,8 @@ class Listeners:
             listener.stop()
 
 
-def _range_of_ids(ports: BrokerPorts) -> str:
-    ids = f"{ports.lowest_broker_id} to {ports.last_broker_id}"
+def _range_of_ids(addresses: BrokerAddresses) -> str:
+    ids = f"{addresses.lowest_broker_id} to {addresses.last_broker_id}"
     return f"lowest_broker_id and broker_ports give ports to the ids {ids}"
 
 

@@ -3,6 +3,9 @@
 A connection counts from accept on. Its handshake has a deadline and waits for the handshake rate limiter; its
 principal comes from the certificate, before its session sees a byte. Failures are counted by a closed list of
 reasons, and their lines in the log are bounded.
+
+The name in a client's hello chooses its certificate and, where clients name brokers, its broker. A wrong name ends
+the connection before the handshake takes a place in the queue.
 """
 
 from __future__ import annotations
@@ -15,21 +18,37 @@ from typing import Final, Protocol
 import structlog
 
 from config.mapping_rules import MappingRules, NoRuleMatches
+from config.server_names import BOOTSTRAP
 from gateway.auth.principals import principal_name
 from gateway.net.peer_close import peer_gone
 from gateway.observability.events import CloseCause, TlsFailure
 from gateway.observability.logging_setup import flooded
 from gateway.observability.tls_metrics import TlsMetrics
 from gateway.runtime.clock import NowMs
-from gateway.tls.contexts import TlsIdentity
+from gateway.tls.contexts import Certificates
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
+from gateway.tls.server_name import MalformedHello, normalised, server_name
 from gateway.tls.transport import HandshakeRefused, StreamProtocol, TlsTransport
+from gateway.upstream.topology import NamedBrokers
 from quotas.entities import cut_name
 from quotas.ip_limits import IPV6_PREFIX_BITS, normalise
 
 ANONYMOUS: Final = "ANONYMOUS"
+
+# Alerts (RFC 8446, 6).
+_DECODE_ERROR: Final = 50
+_MISSING_EXTENSION: Final = 109
+_UNRECOGNIZED_NAME: Final = 112
+
+_LOGGED_BYTES: Final = 100  # of a name, which may be anything
+
+_CAUSES: Final = {
+    TlsFailure.NO_SERVER_NAME: CloseCause.WRONG_SERVER_NAME,
+    TlsFailure.WRONG_SERVER_NAME: CloseCause.WRONG_SERVER_NAME,
+    TlsFailure.UNKNOWN_BROKER: CloseCause.UNKNOWN_BROKER,
+}
 
 _log = structlog.get_logger("gateway.tls")
 
@@ -50,6 +69,7 @@ class _Channel(StreamProtocol, Protocol):
     @property
     def ip(self) -> str: ...
     def close(self, cause: CloseCause) -> None: ...
+    def lead_to(self, broker_id: int | None) -> None: ...
 
 
 class TlsAcceptor:
@@ -58,7 +78,7 @@ class TlsAcceptor:
     def __init__(
         self,
         listener: str,
-        identity: TlsIdentity,
+        certificates: Certificates,
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
@@ -70,12 +90,13 @@ class TlsAcceptor:
         metrics: TlsMetrics,
         all_utf8: bool = False,
         protected: bool = False,
+        brokers: NamedBrokers | None = None,
     ) -> None:
         """Make it.
 
         Args:
             listener: name in metrics and logs.
-            identity: gives the context of each handshake.
+            certificates: give the context of each handshake.
             loop: gives timers.
             now_ms: the clock.
             handshake_limiter: shared by all listeners.
@@ -85,11 +106,14 @@ class TlsAcceptor:
             metrics: counts.
             all_utf8: how texts in certificates are read; see `rfc2253_name`.
             protected: whether this is the protected listener.
+            brokers: those that clients name; None: each broker has a port.
         """
         self._protected = protected
         self._all_utf8 = all_utf8
         self._listener = listener
-        self._identity = identity
+        self._certificates = certificates
+        self._brokers = brokers
+        self._looks_at_names = brokers is not None or len(certificates.identities) > 1
         self._loop = loop
         self._now_ms = now_ms
         self._handshake_limiter = handshake_limiter
@@ -104,7 +128,7 @@ class TlsAcceptor:
     def transport_for(self, channel: _Channel) -> TlsTransport:
         """The protocol of an admitted socket, until the handshake is done and the channel gets its bytes."""
         transport = TlsTransport(
-            self._identity.context,
+            self._certificates.context,
             self,
             loop=self._loop,
             buffer=self._buffer,
@@ -128,8 +152,10 @@ class TlsAcceptor:
 
     # -- TlsUser ---------------------------------------------------------------------------------------------
 
-    def hello(self, transport: TlsTransport) -> None:
+    def hello(self, transport: TlsTransport, hello: bytes) -> None:
         """See `TlsUser`."""
+        if self._looks_at_names and not self._follow_name(transport, hello):
+            return
 
         def begin(waited: bool) -> bool:
             if waited:
@@ -148,6 +174,39 @@ class TlsAcceptor:
             left_s=transport.left_s,
             protected=self._protected,
         )
+
+    def _follow_name(self, transport: TlsTransport, hello: bytes) -> bool:
+        """Choose broker and certificate by the name in the hello; whether the handshake may begin."""
+        try:
+            sent = server_name(hello)
+        except MalformedHello:
+            transport.refuse(TlsFailure.PROTOCOL, "malformed hello", alert=_DECODE_ERROR)
+            return False
+        name = None if sent is None else normalised(sent)
+        if self._brokers is not None and not self._lead(transport, self._brokers, name, sent):
+            return False
+        identity = None if name is None else self._certificates.of(name)
+        if identity is not None:
+            transport.use(identity.context)
+        return True
+
+    def _lead(
+        self, transport: TlsTransport, brokers: NamedBrokers, name: str | None, sent: bytes | None
+    ) -> bool:
+        if sent is None:
+            transport.refuse(TlsFailure.NO_SERVER_NAME, alert=_MISSING_EXTENSION)
+            return False
+        node = None if name is None else brokers.names.node_of(name)
+        if node is None:
+            detail = repr(sent[:_LOGGED_BYTES])[2:-1]
+            transport.refuse(TlsFailure.WRONG_SERVER_NAME, detail, alert=_UNRECOGNIZED_NAME)
+            return False
+        if node != BOOTSTRAP and brokers.cluster.address_of(node) is None:
+            # Without an alert, which clients take for a fault that no retry ends: the broker may come back.
+            transport.refuse(TlsFailure.UNKNOWN_BROKER, f"node {node}")
+            return False
+        self._channels[transport].lead_to(None if node == BOOTSTRAP else node)
+        return True
 
     def secured(self, transport: TlsTransport) -> StreamProtocol:
         """See `TlsUser`."""
@@ -184,7 +243,7 @@ class TlsAcceptor:
                 reason=failure.value,
                 detail=detail,
             )
-        channel.close(CloseCause.TLS_FAILED)
+        channel.close(_CAUSES.get(failure, CloseCause.TLS_FAILED))
 
     def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
         """See `TlsUser`; the channel ends as its client's."""

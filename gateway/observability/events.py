@@ -42,6 +42,7 @@ class CloseCause(StrEnum):
     FRAME_TOO_LARGE = "frame_too_large"
     TOO_MANY_ELEMENTS = "too_many_elements"
     TLS_FAILED = "tls_failed"
+    WRONG_SERVER_NAME = "wrong_server_name"
     TLS_ON_PLAINTEXT = "tls_on_plaintext"
     NOT_KAFKA = "not_kafka"
     UNSUPPORTED_REQUEST = "unsupported_request"
@@ -78,6 +79,9 @@ class TlsFailure(StrEnum):
     NO_PRINCIPAL = "no_principal"  # no mapping rule fits the certificate's name
     REJECTED_BY_PEER = "rejected_by_peer"  # it sent an alert
     OVERLOADED = "overloaded"  # too many handshakes wait already
+    NO_SERVER_NAME = "no_server_name"  # the listener knows brokers by name
+    WRONG_SERVER_NAME = "wrong_server_name"  # it is none of this listener
+    UNKNOWN_BROKER = "unknown_broker"  # the name of a node that the cluster does not have
     PROTOCOL = "protocol"  # anything else
 
 

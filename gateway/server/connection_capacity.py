@@ -99,7 +99,7 @@ def plan_descriptors(config: Config, descriptor_limit: int) -> DescriptorPlan:
         ConfigError: the configuration asks for more than that.
     """
     section = config.connections
-    ports = sum(1 + listener.broker_ports for listener in config.listeners)
+    ports = sum(1 + len(listener.ports_of_brokers) for listener in config.listeners)
     protected = len(config.listeners) > 1 and any(listener.protected for listener in config.listeners)
     protected_slots = section.protected_slots if protected else 0
     max_held = held_cap(descriptor_limit) if section.max_held is None else section.max_held

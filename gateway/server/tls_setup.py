@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 import structlog
@@ -15,11 +16,12 @@ from config.sections.upstream import UpstreamSettings, UpstreamTls
 from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.tls_metrics import TlsMetrics
 from gateway.runtime.clock import loop_clock
-from gateway.tls.contexts import TlsIdentity, reload_all
+from gateway.tls.contexts import Certificates, TlsIdentity, reload_all
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps, may_use_another_core
 from gateway.tls.records import ReceiveBuffer
 from gateway.upstream.tls import BrokerTls
+from gateway.upstream.topology import ClusterMap, NamedBrokers
 
 LOOK_S: Final = 5.0
 """How often certificate files are looked at; a look is one system call for each of them."""
@@ -30,7 +32,7 @@ MAX_WAITING: Final = 4_096
 _log = structlog.get_logger("gateway.tls")
 
 
-def load_identities(config: Config) -> tuple[dict[str, TlsIdentity], dict[str, TlsIdentity]]:
+def load_identities(config: Config) -> tuple[dict[str, Certificates], dict[str, TlsIdentity]]:
     """The certificates of the listeners and of the upstreams that have TLS, by name.
 
     Args:
@@ -39,25 +41,31 @@ def load_identities(config: Config) -> tuple[dict[str, TlsIdentity], dict[str, T
     Raises:
         ConfigError: files can't be used; names all of them.
     """
-    sections: list[tuple[str, str, str, ListenerTls | UpstreamTls]] = [
-        ("listener", each.name, f"{each.path}.tls", each.tls)
-        for each in config.listeners
-        if each.tls is not None
-    ]
-    upstreams = {"upstream": config.upstream} | {each.name: each for each in config.upstreams}
-    for name, upstream in upstreams.items():
-        if upstream.security_protocol.tls:
-            sections.append(("upstream", name, f"{upstream.path}.tls", upstream.tls or UpstreamTls()))
-    found: dict[str, dict[str, TlsIdentity]] = {"listener": {}, "upstream": {}}
     faults: list[str] = []
-    for side, name, owner, section in sections:
+
+    def read(owner: str, section: ListenerTls | UpstreamTls) -> Iterator[TlsIdentity]:
         try:
-            found[side][name] = TlsIdentity(owner, section)
+            yield TlsIdentity(owner, section)
         except ConfigError as exc:
-            faults += exc.lines
+            faults.extend(exc.lines)
+
+    listeners = {}
+    for each in config.listeners:
+        if each.tls is not None:
+            identities = [*read(f"{each.path}.tls", each.tls)]
+            for at, other in enumerate(each.tls.certificates):
+                identities += read(f"{each.path}.tls.certificates.{at}", each.tls.with_certificate(other))
+            listeners[each.name] = Certificates(identities)
+    upstreams = {}
+    for name, upstream in (
+        {"upstream": config.upstream} | {each.name: each for each in config.upstreams}
+    ).items():
+        if upstream.security_protocol.tls:
+            for identity in read(f"{upstream.path}.tls", upstream.tls or UpstreamTls()):
+                upstreams[name] = identity
     if faults:
         raise ConfigError(faults)
-    return found["listener"], found["upstream"]
+    return listeners, upstreams
 
 
 class TlsParts:
@@ -87,7 +95,8 @@ class TlsParts:
         self._buffer = ReceiveBuffer()
         self._steps = HandshakeSteps(loop, threaded=may_use_another_core())
         self._listeners, self._upstreams = load_identities(config)
-        self.identities: Final = [*self._listeners.values(), *self._upstreams.values()]
+        own = [identity for each in self._listeners.values() for identity in each.identities]
+        self.identities: Final = [*own, *self._upstreams.values()]
         self.metrics.watch(
             listeners=self._listeners,
             upstreams=self._upstreams,
@@ -97,8 +106,13 @@ class TlsParts:
         self._looking: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
 
-    def tls_acceptor(self, listener: ListenerSettings) -> TlsAcceptor | None:
-        """The handshakes of a listener's clients; None without TLS."""
+    def tls_acceptor(self, listener: ListenerSettings, cluster: ClusterMap) -> TlsAcceptor | None:
+        """The handshakes of a listener's clients; None without TLS.
+
+        Args:
+            listener: its settings.
+            cluster: where it leads to.
+        """
         section = listener.tls
         if section is None:
             return None
@@ -117,6 +131,7 @@ class TlsParts:
             metrics=self.metrics,
             all_utf8=section.certificate_texts == "utf8",
             protected=listener.protected,
+            brokers=None if listener.sni is None else NamedBrokers(listener.sni.names, cluster),
         )
 
     def upstream_tls(self, name: str, section: UpstreamSettings) -> BrokerTls | None:

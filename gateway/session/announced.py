@@ -35,13 +35,15 @@ class AnnouncedBytes:
 
     Attributes:
         limits: of all brokers.
+        upstream: of this one.
         used_bytes: what is announced now.
     """
 
-    __slots__ = ("_announcers", "_looked_at_ms", "_of_kinds", "limits", "used_bytes")
+    __slots__ = ("_announcers", "_looked_at_ms", "_of_kinds", "limits", "upstream", "used_bytes")
 
-    def __init__(self, limits: AnnouncedLimits) -> None:
+    def __init__(self, limits: AnnouncedLimits, upstream: str) -> None:
         self.limits = limits
+        self.upstream = upstream
         self.used_bytes = 0
         self._of_kinds: dict[Kind, int] = {}
         self._announcers: dict[Announcer, None] = {}
@@ -113,7 +115,7 @@ class AnnouncedLimits:
         """The bound of a broker; None: of those behind the bootstrap port."""
         found = self._brokers.get((upstream, broker_id))
         if found is None:
-            found = self._brokers[upstream, broker_id] = AnnouncedBytes(self)
+            found = self._brokers[upstream, broker_id] = AnnouncedBytes(self, upstream)
         return found
 
     @property

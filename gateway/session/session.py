@@ -233,6 +233,15 @@ class ClientSession(Session, ChunkTaker):
         self._frame_deadline_ms = now_ms + settings.first_frame_timeout_ms
         self.wake_at_ms = self._frame_deadline_ms
 
+    def lead_to(self, broker_id: int | None) -> None:
+        """The client has named the broker that it wants, and has not sent a byte to it.
+
+        Args:
+            broker_id: one that the cluster has, or None: any.
+        """
+        self.broker_id = broker_id
+        self._announced = self._announced.limits.of(self._announced.upstream, broker_id)
+
     # -- the usual case --------------------------------------------------------------------------------------
 
     def relay_request(self, data: bytes, *, now_ms: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -56,10 +56,12 @@ class Loaded:
     Attributes:
         context: for new handshakes.
         expires_s: end of validity of our own certificate, seconds since 1970; None without one.
+        hosts: names in our own certificate, in lower case.
     """
 
     context: ssl.SSLContext
     expires_s: float | None
+    hosts: frozenset[str] = frozenset()
 
 
 def server_context(section: ListenerTls) -> Loaded:
@@ -69,7 +71,7 @@ def server_context(section: ListenerTls) -> Loaded:
         TlsFileFault: a file can't be used.
     """
     context = _context(ssl.PROTOCOL_TLS_SERVER, section)
-    expires_s = _load_own(context, section.certificate, section.key, section.key_password_file)
+    expires_s, hosts = _load_own(context, section.certificate, section.key, section.key_password_file)
     context.verify_mode = _CLIENT_AUTH[section.client_auth]
     # One, as Java's: a client can resume with it more than once, and each costs a twentieth of a handshake.
     context.num_tickets = 1
@@ -80,7 +82,7 @@ def server_context(section: ListenerTls) -> Loaded:
     if section.client_crl is not None:
         _trust(context, "client_crl", section.client_crl)
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
-    return Loaded(context, expires_s)
+    return Loaded(context, expires_s, hosts)
 
 
 def client_context(section: UpstreamTls) -> Loaded:
@@ -99,7 +101,7 @@ def client_context(section: UpstreamTls) -> Loaded:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     expires_s = None
     if section.certificate is not None and section.key is not None:
-        expires_s = _load_own(context, section.certificate, section.key, section.key_password_file)
+        expires_s, _ = _load_own(context, section.certificate, section.key, section.key_password_file)
     return Loaded(context, expires_s)
 
 
@@ -115,12 +117,16 @@ def _context(protocol: int, section: ListenerTls | UpstreamTls) -> ssl.SSLContex
     return context
 
 
-def _load_own(context: ssl.SSLContext, certificate: str, key: str, password_file: str | None) -> float:
+def _load_own(
+    context: ssl.SSLContext, certificate: str, key: str, password_file: str | None
+) -> tuple[float, frozenset[str]]:
+    """When the certificate expires, and the hosts that it names."""
     chain = _read("certificate", certificate)
     _read("key", key)
     password = b"" if password_file is None else _read("key_password_file", password_file).rstrip(b"\r\n")
     try:
-        expires_s = x509.load_pem_x509_certificates(chain)[0].not_valid_after_utc.timestamp()
+        own = x509.load_pem_x509_certificates(chain)[0]
+        expires_s, hosts = own.not_valid_after_utc.timestamp(), _hosts(own)
     except (ValueError, x509.InvalidVersion):
         raise TlsFileFault("certificate", f'"{certificate}" holds no PEM certificate') from None
     try:
@@ -133,7 +139,15 @@ def _load_own(context: ssl.SSLContext, certificate: str, key: str, password_file
         raise TlsFileFault("key", f'"{key}" can not be used: {why}') from None
     except (OSError, ValueError) as exc:
         raise TlsFileFault("key", f'"{key}" can not be used: {type(exc).__name__}') from None
-    return expires_s
+    return expires_s, hosts
+
+
+def _hosts(certificate: x509.Certificate) -> frozenset[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):  # OpenSSL may take it all the same
+        return frozenset()
+    return frozenset(name.lower() for name in names.get_values_for_type(x509.DNSName))
 
 
 def _trust(context: ssl.SSLContext, key: str, path: str) -> None:
@@ -211,6 +225,11 @@ class TlsIdentity:
         """See `Loaded`."""
         return self._loaded.expires_s
 
+    @property
+    def hosts(self) -> frozenset[str]:
+        """See `Loaded`."""
+        return self._loaded.hosts
+
     def _look(self) -> _Stamp:
         def stamp(path: str) -> tuple[int, int, int, int] | None:
             try:
@@ -258,6 +277,32 @@ class TlsIdentity:
         self.last_reload_failed = False
         _log.info("certificate_reloaded", owner=self.owner, by=by, expires_s=int(loaded.expires_s or 0))
         return True
+
+
+class Certificates:
+    """Those of one listener, and which of them a client gets.
+
+    Attributes:
+        identities: the first one is for clients that ask for no host, or for one that no certificate has.
+    """
+
+    def __init__(self, identities: Sequence[TlsIdentity]) -> None:
+        self.identities = identities
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """Of the first one."""
+        return self.identities[0].context
+
+    def of(self, host: str) -> TlsIdentity | None:
+        """The certificate for a host name in lower case: exact names come before wildcards; None: there is none."""
+        # A wildcard stands for one label.
+        wildcard = "*." + host.partition(".")[2]
+        for name in (host, wildcard):
+            for each in self.identities:
+                if name in each.hosts:
+                    return each
+        return None
 
 
 def reload_all(identities: Iterable[TlsIdentity], *, only_if_changed: bool, by: str) -> bool:

@@ -36,6 +36,9 @@ _MOST_BARREN: Final = 128  # records without data, beyond one for each KiB recei
 _TINY_RECORD_BYTES: Final = 128
 _BITE_BYTES: Final = 2_048
 _UNFINISHED: Final = ssl.SSLWantReadError()
+_FATAL: Final = bytes.fromhex(
+    "15 0303 0002 02"
+)  # an alert without its last byte, as it may be before a handshake
 
 
 # X509_V_ERR_*, as OpenSSL numbers them.
@@ -112,8 +115,8 @@ class StreamProtocol(Protocol):
 class TlsUser(Protocol):
     """The owner of a transport. Exactly one of `secured` and `failed` is called, once."""
 
-    def hello(self, transport: TlsTransport) -> None:
-        """A client's whole hello is here: call `proceed`, at once or later."""
+    def hello(self, transport: TlsTransport, hello: bytes) -> None:
+        """A client's whole hello is here: call `refuse`, or `proceed` at once or later."""
 
     def secured(self, transport: TlsTransport) -> StreamProtocol:
         """The handshake is done; returns the protocol that gets the bytes. May raise `HandshakeRefused`."""
@@ -322,13 +325,19 @@ class TlsTransport:
         self._hello += received
         hello = walk.look(self._hello)
         if hello is Hello.WHOLE:
-            self._incoming.write(self._hello)
-            self._hello, self._hello_walk = b"", None
+            whole, self._hello, self._hello_walk = self._hello, b"", None
+            self._incoming.write(whole)
             self._state = _State.WAITING
-            self._owner.hello(self)
+            self._owner.hello(self, whole)
         elif hello is not Hello.PART:
             self._hello = b""
             self._give_up(TlsFailure.NOT_TLS if hello is Hello.NOT_TLS else TlsFailure.PROTOCOL)
+
+    def use(self, context: ssl.SSLContext) -> None:
+        """Shake hands with another certificate; before `proceed`."""
+        if self._tls.context is not context:
+            self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+            self._decrypt = self._tls.read
 
     def proceed(self) -> None:
         """Begin the handshake; see `TlsUser.hello`."""
@@ -392,9 +401,17 @@ class TlsTransport:
         if self._incoming.pending and not self._paused and not self._closing:
             self._read(0)
 
-    def refuse(self, failure: TlsFailure) -> None:
-        """End it before the handshake, without a word and without cryptography."""
-        self._give_up(failure)
+    def refuse(self, failure: TlsFailure, detail: str = "", *, alert: int | None = None) -> None:
+        """End it before the handshake, without cryptography.
+
+        Args:
+            failure: see `TlsUser.failed`.
+            detail: for the log.
+            alert: its number, for the client; None: it gets none.
+        """
+        if alert is not None and self._socket is not None:
+            self._socket.write(_FATAL + bytes((alert,)))
+        self._give_up(failure, detail)
 
     def _give_up(self, failure: TlsFailure, detail: str = "") -> None:
         if self._state in (_State.OVER, _State.OPEN):

@@ -137,9 +137,14 @@ class Connector:
         """Whether `UpstreamUser.endpoints` is needed."""
         return self._header_sender is not None
 
-    def begin(self, user: UpstreamUser, broker_id: int | None) -> Attempt:
+    def begin(self, user: UpstreamUser, broker_id: int | None, *, spread: bool = False) -> Attempt:
         """Connect to a broker, or for None to any bootstrap address; call `user` with the result, not within this
         call.
+
+        Args:
+            user: gets the connection.
+            broker_id: see above.
+            spread: for None try the brokers that are there before the bootstrap addresses.
 
         Returns:
             The attempt; `user` is not called for one that is cancelled.
@@ -150,7 +155,7 @@ class Connector:
         self._attempts[attempt] = None
         if not self._watching:
             self._watch(loop, attempt.due_s)
-        attempt.run(self._connect(attempt, user, self.addresses(broker_id)))
+        attempt.run(self._connect(attempt, user, self.addresses(broker_id, spread=spread)))
         return attempt
 
     async def connect(self, user: UpstreamUser, broker_id: int | None) -> Attempt:
@@ -218,14 +223,22 @@ class Connector:
                 tls.failed(host, exc)
                 raise
 
-    def addresses(self, broker_id: int | None) -> list[Address]:
-        """Where to connect: the broker's address, or the bootstrap addresses, each time beginning with the next."""
+    def addresses(self, broker_id: int | None, *, spread: bool = False) -> list[Address]:
+        """Where to connect: the broker's address, or the bootstrap addresses, each time beginning with the next.
+
+        With `spread` the brokers that are there come before the bootstrap addresses, beginning with the next.
+        """
         if broker_id is not None:
             address = self._cluster.address_of(broker_id)
             return [] if address is None else [address]
         bootstrap = self._cluster.bootstrap
-        first = next(self._turn) % len(bootstrap)
-        return [*bootstrap[first:], *bootstrap[:first]]
+        turn = next(self._turn)
+        first = turn % len(bootstrap)
+        found = [*bootstrap[first:], *bootstrap[:first]]
+        if spread and (present := self._cluster.present):
+            first = turn % len(present)
+            found = [*present[first:], *present[:first], *(each for each in found if each not in present)]
+        return found
 
 
 def _reason_of(refusal: Exception, host: str, port: int) -> str:

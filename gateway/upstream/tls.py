@@ -122,7 +122,7 @@ class BrokerHandshake:
             self.transport.abort()
             raise
 
-    def hello(self, transport: TlsTransport) -> None:
+    def hello(self, transport: TlsTransport, hello: bytes) -> None:
         """See `TlsUser`; for servers."""
 
     def secured(self, transport: TlsTransport) -> StreamProtocol:

@@ -2,15 +2,17 @@
 
 A broker's port is a formula, `first_broker_port + (broker id - lowest_broker_id)`, so it is the same after every
 restart and on every gateway with the same configuration, and a departed broker's port goes to no other broker. A port
-is bound before it is advertised; a broker that has none is not shown to clients (hazard E12).
+is bound before it is advertised; a broker that has none is not shown to clients (hazard E12). Where clients name
+brokers in the TLS handshake, it is the name that is a formula, and all brokers have the same port.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
+from config.server_names import ServerNames
 from protocol.codec import Broker
 
 Address: TypeAlias = tuple[str, int]
@@ -20,6 +22,22 @@ Address: TypeAlias = tuple[str, int]
 _LENGTH_BYTES: Final = 1
 _LIST_BYTES: Final = 8
 """A length grows with what it is the length of: of a host name, of the list."""
+
+
+class BrokerAddresses(Protocol):
+    """How one listener turns broker ids into addresses."""
+
+    @property
+    def lowest_broker_id(self) -> int: ...
+    @property
+    def last_broker_id(self) -> int:
+        """The highest id that has an address."""
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """The address that clients connect to; None when the id is out of range."""
+
+    def growths(self, brokers: Mapping[int, Address]) -> list[int]:
+        """By how much our addresses are longer than these, of each broker where they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +67,41 @@ class BrokerPorts:
         if not 0 <= index < self.count:
             return None
         return self.first_port + index
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """See `BrokerAddresses`."""
+        port = self.port_of(broker_id)
+        return None if port is None else (self.advertised_host, port)
+
+    def growths(self, brokers: Mapping[int, Address]) -> list[int]:
+        """See `BrokerAddresses`."""
+        ours = len(self.advertised_host.encode())
+        return [growth + _LENGTH_BYTES for host, _ in brokers.values() if (growth := ours - len(host)) > 0]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNames:
+    """How one listener turns broker ids into names.
+
+    Attributes:
+        names: of the brokers.
+        port: of all of them.
+        lowest_broker_id, last_broker_id: see `BrokerAddresses`.
+    """
+
+    names: ServerNames
+    port: int
+    lowest_broker_id: int = 0
+    last_broker_id: int = 2**31 - 1
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """See `BrokerAddresses`."""
+        return None if broker_id < 0 else (self.names.name_of(broker_id), self.port)
+
+    def growths(self, brokers: Mapping[int, Address]) -> list[int]:
+        """See `BrokerAddresses`."""
+        sizes = [(len(self.names.name_of(broker_id)), len(host)) for broker_id, (host, _) in brokers.items()]
+        return [ours - theirs + _LENGTH_BYTES for ours, theirs in sizes if ours > theirs]
 
 
 BindPort: TypeAlias = Callable[[int, int], bool]
@@ -135,9 +188,16 @@ class ClusterMap:
         return sorted(self._brokers)
 
     @property
-    def broker_hosts(self) -> list[str]:
-        """Host names of known brokers."""
-        return [host for host, _ in self._brokers.values()]
+    def present(self) -> list[Address]:
+        """Where the brokers are that the cluster had when it was last asked."""
+        return [
+            address for broker_id, address in self._brokers.items() if broker_id not in self._missing_since_ms
+        ]
+
+    @property
+    def brokers(self) -> Mapping[int, Address]:
+        """Where each known broker is."""
+        return self._brokers
 
     @property
     def hosts(self) -> set[str]:
@@ -146,12 +206,25 @@ class ClusterMap:
         return {f"{host}:{port}" for host, port in addresses}
 
 
+@dataclass(frozen=True, slots=True)
+class NamedBrokers:
+    """The brokers of a listener whose clients name the one that they want in the TLS handshake.
+
+    Attributes:
+        names: of the brokers.
+        cluster: has them, or not.
+    """
+
+    names: ServerNames
+    cluster: ClusterMap
+
+
 class Topology:
     """What clients of one listener see of the cluster."""
 
-    def __init__(self, cluster: ClusterMap, ports: BrokerPorts, bind: BindPort) -> None:
+    def __init__(self, cluster: ClusterMap, addresses: BrokerAddresses, bind: BindPort) -> None:
         self.cluster: Final = cluster
-        self.ports: Final = ports
+        self.addresses: Final = addresses
         self._bind = bind
         self._bound: set[int] = set()
 
@@ -159,23 +232,20 @@ class Topology:
         """Our address of a broker that the cluster reported, bound before it is returned; None: leave it out."""
         if broker_id < 0 or not host:
             return None
-        our_port = self.ports.port_of(broker_id)
-        if our_port is None:
+        ours = self.addresses.address_of(broker_id)
+        if ours is None:
             return None
         self.cluster.learn(broker_id, host, port)
-        return (self.ports.advertised_host, our_port) if self._open(broker_id, our_port) else None
+        return ours if self._open(broker_id, ours[1]) else None
 
     @property
     def hidden(self) -> list[int]:
-        """Known brokers that clients are not shown, because their ids have no port."""
-        return [each for each in self.cluster.broker_ids if self.ports.port_of(each) is None]
+        """Known brokers that clients are not shown, because their ids have no address."""
+        return [each for each in self.cluster.broker_ids if self.addresses.address_of(each) is None]
 
     def address_growth_bytes(self) -> int:
         """How much longer a list of all brokers with their addresses may be here than in the cluster."""
-        ours = len(self.ports.advertised_host.encode())
-        growths = [
-            growth + _LENGTH_BYTES for host in self.cluster.broker_hosts if (growth := ours - len(host)) > 0
-        ]
+        growths = self.addresses.growths(self.cluster.brokers)
         return sum(growths) + _LIST_BYTES if growths else 0
 
     def advertise_known(self) -> None:
@@ -185,8 +255,8 @@ class Topology:
 
     def open(self, broker_id: int) -> bool:
         """Bind the port of a broker, unless it is bound; whether it is then."""
-        our_port = self.ports.port_of(broker_id)
-        return our_port is not None and self._open(broker_id, our_port)
+        ours = self.addresses.address_of(broker_id)
+        return ours is not None and self._open(broker_id, ours[1])
 
     def _open(self, broker_id: int, our_port: int) -> bool:
         if broker_id not in self._bound:

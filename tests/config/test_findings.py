@@ -14,6 +14,7 @@ SASL = 'security_protocol = "SASL_PLAINTEXT"\n'
 LOGIN = 'sasl = { mechanism = "PLAIN", username = "u", password_file = "p" }\n'
 FILES = 'certificate = "c"\nkey = "k"\n'
 SSL = f'security_protocol = "SSL"\n[listeners.tls]\n{FILES}'
+SNI = '[listeners.sni]\nbootstrap_name = "k.test"\nbroker_name = "b{node}.k.test"\n'
 PROXY = "[listeners.proxy_protocol]\ntrusted = [{}]\n"
 STORE = '[quota_store]\nkind = "topic"\n'
 FLEET = '[client_quota]\nscope = "fleet"\n'
@@ -79,6 +80,15 @@ NOTES: list[tuple[str, str, list[str]]] = [
      '[upstream]\nbootstrap = ["k:1", "gw:19099"]\n' + LISTENER.replace("127.", "10.") + 'advertised_host = "gw"\n',
      ['upstream.bootstrap.1: "gw:19099" is an address that the gateway advertises for itself '
       "(listeners.a.advertised_host); unless it leads to brokers from here, the gateway will never be ready"]),
+    ("_upstream_is_advertised",
+     '[upstream]\nbootstrap = ["k.test:19092", "b3.k.test:1"]\n' + LISTENER + SSL + SNI,
+     ['upstream.bootstrap.0: "k.test:19092" is an address that the gateway advertises for itself (listeners.a.sni); '
+      "unless it leads to brokers from here, the gateway will never be ready"]),
+    ("_upstream_is_advertised",
+     '[upstream]\nbootstrap = ["k.test:19092", "b3.K.test:9093"]\n' + LISTENER + SSL + SNI
+     + "advertised_port = 9093\n",
+     ['upstream.bootstrap.1: "b3.K.test:9093" is an address that the gateway advertises for itself '
+      "(listeners.a.sni); unless it leads to brokers from here, the gateway will never be ready"]),
     ("_unused_upstream", HEAD + LISTENER + '[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n',
      ['upstreams.x.name: no listener uses "x", yet the gateway is not ready while it cannot be reached']),
     ("_trusted_twice", HEAD + LISTENER + PROXY.format('"10.1.0.0/16", "10.0.0.0/8", "::1", "10.0.0.0/8", "fd00::/8"'),

@@ -52,6 +52,24 @@ def test_quotas_become_limits_and_their_settings_carry_every_key() -> None:
     assert asdict(found.mutation_settings()) == settings | more
 
 
+def test_a_listener_whose_clients_name_brokers_claims_one_port() -> None:
+    tls = 'security_protocol = "SSL"\n[listeners.tls]\ncertificate = "c"\nkey = "k"\n'
+    certificates = '[[listeners.tls.certificates]]\ncertificate = "c2"\nkey = "k2"\nkey_password_file = "p2"\n'
+    sni = '[listeners.sni]\nbootstrap_name = "k.test"\nbroker_name = "b{node}.k.test"\n'
+    after = '[[listeners]]\nname = "b"\nbind = "127.0.0.1:19093"\n'
+    found = read(HEAD + LISTENER + tls + certificates + sni + after)
+    assert found.private_files() == [
+        ("listeners.a.tls.key", "k"),
+        ("listeners.a.tls.certificates.0.key", "k2"),
+        ("listeners.a.tls.certificates.0.key_password_file", "p2"),
+    ]
+    assert faults(HEAD + LISTENER + after) == [
+        "listeners.b.bind: 127.0.0.1:19093 overlaps listeners.a.first_broker_port 127.0.0.1:19093..19192",
+        "listeners.b.first_broker_port: 127.0.0.1:19094..19193 overlaps listeners.a.first_broker_port "
+        "127.0.0.1:19093..19192",
+    ]
+
+
 def test_entity_is_observed_in_all_its_entries_or_in_none() -> None:
     first = quota("user = 'a'\nobserve = true\nproducer_byte_rate = 1")
     second = quota("user = 'a'\nconsumer_byte_rate = 1")

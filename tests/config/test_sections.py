@@ -49,6 +49,43 @@ def test_listener_that_clients_could_not_reach_is_refused(bind: HostPort, keys: 
         ListenerSettings(name="a", bind=bind, **keys)
 
 
+SNI = {"bootstrap_name": "kafka.test", "broker_name": "b{node}.kafka.test"}
+TLS = {"security_protocol": "SSL", "tls": {"certificate": "c", "key": "k"}}
+
+
+def named(bind: str = "0.0.0.0:9093", sni: dict[str, Any] | None = None, **keys: Any) -> ListenerSettings:
+    return ListenerSettings.model_validate({"name": "a", "bind": bind, **TLS, "sni": SNI | (sni or {}), **keys})
+
+
+def test_a_listener_whose_clients_name_brokers_has_one_port_and_needs_no_advertised_host() -> None:
+    assert list(named().ports_of_brokers) == []
+    assert list(ListenerSettings(name="a", bind=BIND, broker_ports=2).ports_of_brokers) == [19093, 19094]
+
+
+@pytest.mark.parametrize(("bind", "sni", "keys", "path", "text"), [
+    ("0.0.0.0:9093", {}, {"advertised_host": "gw"}, ("advertised_host",), "remove one of them"),
+    ("0.0.0.0:9093", {}, {"broker_ports": 3}, ("broker_ports",), "remove one of them"),
+    ("0.0.0.0:9093", {}, {"first_broker_port": 3}, ("first_broker_port",), "remove one of them"),
+    ("0.0.0.0:9093", {}, {"lowest_broker_id": 1}, ("lowest_broker_id",), "remove one of them"),
+    ("0.0.0.0:0", {}, {}, ("sni", "advertised_port"), "required, since bind leaves its port open"),
+    ("0.0.0.0:9093", {}, {"security_protocol": "SASL_PLAINTEXT", "tls": None}, ("sni",), "set it to SASL_SSL"),
+])  # fmt: skip
+def test_names_of_brokers_have_no_second_meaning(
+    bind: str, sni: dict[str, Any], keys: dict[str, Any], path: tuple[str, ...], text: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        named(bind, sni, **keys)
+    ((found, why),) = caught.value.errors()[0]["ctx"]["faults"]
+    assert found == path
+    assert text in why
+
+
+def test_the_bootstrap_name_is_no_brokers_name() -> None:
+    with pytest.raises(ValidationError, match="contradictory"):
+        named(sni={"bootstrap_name": "B7.kafka.test"})
+    named(sni={"bootstrap_name": "b07.kafka.test"})
+
+
 def test_trusted_load_balancers_have_one_name_and_trust_in_every_address_is_noticed() -> None:
     trusted = ["10.0.0.0/8", "::ffff:192.0.2.1", "2001:DB8::/32"]
     found = ProxyProtocolSettings.model_validate({"trusted": trusted}).trusted

@@ -13,6 +13,7 @@ import pytest
 from gateway.cli.main import main
 from gateway.cli.table import aligned, number
 from gateway.runtime.compiled_core import core_name
+from testkit.tls import Pki
 from tests.gateway.cli.conftest import Run
 
 SLUICE = [sys.executable, "-c", "from gateway.cli.main import main; raise SystemExit(main())"]
@@ -117,6 +118,29 @@ def test_check_config_tells_where_clients_come_in_and_where_they_go(file: Path, 
     for mode, text in (("observe", "1, all only observed"), ("off", "1, all switched off")):
         file.write_text(TEXT + f'[enforcement]\nmode = "{mode}"\n')
         assert run("check-config", file)[1].splitlines()[-1] == f"  quotas           {text}"
+
+
+def test_check_config_names_hosts_that_no_certificate_has(file: Path, run: Run, pki: Pki) -> None:
+    def written(*hosts: str) -> str:
+        pair = pki.authority.issue("brokers", "brokers", hosts=hosts)
+        pair.key.chmod(0o600)
+        tls = f'security_protocol = "SSL"\n[listeners.tls]\ncertificate = "{pair.certificate}"\nkey = "{pair.key}"\n'
+        sni = '[listeners.sni]\nbootstrap_name = "gw.test"\nbroker_name = "b{node}.gw.test"\n'
+        return f'[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "0.0.0.0:9093"\n{tls}{sni}'
+
+    for hosts in (("gw.test", "*.gw.test"), ("GW.test", "b4.gw.test")):
+        file.write_text(written(*hosts))
+        code, out, err = run("check-config", file)
+        assert (code, err) == (0, "")
+        assert out.splitlines()[2] == "  listener a  0.0.0.0:9093, brokers at b{node}.gw.test:9093"
+    file.write_text(written("x.gw.test"))
+    code, _, err = run("check-config", "--strict", file)
+    assert code == 3
+    told = "no certificate of the listener is made for {}, so clients refuse it; give one in tls.certificates"
+    assert [line.partition(": note: ")[2] for line in err.splitlines()] == [
+        f"listeners.a.sni.bootstrap_name: {told.format('gw.test')}",
+        f"listeners.a.sni.broker_name: {told.format('b0.gw.test')}",
+    ]
 
 
 def test_check_config_names_variables_and_the_keys_that_have_their_values(

@@ -47,6 +47,10 @@ def test_the_cap_is_what_descriptors_carry_and_a_given_one_has_to_fit() -> None:
     plain = connection_cap(1024, ports=1, max_held=1, protected_slots=0)
     assert connection_cap(1024, ports=101, max_held=1, protected_slots=0) == plain - 50
     assert connection_cap(1024, ports=1, max_held=101, protected_slots=0) == plain - 50
+    tls = 'security_protocol = "SSL"\ntls = { certificate = "c", key = "k" }\n'
+    named = f'{HEAD}[[listeners]]\nname = "a"\nbind = "127.0.0.1:1"\n{tls}'
+    named += 'sni = { bootstrap_name = "k.test", broker_name = "b{node}.k.test" }\n[connections]\nmax_held = 10\n'
+    assert plan_descriptors(config.parse(named, name="f"), 1000).max_connections == (1000 - 64 - 1 - 10 - 31) // 2
     # A protected connection has its own and its broker's, like any other.
     assert connection_cap(1024, ports=1, max_held=1, protected_slots=50) == plain - 50
 

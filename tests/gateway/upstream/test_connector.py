@@ -8,6 +8,7 @@ from gateway.observability.events import CloseCause
 from gateway.upstream.connector import Connector
 from gateway.upstream.resolver import Lookup, Resolver
 from gateway.upstream.topology import ClusterMap
+from protocol.codec import Broker
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import FETCH, Node, ScriptedBroker, blackhole
@@ -81,6 +82,18 @@ async def test_connections_go_round_the_bootstrap_addresses_and_to_no_unknown_br
         await connector((HOST, broker.port)).connect(user, 7)
         assert user.failures == [CloseCause.UNKNOWN_BROKER]
         assert broker.connections == []
+
+
+def test_spread_connections_go_round_the_brokers_that_are_there_and_then_to_the_bootstrap_addresses() -> None:
+    cluster = ClusterMap([("a", 1), ("seed", 9)])
+    made = Connector(cluster, Resolver(lambda: 0), connect_timeout_ms=1)
+    assert made.addresses(None, spread=True) == [("a", 1), ("seed", 9)]
+    cluster.learn_all([Broker(1, "a", 1), Broker(2, "b", 2), Broker(3, "c", 3)], now_ms=0)
+    cluster.learn_all([Broker(1, "a", 1), Broker(3, "c", 3)], now_ms=1)
+    assert {made.addresses(None, spread=True)[0] for _ in range(4)} == {("a", 1), ("c", 3)}
+    assert sorted(made.addresses(None, spread=True)) == [("a", 1), ("c", 3), ("seed", 9)]
+    assert {made.addresses(None)[0] for _ in range(4)} == {("a", 1), ("seed", 9)}
+    assert made.addresses(2, spread=True) == [("b", 2)]
 
 
 @pytest.mark.parametrize(("host", "port"), [

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from config.server_names import ServerNames
 from gateway.upstream import keepalive
-from gateway.upstream.topology import BrokerPorts, ClusterMap, Topology
+from gateway.upstream.topology import BrokerNames, BrokerPorts, ClusterMap, Topology
 from protocol.codec import Broker
 
+NAMES = BrokerNames(ServerNames.of("gw.test", "b{node}.gw.test"), 9_093)
 PORTS = BrokerPorts("gateway.test", first_port=19_000, lowest_broker_id=100, count=3)
 
 
@@ -25,6 +27,20 @@ def cluster(*brokers: Broker) -> ClusterMap:
 )
 def test_a_brokers_port_is_a_formula_of_its_id(broker_id: int, port: int | None) -> None:
     assert PORTS.port_of(broker_id) == port
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+def test_a_brokers_name_is_a_formula_of_its_id_and_needs_no_port() -> None:
+    def bind(_broker_id: int, _port: int) -> bool:
+        return True
+
+    topology = Topology(cluster(Broker(7, "in", 1), Broker(8, "a-longer-name.inside", 1)), NAMES, bind)
+    assert topology.advertise(2_000_000_000, "inside", 9_092) == ("b2000000000.gw.test", 9_093)
+    assert NAMES.address_of(-1) is None
+    assert topology.hidden == []
+    # 8 bytes for the list, and for broker 7 and the new one what their names have more, with a byte for the length.
+    assert topology.address_growth_bytes() == 8 + (len("b7.gw.test") - 2 + 1) + (len("b2000000000.gw.test") - 6 + 1)
+    assert Topology(cluster(Broker(8, "a-longer-name.inside", 1)), NAMES, bind).address_growth_bytes() == 0
 
 
 # -- the cluster ---------------------------------------------------------------------------------------------
