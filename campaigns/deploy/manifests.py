@@ -76,8 +76,12 @@ class Manifests:
             errors = [str(one) for one in findings(each) if one.severity is Severity.ERROR]
             assert not errors, errors
         self._check_names(found, names)
+        by_port = any(listener.sni is None for listener in found[0].listeners)
         for pod, each in zip(names, found, strict=True):
-            self._check_ports(pod, each, labels)
+            assert (("Service", pod) in self.objects) is by_port
+            if by_port:
+                self._check_ports(pod, each, labels)
+        self._check_shared_ports(found[0])
         assert ("Service", f"{self.name}-{pods}") not in self.objects
         self._check_life(found[0])
         self._check_selectors(labels)
@@ -86,8 +90,8 @@ class Manifests:
         assert all(path.startswith(mounts) for path in paths), (paths, mounts)
 
     def _check_names(self, found: list[Config], names: list[str]) -> None:
-        hosts = [tuple(one.advertised_host for one in each.listeners) for each in found]
-        assert len(set(hosts)) == len(names), "two pods are advertised under one name"
+        hosts = [tuple(one.advertised_host for one in each.listeners if one.sni is None) for each in found]
+        assert len(set(hosts)) == len(names) or not hosts[0], "two pods are advertised under one name"
         for pod, advertised in zip(names, hosts, strict=True):
             assert all(host.startswith(f"{pod}.") for host in advertised)
         if found[0].client_quota.scope == "fleet":
@@ -100,7 +104,8 @@ class Manifests:
         wanted = {
             port
             for each in found.listeners
-            for port in (each.bind.port, *range(each.first_broker_port, each.last_broker_port + 1))
+            for port in (each.bind.port, *each.ports_of_brokers)
+            if each.sni is None
         }
         assert set(ports) == wanted
         assert all(outside == inside for outside, inside in ports.items()), (
@@ -110,8 +115,15 @@ class Manifests:
         assert len({each["name"] for each in service["ports"]}) == len(ports)
         assert service["selector"]["statefulset.kubernetes.io/pod-name"] == pod
         assert service["selector"].items() - {("statefulset.kubernetes.io/pod-name", pod)} <= labels.items()
-        bootstrap = self.objects["Service", self.name]["spec"]["ports"]
-        assert {each["port"] for each in bootstrap} == {each.bind.port for each in found.listeners}
+
+    def _check_shared_ports(self, found: Config) -> None:
+        """All pods together are reached on what they advertise, and may be on all ports that they bind."""
+        service = self.objects["Service", self.name]["spec"]["ports"]
+        assert {each["port"]: int(each["targetPort"]) for each in service} == {
+            (each.sni and each.sni.advertised_port) or each.bind.port: each.bind.port
+            for each in found.listeners
+        }
+        wanted = {port for each in found.listeners for port in (each.bind.port, *each.ports_of_brokers)}
         for policy in self.of_kind("NetworkPolicy"):
             open_ports = {
                 port

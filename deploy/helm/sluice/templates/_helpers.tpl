@@ -16,14 +16,15 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- splitList ":" .Values.config.admin.bind | last -}}
 {{- end }}
 
-{{/* The most pods that there may be: each has a Service of its own. */}}
+{{/* The most pods that there may be: each may have a Service of its own. */}}
 {{- define "sluice.mostPods" -}}
 {{- if .Values.autoscaling.enabled }}{{ max (int .Values.replicas) (int .Values.autoscaling.maxReplicas) }}{{ else }}{{ .Values.replicas }}{{ end -}}
 {{- end }}
 
-{{/* The ports of all listeners, for a Service. */}}
+{{/* The ports of a pod, for a Service of its own: of listeners with a port per broker. Names lead to any pod. */}}
 {{- define "sluice.servicePorts" -}}
 {{- range .Values.config.listeners }}
+{{- if not .sni }}
 {{- $name := .name | lower | replace "_" "-" | replace "." "-" }}
 {{- $bootstrap := splitList ":" .bind | last | int }}
 {{- $lowest := .lowest_broker_id | default 0 | int }}
@@ -31,6 +32,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- $first := .first_broker_port | default (add1 $bootstrap) | int }}
 {{- range $at := until (.broker_ports | default 100 | int) }}
 - {name: {{ $name }}-{{ add $lowest $at }}, port: {{ add $first $at }}, targetPort: {{ add $first $at }}}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -71,7 +73,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- $config := deepCopy .Values.config }}
 {{- $domain := .Values.advertisedDomain | default (printf "${POD_NAMESPACE}.svc.%s" .Values.clusterDomain) }}
 {{- range $config.listeners }}
-{{- if not .advertised_host }}{{ $_ := set . "advertised_host" (printf "${POD_NAME}.%s" $domain) }}{{ end }}
+{{- if not (or .advertised_host .sni) }}{{ $_ := set . "advertised_host" (printf "${POD_NAME}.%s" $domain) }}{{ end }}
 {{- end }}
 {{- if eq (dig "client_quota" "scope" "gateway" $config) "fleet" }}
 {{- $least := .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas }}
