@@ -401,7 +401,7 @@ class Gateway:
             observer=self._connection_metrics,
             connections=self.connections,
             max_lingering=descriptors.max_lingering,
-            tls_acceptor=self.tls.tls_acceptor(section, upstream.cluster),
+            tls_acceptor=self.tls.tls_acceptor(section, upstream.named_brokers(section)),
             usage=self.usage.connections if self.usage is not None else None,
             journal=self.journal,
             proxy=section.proxy_protocol,

@@ -203,6 +203,7 @@ class TlsAcceptor:
             return False
         if node != BOOTSTRAP and brokers.cluster.address_of(node) is None:
             # Without an alert, which clients take for a fault that no retry ends: the broker may come back.
+            brokers.look_soon()
             transport.refuse(TlsFailure.UNKNOWN_BROKER, f"node {node}")
             return False
         self._channels[transport].lead_to(None if node == BOOTSTRAP else node)

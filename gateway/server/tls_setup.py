@@ -21,7 +21,7 @@ from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps, may_use_another_core
 from gateway.tls.records import ReceiveBuffer
 from gateway.upstream.tls import BrokerTls
-from gateway.upstream.topology import ClusterMap, NamedBrokers
+from gateway.upstream.topology import NamedBrokers
 
 LOOK_S: Final = 5.0
 """How often certificate files are looked at; a look is one system call for each of them."""
@@ -106,12 +106,12 @@ class TlsParts:
         self._looking: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
 
-    def tls_acceptor(self, listener: ListenerSettings, cluster: ClusterMap) -> TlsAcceptor | None:
+    def tls_acceptor(self, listener: ListenerSettings, brokers: NamedBrokers | None) -> TlsAcceptor | None:
         """The handshakes of a listener's clients; None without TLS.
 
         Args:
             listener: its settings.
-            cluster: where it leads to.
+            brokers: those that its clients name; None: each has a port.
         """
         section = listener.tls
         if section is None:
@@ -131,7 +131,7 @@ class TlsParts:
             metrics=self.metrics,
             all_utf8=section.certificate_texts == "utf8",
             protected=listener.protected,
-            brokers=None if listener.sni is None else NamedBrokers(listener.sni.names, cluster),
+            brokers=brokers,
         )
 
     def upstream_tls(self, name: str, section: UpstreamSettings) -> BrokerTls | None:

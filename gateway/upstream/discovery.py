@@ -35,6 +35,7 @@ CLIENT_ID: Final = "sluice-discovery"
 _ANSWER_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 0.5
 _NAMES_S: Final = 1.0
+_SOON_S: Final = 2.0  # at least, from one answer to the next question
 """From one question for the names of topics to the next."""
 _ASKS_SOON: Final = 40
 """How often topics of the gateway that are not there yet are asked for again soon, before it becomes a habit."""
@@ -188,6 +189,11 @@ class Discovery:
         self._now_ms = now_ms
         self._refresh_ms = refresh_ms
         self._on_change = on_change
+        self._wanted = False
+
+    def look_soon(self) -> None:
+        """A client wants a broker that is not known: it may have come a moment ago."""
+        self._wanted = True
 
     async def run(self) -> None:
         """Ask until cancelled; an upstream that is down is asked again soon, and logged once."""
@@ -234,15 +240,16 @@ class Discovery:
 
     async def _rest(self, wait_s: float) -> None:
         """Until the next question about brokers; names of topics are wanted sooner."""
-        ids = self._topic_ids
+        ids, least_s = self._topic_ids, wait_s - _SOON_S
         if ids is None:
             await asyncio.sleep(wait_s)
             return
-        while wait_s > 0:
+        while wait_s > 0 and not (self._wanted and wait_s <= least_s):
             await asyncio.sleep(min(wait_s, _NAMES_S))
             wait_s -= _NAMES_S
             if wanted := ids.to_ask:
                 await self._ask_names(ids, wanted)
+        self._wanted = False
 
     async def _ask_names(self, ids: TopicIds, wanted: Sequence[bytes]) -> None:
         if not self._may_ask(codec.METADATA_BY_ID):

@@ -213,10 +213,12 @@ class NamedBrokers:
     Attributes:
         names: of the brokers.
         cluster: has them, or not.
+        look_soon: called when a client names a broker that the cluster does not have.
     """
 
     names: ServerNames
     cluster: ClusterMap
+    look_soon: Callable[[], None]
 
 
 class Topology:

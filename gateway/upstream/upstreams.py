@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from config import Config
+from config import Config, ListenerSettings
 from config.sections.upstream import SendProxyProtocol, UpstreamSettings
 from gateway.runtime.clock import NowMs
 from gateway.session.announced import AnnouncedLimits
@@ -26,7 +26,7 @@ from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.proxy_header import ProxyHeaderSender
 from gateway.upstream.resolver import Resolver
 from gateway.upstream.tls import BrokerTls
-from gateway.upstream.topology import ClusterMap
+from gateway.upstream.topology import ClusterMap, NamedBrokers
 from gateway.usage.topic_ids import TopicIds
 from protocol.proxy_protocol import ProxyVersion
 
@@ -56,6 +56,12 @@ class Upstream:
     def start(self) -> None:
         """Begin to discover."""
         self._task = asyncio.create_task(self.discovery.run())
+
+    def named_brokers(self, listener: ListenerSettings) -> NamedBrokers | None:
+        """The brokers that clients of a listener name; None: each has a port."""
+        if listener.sni is None:
+            return None
+        return NamedBrokers(listener.sni.names, self.cluster, self.discovery.look_soon)
 
     def why_not_ready(self) -> str | None:
         """None while the brokers answer, otherwise a few words for /readyz."""

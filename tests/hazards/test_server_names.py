@@ -211,6 +211,23 @@ async def test_h29_the_name_of_a_node_that_is_not_there_ends_without_an_alert(pk
         assert not any(each.client_connections for each in brokers)
 
 
+async def test_h29_a_broker_that_another_gateway_has_advertised_is_looked_for(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.upstream.discovery._SOON_S", 0.02)
+    monkeypatch.setattr("gateway.upstream.discovery._NAMES_S", 0.01)
+    hello = raw_hello(server_name_extension(b"b9.kafka.test"))
+    async with (
+        ScriptedBroker(9) as new,
+        named(pki, upstream={"topology_refresh_ms": 3_600_000}) as (brokers, running),
+    ):
+        for each in brokers:
+            each.nodes = [*each.nodes, Node(9, HOST, new.port)]
+        assert await refused(running, hello) == b""
+        await until(lambda: running.gateway.cluster.address_of(9) is not None)
+        assert await reached(running, [new], "b9.kafka.test") == 9
+
+
 @pytest.mark.parametrize(
     "extensions", [b"\0\0\0\x01\0", b"\0\0\0\x05\0\x03\0\0\0", b"\0\0\xff\xff"], ids=["short", "empty", "long"]
 )
