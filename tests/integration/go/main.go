@@ -1,5 +1,6 @@
 // Reads a topic as a member of a share group, until its input ends: a line for each record, once its acknowledgement
-// has been sent and answered. Arguments: bootstrap addresses; group, which is the topic's name too.
+// has been sent and answered. Arguments: bootstrap addresses; group, which is the topic's name too. With a third
+// argument it is a producer: see produce.go.
 package main
 
 import (
@@ -16,6 +17,12 @@ func main() {
 	failed := func(what string, err error) {
 		fmt.Fprintln(os.Stderr, what, err)
 		os.Exit(1)
+	}
+	if len(os.Args) > 3 {
+		if err := produce(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+			failed("produce:", err)
+		}
+		return
 	}
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(strings.Split(os.Args[1], ",")...),
