@@ -182,7 +182,7 @@ def _host_of_bind(data: dict[str, Any]) -> str:
 
 def _port_after_bind(data: dict[str, Any]) -> int:
     bind: HostPort = data["bind"]
-    return bind.port + 1
+    return min(bind.port + 1, MAX_PORT)
 
 
 class ListenerSettings(Section, frozen=True):

@@ -37,6 +37,7 @@ def test_listener_advertises_its_bind_host_and_the_ports_after_its_own() -> None
 @pytest.mark.parametrize(("bind", "keys"), [
     (BIND, {"first_broker_port": 65437}),
     (HostPort("127.0.0.1", 0), {}),
+    (HostPort("127.0.0.1", 65535), {}),
     *(
         (HostPort(wild, 1), keys)
         for wild in ("0.0.0.0", "::")
@@ -59,6 +60,7 @@ def named(bind: str = "0.0.0.0:9093", sni: dict[str, Any] | None = None, **keys:
 
 def test_a_listener_whose_clients_name_brokers_has_one_port_and_needs_no_advertised_host() -> None:
     assert list(named().ports_of_brokers) == []
+    assert list(named("0.0.0.0:65535").ports_of_brokers) == []
     assert list(ListenerSettings(name="a", bind=BIND, broker_ports=2).ports_of_brokers) == [19093, 19094]
 
 
