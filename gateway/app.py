@@ -560,7 +560,10 @@ class Gateway:
     async def _open_other_ports(self, predecessor: Predecessor | None = None) -> None:
         address = self._replaceable.admin_address
         inherited = {} if predecessor is None else predecessor.sockets
-        await self.admin.start(*address, inherited.pop((ADMIN, address), []))
+        try:
+            await self.admin.start(*address, inherited.pop((ADMIN, address), []))
+        except OSError as exc:
+            raise OSError(exc.errno, f"admin.bind: {exc.strerror}") from exc
         control = inherited.pop((CONTROL, address), [None])[0]
         self.control.start(control_name(address[0], self.admin.port), control)
 
@@ -973,7 +976,7 @@ async def _serve_until(
         if not await _started(gateway, stop):
             return 0
     except OSError as exc:
-        print(f"sluice: cannot listen: {exc}", file=sys.stderr)
+        print(f"sluice: cannot listen: {exc.strerror or exc}", file=sys.stderr)
         return 2
     except StoreError as exc:
         print(f"sluice: quota store: {exc}", file=sys.stderr)

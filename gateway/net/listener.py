@@ -464,11 +464,14 @@ class Listeners:
         """Bind the bootstrap ports.
 
         Raises:
-            OSError: a port cannot be bound.
+            OSError: a port cannot be bound; the message names the key.
         """
         for section in sections:
             listener = self.by_name[section.name]
-            listener.listen((section.bind.host, section.bind.port), None)
+            try:
+                listener.listen((section.bind.host, section.bind.port), None)
+            except OSError as exc:
+                raise OSError(exc.errno, f"{section.path}.bind: {exc.strerror}") from exc
             _gateway_log.info("listening", listener=section.name, port=listener.ports[None])
 
     def set_session_settings(self, settings: SessionSettings) -> None:

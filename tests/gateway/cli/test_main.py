@@ -88,7 +88,8 @@ def test_f17_busy_port_is_one_line_and_code_2(busy: str, file: Path) -> None:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 2
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("sluice: ")]
-    assert "ddress already in use" in line
+    key = "listeners.a.bind" if busy == "listener" else "admin.bind"
+    assert line == f"sluice: cannot listen: {key}: Address already in use: 127.0.0.1:{port}"
     assert "Traceback" not in ended.stderr
 
 
