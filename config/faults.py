@@ -12,7 +12,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from config.section_base import FAULTS, Key, kind_of
@@ -73,7 +73,8 @@ def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, s
         kind, metadata, depth = _found_at(model, key)
         value = error["input"]
         hint = _hint(str(key[depth - 1]), value) if kind in (int, float) and isinstance(value, str) else ""
-        yield key[:depth], f"{value_text(value)} is not {_allowed(kind, metadata, value)}{hint}"
+        shown = "the value" if kind is SecretStr else value_text(value)
+        yield key[:depth], f"{shown} is not {_allowed(kind, metadata, value)}{hint}"
 
 
 def _hint(key: str, text: str) -> str:
@@ -216,7 +217,7 @@ def _allowed(kind: Any, metadata: list[Any], value: object) -> str:
         return f"a finite number > {bound('gt')}"
     if kind is bool:
         return "true or false"
-    if kind is str:
+    if kind in (str, SecretStr):
         return _allowed_text(bound("pattern"), bound("min_length"))
     if get_origin(kind) is tuple:
         return "an array with at least one item" if bound("min_length") else "an array"

@@ -300,11 +300,33 @@ def _trusts_everybody(config: Config) -> Iterator[Finding]:
             )
 
 
+def _anonymous_admins(config: Config) -> Iterator[Finding]:
+    for at, admin in enumerate(config.quota_admin.admins):
+        for listener in config.listeners if admin == f"User:{_ANONYMOUS}" else ():
+            if not is_loopback(listener.bind.host) and not _all_authenticate(listener):
+                yield _note(
+                    f"quota_admin.admins.{at}",
+                    f"clients of {listener.path} need no login, so each machine that reaches {listener.bind} may "
+                    "change quotas",
+                )
+
+
 def _open_admin_port(config: Config) -> Iterator[Finding]:
-    if config.admin.remote_changes and not is_loopback(config.admin.bind.host):
+    admin = config.admin
+    if admin.open_to_others:
+        key, what = (
+            ("remote_changes", "change quotas") if admin.remote_changes else ("bind", "read all of it")
+        )
         yield _note(
-            "admin.remote_changes",
-            f"the admin port has no password: each machine that reaches {config.admin.bind} may change quotas",
+            f"admin.{key}",
+            f"the admin port has no keys: each machine that reaches {admin.bind} may {what}; give [[admin.keys]]",
+        )
+    elif admin.keys and admin.tls is None and not is_loopback(admin.bind.host):
+        yield _note("admin.tls", f"missing, so tokens for {admin.bind} cross the network unencrypted")
+    if admin.tls is not None and admin.tls.client_auth == "required":
+        yield _note(
+            "admin.tls.client_auth",
+            '"required": probes of /healthz and /readyz need a certificate too; "requested" lets them in without one',
         )
 
 
@@ -365,7 +387,9 @@ def _useless(config: Config) -> Iterator[tuple[str, Section, tuple[str, ...], st
         yield "traces", traces, (), "traces.endpoint is not given"
     elif not traces.endpoint.startswith("https"):
         yield "traces", traces, ("ca",), "traces.endpoint is not an https address"
-    if is_loopback(config.admin.bind.host):
+    if config.admin.keys:
+        yield "admin", config.admin, ("remote_changes",), "the roles of admin.keys decide"
+    elif is_loopback(config.admin.bind.host):
         yield "admin", config.admin, ("remote_changes",), f"admin.bind is {config.admin.bind}"
     if config.quota_admin.authorize is Authorize.ANYONE:
         yield "quota_admin", config.quota_admin, ("admins",), 'quota_admin.authorize is "anyone"'
@@ -417,6 +441,7 @@ CHECKS: Final[tuple[Callable[[Config], Iterator[Finding]], ...]] = (
     _trusted_twice,
     _anyone_may_change_quotas,
     _trusts_everybody,
+    _anonymous_admins,
     _open_admin_port,
     _unverified_brokers,
     _own_clients,
@@ -427,6 +452,12 @@ CHECKS: Final[tuple[Callable[[Config], Iterator[Finding]], ...]] = (
 def _authenticates(listener: ListenerSettings) -> bool:
     """Whether clients of this listener can have a name."""
     by_certificate = listener.tls is not None and listener.tls.client_auth != "none"
+    return listener.security_protocol.sasl or by_certificate
+
+
+def _all_authenticate(listener: ListenerSettings) -> bool:
+    """Whether every client of this listener has a name."""
+    by_certificate = listener.tls is not None and listener.tls.client_auth == "required"
     return listener.security_protocol.sasl or by_certificate
 
 

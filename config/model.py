@@ -198,9 +198,11 @@ class Config(Section, frozen=True):
         found = [*self.secret_files().items()]
         if self.usage.kind != "off" and self.usage.salt_file is not None:
             found.append(("usage.salt_file", self.usage.salt_file))
-        owners: list[tuple[str, ListenerTls | UpstreamTls | None]] = [
-            (each.path, each.tls) for each in self.listeners
-        ]
+        for at, admin_key in enumerate(self.admin.keys):
+            if admin_key.token_file is not None:
+                found.append((f"admin.keys.{at}.token_file", admin_key.token_file))
+        owners: list[tuple[str, ListenerTls | UpstreamTls | None]] = [("admin", self.admin.tls)]
+        owners += [(each.path, each.tls) for each in self.listeners]
         owners += [(each.path, each.tls) for each in self.all_upstreams]
         for path, tls in owners:
             if tls is not None:

@@ -37,6 +37,7 @@ from gateway.net.long_work import LongWork
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.fleet_metrics import FleetMetrics, members_json
 from gateway.observability.operation_metrics import (
+    AdminPortMetrics,
     QuotaAdminMetrics,
     ReadinessMetrics,
     ReloadMetrics,
@@ -59,6 +60,9 @@ from gateway.runtime.collector import freeze_survivors
 from gateway.runtime.lateness import LATE_MS
 from gateway.runtime.slices import Slices, in_slices
 from gateway.server.admin import AdminServer
+from gateway.server.admin_access import AdminAccess, pod_hosts
+from gateway.server.admin_keys import AdminKeys
+from gateway.server.admin_tls import AdminTls
 from gateway.server.asked_mutations import AskedMutations
 from gateway.server.carrier import Carrier, WorkerCarrier
 from gateway.server.connection_capacity import (
@@ -247,6 +251,9 @@ class Gateway:
             self.usage.watch(self.mutations, self.connections)
 
         # What serves the clients.
+        # The admin port is the supervisor's: a worker needs none of its keys.
+        self._admin_keys = AdminKeys(() if worker is not None else config.admin.keys)
+        self.tls.look_after(self._admin_keys)
         self.settings = LiveSettings(
             config,
             descriptor_limit=descriptor_limit,
@@ -255,6 +262,7 @@ class Gateway:
             connections=self.connections,
             quota_admin=self.quota_admin,
             handshake_limiter=self.tls.handshake_limiter,
+            admin_keys=self._admin_keys,
             now_ms=now_ms,
         )
         self.memory = MemoryBudget(config.limits.queued_max_request_bytes)
@@ -271,9 +279,18 @@ class Gateway:
             self.live_quotas.quotas,
             source,
             check=self.settings.check,
+            read_files=self.settings.read_files,
             apply=self.settings.apply,
             on_reload=self._reloaded,
             **({} if self._supervisor is None else {"spread": self._supervisor.spread}),
+        )
+        admin_tls = self.tls.admin_tls(config.admin.tls)
+        self._admin_access = AdminAccess(
+            lambda: self.operations.config.admin,
+            self._admin_keys,
+            now_ms,
+            tls=admin_tls,
+            hosts=pod_hosts(os.environ),
         )
         self._quota_metrics = self._register_metrics()
         status = self._status()
@@ -286,7 +303,7 @@ class Gateway:
         )
         if worker is not None:
             self._answer_supervisor(worker, status)
-        self.admin = self._build_admin()
+        self.admin = self._build_admin(admin_tls)
         self.control = Control(lambda by: self.upgrade.run(by))
 
         # What another process takes over from this one.
@@ -321,7 +338,7 @@ class Gateway:
             fleet_topic=None if self.fleet is None else self.fleet.topic,
         )
 
-    def _build_admin(self) -> AdminServer:
+    def _build_admin(self, tls: AdminTls | None) -> AdminServer:
         merged = None if self.pool is None else MergedMetrics(self.registry, self.pool, self._prepare_metrics)
         return AdminServer(
             merged or self.registry,
@@ -329,8 +346,8 @@ class Gateway:
             prepare=self._prepare_metrics if merged is None else merged.prepare,
             ready=self.why_not_ready,
             remark=self._remark,
-            remote_changes=self._config.admin.remote_changes,
-            allowed_hosts=self._config.admin.allowed_hosts,
+            access=self._admin_access,
+            tls=tls,
             quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
             status=self.status_routes,
         )
@@ -488,6 +505,7 @@ class Gateway:
             self.tls.metrics,
             ReadinessMetrics(self.why_not_ready),
             QuotaAdminMetrics(self.quota_admin),
+            AdminPortMetrics(self._admin_access, self._admin_keys),
             StoreMetrics(self.live_quotas, self._own_topics, self._now_ms),
             self._watchdog,
         ):

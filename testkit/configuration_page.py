@@ -46,7 +46,8 @@ page is generated from the code by `python -m testkit.configuration_page`.
 * `${NAME}` in a string is the value of that variable of the environment, so that several gateways
   can share one file: `member = "${POD_NAME}"`. A missing variable is an error. `$${` is the text
   `${`, and any other dollar is a dollar. Only strings have variables, and a value is not searched
-  for more of them. Do not put a secret into one: error messages show values.
+  for more of them. Do not put a secret into one, except `token` of `[[admin.keys]]`: error messages
+  show all other values.
 * `sluice check-config FILE` checks a file without starting anything: see
   [the command line](cli.md).
 
@@ -72,11 +73,11 @@ _ADDRESSES: Final = {
 def page() -> str:
     """docs/reference/configuration.md as it should be."""
     parts = [_HEAD]
+    described: dict[type[BaseModel], str] = {}
     for name, field in Config.model_fields.items():
         (model,) = _models(field.annotation)
-        parts += _section(
-            name, f"[[{name}]]" if get_origin(field.annotation) is tuple else f"[{name}]", model
-        )
+        title = f"[[{name}]]" if get_origin(field.annotation) is tuple else f"[{name}]"
+        parts += _section(name, title, model, described)
     return "\n".join(parts)
 
 
@@ -87,7 +88,9 @@ def _models(kind: Any) -> list[type[BaseModel]]:
     ]
 
 
-def _section(path: str, title: str, model: type[BaseModel]) -> Iterator[str]:
+def _section(
+    path: str, title: str, model: type[BaseModel], described: dict[type[BaseModel], str]
+) -> Iterator[str]:
     summary = (inspect.getdoc(model) or "").partition("\n\nAttributes:")[0]
     paragraphs = [fill(each, 100, break_on_hyphens=False) for each in _plain(summary).split("\n\n")]
     yield "\n\n".join([f"## `{title}`", *paragraphs]) + "\n"
@@ -102,11 +105,17 @@ def _section(path: str, title: str, model: type[BaseModel]) -> Iterator[str]:
             continue
         below = f"{path}.{key}"
         found = _models(field.annotation)
-        title = f"[[{below}]]" if get_origin(field.annotation) is tuple else f"[{below}]"
-        tables += [(below, title, each) for each in found]
+        many = get_origin(field.annotation) is tuple
+        new = [each for each in found if each not in described]
+        described.update(dict.fromkeys(new, below))
+        tables += [(below, f"[[{below}]]" if many else f"[{below}]", each) for each in new]
+        place = "".join(described[each] for each in found)
+        where = "below" if new else f"as `[{place}]`"
         cells = (
             f"`{key}`",
-            f"table, [below](#{below.replace('.', '')})" if found else _values(model, key, field.annotation),
+            f"table{'s' * many}, [{where}](#{place.replace('.', '')})"
+            if found
+            else _values(model, key, field.annotation),
             _default(field),
             "yes" if _is_live(path, key) else "restart",
             meanings[key],
@@ -114,7 +123,7 @@ def _section(path: str, title: str, model: type[BaseModel]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
     yield ""
     for below, title, each in tables:
-        yield from _section(below, title, each)
+        yield from _section(below, title, each, described)
 
 
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
@@ -159,7 +168,7 @@ def _default(field: FieldInfo) -> str:
 def _is_live(path: str, key: str) -> bool:
     if path == "listeners":
         return key in LIVE_OF_LISTENERS
-    return path.partition(".")[0] in LIVE and f"{path}.{key}" not in LIVE_EXCEPT
+    return path.partition(".")[0] in LIVE and LIVE_EXCEPT.isdisjoint((path, f"{path}.{key}"))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ def gateway_config(
     upstream: dict[str, Any] | None = None,
     connections: dict[str, Any] | None = None,
     quota_store: dict[str, Any] | None = None,
+    admin: dict[str, Any] | None = None,
     listener: dict[str, Any] | None = None,
     more_listeners: Sequence[dict[str, Any]] = (),
     upstreams: Sequence[dict[str, Any]] = (),
@@ -84,6 +85,7 @@ def gateway_config(
         upstream: more keys of [upstream].
         connections: keys of [connections].
         quota_store: keys of [quota_store]; in memory by default.
+        admin: more keys of [admin].
         listener: more keys of the listener.
         more_listeners: listeners besides it.
         upstreams: entries of [[upstreams]].
@@ -113,7 +115,7 @@ def gateway_config(
                 },
                 *more_listeners,
             ],
-            "admin": {"bind": f"{HOST}:0"},
+            "admin": {"bind": f"{HOST}:0", **(admin or {})},
             "drain": {"timeout_ms": drain_timeout_ms},
             "limits": limits,
             "connections": connections or {},

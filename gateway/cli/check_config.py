@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     notes = [str(each) for each in findings if each.severity is config.Severity.NOTE]
     faults += _faults_of_files(found)
     notes += _open_files(found)
+    notes += _literal_tokens(file, found)
     notes += _too_much_for_this_machine(found)
     if not faults:
         notes += _hosts_without_certificate(found)
@@ -78,6 +79,10 @@ def _faults_of_files(found: config.Config) -> list[str]:
             config.read_secret(key, file)
         except config.ConfigError as exc:
             faults += exc.lines
+    try:
+        _read_admin_keys(found)
+    except config.ConfigError as exc:
+        faults += exc.lines
     protocols = [each.security_protocol for each in found.listeners]
     protocols += [each.security_protocol for each in found.all_upstreams]
     # Most files have neither TLS nor SASL, and need not wait for their imports.
@@ -90,7 +95,7 @@ def _faults_of_files(found: config.Config) -> list[str]:
                     read_password(Path(upstream.sasl.password_file))
                 except LoginFailed as exc:
                     faults.append(f"{upstream.path}.sasl.password_file: {exc}")
-    if any(protocol.tls for protocol in protocols):
+    if found.admin.tls is not None or any(protocol.tls for protocol in protocols):
         from gateway.server.tls_setup import load_identities
 
         try:
@@ -105,6 +110,24 @@ def _faults_of_files(found: config.Config) -> list[str]:
         except config.ConfigError as exc:
             faults += exc.lines
     return faults
+
+
+def _read_admin_keys(found: config.Config) -> None:
+    if found.admin.keys:
+        from gateway.server.admin_keys import AdminKeys
+
+        AdminKeys(found.admin.keys)
+
+
+def _literal_tokens(file: str, found: config.Config) -> list[str]:
+    """Tokens that stand in the file itself."""
+    from_environment = {key for key, _ in config.variables(file)}
+    keys = (f"admin.keys.{at}.token" for at, each in enumerate(found.admin.keys) if each.token is not None)
+    return [
+        f'{key}: a token is in this file; use token_file, or a variable: token = "${{NAME}}"'
+        for key in keys
+        if key not in from_environment
+    ]
 
 
 def _open_files(found: config.Config) -> list[str]:

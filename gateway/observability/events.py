@@ -101,6 +101,18 @@ class AdminOutcome(StrEnum):
     FAILED = "failed"
 
 
+class AdminRefusal(StrEnum):
+    """Why the admin port refused a request."""
+
+    HOST = "host"  # asked under a name that is not ours
+    REMOTE = "remote"  # a change from another machine, without keys
+    NO_KEY = "no_key"
+    TOKEN = "token"  # no key has it
+    CERTIFICATE = "certificate"  # verified, and no key names it
+    MALFORMED = "malformed"  # two headers, no token, or another scheme
+    ROLE = "role"  # the key is valid and may not do this
+
+
 class AdminApi(StrEnum):
     """What a request about quotas asked for."""
 

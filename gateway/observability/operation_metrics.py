@@ -9,7 +9,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.observability.events import AdminApi, AdminOutcome, ReloadResult
+from gateway.observability.events import AdminApi, AdminOutcome, AdminRefusal, ReloadResult
 from gateway.runtime.clock import NowMs
 from quotas.entities import QuotaKey
 from quotas.layered_quotas import LayeredQuotas
@@ -20,6 +20,16 @@ class _QuotaAdmin(Protocol):
     def outcomes(self) -> Mapping[tuple[AdminApi, AdminOutcome], int]: ...
     @property
     def changes(self) -> int: ...
+
+
+class _AdminAccess(Protocol):
+    @property
+    def refusals(self) -> Mapping[AdminRefusal, int]: ...
+
+
+class _AdminKeys(Protocol):
+    @property
+    def last_reload_failed(self) -> bool: ...
 
 
 class _Store(Protocol):
@@ -134,6 +144,28 @@ class QuotaAdminMetrics(Collector):
             "gateway_quota_changes",
             "Quotas and limits that were changed by Kafka's API.",
             value=self._admin.changes,
+        )
+
+
+class AdminPortMetrics(Collector):
+    """Refused requests to the admin port, and its keys."""
+
+    def __init__(self, access: _AdminAccess, keys: _AdminKeys) -> None:
+        self._access = access
+        self._keys = keys
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of now."""
+        refusals = CounterMetricFamily(
+            "gateway_admin_refusals", "Requests that the admin port refused, by reason.", labels=["reason"]
+        )
+        for reason in AdminRefusal:
+            refusals.add_metric([reason.value], self._access.refusals[reason])
+        yield refusals
+        yield GaugeMetricFamily(
+            "gateway_admin_keys_last_reload_successful",
+            "0 while a changed token file of the admin port cannot be used and its earlier tokens stay in force.",
+            value=not self._keys.last_reload_failed,
         )
 
 

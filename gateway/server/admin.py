@@ -6,10 +6,9 @@
 
 /quotas, which is in `gateway.server.quota_routes`, and what only looks, in `gateway.server.status_routes`.
 
-There is no password. What changes something is only taken from this machine, unless the configuration says otherwise,
-and never from a web page: no request with an Origin header, which browsers put into every request of this kind, and
-only bodies declared as JSON, which a form on a foreign page can't send. Nothing is answered to a request under a host
-name that is not ours: a foreign page whose name leads here could read it (DNS rebinding, hazard K22).
+`gateway.server.admin_access` decides who may do what. What changes something is never taken from a web page: no
+request with an Origin header, which browsers put into every request of this kind, and only bodies declared as JSON,
+which a form on a foreign page can't send.
 
 aiohttp serves it, with its own bounds on header and request sizes; `gateway.server.admin_connections` accepts.
 """
@@ -17,10 +16,9 @@ aiohttp serves it, with its own bounds on header and request sizes; `gateway.ser
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias
 
@@ -31,7 +29,9 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from gateway.server.admin_access import AdminAccess, answer
 from gateway.server.admin_connections import IDLE_S, AdminConnections
+from gateway.server.admin_tls import AdminTls
 from gateway.server.operations import Operations
 from gateway.server.quota_routes import QuotaRoutes
 from gateway.server.status_routes import StatusRoutes
@@ -40,6 +40,9 @@ from quotas.limits import Enforcement
 _MAX_BODY_BYTES: Final = 16 * 1024
 
 _JSON: Final = "application/json"
+
+LATE_S: Final = 1.0
+"""How late an answer is to one of too many requests without a valid key."""
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ChangingHandler: TypeAlias = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
@@ -56,8 +59,8 @@ class AdminServer:
         ready: Callable[[], str | None],
         prepare: Callable[[], Awaitable[None]] | None = None,
         remark: Callable[[], str | None] | None = None,
-        remote_changes: bool = False,
-        allowed_hosts: Collection[str] = (),
+        access: AdminAccess,
+        tls: AdminTls | None = None,
         quotas: QuotaRoutes | None = None,
         status: StatusRoutes | None = None,
     ) -> None:
@@ -69,8 +72,8 @@ class AdminServer:
             prepare: awaited before each collection of the metrics; None: nothing is.
             ready: why clients cannot be served right now, None when they can.
             remark: what /readyz says besides, about a gateway that serves in another way than it should.
-            remote_changes: whether other machines may change something.
-            allowed_hosts: names it is asked under, in lower case, beside localhost and that it is bound to.
+            access: decides who may do what.
+            tls: the handshakes; None: plain HTTP.
             quotas: serves /quotas; None: there is no such path.
             status: serves the page and what it needs; None: there is none.
         """
@@ -79,8 +82,8 @@ class AdminServer:
         self._ready = ready
         self._remark = remark
         self._prepare = prepare
-        self._remote_changes = remote_changes
-        self._allowed_hosts = {"localhost", *allowed_hosts}
+        self._access = access
+        self._tls = tls
         self._quotas = quotas
         self._status = status
         self._runner: web.AppRunner | None = None
@@ -97,13 +100,12 @@ class AdminServer:
         Raises:
             OSError: the port cannot be bound.
         """
-        self._allowed_hosts.add(host.lower())
         application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._watched])
         # A body that unpacks to more than was sent would have no bound.
         self._runner = web.AppRunner(
             application, access_log=None, keepalive_timeout=IDLE_S, shutdown_timeout=1, auto_decompress=False
         )
-        connections = self._connections = AdminConnections(self._handler)
+        connections = self._connections = AdminConnections(self._handler, tls=self._tls)
         router = application.router
         router.add_get("/metrics", self._serve_metrics)
         router.add_get("/healthz", self._serve_health)
@@ -128,22 +130,24 @@ class AdminServer:
             self._status.stop()
         if self._connections is not None:
             self._connections.stop()
+        if self._tls is not None:
+            self._tls.stop()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     @web.middleware
     async def _watched(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Every request, under a name of ours; its connection stays while it is worked on."""
-        named = request.headers.get("Host")
-        if named is not None and not self._ours(named):
-            return _refusal(421, "not under this host name; admin.allowed_hosts has those that are answered")
+        """Every request that is allowed; its connection stays while it is worked on."""
         with self.connections.working(request.protocol):
-            return await handler(request)
-
-    def _ours(self, named: str) -> bool:
-        host = host_of(named)
-        return is_address(host) or host.lower() in self._allowed_hosts
+            refused = self._access.refusal(request)
+            if refused is None:
+                return await handler(request)
+            response, late = refused
+            if late:
+                with self.connections.waiting(request.protocol, self.connections.deadline()):
+                    await asyncio.sleep(LATE_S)
+            return response
 
     def _handler(self) -> RequestHandler:
         assert self._runner is not None
@@ -186,16 +190,14 @@ class AdminServer:
     # -- changing --------------------------------------------------------------------------------------------
 
     def _changing(self, handle: ChangingHandler, content_type: str = _JSON) -> Handler:
-        """A handler of requests that change something, for those that may; it gets the caller's address too."""
+        """A handler of requests that change something, but not for web pages; it gets the caller too."""
 
         async def changing(request: web.Request) -> web.StreamResponse:
             if "Origin" in request.headers:
-                return _refusal(403, "not from a web page")
-            if not self._remote_changes and not is_this_machine(request.remote):
-                return _refusal(403, "only from this machine, since admin.remote_changes is false")
+                return answer(403, "not from a web page")
             if request.content_type != content_type:
-                return _refusal(415, f"the body has to be {content_type}")
-            return await handle(request, f"admin port, {request.remote}")
+                return answer(415, f"the body has to be {content_type}")
+            return await handle(request, self._access.caller(request))
 
         return changing
 
@@ -208,7 +210,7 @@ class AdminServer:
             try:
                 body = json.loads(text)
             except (ValueError, RecursionError):
-                return _refusal(400, "the body is not JSON")
+                return answer(400, "the body is not JSON")
             return await handle(body, caller)
 
         return self._changing(guarded)
@@ -216,7 +218,7 @@ class AdminServer:
     async def _set_enforcement(self, body: Any, by: str) -> web.Response:
         wanted = body.get("mode") if isinstance(body, dict) else None
         if wanted not in list(Enforcement):
-            return _refusal(400, f"mode has to be one of {', '.join(Enforcement)}")
+            return answer(400, f"mode has to be one of {', '.join(Enforcement)}")
         before = self._operations.mode
         await self._operations.switch(Enforcement(wanted), by=by)
         return web.json_response({"mode": self._operations.mode, "before": before})
@@ -225,36 +227,6 @@ class AdminServer:
         report = await self._operations.reload(by=by)
         status = 422 if report.faults else 200
         return web.json_response(asdict(report), status=status)
-
-
-def is_this_machine(address: str | None) -> bool:
-    """Whether a peer's address is a loopback address, IPv4 inside IPv6 included."""
-    try:
-        ip = ipaddress.ip_address(address or "")
-    except ValueError:
-        return False
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return (mapped or ip).is_loopback
-
-
-def host_of(named: str) -> str:
-    """The host in the value of a Host header, without port and brackets."""
-    if named.startswith("["):
-        return named[1:].partition("]")[0]
-    return named.partition(":")[0].rstrip(".")
-
-
-def is_address(host: str) -> bool:
-    """Whether this is an address and no name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _refusal(status: int, reason: str) -> web.Response:
-    return web.json_response({"error": reason}, status=status)
 
 
 class _One(Collector):

@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol, cast
 
 from aiohttp.web_protocol import RequestHandler
 
@@ -27,6 +27,23 @@ IDLE_S: Final = 75.0
 _LOOK_S: Final = 1.0
 
 
+class Handshake(Protocol):
+    """A protocol to its socket, as long as TLS is being agreed on."""
+
+    def abort(self) -> None:
+        """Close the socket at once."""
+
+
+class Handshakes(Protocol):
+    """See `gateway.server.admin_tls.AdminTls`."""
+
+    def transport_for(self, handler: RequestHandler, ip: str) -> Handshake:
+        """The protocol of an accepted socket."""
+
+    def under_way(self, handler: RequestHandler) -> Handshake | None:
+        """The handshake of a connection; None: it is over."""
+
+
 class AdminConnections:
     """See the module."""
 
@@ -34,6 +51,7 @@ class AdminConnections:
         self,
         make: Callable[[], RequestHandler],
         *,
+        tls: Handshakes | None = None,
         most: int = MAX_CONNECTIONS,
         first_request_s: float = FIRST_REQUEST_S,
         idle_s: float = IDLE_S,
@@ -42,10 +60,12 @@ class AdminConnections:
 
         Args:
             make: the HTTP side of a connection.
+            tls: the handshakes; None: plain HTTP.
             most: connections at a time.
             first_request_s, idle_s: see the constants.
         """
         self._make = make
+        self._tls = tls
         self._most = most
         self._first_request_s = first_request_s
         self._idle_s = idle_s
@@ -180,7 +200,7 @@ class AdminConnections:
                 self._pause()
                 return
             try:
-                sock, _ = listening.accept()
+                sock, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
             except OSError:
@@ -188,7 +208,7 @@ class AdminConnections:
                 self._pause()
                 return
             sock.setblocking(False)
-            task = self._loop.create_task(self._attach(sock))
+            task = self._loop.create_task(self._attach(sock, peer[0]))
             self._attaching.add(task)
             task.add_done_callback(self._attached)
 
@@ -196,14 +216,24 @@ class AdminConnections:
         self._attaching.discard(task)
         self._resume()
 
-    async def _attach(self, sock: socket.socket) -> None:
+    async def _attach(self, sock: socket.socket, ip: str) -> None:
+        connection = self._make()
+        shaking_hands = None if self._tls is None else self._tls.transport_for(connection, ip)
+        protocol = cast("asyncio.Protocol", shaking_hands or connection)
         try:
-            _, connection = await self._loop.connect_accepted_socket(self._make, sock)
+            await self._loop.connect_accepted_socket(lambda: protocol, sock)
         except OSError:
+            if shaking_hands is not None:
+                shaking_hands.abort()
             sock.close()
             return
         if connection not in self._working and connection not in self._waiting:
             self._waiting[connection] = self._loop.time() + self._first_request_s
+
+    def _transport(self, connection: RequestHandler) -> asyncio.Transport | Handshake | None:
+        """Of a connection; None: it is closed."""
+        shaking_hands = None if self._tls is None else self._tls.under_way(connection)
+        return connection.transport or shaking_hands
 
     def _make_room(self) -> bool:
         self._forget_closed()
@@ -221,9 +251,10 @@ class AdminConnections:
 
     def _close(self, connection: RequestHandler) -> None:
         del self._waiting[connection]
-        if connection.transport is not None:
-            connection.transport.abort()
+        transport = self._transport(connection)
+        if transport is not None:
+            transport.abort()
 
     def _forget_closed(self) -> None:
-        for connection in [each for each in self._waiting if each.transport is None]:
+        for connection in [each for each in self._waiting if self._transport(each) is None]:
             del self._waiting[connection]

@@ -8,6 +8,7 @@ from config import Config
 from gateway.quota_admin.broker_limits import BrokerLimits, Values
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.runtime.clock import NowMs
+from gateway.server.admin_keys import AdminKeys
 from gateway.server.connection_capacity import connection_limits, plan_descriptors, session_settings
 from gateway.server.reload import ReloadPlan
 from gateway.session.settings import SessionSettings
@@ -34,6 +35,7 @@ class LiveSettings:
         connections: ConnectionQuotas,
         quota_admin: QuotaAdmin,
         handshake_limiter: HandshakeRateLimiter,
+        admin_keys: AdminKeys,
         now_ms: NowMs,
     ) -> None:
         """Nothing has changed yet.
@@ -46,6 +48,7 @@ class LiveSettings:
             connections: get the limits of connections.
             quota_admin: gets the rights.
             handshake_limiter: gets its rate.
+            admin_keys: get other keys.
             now_ms: the clock.
         """
         self._config = config
@@ -55,6 +58,7 @@ class LiveSettings:
         self._connections = connections
         self._quota_admin = quota_admin
         self._handshake_limiter = handshake_limiter
+        self._admin_keys = admin_keys
         self._now_ms = now_ms
         self.broker_limits = BrokerLimits(
             [listener.name for listener in config.listeners],
@@ -71,12 +75,21 @@ class LiveSettings:
         """
         plan_descriptors(self.broker_limits.over(config, self.broker_limits.values), self._descriptor_limit)
 
+    def read_files(self, config: Config) -> None:
+        """Read the token files of a configuration, for `apply`. May block on the file system.
+
+        Raises:
+            ConfigError: a file can't be used.
+        """
+        self._admin_keys.prepare(config.admin.keys)
+
     def apply(self, plan: ReloadPlan) -> None:
         """Put in force what a reload changes besides quotas and the log."""
         self._config = plan.config
         self._set_session_settings(session_settings(plan.config))
         rights = plan.config.quota_admin
         self._quota_admin.set_rights(rights.authorize, rights.admin_names())
+        self._admin_keys.use(plan.config.admin.keys)
         if plan.changes("connections") or plan.changes("listeners"):
             self._handshake_limiter.per_second = plan.config.connections.max_tls_handshakes_per_second
             self._apply_limits(self.broker_limits.values)

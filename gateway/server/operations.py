@@ -82,6 +82,7 @@ class Operations:
         source: ConfigSource | None,
         *,
         check: Callable[[Config], None] = lambda _config: None,
+        read_files: Callable[[Config], None] = lambda _config: None,
         apply: Callable[[ReloadPlan], None],
         on_reload: Callable[[ReloadReport], None],
         spread: Spread = _spread_nowhere,
@@ -93,6 +94,8 @@ class Operations:
             quotas: the quotas in force; what the file says of them is its base.
             source: None for a gateway without a configuration file.
             check: raises `config.ConfigError` when this machine can't do what would be in force.
+            read_files: reads files that the configuration names, for `apply`; may block. Raises
+                `config.ConfigError` when one can't be used.
             apply: puts the rest of a plan in force: all but quotas, their enforcement and the log.
             on_reload: notified of every attempt.
             spread: informs other processes of this gateway; returns when it is in force there too.
@@ -102,6 +105,7 @@ class Operations:
         self._limits = quotas.limits
         self._source = source
         self._check = check
+        self._read_files = read_files
         self._apply = apply
         self._on_reload = on_reload
         self._spread = spread
@@ -149,6 +153,7 @@ class Operations:
             wanted = await asyncio.to_thread(self._source.read)
             decided = plan(self.config, wanted)
             self._check(decided.config)
+            await asyncio.to_thread(self._read_files, decided.config)
             found = await asyncio.to_thread(findings, wanted)
         except ConfigError as exc:
             for line in exc.lines:

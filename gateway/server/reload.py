@@ -14,7 +14,9 @@ from typing import Final
 from config import Config, ListenerSettings
 from gateway.observability.events import ReloadResult
 
-LIVE: Final = frozenset({"quotas", "enforcement", "log", "limits", "drain", "connections", "quota_admin"})
+LIVE: Final = frozenset(
+    {"quotas", "enforcement", "log", "limits", "drain", "connections", "quota_admin", "admin"}
+)
 """Sections that change in a running gateway; `limits` does for connections that come afterwards."""
 
 LIVE_EXCEPT: Final = frozenset(
@@ -23,6 +25,9 @@ LIVE_EXCEPT: Final = frozenset(
         "connections.ipv6_prefix_bits",  # open connections are counted by it
         "connections.max_trackers",
         "quota_admin.broker_limits",
+        "admin.bind",
+        "admin.tls",
+        "admin.max_entity_series",
     }
 )
 """Settings of those sections that do not."""

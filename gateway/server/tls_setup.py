@@ -16,7 +16,8 @@ from config.sections.upstream import UpstreamSettings, UpstreamTls
 from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.tls_metrics import TlsMetrics
 from gateway.runtime.clock import loop_clock
-from gateway.tls.contexts import Certificates, TlsIdentity, reload_all
+from gateway.server.admin_tls import ADMIN_PORT, AdminTls
+from gateway.tls.contexts import Certificates, FileUser, TlsIdentity, reload_all
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps, may_use_another_core
 from gateway.tls.records import ReceiveBuffer
@@ -34,6 +35,8 @@ _log = structlog.get_logger("gateway.tls")
 
 def load_identities(config: Config) -> tuple[dict[str, Certificates], dict[str, TlsIdentity]]:
     """The certificates of the listeners and of the upstreams that have TLS, by name.
+
+    The admin port is one of the listeners, `ADMIN_PORT`.
 
     Args:
         config: valid.
@@ -56,6 +59,8 @@ def load_identities(config: Config) -> tuple[dict[str, Certificates], dict[str, 
             for at, other in enumerate(each.tls.certificates):
                 identities += read(f"{each.path}.tls.certificates.{at}", each.tls.with_certificate(other))
             listeners[each.name] = Certificates(identities)
+    if config.admin.tls is not None:
+        listeners[ADMIN_PORT] = Certificates([*read("admin.tls", config.admin.tls)])
     upstreams = {}
     for name, upstream in (
         {"upstream": config.upstream} | {each.name: each for each in config.upstreams}
@@ -97,6 +102,7 @@ class TlsParts:
         self._listeners, self._upstreams = load_identities(config)
         own = [identity for each in self._listeners.values() for identity in each.identities]
         self.identities: Final = [*own, *self._upstreams.values()]
+        self._file_users: list[FileUser] = [*self.identities]
         self.metrics.watch(
             listeners=self._listeners,
             upstreams=self._upstreams,
@@ -134,6 +140,24 @@ class TlsParts:
             brokers=brokers,
         )
 
+    def admin_tls(self, section: ListenerTls | None) -> AdminTls | None:
+        """The handshakes of the admin port's clients; None without TLS."""
+        if section is None:
+            return None
+        return AdminTls(
+            section,
+            self._listeners[ADMIN_PORT],
+            loop=self._loop,
+            handshake_limiter=self.handshake_limiter,
+            buffer=self._buffer,
+            steps=self._steps,
+            metrics=self.metrics,
+        )
+
+    def look_after(self, user: FileUser) -> None:
+        """Look after the files of another user too; before `start`."""
+        self._file_users.append(user)
+
     def upstream_tls(self, name: str, section: UpstreamSettings) -> BrokerTls | None:
         """TLS with the brokers of an upstream; None without TLS."""
         identity = self._upstreams.get(name)
@@ -150,7 +174,7 @@ class TlsParts:
 
     def start(self) -> None:
         """Look after the files from now on."""
-        if self.identities:
+        if self._file_users:
             self._looking = asyncio.create_task(self._look())
 
     async def stop(self) -> None:
@@ -173,7 +197,7 @@ class TlsParts:
             by = "reload" if asked else "change of the files"
             # A thread: the file system may be slow.
             try:
-                await asyncio.to_thread(reload_all, self.identities, only_if_changed=not asked, by=by)
+                await asyncio.to_thread(reload_all, self._file_users, only_if_changed=not asked, by=by)
             except Exception:  # noqa: BLE001  (nothing else looks at them)
                 _log.exception("certificates_not_looked_at")  # and looked at again
 

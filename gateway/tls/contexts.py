@@ -13,7 +13,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 from cryptography import x509
@@ -32,7 +32,29 @@ _MOST_FILE_BYTES: Final = 16 * 1024 * 1024
 
 _log = structlog.get_logger("gateway.tls")
 
-_Stamp: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
+Stamp: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
+"""How files look from outside: what differs once they were changed."""
+
+
+def stamp_of(paths: Iterable[str]) -> Stamp:
+    """How these files look now."""
+
+    def stamp(path: str) -> tuple[int, int, int, int] | None:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        # The time of change too: nothing else shows that a file can be read now.
+        return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
+
+    return tuple(stamp(path) for path in paths)
+
+
+class FileUser(Protocol):
+    """Has something in force that comes from files."""
+
+    def reload(self, *, only_if_changed: bool, by: str) -> bool:
+        """See `TlsIdentity.reload`."""
 
 
 class TlsFileFault(Exception):
@@ -209,7 +231,7 @@ class TlsIdentity:
         )
         names = ("certificate", "key", "key_password_file", "client_ca", "client_crl", "ca")
         self._files = {name: path for name in names if (path := getattr(section, name, None)) is not None}
-        self._stamp = self._look()
+        self._stamp = stamp_of(self._files.values())
         try:
             self._loaded = self._load()
         except TlsFileFault as exc:
@@ -230,17 +252,6 @@ class TlsIdentity:
         """See `Loaded`."""
         return self._loaded.hosts
 
-    def _look(self) -> _Stamp:
-        def stamp(path: str) -> tuple[int, int, int, int] | None:
-            try:
-                found = os.stat(path)
-            except OSError:
-                return None
-            # The time of change too: nothing else shows that a file can be read now.
-            return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
-
-        return tuple(stamp(path) for path in self._files.values())
-
     def reload(self, *, only_if_changed: bool, by: str) -> bool:
         """Read the files again. May block on the file system.
 
@@ -254,7 +265,7 @@ class TlsIdentity:
             Whether the files, as far as they were read, could be used.
         """
         # Looked at before they are read: what changes meanwhile is seen next time.
-        stamp = self._look()
+        stamp = stamp_of(self._files.values())
         again = only_if_changed and stamp == self._stamp
         if again and not self.last_reload_failed:
             return True
@@ -305,8 +316,8 @@ class Certificates:
         return None
 
 
-def reload_all(identities: Iterable[TlsIdentity], *, only_if_changed: bool, by: str) -> bool:
+def reload_all(users: Iterable[FileUser], *, only_if_changed: bool, by: str) -> bool:
     """Reload each of them; returns whether all could be."""
     # Each of them, whatever came of the one before.
-    results = [each.reload(only_if_changed=only_if_changed, by=by) for each in identities]
+    results = [each.reload(only_if_changed=only_if_changed, by=by) for each in users]
     return all(results)

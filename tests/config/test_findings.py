@@ -22,6 +22,14 @@ FLEET = '[client_quota]\nscope = "fleet"\n'
 UNKNOWN_USER = "no listener has SASL or client certificates, so all clients are ANONYMOUS and none has this name"
 
 
+KEY = '[[admin.keys]]\nname = "k"\nroles = ["read"]\ntoken_file = "t"\n'
+ADMIN_TLS = (
+    '[admin.tls]\ncertificate = "c"\nkey = "k"\nclient_auth = "requested"\nclient_ca = "a"\n'
+    '[admin]\nbind = "0.0.0.0:9644"\n'
+)
+ANYBODY = "[quota_admin]\nadmins = ['User:ANONYMOUS']\n"
+
+
 def quota(keys: str, limit: str = "controller_mutation_rate = 1") -> str:
     return f"[[quotas]]\n{keys}\n{limit}\n"
 
@@ -99,8 +107,19 @@ NOTES: list[tuple[str, str, list[str]]] = [
     ("_trusts_everybody", HEAD + LISTENER + PROXY.format('"0.0.0.0/0"'),
      ["listeners.a.proxy_protocol.trusted: trusts every peer, so any peer can claim any address"]),
     ("_open_admin_port", HEAD + LISTENER + '[admin]\nbind = "0.0.0.0:9644"\nremote_changes = true\n',
-     ["admin.remote_changes: the admin port has no password: each machine that reaches 0.0.0.0:9644 may change "
-      "quotas"]),
+     ["admin.remote_changes: the admin port has no keys: each machine that reaches 0.0.0.0:9644 may change quotas; "
+      "give [[admin.keys]]"]),
+    ("_open_admin_port", HEAD + LISTENER + '[admin]\nbind = "0.0.0.0:9644"\n',
+     ["admin.bind: the admin port has no keys: each machine that reaches 0.0.0.0:9644 may read all of it; "
+      "give [[admin.keys]]"]),
+    ("_open_admin_port", HEAD + LISTENER + '[admin]\nbind = "0.0.0.0:9644"\n' + KEY,
+     ["admin.tls: missing, so tokens for 0.0.0.0:9644 cross the network unencrypted"]),
+    ("_open_admin_port", HEAD + LISTENER + ADMIN_TLS.replace("requested", "required") + KEY,
+     ['admin.tls.client_auth: "required": probes of /healthz and /readyz need a certificate too; "requested" lets '
+      "them in without one"]),
+    ("_anonymous_admins", HEAD + LISTENER.replace("127.0.0.1", "0.0.0.0") + 'advertised_host = "g"\n' + ANYBODY,
+     ["quota_admin.admins.0: clients of listeners.a need no login, so each machine that reaches 0.0.0.0:19092 may "
+      "change quotas"]),
     ("_unverified_brokers", HEAD + 'security_protocol = "SSL"\ntls = { verify = false }\n' + LISTENER,
      ["upstream.tls.verify: false: any host can pose as the cluster"]),
     ("_own_clients", HEAD + 'security_protocol = "SSL"\ntls = { server_name = "k" }\n' + LISTENER + STORE,
@@ -127,6 +146,8 @@ NOTES: list[tuple[str, str, list[str]]] = [
      ["traces.ca: without effect, since traces.endpoint is not an https address"]),
     ("_without_effect", HEAD + LISTENER + "[admin]\nremote_changes = true\n",
      ["admin.remote_changes: without effect, since admin.bind is 127.0.0.1:9644"]),
+    ("_without_effect", HEAD + LISTENER + ADMIN_TLS + "remote_changes = true\n" + KEY,
+     ["admin.remote_changes: without effect, since the roles of admin.keys decide"]),
     ("_without_effect", HEAD + LISTENER + "protected = true\n",
      ["listeners.a.protected: without effect, since there is no other listener"]),
     ("_without_effect", HEAD + LISTENER + "[connections]\nprotected_slots = 5\n",
@@ -177,6 +198,9 @@ def test_each_entry_of_the_list_has_a_file_here() -> None:
     HEAD + LISTENER + "protected = true\nmax_connections = 20\n" + OTHER + "[connections]\nmax_connections = 10\n",
     HEAD + LISTENER + PROXY.format('"10.0.0.0/8", "::1", "10.1.0.0/16"').replace("10.1.", "11.1."),
     HEAD + LISTENER + "[quota_admin]\nauthorize = 'ask_cluster'\nadmins = ['User:ANONYMOUS']\n",
+    HEAD + LISTENER + ADMIN_TLS + KEY,
+    HEAD + LISTENER + KEY,
+    HEAD + SASL + LOGIN + LISTENER.replace("127.0.0.1", "0.0.0.0") + 'advertised_host = "g"\n' + SASL + ANYBODY,
     HEAD + LISTENER + quota("client_id = 'team-*'") + "[client_ids]\nprefixes = true\n",
     HEAD + LISTENER + quota("user = 'ANONYMOUS'") + quota("default_user = true"),
     HEAD + LISTENER + "[server]\nworkers = 2\n" + quota("client_id = 'a'", "request_percentage = 200"),

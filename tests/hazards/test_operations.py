@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from gateway.cli.main import main
-from gateway.server.admin import is_this_machine
+from gateway.server.admin_access import is_this_machine
 from testkit import wire
 from testkit.broker import PRODUCE, BrokerConnection, Request, ScriptedBroker
 from testkit.frames import produce
@@ -199,7 +199,7 @@ async def test_switch_is_not_thrown_by_web_pages_or_by_mistake(options: dict[str
 
 async def test_switch_is_thrown_from_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_and_gateway() as (_, running):
-        monkeypatch.setattr("gateway.server.admin.is_this_machine", lambda address: address != HOST)
+        monkeypatch.setattr("gateway.server.admin_access.is_this_machine", lambda address: address != HOST)
         for path, method in (("/enforcement", "PUT"), ("/reload", "POST")):
             found = await change(running.gateway.admin.port, path, method=method, json={"mode": "off"})
             assert found[0] == 403
