@@ -12,17 +12,21 @@ from testkit.raw_client import HOST
 _LOG_YEAR: Final = "20"
 
 
-async def sluice(running: RunningGateway, capfd: object, *argv: str) -> tuple[int, str, str]:
+async def sluice(
+    running: RunningGateway, capfd: object, *argv: str, scheme: str = "http"
+) -> tuple[int, str, str]:
     """Exit code and output of a command; the log of the gateway, which goes to the same place, is left out.
 
     Args:
         running: whom it asks.
         capfd: pytest's capsys.
         argv: the command.
+        scheme: of the admin port.
     """
     readouterr = capfd.readouterr  # type: ignore[attr-defined]
     readouterr()
-    code = await asyncio.to_thread(main, [*argv, "--admin", f"{HOST}:{running.gateway.admin.port}"])
+    url = f"{scheme}://{HOST}:{running.gateway.admin.port}"
+    code = await asyncio.to_thread(main, [*argv, "--admin", url])
     out, err = readouterr()
     told = [line for line in out.splitlines(keepends=True) if not line.startswith(_LOG_YEAR)]
     return code, "".join(told), err

@@ -1,22 +1,41 @@
-"""HTTP requests to the admin port of a running gateway, for the commands."""
+"""HTTP requests to the admin port of a running gateway, for the commands.
+
+A token is never an argument: other users of the machine see the arguments of a process. It comes from the environment
+or from a file, is sent to the given address only, and is shown nowhere.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 DEFAULT_URL: Final = "http://127.0.0.1:9644"
 VARIABLE: Final = "SLUICE_ADMIN"
 """Of the environment: the URL that is used without ``--admin``."""
+
+TOKEN_VARIABLE: Final = "SLUICE_ADMIN_TOKEN"
+_FILES: Final = {
+    "token_file": ("file whose first line is a token for the admin port", TOKEN_VARIABLE, "none"),
+    "ca": (
+        "authorities, in PEM, of which one has signed the admin port's certificate",
+        "",
+        "those of the system",
+    ),
+    "certificate": ("own certificate for the admin port, in PEM", "", "none"),
+    "key": ("key of the own certificate", "", "in the same file"),
+}
+"""Options with a file, without prefix: the meaning, a variable that goes before that of the file, the default."""
 
 _TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
@@ -28,8 +47,62 @@ class AdminPortError(Exception):
     """The gateway was not reached, or answered with something else than our admin port would; a line for people."""
 
 
+class AdminUrl(str):
+    """The URL of an admin port, and the key that is shown to it.
+
+    Attributes:
+        files: by the names of `_FILES`; None: not given. They are read with each request.
+        token: instead of a token file.
+    """
+
+    def __new__(cls, url: str, files: Mapping[str, str | None], token: str | None) -> AdminUrl:
+        """Make one."""
+        made = super().__new__(cls, url)
+        made.files, made.token = files, token
+        return made
+
+    files: Mapping[str, str | None]
+    token: str | None
+
+    def headers(self) -> dict[str, str]:
+        """Of a request.
+
+        Raises:
+            AdminPortError: the token file can't be used.
+        """
+        token, file = self.token, self.files["token_file"]
+        if file is not None:
+            try:
+                lines = Path(file).read_text(encoding="ascii").split()
+            except (OSError, UnicodeDecodeError) as exc:
+                why = exc.strerror if isinstance(exc, OSError) else "is not a token"
+                raise AdminPortError(f"--admin-token-file: {file}: {why}") from None
+            token = lines[0] if lines else ""
+        if token is None:
+            return {}
+        if not token or not token.isascii() or not token.isprintable():
+            raise AdminPortError(
+                f"the token in {file or TOKEN_VARIABLE} is empty or has characters that no token has"
+            )
+        return {"Authorization": f"Bearer {token}"}
+
+    def tls(self) -> ssl.SSLContext:
+        """Of a connection.
+
+        Raises:
+            AdminPortError: a file can't be used.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.files["ca"])
+            if (certificate := self.files["certificate"]) is not None:
+                context.load_cert_chain(certificate, self.files["key"])
+        except OSError as exc:  # OpenSSL's errors among them
+            raise AdminPortError(f"--admin-ca, --admin-certificate or --admin-key: {exc}") from None
+        return context
+
+
 def add_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> None:
-    """Adds ``--admin``.
+    """Adds ``--admin``, and the files with keys for it.
 
     Args:
         parser: of the command.
@@ -43,6 +116,25 @@ def add_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> Non
         type=_url,
         help=f"the gateway's admin port; default: the environment variable {VARIABLE}, otherwise {DEFAULT_URL}",
     )
+    for name, (meaning, first, otherwise) in _FILES.items():
+        variable = f"{VARIABLE}_{name.upper()}"
+        variables = f"variables {first} (the token itself), {variable}" if first else f"variable {variable}"
+        parser.add_argument(
+            f"--admin-{name.replace('_', '-')}",
+            metavar="FILE",
+            default=argparse.SUPPRESS if below else os.environ.get(variable) or None,
+            help=f"{meaning}; default: the environment {variables}, otherwise {otherwise}",
+        )
+
+
+def complete(arguments: argparse.Namespace) -> None:
+    """Put what `add_argument` has added together in ``arguments.admin``, if the command has it."""
+    if hasattr(arguments, "admin"):
+        files = {name: getattr(arguments, f"admin_{name}") for name in _FILES}
+        token = os.environ.get(TOKEN_VARIABLE)
+        if token is not None and files["token_file"] == os.environ.get(f"{VARIABLE}_TOKEN_FILE"):
+            files["token_file"] = None
+        arguments.admin = AdminUrl(arguments.admin, files, token)
 
 
 def ask(
@@ -77,9 +169,14 @@ def ask(
     if lines is not None:
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         headers = {"Content-Type": "application/x-ndjson"}
-    request = urllib.request.Request(url + path, data, headers, method=method)
     # The machine's proxy is for other places, and a redirect would lead to one.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirects()]
+    if isinstance(url, AdminUrl):
+        headers |= url.headers()
+        if url.startswith("https:"):
+            handlers.append(urllib.request.HTTPSHandler(context=url.tls()))
+    request = urllib.request.Request(url + path, data, headers, method=method)
+    opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=timeout_s) as answer:
             status, text = answer.status, answer.read(max_bytes)
@@ -88,14 +185,21 @@ def ask(
             status, text = exc.code, exc.read(max_bytes)
     except HTTPException as exc:
         raise AdminPortError(
-            f"the server at {url} is not a Sluice admin port: it does not speak HTTP"
+            f"the server at {url} is not a Sluice admin port: it does not speak HTTP; with TLS, its URL begins with "
+            "https"
         ) from exc
     except OSError as exc:
         reason = getattr(exc, "reason", exc)
-        raise AdminPortError(f"no answer from {url}: {reason}") from exc
+        more = "; --admin-ca names its authority" if isinstance(reason, ssl.SSLCertVerificationError) else ""
+        raise AdminPortError(f"no answer from {url}: {reason}{more}") from exc
     try:
-        return status, json.loads(text)
-    except ValueError as exc:
+        answer = json.loads(text)
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS):
+            raise AdminPortError(
+                f"{url} refused: {answer['error']}; give a token in {TOKEN_VARIABLE} or with --admin-token-file"
+            )
+        return status, answer
+    except (KeyError, TypeError, ValueError) as exc:
         raise AdminPortError(
             f"the server at {url} is not a Sluice admin port (HTTP status {status})"
         ) from exc
@@ -124,6 +228,8 @@ def read(
     """
     status, answer = ask(url, path, max_bytes=max_bytes, timeout_s=timeout_s)
     try:
+        if status in (HTTPStatus.FORBIDDEN, HTTPStatus.MISDIRECTED_REQUEST):
+            raise AdminPortError(f"{url} refused: {answer['error']}")
         if status != HTTPStatus.OK:
             raise ValueError(status)
         return parse(answer)
@@ -157,10 +263,12 @@ def _url(text: str) -> str:
     url = text if "://" in text else f"http://{text}"
     parts = urlsplit(url)
     try:
-        complete = parts.scheme == "http" and parts.hostname and (parts.port or True)
+        complete = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
     except ValueError:
         complete = False
     if not complete or parts.path not in ("", "/") or parts.query or parts.fragment:
         source = f" (from {VARIABLE})" if text == os.environ.get(VARIABLE) else ""
-        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not http://HOST:PORT{source}")
+        raise argparse.ArgumentTypeError(
+            f"{json.dumps(text)} is not http://HOST:PORT or https://HOST:PORT{source}"
+        )
     return url.rstrip("/")

@@ -53,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(arguments, "run"):
         parser.print_help(sys.stderr)
         return 2
+    from gateway.cli import admin_port
+
+    admin_port.complete(arguments)
     code = 0
     try:
         code = arguments.run(arguments)

@@ -208,7 +208,7 @@ def short_banner(found: config.Config) -> str:
     listeners = ", ".join(f"{listener.name} {listener.bind}" for listener in found.listeners)
     return (
         f"sluice: listeners {listeners}; upstream {found.upstream.brokers}; "
-        f"metrics http://{found.admin.bind}/metrics; stop with Ctrl-C or SIGTERM"
+        f"metrics {found.admin.url}/metrics; stop with Ctrl-C or SIGTERM"
     )
 
 

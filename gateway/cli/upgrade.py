@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gateway.server.control import ask_for_upgrade
 
     parts = urlsplit(arguments.admin)
-    port = parts.port or 80
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     reason = "not found"
     for host in (parts.hostname or "", *_ANY):
         try:

@@ -93,14 +93,15 @@ def test_a_port_without_a_gateway_is_a_line_with_the_address(server: Server) -> 
 
 @pytest.mark.parametrize(("text", "url"), [
     (None, DEFAULT_URL), ("gw:9644", "http://gw:9644"), ("http://[::1]:1/", "http://[::1]:1"),
-    ("https://gw:1", None), ("http://gw:1/metrics", None), ("http://gw:port", None), ("http://", None),
+    ("https://gw:1", "https://gw:1"), ("ftp://gw:1", None), ("http://gw:1/metrics", None), ("http://gw:port", None),
+    ("http://", None),
 ])  # fmt: skip
 def test_address_is_a_host_and_a_port(text: str | None, url: str | None) -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_argument(parser)
     argv = [] if text is None else ["--admin", text]
     if url is None:
-        with pytest.raises(argparse.ArgumentError, match=r"is not http://HOST:PORT$"):
+        with pytest.raises(argparse.ArgumentError, match=r"is not http://HOST:PORT or https://HOST:PORT$"):
             parser.parse_args(argv)
     else:
         assert parser.parse_args(argv).admin == url
@@ -186,7 +187,7 @@ def test_the_environment_names_the_gateway_unless_the_option_does(
     monkeypatch.setenv("SLUICE_ADMIN", "gateway-1:port")
     code, _, err = run("enforcement")
     assert (code, len(asked)) == (2, 2)
-    assert '"gateway-1:port" is not http://HOST:PORT (from SLUICE_ADMIN)' in err
+    assert '"gateway-1:port" is not http://HOST:PORT or https://HOST:PORT (from SLUICE_ADMIN)' in err
     monkeypatch.setenv("SLUICE_ADMIN", "")
     run("enforcement")
     assert asked[-1][0][0] == DEFAULT_URL
