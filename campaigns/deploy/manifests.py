@@ -137,7 +137,13 @@ class Manifests:
         (admin,) = self._container["ports"]
         assert admin == {"name": "admin", "containerPort": found.admin.bind.port}
         probes = [self._container[f"{name}Probe"]["httpGet"] for name in ("liveness", "readiness")]
-        assert probes == [{"path": "/healthz", "port": "admin"}, {"path": "/readyz", "port": "admin"}]
+        scheme = {} if found.admin.tls is None else {"scheme": "HTTPS"}
+        assert probes == [{"path": f"/{path}", "port": "admin", **scheme} for path in ("healthz", "readyz")]
+        assert f"{self.name}-pods" in found.admin.allowed_hosts
+        for monitor in self.of_kind("ServiceMonitor"):
+            (endpoint,) = monitor["spec"]["endpoints"]
+            assert endpoint.get("scheme", "http") == found.admin.url.partition(":")[0]
+            assert bool(endpoint.get("authorization")) == bool(found.admin.keys)
         program, seconds = self._container["lifecycle"]["preStop"]["exec"]["command"]
         assert program == "sleep"
         assert pod["terminationGracePeriodSeconds"] * 1000 > int(seconds) * 1000 + found.drain.timeout_ms

@@ -75,6 +75,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- range $config.listeners }}
 {{- if not (or .advertised_host .sni) }}{{ $_ := set . "advertised_host" (printf "${POD_NAME}.%s" $domain) }}{{ end }}
 {{- end }}
+{{- $pods := printf "%s-pods" (include "sluice.fullname" .) }}
+{{- $hosts := concat ($config.admin.allowed_hosts | default list) (list $pods (printf "*.%s" $pods)) }}
+{{- if ne .Values.clusterDomain "cluster.local" }}{{ $hosts = append $hosts (printf "*.svc.%s" .Values.clusterDomain) }}{{ end }}
+{{- $_ := set $config.admin "allowed_hosts" $hosts }}
 {{- if eq (dig "client_quota" "scope" "gateway" $config) "fleet" }}
 {{- $least := .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas }}
 {{- $_ := set $config "fleet" (merge (dict "member" "${POD_NAME}" "members" $least) ($config.fleet | default dict)) }}
