@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.handlers import own_topics, topic_use
 from gateway.handlers.context import MAX_REQUEST_BYTES
-from gateway.server import admin_connections, quota_routes, tls_setup
+from gateway.server import admin_access, admin_connections, quota_routes, tls_setup
 from gateway.server.status_routes import MAX_VIEWERS
 from gateway.session.announced import PASS_ON_BYTES
 from gateway.session.memory_budget import SMALL_BYTES
@@ -92,6 +92,12 @@ _GROUPS: Final = {
             admin_connections.MAX_CONNECTIONS,
             "the longest silent one is closed",
         ),
+        (
+            "requests per second and address without a valid key",
+            admin_access.MAX_FAILURES_PER_ADDRESS,
+            "status 429, a second late",
+        ),
+        ("requests per second without a valid key", admin_access.MAX_FAILURES, "status 429, a second late"),
         ("viewers of `/events` at the same time", MAX_VIEWERS, "refused"),
         ("bytes of a `POST /quotas/import`", quota_routes.MAX_IMPORT_BYTES, "status 413"),
         ("TLS handshakes that wait for their start", tls_setup.MAX_WAITING, "refused: `overloaded`"),

@@ -116,7 +116,7 @@ class AdminServer:
         if self._quotas is not None:
             self._quotas.add_to(router, connections, self._changing)
         if self._status is not None:
-            self._status.add_to(router, connections)
+            self._status.add_to(router, connections, self._access.still_allows)
         await self._runner.setup()
         try:
             self.port = await connections.listen(host, port, inherited)

@@ -132,9 +132,7 @@ class AdminAccess:
             self._record(request, AdminRefusal.HOST, host=named)
             text = "the port does not answer under this host name; add the name to admin.allowed_hosts"
             return answer(421, text), False
-        resource = request.match_info.route.resource
-        method = "GET" if request.method == "HEAD" else request.method
-        route = (method, "" if resource is None else resource.canonical)
+        route = _route_of(request)
         known = route in ROLES
         role = ROLES.get(route)
         if known and role is None:
@@ -157,9 +155,12 @@ class AdminAccess:
         holder = request.get(_HOLDER)
         if holder is None:
             return f"admin port, {request.remote}"
-        resource = request.match_info.route.resource
-        role = ROLES.get((request.method, "" if resource is None else resource.canonical))
-        return f"admin port, {request.remote}, key {holder.name} ({role})"
+        return f"admin port, {request.remote}, key {holder.name} ({ROLES.get(_route_of(request))})"
+
+    def still_allows(self, request: web.Request) -> bool:
+        """Whether a request that was allowed would be so now: its answer has no end, and keys change."""
+        holder, _, _ = self._holder(request)
+        return not self._keys or (holder is not None and ROLES.get(_route_of(request)) in holder.roles)
 
     def _ours(self, host: str) -> bool:
         if is_address(host):
@@ -230,6 +231,13 @@ _WHAT_TO_DO: Final = {
     AdminRefusal.CERTIFICATE: "the certificate is not one of admin.keys",
     AdminRefusal.MALFORMED: "needs one header Authorization: Bearer TOKEN",
 }
+
+
+def _route_of(request: web.Request) -> tuple[str, str]:
+    """The route that serves it, however its path is spelled; that of HEAD is that of GET."""
+    resource = request.match_info.route.resource
+    method = "GET" if request.method == "HEAD" else request.method
+    return method, "" if resource is None else resource.canonical
 
 
 def is_this_machine(address: str | None) -> bool:

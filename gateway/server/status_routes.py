@@ -153,14 +153,21 @@ class StatusRoutes:
         """How many follow the stream."""
         return self._viewers
 
-    def add_to(self, router: web.UrlDispatcher, connections: AdminConnections) -> None:
+    def add_to(
+        self,
+        router: web.UrlDispatcher,
+        connections: AdminConnections,
+        still_allowed: Callable[[web.Request], bool],
+    ) -> None:
         """Serve them.
 
         Args:
             router: of the admin port.
             connections: of the admin port.
+            still_allowed: whether the key of a request that follows the stream is in force.
         """
         self._connections = connections
+        self._still_allowed = still_allowed
         router.add_get("/", self._serve_page)
         router.add_get("/status.json", self._serve_status)
         router.add_get("/events", self._serve_events)
@@ -198,7 +205,7 @@ class StatusRoutes:
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         try:
             built = await self.feed.latest()
-            while not self._stopping:
+            while not self._stopping and self._still_allowed(request):
                 await self._send(request, response, b"data: " + built.text + b"\n\n")
                 # The newest: what a slow one has missed is not made up for.
                 built = await self.feed.after(built)

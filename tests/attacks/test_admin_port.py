@@ -108,6 +108,27 @@ async def test_k22_only_names_of_ours_are_answered(method: bytes, host: bytes, a
         assert (answer[len("HTTP/1.1 ") :][:3] in (b"421", b"400")) != answered
 
 
+@pytest.mark.parametrize(
+    ("host", "answered"),
+    [
+        ("gw.example", True),
+        ("GW.example.:9644", True),
+        ("a.gw.example", False),
+        ("sluice-0.kafka.svc", True),
+        ("svc", False),
+        (".svc", False),
+        ("kafka.svc.evil.example", False),
+        ("evilsvc", False),
+    ],
+)
+async def test_k22_names_of_the_configuration_are_answered_and_those_below_a_star(host: str, answered: bool) -> None:
+    async with running_gateway(9, admin={"allowed_hosts": ["gw.example", "*.svc"]}) as running:
+        head = f"GET /healthz HTTP/1.1\r\nConnection: close\r\nHost: {host}\r\n\r\n"
+        answer = await request(running, head.encode())
+        assert answer.startswith(b"HTTP/1.1 200" if answered else b"HTTP/1.1 421")
+        assert answered or b"admin.allowed_hosts" in answer
+
+
 def quota(number: int, key: str = "producer_byte_rate") -> bytes:
     entity = [{"type": "user", "name": f"user-{number}"}]
     return json.dumps({"entity": entity, "quota": key, "limit": number + 1}).encode() + b"\n"

@@ -17,8 +17,9 @@ from playwright.async_api import Page, async_playwright
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.cli.top_rows import number
-from testkit.gateway import RunningGateway, broker_and_gateway
+from testkit.gateway import RunningGateway, broker_and_gateway, running_gateway
 from testkit.packages import require_package
+from testkit.secrets import CANARY
 from tests.attacks.test_status import HOSTILE, QUOTAS, url, use
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
@@ -67,6 +68,20 @@ async def opened(running: RunningGateway) -> AsyncIterator[tuple[Page, list[str]
         await page.wait_for_selector("#clients tr")
         yield page, faults
         assert [each for each in requests if not each.startswith(url(running, "/"))] == []
+        await browser.close()
+
+
+async def test_page_and_its_stream_take_a_token_as_the_password_of_the_browser() -> None:
+    token = f"{CANARY}for-a-browser-0123456789"
+    key = {"name": "k", "roles": ["read"], "token": token}
+    async with running_gateway(9, admin={"keys": [key]}) as running, async_playwright() as playwright:
+        program = require_package("chromium")
+        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        context = await browser.new_context(http_credentials={"username": "anybody", "password": token})
+        page = await context.new_page()
+        await page.goto(url(running, "/"))
+        # Written by the first snapshot of the stream.
+        await page.wait_for_function("document.getElementById('ready').textContent.startsWith('not ready')")
         await browser.close()
 
 
