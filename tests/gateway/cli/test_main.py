@@ -220,6 +220,34 @@ def test_files_that_the_gateway_would_read_are_read(
     assert run("check-config", file)[0] == 0
 
 
+def test_files_and_tokens_of_the_admin_port_are_looked_at(
+    file: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    key = '[[admin.keys]]\nname = "k"\nroles = ["read"]\n'
+    file.write_text(f'{TEXT}{key}token_file = "{token}"\n')
+    assert run("check-config", file) == (
+        2,
+        "",
+        f"sluice: {file}: admin.keys.0.token_file: {token}: No such file or directory\n",
+    )
+    token.write_text("0123456789abcdef" * 2)
+    token.chmod(0o644)
+    code, _, err = run("check-config", file)
+    assert (code, err.count(f"note: admin.keys.0.token_file: {token} has mode 0644, so all users")) == (0, 1)
+    file.write_text(f'{TEXT}{key}token = "{"0123456789abcdef" * 2}"\n')
+    note = 'admin.keys.0.token: a token is in this file; use token_file, or a variable: token = "${NAME}"'
+    assert run("check-config", file)[2] == f"sluice: {file}: note: {note}\n"
+    monkeypatch.setenv("TOKEN_OF_A_TEST", "0123456789abcdef" * 2)
+    file.write_text(f'{TEXT}{key}token = "${{TOKEN_OF_A_TEST}}"\n')
+    code, out, err = run("check-config", file)
+    assert (code, err) == (0, "")
+    assert "variable TOKEN_OF_A_TEST" in out
+    assert "0123456789" not in out
+    file.write_text(f'{TEXT}[admin.tls]\ncertificate = "{token}"\nkey = "{token}"\n')
+    assert f"{file}: admin.tls.certificate: " in run("check-config", file)[2]
+
+
 def test_packages_that_are_not_there_are_found(file: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(TEXT + '[traces]\nendpoint = "http://127.0.0.1:1/"\n')
     assert run("check-config", file)[0] == 0
