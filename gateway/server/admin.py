@@ -117,6 +117,7 @@ class AdminServer:
             self._quotas.add_to(router, connections, self._changing)
         if self._status is not None:
             self._status.add_to(router, connections, self._access.still_allows)
+        self._access.check_routes(router)
         await self._runner.setup()
         try:
             self.port = await connections.listen(host, port, inherited)

@@ -150,6 +150,18 @@ class AdminAccess:
         request[_HOLDER] = holder
         return None
 
+    @staticmethod
+    def check_routes(router: web.UrlDispatcher) -> None:
+        """Each route has a role, so that none is served by oversight.
+
+        Raises:
+            RuntimeError: one is not in `ROLES`.
+        """
+        for route in router.routes():
+            path = "" if route.resource is None else route.resource.canonical
+            if route.method != "HEAD" and (route.method, path) not in ROLES:
+                raise RuntimeError(f"{route.method} {path} has no role")
+
     def caller(self, request: web.Request) -> str:
         """Who asks, for the log and the history: the address, the key's name and the role that it is used for."""
         holder = request.get(_HOLDER)

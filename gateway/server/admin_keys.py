@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,8 @@ class AdminKeys:
         self._keys = _load_all(keys)
         self._prepared: tuple[tuple[AdminKey, ...], _Keys] = (keys, self._keys)
         self._faults: dict[str, str] = {}
+        # Files are looked at in a thread, and must not bring keys back that a reload has just taken away.
+        self._exchange = threading.Lock()
 
     def __bool__(self) -> bool:
         """Whether requests need a key."""
@@ -121,9 +124,10 @@ class AdminKeys:
         """Put keys in force that were prepared."""
         prepared, loaded = self._prepared
         if prepared == keys:
-            self._keys = loaded
-            self.last_reload_failed = False
-            self._faults = {}
+            with self._exchange:
+                self._keys = loaded
+                self.last_reload_failed = False
+                self._faults = {}
 
     def reload(self, *, only_if_changed: bool, by: str) -> bool:
         """Read token files again. May block on the file system.
@@ -137,10 +141,12 @@ class AdminKeys:
         """
         before = self._keys
         after = tuple(self._again(each, only_if_changed, by) for each in before)
-        if self._keys is before:  # no reload of the configuration came meanwhile
+        with self._exchange:
+            if self._keys is not before:
+                return True
             self._keys = after
-        self.last_reload_failed = bool(self._faults)
-        return not self._faults
+            self.last_reload_failed = bool(self._faults)
+            return not self.last_reload_failed
 
     def _again(self, loaded: _Loaded, only_if_changed: bool, by: str) -> _Loaded:
         key = loaded.key

@@ -11,18 +11,19 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 
+from gateway.app import Gateway
 from gateway.observability import logging_setup
 from gateway.observability.events import AdminRefusal, TlsFailure
 from gateway.server.admin_access import MAX_FAILURES_PER_ADDRESS, ROLES
 from gateway.server.admin_connections import MAX_CONNECTIONS
 from quotas.limits import Enforcement
 from testkit.certificates import CLIENT, Authority
-from testkit.gateway import RunningGateway, gateway_process, running_gateway
+from testkit.gateway import RunningGateway, gateway_config, gateway_process, running_gateway
 from testkit.raw_client import HOST, RawClient, until
 from testkit.secrets import CANARY, secrets_in
 from testkit.tls import Pki
@@ -111,6 +112,14 @@ async def test_each_route_has_one_role_and_there_is_no_other_route() -> None:
             if route.resource is not None and route.method != "HEAD"
         }
         assert routes == set(ROLES)
+
+
+async def test_a_route_without_a_role_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(cast("dict[Any, Any]", ROLES), ("POST", "/quotas/import"))
+    running = Gateway(gateway_config([9]))
+    with pytest.raises(RuntimeError, match="POST /quotas/import has no role"):
+        await running.start()
+    await running.stop()
 
 
 @pytest.mark.parametrize("role", [*TOKENS, None])

@@ -101,6 +101,22 @@ def test_keys_that_were_prepared_come_into_force_and_others_do_not(file: Path) -
     assert holds(keys, TWO)
 
 
+def test_look_at_the_files_brings_no_key_back_that_a_reload_has_taken_away(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = AdminKeys((key(token_file=str(file)),))
+    keys.prepare((key("b", token=TWO),))
+
+    def read(name: str) -> list[bytes]:
+        keys.use((key("b", token=TWO),))
+        return [ONE.encode()]
+
+    monkeypatch.setattr("gateway.server.admin_keys.read_tokens", read)
+    keys.reload(only_if_changed=False, by="test")
+    assert not holds(keys, ONE)
+    assert holds(keys, TWO)
+
+
 @pytest.mark.parametrize(
     "content",
     [
