@@ -1,11 +1,13 @@
 """A real Prometheus scrapes the gateway, and promtool has no objection to what it finds."""
 
+import asyncio
 import itertools
 import json
 import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +17,11 @@ from embedded_kafka.kafka import KafkaCluster
 from gateway.observability.quota_metrics import label_value
 from monitoring.dashboard import panels
 from testkit.certificates import Authority
+from testkit.gateway import running_gateway
 from testkit.packages import require_package
+from testkit.raw_client import HOST
+from testkit.secrets import CANARY
+from testkit.tls import Pki
 from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GATEWAY_HOST, GatewayOptions, GatewayProcess, free_ports
@@ -96,13 +102,20 @@ def load(gateway: GatewayProcess) -> None:
 @pytest.fixture(scope="module")
 def prometheus(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The query API of a Prometheus that scrapes this gateway every second."""
+    job = {"static_configs": [{"targets": [str(gateway.admin)]}]}
+    with scraping(tmp_path_factory.mktemp("prometheus"), job) as api:
+        yield api
+
+
+@contextmanager
+def scraping(folder: Path, job: dict[str, Any]) -> Iterator[str]:
+    """The query API of a Prometheus with one job."""
     program = require_package("prometheus")
-    folder = tmp_path_factory.mktemp("prometheus")
+    intervals = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    jobs = [{"job_name": "gateway", **job}]
+    # JSON is YAML.
     (folder / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"rule_files: [{RULES}]\n"
-        "scrape_configs:\n"
-        f"  - {{job_name: gateway, static_configs: [{{targets: ['{gateway.admin}']}}]}}\n"
+        json.dumps({"global": intervals, "rule_files": [str(RULES)], "scrape_configs": jobs})
     )
     address = f"127.0.0.1:{free_ports(1)[0]}"
     arguments = [
@@ -145,6 +158,27 @@ def test_series_of_the_gateway_appear_in_the_query_api(gateway: GatewayProcess, 
     assert refused[0]["value"][1] == "1"
     created = query(prometheus, 'gateway_requests_total{api="create_topics", listener="tapped"}')
     assert [(series["metric"]["listener"], series["value"][1]) for series in created] == [("tapped", "2")]
+
+
+async def test_a_token_file_and_an_authority_are_all_that_a_port_with_keys_needs(tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    for name in ("good", "wrong"):
+        (tmp_path / name).write_text(f"{CANARY}{name}-0123456789abcdef01234567")
+    key = {"name": "prometheus", "roles": ["read"], "token_file": str(tmp_path / "good")}
+    async with running_gateway(9, admin={"tls": pki.keys()["tls"], "keys": [key]}) as running:
+        target = f"{HOST}:{running.gateway.admin.port}"
+        for name, up in (("good", "1"), ("wrong", "0")):
+            job = {
+                "scheme": "https",
+                "tls_config": {"ca_file": str(pki.authority.certificate)},
+                "authorization": {"credentials_file": str(tmp_path / name)},
+                "static_configs": [{"targets": [target]}],
+            }
+            (folder := tmp_path / f"prometheus-{name}").mkdir()
+            with scraping(folder, job) as api:
+                # In a thread: the gateway is on this loop.
+                await asyncio.to_thread(eventually, lambda api=api: bool(query(api, "up")))
+                assert (await asyncio.to_thread(query, api, "up"))[0]["value"][1] == up
 
 
 def test_every_query_of_the_dashboard_has_an_answer(gateway: GatewayProcess, prometheus: str) -> None:
