@@ -110,6 +110,8 @@ class AdminSettings(Section, frozen=True):
             if key.certificate is not None and not by_certificate:
                 text = 'needs [admin.tls] with client_auth = "requested" or "required", and client_ca'
                 faults.append((("keys", at, "certificate"), text))
+        if self.tls is not None and self.tls.certificates:
+            faults.append((("tls", "certificates"), "the admin port has one certificate, for all its names"))
         if faults:
             raise faults_error(faults)
         return self

@@ -98,7 +98,7 @@ class AdminTls:
 
     # -- TlsUser ---------------------------------------------------------------------------------------------
 
-    def hello(self, transport: TlsTransport) -> None:
+    def hello(self, transport: TlsTransport, hello: bytes) -> None:
         """See `TlsUser`."""
 
         def begin(_waited: bool) -> bool:

@@ -146,7 +146,7 @@ class TlsParts:
             return None
         return AdminTls(
             section,
-            self._listeners[ADMIN_PORT],
+            self._listeners[ADMIN_PORT].identities[0],
             loop=self._loop,
             handshake_limiter=self.handshake_limiter,
             buffer=self._buffer,

@@ -41,6 +41,8 @@ def faults(**changed: str) -> list[str]:
      'mutation_quota.algorithm: "x" is not one of "token_bucket", "rate", "spread_rate"'),
     ("admin", 'allowed_hosts = ["a*b"]',
      'admin.allowed_hosts.0: "a*b" must be a host name, without a port; *. before it stands for all names below it'),
+    ("admin", 'tls = { certificate = "c", key = "k", certificates = [{ certificate = "d", key = "l" }] }',
+     "admin.tls.certificates: the admin port has one certificate, for all its names"),
     ("array_of_admin.keys", 'name = "k"\nroles = ["read"]',
      "admin.keys.0: needs one of token_file, token, certificate"),
     ("array_of_admin.keys", 'name = "k"\nroles = ["read"]\ntoken = "a secret"\ntoken_file = "f"',
