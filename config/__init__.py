@@ -1,17 +1,21 @@
 """The configuration file, read and checked: its models, and the quota objects made from it.
 
-`sections/` has a module for each section of the file, `model.py` the rules between them, `loader.py` the reading,
+`sections/` has a module for each section of the file, `model.py` the rules between them, `clusters.py` several
+clusters in one file, `loader.py` the reading,
 `environment.py` the variables in it, `faults.py` the error lines, `findings.py` what is allowed and can hardly be
 meant. The configuration is valid before a socket is opened. This package imports `quotas`, neither the gateway nor
 the protocol.
 """
 
+from config.clusters import Clusters, cluster_findings
 from config.findings import Finding, Severity, any_authenticates, findings, name_notes
 from config.host_port import HostPort
 from config.loader import (
     ConfigError,
     default_config,
     load,
+    load_file,
+    one_of,
     parse,
     parse_bootstrap,
     replace_upstream,
@@ -24,6 +28,7 @@ from config.sections.quotas import CLIENT_KEYS, ENFORCED_KEYS, QuotaRule
 
 __all__ = [
     "CLIENT_KEYS",
+    "Clusters",
     "Config",
     "ConfigError",
     "ENFORCED_KEYS",
@@ -32,10 +37,13 @@ __all__ = [
     "ListenerSettings",
     "QuotaRule",
     "Severity",
+    "cluster_findings",
     "default_config",
     "any_authenticates",
     "findings",
     "load",
+    "load_file",
+    "one_of",
     "name_notes",
     "parse",
     "parse_bootstrap",

@@ -10,6 +10,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from config.clusters import SECTION, ClusterFaults, Clusters, read_clusters
 from config.environment import Substitution
 from config.faults import lines, path_text, value_text
 from config.host_port import HostPort, parse_host_port
@@ -35,18 +36,31 @@ class ConfigError(Exception):
         self.lines = lines
 
 
-def load(path: str | Path) -> Config:
+def load(path: str | Path, *, cluster: str | None = None) -> Config:
     """The configuration in a TOML file, with values from this process's environment.
+
+    Args:
+        path: of the file.
+        cluster: which one of [[clusters]]; None: the file has none.
+
+    Raises:
+        ConfigError: as `load_file`; or the file has no such cluster, or has some and none is named.
+    """
+    return one_of(load_file(path), str(path), cluster)
+
+
+def load_file(path: str | Path) -> Config | Clusters:
+    """What is in a TOML file: one configuration, or several clusters.
 
     Raises:
         ConfigError: the file can't be read, is not TOML, or breaks a rule. All broken rules are reported at once,
             except those between sections, which are only looked at once every section is right.
     """
-    return parse(_text(path), name=str(path))
+    return parse_file(_text(path), name=str(path))
 
 
 def parse(text: str, *, name: str, environment: Mapping[str, str] = os.environ) -> Config:
-    """The configuration in a TOML text.
+    """The configuration in a TOML text without [[clusters]].
 
     Args:
         text: the whole file.
@@ -56,11 +70,50 @@ def parse(text: str, *, name: str, environment: Mapping[str, str] = os.environ) 
     Raises:
         ConfigError: as `load`.
     """
+    return one_of(parse_file(text, name=name, environment=environment), name, None)
+
+
+def parse_file(text: str, *, name: str, environment: Mapping[str, str] = os.environ) -> Config | Clusters:
+    """What is in a TOML text: one configuration, or several clusters.
+
+    Args:
+        text: the whole file.
+        name: of the file, for error texts.
+        environment: of which the text may name variables.
+
+    Raises:
+        ConfigError: as `load_file`.
+    """
     tables = _substitution(text, name, environment).tables
     try:
-        return Config.model_validate(tables)
+        return read_clusters(tables) if SECTION in tables else Config.model_validate(tables)
     except ValidationError as exc:
-        raise ConfigError([f"{name}: {line}" for line in lines(exc, Config, tables)]) from exc
+        faults = lines(exc, Config, tables)
+    except ClusterFaults as exc:
+        faults = exc.lines
+    raise ConfigError([f"{name}: {line}" for line in faults])
+
+
+def one_of(found: Config | Clusters, name: str, cluster: str | None) -> Config:
+    """One configuration of a file.
+
+    Args:
+        found: what is in the file.
+        name: of the file, for error texts.
+        cluster: which one; None: there are no clusters.
+
+    Raises:
+        ConfigError: there is no such cluster, or there are some and none is named.
+    """
+    if isinstance(found, Config):
+        if cluster is None:
+            return found
+        raise ConfigError([f"{name}: has no [[{SECTION}]]; leave --cluster out"])
+    if cluster is None:
+        raise ConfigError([f"{name}: has several clusters: {found.names}; choose one with --cluster NAME"])
+    if cluster not in found.by_name:
+        raise ConfigError([f"{name}: has no cluster {value_text(cluster)}; it has {found.names}"])
+    return found.by_name[cluster]
 
 
 def variables(path: str | Path) -> list[tuple[str, str]]:

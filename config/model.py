@@ -140,7 +140,7 @@ class Config(Section, frozen=True):
             yield ("listeners", at, "protected"), f"{self.listeners[protected[0]].path} is; only one can be"
 
     def _port_faults(self) -> Iterator[tuple[Key, str]]:
-        claims = list(self._claims())
+        claims = list(self.port_claims())
         for at, claim in enumerate(claims):
             for other in claims[:at]:
                 if claim.collides(other):
@@ -151,7 +151,7 @@ class Config(Section, frozen=True):
         upstreams += [(("upstreams", at), each) for at, each in enumerate(self.upstreams)]
         for key, upstream in upstreams:
             for at, broker in enumerate(upstream.bootstrap):
-                for claim in self._claims():
+                for claim in self.port_claims():
                     if claim.answers(broker):
                         text = f'"{broker}" is the gateway itself ({path_text(claim.key, self)})'
                         yield (*key, "bootstrap", at), text
@@ -260,18 +260,18 @@ class Config(Section, frozen=True):
                         f"{rule.entity} has this quota from quotas.{first} already",
                     )
 
-    def _claims(self) -> Iterator[_Claim]:
+    def port_claims(self) -> Iterator[PortClaim]:
         for at, listener in enumerate(self.listeners):
             bind = listener.bind
-            yield _Claim(("listeners", at, "bind"), bind, bind.port)
+            yield PortClaim(("listeners", at, "bind"), bind, bind.port)
             if listener.ports_of_brokers:
                 brokers = HostPort(bind.host, listener.first_broker_port)
-                yield _Claim(("listeners", at, "first_broker_port"), brokers, listener.last_broker_port)
-        yield _Claim(("admin", "bind"), self.admin.bind, self.admin.bind.port)
+                yield PortClaim(("listeners", at, "first_broker_port"), brokers, listener.last_broker_port)
+        yield PortClaim(("admin", "bind"), self.admin.bind, self.admin.bind.port)
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class PortClaim:
     """Ports that one key of the file wants to listen on."""
 
     key: Key
@@ -282,7 +282,7 @@ class _Claim:
         more = f"..{self.last_port}" if self.last_port > self.first.port else ""
         return f"{self.first}{more}"
 
-    def collides(self, other: _Claim) -> bool:
+    def collides(self, other: PortClaim) -> bool:
         # Two names for one address are not found here: they end as a busy port at the start.
         same_host = self.first.wildcard or other.first.wildcard or self.first.host == other.first.host
         some_port = self.first.port != 0 and other.first.port != 0

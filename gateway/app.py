@@ -65,6 +65,7 @@ from gateway.server.admin_keys import AdminKeys
 from gateway.server.admin_tls import AdminTls
 from gateway.server.asked_mutations import AskedMutations
 from gateway.server.carrier import Carrier, WorkerCarrier
+from gateway.server.clusters.member import Member, ParentsAccess
 from gateway.server.connection_capacity import (
     DescriptorPlan,
     connection_limits,
@@ -161,6 +162,7 @@ class Gateway:
         nursery: Nursery | None = None,
         worker: WorkerSide | None = None,
         predecessor: Predecessor | None = None,
+        member: Member | None = None,
     ) -> None:
         """Build everything; nothing is bound or connected yet.
 
@@ -170,6 +172,7 @@ class Gateway:
             nursery: this process is a supervisor, whose workers it forks; None: it serves by itself.
             worker: this process is a worker, and this leads to its supervisor; None: it accepts by itself.
             predecessor: the process that this one replaces; None: there is none.
+            member: this process serves one of several clusters; None: it is the whole gateway.
 
         Raises:
             ConfigError: it asks for more than the file descriptors of this process carry.
@@ -180,6 +183,7 @@ class Gateway:
         self._config = config
         self._worker = worker
         self._predecessor = predecessor
+        self._member = member
         self._draining = False
         self.replaced = asyncio.Event()
         self.notify = Notify({})
@@ -346,7 +350,7 @@ class Gateway:
             prepare=self._prepare_metrics if merged is None else merged.prepare,
             ready=self.why_not_ready,
             remark=self._remark,
-            access=self._admin_access,
+            access=self._admin_access if self._member is None else ParentsAccess(),
             tls=tls,
             quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
             status=self.status_routes,
@@ -578,12 +582,17 @@ class Gateway:
     async def _open_other_ports(self, predecessor: Predecessor | None = None) -> None:
         address = self._replaceable.admin_address
         inherited = {} if predecessor is None else predecessor.sockets
+        sockets = inherited.pop((ADMIN, address), [])
+        name = None
+        if self._member is not None:
+            sockets = sockets or self._member.sockets
+            name = self._member.control_name(address[0])
         try:
-            await self.admin.start(*address, inherited.pop((ADMIN, address), []))
+            await self.admin.start(*address, sockets)
         except OSError as exc:
             raise OSError(exc.errno, f"admin.bind: {exc.strerror}") from exc
         control = inherited.pop((CONTROL, address), [None])[0]
-        self.control.start(control_name(address[0], self.admin.port), control)
+        self.control.start(name or control_name(address[0], self.admin.port), control)
 
     async def _prepare_to_replace(self, predecessor: Predecessor) -> None:
         """Do all that can be done while the other process serves."""
@@ -929,11 +938,12 @@ async def _serve(
     source: ConfigSource | None,
     nursery: Nursery | None = None,
     inherited: socket.socket | None = None,
+    member: Member | None = None,
 ) -> int:
     # A thread that computes, such as one that writes many quotas, holds up each callback of the loop for this long.
     sys.setswitchinterval(_SWITCH_S)
     predecessor = None if inherited is None else Predecessor(inherited)
-    gateway = Gateway(config, source, nursery=nursery, predecessor=predecessor)
+    gateway = Gateway(config, source, nursery=nursery, predecessor=predecessor, member=member)
     gateway.notify = Notify(os.environ, successor=predecessor is not None)
     stop = asyncio.Event()
     hurry = asyncio.Event()
@@ -946,6 +956,10 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         _on_signal(number, on_signal)
+    if member is not None:
+        # A terminal sends it to the whole group, and the parent passes it on.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        member.watch_parent(on_signal)
     reloads: set[asyncio.Task[ReloadReport]] = set()
 
     def on_hangup() -> None:
@@ -1050,13 +1064,20 @@ async def _started(gateway: Gateway, stop: asyncio.Event) -> bool:
         stopping.cancel()
 
 
-def run(config: Config, *, banner: str | None = None, source: ConfigSource | None = None) -> int:
+def run(
+    config: Config,
+    *,
+    banner: str | None = None,
+    source: ConfigSource | None = None,
+    member: Member | None = None,
+) -> int:
     """Serve until SIGTERM or SIGINT; a second one ends the drain at once. SIGHUP reloads the configuration.
 
     Args:
         config: valid.
         banner: printed once the gateway listens.
         source: where the configuration comes from again; None: it can not be reloaded.
+        member: this process serves one of several clusters; None: it is the whole gateway.
 
     Returns:
         The process's exit code: 0, or 2 when a port cannot be bound or the quota store can't be used.
@@ -1066,7 +1087,7 @@ def run(config: Config, *, banner: str | None = None, source: ConfigSource | Non
     if config.server.worker_count > 1:
         # Before the loop, threads and ports: workers are forked from it.
         nursery = Nursery(partial(_run_worker, source), longest_drain_ms=config.drain.longest_ms)
-    return uvloop.run(_serve(config, banner, source, nursery, inherited))
+    return uvloop.run(_serve(config, banner, source, nursery, inherited, member))
 
 
 def _run_worker(source: ConfigSource | None, number: int, sockets: WorkerSockets) -> None:

@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from config import Config, HostPort
+from config.clusters import NAME, SharedSettings
 from config.faults import allowed
 from config.section_base import Section
 from gateway.server.reload import LIVE, LIVE_EXCEPT, LIVE_OF_LISTENERS
@@ -43,6 +44,7 @@ page is generated from the code by `python -m testkit.configuration_page`.
   `"250%"`, `"5/s"`. kB, MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB powers of 1024.
   Keys that end in `_ms`, `_seconds` or `_hours` take numbers alone.
 * `[section]` is one table. `[[section]]` is a list of tables.
+* Several clusters: `[[clusters]]`, [below](#clusters). A file has either that or `[upstream]`.
 * `${NAME}` in a string is the value of that variable of the environment, so that several gateways
   can share one file: `member = "${POD_NAME}"`. A missing variable is an error. `$${` is the text
   `${`, and any other dollar is a dollar. Only strings have variables, and a value is not searched
@@ -56,6 +58,25 @@ again (`sluice reload`). *Yes*: the change is in force at once. *Restart*: the c
 next start, is reported, and does not block the others. Changes in `[limits]` apply to new
 connections; those of `write_timeout_ms` and `min_write_bytes_per_s` also to open ones. Certificate
 files are read again at every reload, whatever is in this file.
+"""
+
+_CLUSTERS: Final = """## `[[clusters]]`
+
+Several Kafka clusters behind one gateway, each with processes of its own
+([how to](../how-to/several-clusters.md), [example](../../config/examples/clusters.toml)).
+{shared} stand at the top of the file and are for all clusters. A
+cluster has all other sections of this page, such as `[clusters.upstream]` and
+`[[clusters.listeners]]`, and one key:
+
+| Key | Value | Default | Reload | Meaning |
+|---|---|---|---|---|
+| `name` | string, `^{pattern}$` | **required** | yes | {meaning} |
+
+A reload starts a new cluster. One that is gone from the file serves on until `sluice upgrade`.
+
+Two clusters must not share ports, `quota_store.data_dir`, `usage.directory` or `usage.gateway_id`.
+Two of these have other defaults here: `quota_store.data_dir` is `sluice-data/NAME`, and
+`usage.gateway_id` is the host's name, a dot and the cluster's name.
 """
 
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
@@ -78,7 +99,14 @@ def page() -> str:
         (model,) = _models(field.annotation)
         title = f"[[{name}]]" if get_origin(field.annotation) is tuple else f"[{name}]"
         parts += _section(name, title, model, described)
+    meaning = "Unique name. Metrics, logs, paths of the admin port and `--cluster` use it."
+    parts.append(_CLUSTERS.format(pattern=NAME.pattern, meaning=meaning, shared=_listed(SharedSettings)))
     return "\n".join(parts)
+
+
+def _listed(model: type[BaseModel]) -> str:
+    *most, last = (f"`[{name}]`" for name in model.model_fields)
+    return f"{', '.join(most)} and {last}"
 
 
 def _models(kind: Any) -> list[type[BaseModel]]:

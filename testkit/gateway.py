@@ -354,6 +354,27 @@ async def gateway_process(
     ]
     file = folder / "gateway.toml"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    async with serving(file, port, admin_port, prefix=prefix, program=program) as process:
+        yield process
+
+
+@asynccontextmanager
+async def serving(
+    file: Path,
+    port: int,
+    admin_port: int,
+    *,
+    prefix: Sequence[str] = (),
+    program: Path | None = None,
+) -> AsyncIterator[GatewayProcess]:
+    """Start `sluice serve --config FILE` and wait until it accepts clients.
+
+    Args:
+        file: the configuration.
+        port: of a listener.
+        admin_port: of the same configuration.
+        prefix, program: see `gateway_process`.
+    """
     process = await asyncio.create_subprocess_exec(
         *prefix,
         program or Path(sys.executable).with_name("sluice"),

@@ -14,6 +14,7 @@ from prometheus_client.core import Metric
 
 from config import Config
 from gateway.app import Gateway
+from gateway.server.clusters.front import ClusterMetrics
 from gateway.server.merged_metrics import ProcessMetrics
 from testkit.gateway import gateway_config
 
@@ -30,6 +31,8 @@ Every metric that `/metrics` on the admin port returns. This page is generated b
   clients. The rest share the series with `rule="other"`, so that sums are right at every scrape. A
   client that leaves `other` starts at 0. All other labels have a fixed set of values.
 * `broker` exists only with `client_quota.scope = "broker"`.
+* With `[[clusters]]` each series has the label `cluster`, besides those of the table. Without it no
+  series has this label, and there is no `gateway_cluster_up` and `gateway_cluster_restarts_total`.
 * Metrics of usage records, traces, workers and the fleet exist only while these are on.
 
 | Metric | Type | Labels | Meaning |
@@ -79,7 +82,8 @@ def families() -> list[Family]:
             for scope in ("fleet", "broker")
             for family in asyncio.run(_families(Path(folder), scope))
         }
-    found |= {family.name: family for family in map(_family, ProcessMetrics(_OneProcess()).collect())}
+    more = [*ProcessMetrics(_OneProcess()).collect(), *ClusterMetrics({}, {}).collect()]
+    found |= {family.name: family for family in map(_family, more)}
     return sorted(found.values())
 
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from config.clusters import NAME
+
 DEFAULT_URL: Final = "http://127.0.0.1:9644"
 VARIABLE: Final = "SLUICE_ADMIN"
 """Of the environment: the URL that is used without ``--admin``."""
@@ -39,6 +41,9 @@ _FILES: Final = {
 
 _TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
+
+CLUSTERS: Final = "/clusters/"
+"""Before the name of a cluster and its paths."""
 
 T = TypeVar("T")
 
@@ -116,6 +121,7 @@ def add_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> Non
         type=_url,
         help=f"the gateway's admin port; default: the environment variable {VARIABLE}, otherwise {DEFAULT_URL}",
     )
+    add_cluster_argument(parser, below=below)
     for name, (meaning, first, otherwise) in _FILES.items():
         variable = f"{VARIABLE}_{name.upper()}"
         variables = f"variables {first} (the token itself), {variable}" if first else f"variable {variable}"
@@ -127,14 +133,34 @@ def add_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> Non
         )
 
 
+def add_cluster_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> None:
+    """Adds ``--cluster``.
+
+    Args:
+        parser: of the command.
+        below: see `add_argument`.
+    """
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME",
+        default=argparse.SUPPRESS if below else None,
+        type=_cluster,
+        help="the cluster, if the gateway has several ([[clusters]])",
+    )
+
+
 def complete(arguments: argparse.Namespace) -> None:
-    """Put what `add_argument` has added together in ``arguments.admin``, if the command has it."""
+    """Put what `add_argument` has added together in ``arguments.admin``, if the command has it.
+
+    With ``--cluster`` it leads to the paths of that cluster.
+    """
     if hasattr(arguments, "admin"):
         files = {name: getattr(arguments, f"admin_{name}") for name in _FILES}
         token = os.environ.get(TOKEN_VARIABLE)
         if token is not None and files["token_file"] == os.environ.get(f"{VARIABLE}_TOKEN_FILE"):
             files["token_file"] = None
-        arguments.admin = AdminUrl(arguments.admin, files, token)
+        below = "" if arguments.cluster is None else f"{CLUSTERS}{arguments.cluster}"
+        arguments.admin = AdminUrl(f"{arguments.admin}{below}", files, token)
 
 
 def ask(
@@ -193,16 +219,21 @@ def ask(
         more = "; --admin-ca names its authority" if isinstance(reason, ssl.SSLCertVerificationError) else ""
         raise AdminPortError(f"no answer from {url}: {reason}{more}") from exc
     try:
-        answer = json.loads(text)
+        found = json.loads(text)
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS):
             raise AdminPortError(
-                f"{url} refused: {answer['error']}; give a token in {TOKEN_VARIABLE} or with --admin-token-file"
+                f"{url} refused: {found['error']}; give a token in {TOKEN_VARIABLE} or with --admin-token-file"
             )
-        return status, answer
     except (KeyError, TypeError, ValueError) as exc:
+        gateway, _, cluster = url.partition(CLUSTERS)
+        if cluster and status == HTTPStatus.NOT_FOUND:
+            raise AdminPortError(f"the gateway at {gateway} has no clusters; leave --cluster out") from exc
         raise AdminPortError(
             f"the server at {url} is not a Sluice admin port (HTTP status {status})"
         ) from exc
+    if isinstance(found, dict) and "clusters" in found:
+        raise AdminPortError(_choice(url, found))
+    return status, found
 
 
 def read(
@@ -252,6 +283,20 @@ def exit_code(url: str, exchange: Callable[[], int], *, what: str = "") -> int:
     except (KeyError, TypeError, ValueError, AttributeError):
         print(f"sluice: the server at {url} is not a Sluice admin port{what}", file=sys.stderr)
     return 1
+
+
+def _choice(url: str, answer: Mapping[str, Any]) -> str:
+    """Why a gateway with several clusters does not answer as one with a single cluster."""
+    if isinstance(answer.get("error"), str):
+        return f"the gateway at {url.partition(CLUSTERS)[0]}: {answer['error']}"
+    names = ", ".join(str(each["name"]) for each in answer["clusters"])
+    return f"the gateway at {url} has several clusters: {names}; choose one with --cluster NAME"
+
+
+def _cluster(text: str) -> str:
+    if not NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is no name of a cluster")
+    return text
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -50,24 +50,33 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints a summary; errors and notes go to standard error."""
     file = arguments.file
-    found = config.load(file)
-    findings = config.findings(found)
+    found = config.load_file(file)
+    if isinstance(found, config.Clusters):
+        clusters, findings = found.by_name, config.cluster_findings(found)
+    else:
+        clusters, findings = {"": found}, config.findings(found)
     faults = [str(each) for each in findings if each.severity is config.Severity.ERROR]
     notes = [str(each) for each in findings if each.severity is config.Severity.NOTE]
-    faults += _faults_of_files(found)
-    notes += _open_files(found)
-    notes += _literal_tokens(file, found)
-    notes += _too_much_for_this_machine(found)
-    if not faults:
-        notes += _hosts_without_certificate(found)
+    for name, one in clusters.items():
+        path = f"clusters.{name}." if name else ""
+        faults += [f"{path}{line}" for line in _faults_of_files(one)]
+        notes += [f"{path}{line}" for line in _open_files(one) + _too_much_for_this_machine(one)]
+        if not faults:
+            notes += [f"{path}{line}" for line in _hosts_without_certificate(one)]
+    notes += _literal_tokens(file, next(iter(clusters.values())))
     for line in notes:
         print(f"sluice: {file}: note: {line}", file=sys.stderr)
     if faults:
         raise config.ConfigError([f"{file}: {line}" for line in faults])
     many = "" if not notes else f", with {len(notes)} note{'s' if len(notes) > 1 else ''}"
     print(f"{file}: ok{many}")
-    for line in aligned(_summary(found) + _variables(file), indent="  "):
-        print(line)
+    for name, one in clusters.items():
+        rows = [("cluster", name)] if name else []
+        for line in aligned(rows + _summary(one) + (_variables(file) if one is found else []), indent="  "):
+            print(line)
+    if isinstance(found, config.Clusters):
+        for line in aligned(_variables(file), indent="  "):
+            print(line)
     return NOTES if notes and arguments.strict else 0
 
 

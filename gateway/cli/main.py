@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         start_with_tunables()
     # This import takes half a second.
     from config import ConfigError
+    from gateway.cli import admin_port
 
     parser = make_parser()
     arguments, unknown = parser.parse_known_args(argv)
@@ -53,8 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(arguments, "run"):
         parser.print_help(sys.stderr)
         return 2
-    from gateway.cli import admin_port
-
     admin_port.complete(arguments)
     code = 0
     try:

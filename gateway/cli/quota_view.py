@@ -102,13 +102,17 @@ def refuse_config(arguments: argparse.Namespace) -> None:
         )
 
 
-def of_file(path: str) -> QuotaView:
+def of_file(path: str, cluster: str | None = None) -> QuotaView:
     """The quotas of a configuration file.
 
+    Args:
+        path: of the file.
+        cluster: which one of [[clusters]]; None: the file has none.
+
     Raises:
-        config.ConfigError: it is not valid.
+        config.ConfigError: it is not valid, or has other clusters.
     """
-    found = config.load(path)
+    found = config.load(path, cluster=cluster)
     return QuotaView(
         found.quota_limits(),
         found.mutation_settings(),

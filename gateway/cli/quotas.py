@@ -71,7 +71,11 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the list, or the walk of one client; 1 when the gateway can't be asked."""
     try:
-        view = of_gateway(arguments.admin) if arguments.config is None else of_file(arguments.config)
+        view = (
+            of_gateway(arguments.admin)
+            if arguments.config is None
+            else of_file(arguments.config, arguments.cluster)
+        )
     except admin_port.AdminPortError as exc:
         print(
             f"sluice: {exc}; --admin URL or SLUICE_ADMIN names another port, --config FILE a file",

@@ -9,6 +9,7 @@ import shlex
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -21,6 +22,7 @@ from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from config.sections.server import MAX_WORKERS, ServerSettings
 from gateway.observability.logging_setup import report_suppressed, setup
 from gateway.runtime.compiled_core import stale_modules
+from gateway.server.clusters import IN_PLACE, MEMBER
 from gateway.server.handover_link import DESCRIPTOR
 
 # What to try with the embedded Kafka: a quota small enough for one command to use up.
@@ -28,6 +30,7 @@ _DEMO_CLIENT_ID: Final = "demo"
 _DEMO_RATE: Final = 1
 _DEMO_PARTITIONS: Final = 60
 _DEMO_PORTS: Final = (DEFAULT_BIND, AdminSettings().bind)
+_AGAIN_S: Final = 1.0
 _DEMO_RIGHTS: Final = QuotaAdminSettings(authorize=Authorize.ANYONE)
 
 
@@ -55,6 +58,11 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         type=_workers,
         help="number of processes that serve clients, or auto; overrides the configuration file",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME",
+        help="serve this cluster of the file alone; a gateway with several clusters starts its own processes so",
     )
     parser.set_defaults(run=run)
 
@@ -116,13 +124,62 @@ def _run(arguments: argparse.Namespace) -> int:
         found = _with_workers(config.default_config(brokers), arguments.workers)
         return _serve(found, banner=short_banner(found))
 
-    def read() -> config.Config:
-        from_file = config.load(arguments.config)
-        found = config.replace_upstream(from_file, brokers) if brokers else from_file
+    file, cluster = arguments.config, arguments.cluster
+    first = _first_read(file)
+    if isinstance(first, config.Clusters) and cluster is None:
+        if brokers or DESCRIPTOR in os.environ:
+            reason = "--upstream is for one cluster" if brokers else "this needs a restart"
+            raise config.ConfigError([f"{file}: has several clusters ({first.names}); {reason}"])
+        return _serve_clusters(first, file)
+
+    def made(from_file: config.Config | config.Clusters) -> config.Config:
+        found = config.one_of(from_file, file, cluster)
+        if cluster is not None:
+            from gateway.server.clusters.gateway_id import with_own_id
+            from gateway.server.clusters.member import without_access
+
+            found = with_own_id(found, cluster)
+            found = without_access(found) if MEMBER in os.environ else found
+        found = config.replace_upstream(found, brokers) if brokers else found
         return _with_workers(found, arguments.workers)
 
-    found = read()
-    return _serve(found, banner=short_banner(found), read=read)
+    found = made(first)
+    banner = None if MEMBER in os.environ else short_banner(found)
+    return _serve(found, banner=banner, read=lambda: made(config.load_file(file)), cluster=cluster)
+
+
+def _first_read(file: str) -> config.Config | config.Clusters:
+    while True:
+        try:
+            found = config.load_file(file)
+            if IN_PLACE in os.environ and isinstance(found, config.Config):
+                raise config.ConfigError([f"{file}: has no [[clusters]] any more"])
+            return found
+        except config.ConfigError as exc:
+            if IN_PLACE not in os.environ:
+                raise
+            # The file was changed after an upgrade had checked it. The clusters serve: wait until it is right.
+            for line in exc.lines:
+                print(f"sluice: {line}", file=sys.stderr)
+            time.sleep(_AGAIN_S)
+
+
+def _serve_clusters(found: config.Clusters, file: str) -> int:
+    from gateway.server.clusters import parent
+    from gateway.server.operations import log_findings
+
+    limiter = setup(found.shared.log.level, found.shared.log.format)
+    log_findings(config.cluster_findings(found))
+
+    def set_log(log: LogSettings) -> None:
+        setup(log.level, log.format, limiter=limiter)
+
+    source = parent.ClustersSource(file, lambda: config.load_file(file), set_log)
+    banner = f"sluice: clusters {found.names}; admin {found.shared.admin.url}/; stop with Ctrl-C or SIGTERM"
+    try:
+        return parent.run(found, source, banner=banner)
+    finally:
+        report_suppressed(limiter)
 
 
 def _bootstrap(text: str) -> tuple[config.HostPort, ...]:
@@ -143,9 +200,16 @@ def _with_workers(found: config.Config, wanted: ServerSettings | None) -> config
     return found if wanted is None else found.model_copy(update={"server": wanted})
 
 
-def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Config] | None = None) -> int:
+def _serve(
+    found: config.Config,
+    *,
+    banner: str | None,
+    read: Callable[[], config.Config] | None = None,
+    cluster: str | None = None,
+) -> int:
     # Checking a file or asking for help must not wait for a server's worth of imports.
     from gateway import app
+    from gateway.server.clusters.member import member_of
     from gateway.server.operations import ConfigSource, log_findings
 
     stale = stale_modules()
@@ -155,14 +219,17 @@ def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Confi
             file=sys.stderr,
         )
         return 2
-    limiter = setup(found.log.level, found.log.format)
-    log_findings(config.findings(found))
+    limiter = setup(found.log.level, found.log.format, cluster=cluster)
+    member = member_of(os.environ, cluster)
+    if member is None:  # the parent has done it
+        log_findings(config.findings(found))
 
     def set_log(log: LogSettings) -> None:
-        setup(log.level, log.format, limiter=limiter)
+        setup(log.level, log.format, limiter=limiter, cluster=cluster)
 
     try:
-        return app.run(found, banner=banner, source=ConfigSource(read, set_log) if read else None)
+        source = ConfigSource(read, set_log) if read else None
+        return app.run(found, banner=banner, source=source, member=member)
     finally:
         report_suppressed(limiter)
 

@@ -30,14 +30,18 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the process that serves now; 1 when it is the same as before."""
     # Asking for help must not wait for these imports.
-    from gateway.server.control import ask_for_upgrade
+    from gateway.server.clusters.member import cluster_control_name
+    from gateway.server.control import ask_for_upgrade, control_name
 
     parts = urlsplit(arguments.admin)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     reason = "not found"
     for host in (parts.hostname or "", *_ANY):
+        name = control_name(host, port)
+        if arguments.cluster is not None:
+            name = cluster_control_name(host, port, arguments.cluster)
         try:
-            report = ask_for_upgrade(host, port, within_s=_WITHIN_S)
+            report = ask_for_upgrade(name, within_s=_WITHIN_S)
         except OSError as exc:
             reason = str(exc) if not isinstance(exc, ConnectionRefusedError) else reason
             continue

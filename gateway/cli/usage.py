@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import config
+from gateway.cli.admin_port import add_cluster_argument
 from gateway.cli.table import aligned, number
 from gateway.cli.topic_usage import summarise_topics, topic_blocks, topics_json
 from gateway.usage.reader import Readings, read_last, rows_of
@@ -73,6 +74,7 @@ def add_parser(commands: Any) -> None:
         "directory", metavar="DIR", nargs="?", help="directory of the usage files; default: that of --config"
     )
     parser.add_argument("--config", metavar="FILE", help="the configuration file")
+    add_cluster_argument(parser)
     parser.add_argument(
         "--minutes", metavar="N", type=_positive, default=5, help="how many minutes back; default: 5"
     )
@@ -98,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the table; 1 when there are no records."""
     directory = arguments.directory
     if directory is None and arguments.config is not None:
-        directory = config.load(arguments.config).usage.directory
+        directory = config.load(arguments.config, cluster=arguments.cluster).usage.directory
     if directory is None:
         raise config.ConfigError(["name the directory of the usage records, or a --config that has one"])
     try:

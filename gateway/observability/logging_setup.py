@@ -126,6 +126,7 @@ def setup(
     monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     max_lines_per_s: int = 20,
     limiter: EventLimiter | None = None,
+    cluster: str | None = None,
 ) -> EventLimiter:
     """Makes `structlog.get_logger()` and `logging.getLogger()` write our lines. May be called again.
 
@@ -137,6 +138,7 @@ def setup(
         monotonic_ms: for the limiter.
         max_lines_per_s: of one event name. Debug lines are not limited, nor are those with ``audit=True``.
         limiter: of an earlier call, to continue its counts.
+        cluster: in each line, if the gateway has several.
 
     Returns:
         The limiter, whose counts `report_suppressed` writes at the end.
@@ -156,6 +158,8 @@ def setup(
     def head(_logger: Any, method: str, event: _Event) -> _Event:
         now = wall_clock().isoformat(timespec="milliseconds").replace("+00:00", "Z")
         ours = {"event": event["event"], "level": method, "time": now}
+        if cluster is not None:
+            ours["cluster"] = cluster
         return {**ours, **event, **ours}
 
     output = _Output(stream if stream is not None else sys.stderr)

@@ -20,7 +20,8 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -29,11 +30,11 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from gateway.server.admin_access import AdminAccess, answer
+from gateway.server.admin_access import answer
 from gateway.server.admin_connections import IDLE_S, AdminConnections
 from gateway.server.admin_tls import AdminTls
-from gateway.server.operations import Operations
-from gateway.server.quota_routes import QuotaRoutes
+from gateway.server.operations import Operations, ReloadReport
+from gateway.server.quota_routes import Changing
 from gateway.server.status_routes import StatusRoutes
 from quotas.limits import Enforcement
 
@@ -46,6 +47,37 @@ LATE_S: Final = 1.0
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ChangingHandler: TypeAlias = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
+RenderMetrics: TypeAlias = Callable[[], Awaitable[bytes]]
+
+
+class Access(Protocol):
+    """Decides who may do what: see `AdminAccess`."""
+
+    def check_routes(self, router: web.UrlDispatcher) -> None:
+        """See `AdminAccess.check_routes`."""
+
+    def refusal(self, request: web.Request) -> tuple[web.Response, bool] | None:
+        """See `AdminAccess.refusal`."""
+
+    def caller(self, request: web.Request) -> str:
+        """See `AdminAccess.caller`."""
+
+    def still_allows(self, request: web.Request) -> bool:
+        """See `AdminAccess.still_allows`."""
+
+
+class Reloads(Protocol):
+    """What can only be reloaded."""
+
+    async def reload(self, *, by: str) -> ReloadReport:
+        """See `Operations.reload`."""
+
+
+class ChangingRoutes(Protocol):
+    """Paths of which some change something."""
+
+    def add_to(self, router: web.UrlDispatcher, connections: AdminConnections, changing: Changing) -> None:
+        """See `QuotaRoutes.add_to`."""
 
 
 class AdminServer:
@@ -53,22 +85,22 @@ class AdminServer:
 
     def __init__(
         self,
-        metrics: Collector,
-        operations: Operations,
+        metrics: Collector | RenderMetrics,
+        operations: Operations | Reloads,
         *,
         ready: Callable[[], str | None],
         prepare: Callable[[], Awaitable[None]] | None = None,
         remark: Callable[[], str | None] | None = None,
-        access: AdminAccess,
+        access: Access,
         tls: AdminTls | None = None,
-        quotas: QuotaRoutes | None = None,
+        quotas: ChangingRoutes | None = None,
         status: StatusRoutes | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
         Args:
-            metrics: shown at /metrics.
-            operations: what can be changed.
+            metrics: shown at /metrics; or makes the text for it.
+            operations: what can be changed. Without an enforcement mode of its own, there is no /enforcement.
             prepare: awaited before each collection of the metrics; None: nothing is.
             ready: why clients cannot be served right now, None when they can.
             remark: what /readyz says besides, about a gateway that serves in another way than it should.
@@ -77,7 +109,7 @@ class AdminServer:
             quotas: serves /quotas; None: there is no such path.
             status: serves the page and what it needs; None: there is none.
         """
-        self._metrics = metrics
+        self._metrics: RenderMetrics = metrics if callable(metrics) else partial(render, metrics)
         self._operations = operations
         self._ready = ready
         self._remark = remark
@@ -110,8 +142,9 @@ class AdminServer:
         router.add_get("/metrics", self._serve_metrics)
         router.add_get("/healthz", self._serve_health)
         router.add_get("/readyz", self._serve_readiness)
-        router.add_get("/enforcement", self._serve_enforcement)
-        router.add_put("/enforcement", self._guarded(self._set_enforcement))
+        if isinstance(self._operations, Operations):
+            router.add_get("/enforcement", partial(self._serve_enforcement, self._operations))
+            router.add_put("/enforcement", self._guarded(partial(self._set_enforcement, self._operations)))
         router.add_post("/reload", self._guarded(self._reload))
         if self._quotas is not None:
             self._quotas.add_to(router, connections, self._changing)
@@ -173,7 +206,7 @@ class AdminServer:
     async def _render(self) -> bytes:
         if self._prepare is not None:
             await self._prepare()
-        return await render(self._metrics)
+        return await self._metrics()
 
     async def _serve_health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -184,9 +217,9 @@ class AdminServer:
         lines = [reason or "ready", *([remark] if remark is not None else [])]
         return web.Response(text="\n".join(lines) + "\n", status=503 if reason else 200)
 
-    async def _serve_enforcement(self, _request: web.Request) -> web.Response:
-        configured = self._operations.config.enforcement.mode
-        return web.json_response({"mode": self._operations.mode, "configured": configured})
+    async def _serve_enforcement(self, operations: Operations, _request: web.Request) -> web.Response:
+        configured = operations.config.enforcement.mode
+        return web.json_response({"mode": operations.mode, "configured": configured})
 
     # -- changing --------------------------------------------------------------------------------------------
 
@@ -216,13 +249,13 @@ class AdminServer:
 
         return self._changing(guarded)
 
-    async def _set_enforcement(self, body: Any, by: str) -> web.Response:
+    async def _set_enforcement(self, operations: Operations, body: Any, by: str) -> web.Response:
         wanted = body.get("mode") if isinstance(body, dict) else None
         if wanted not in list(Enforcement):
             return answer(400, f"mode has to be one of {', '.join(Enforcement)}")
-        before = self._operations.mode
-        await self._operations.switch(Enforcement(wanted), by=by)
-        return web.json_response({"mode": self._operations.mode, "before": before})
+        before = operations.mode
+        await operations.switch(Enforcement(wanted), by=by)
+        return web.json_response({"mode": operations.mode, "before": before})
 
     async def _reload(self, _body: Any, by: str) -> web.Response:
         report = await self._operations.reload(by=by)

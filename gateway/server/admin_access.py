@@ -47,6 +47,9 @@ ROLES: Final[Mapping[tuple[str, str], AdminRole | None]] = {
 }
 """The role that each route needs. None: no key, since probes have none."""
 
+PASSED_ON: Final = ("/clusters/{name}", "/clusters/{name}/{path}", "/{path}")
+"""Routes of a gateway with several clusters whose `path` is a route of one."""
+
 MAX_FAILURES_PER_ADDRESS: Final = 5
 MAX_FAILURES: Final = 50
 """Per second; failures beyond that are answered late."""
@@ -132,7 +135,7 @@ class AdminAccess:
             self._record(request, AdminRefusal.HOST, host=named)
             text = "the port does not answer under this host name; add the name to admin.allowed_hosts"
             return answer(421, text), False
-        route = _route_of(request)
+        route = route_of(request)
         known = route in ROLES
         role = ROLES.get(route)
         if known and role is None:
@@ -159,7 +162,7 @@ class AdminAccess:
         """
         for route in router.routes():
             path = "" if route.resource is None else route.resource.canonical
-            if route.method != "HEAD" and (route.method, path) not in ROLES:
+            if route.method != "HEAD" and path not in PASSED_ON and (route.method, path) not in ROLES:
                 raise RuntimeError(f"{route.method} {path} has no role")
 
     def caller(self, request: web.Request) -> str:
@@ -167,12 +170,12 @@ class AdminAccess:
         holder = request.get(_HOLDER)
         if holder is None:
             return f"admin port, {request.remote}"
-        return f"admin port, {request.remote}, key {holder.name} ({ROLES.get(_route_of(request))})"
+        return f"admin port, {request.remote}, key {holder.name} ({ROLES.get(route_of(request))})"
 
     def still_allows(self, request: web.Request) -> bool:
         """Whether a request that was allowed would be so now: its answer has no end, and keys change."""
         holder, _, _ = self._holder(request)
-        return not self._keys or (holder is not None and ROLES.get(_route_of(request)) in holder.roles)
+        return not self._keys or (holder is not None and ROLES.get(route_of(request)) in holder.roles)
 
     def _ours(self, host: str) -> bool:
         if is_address(host):
@@ -245,11 +248,16 @@ _WHAT_TO_DO: Final = {
 }
 
 
-def _route_of(request: web.Request) -> tuple[str, str]:
-    """The route that serves it, however its path is spelled; that of HEAD is that of GET."""
+def route_of(request: web.Request) -> tuple[str, str]:
+    """The route that serves it, however its path is spelled; that of HEAD is that of GET.
+
+    A request that is passed on to a cluster has the cluster's route.
+    """
     resource = request.match_info.route.resource
-    method = "GET" if request.method == "HEAD" else request.method
-    return method, "" if resource is None else resource.canonical
+    path = "" if resource is None else resource.canonical
+    if path in PASSED_ON:
+        path = f"/{request.match_info.get('path', '')}"
+    return "GET" if request.method == "HEAD" else request.method, path
 
 
 def is_this_machine(address: str | None) -> bool:

@@ -8,12 +8,15 @@ all there is, nothing is accepted.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, cast
 
 from aiohttp.web_protocol import RequestHandler
+
+from gateway.server.control import user_of
 
 MAX_CONNECTIONS: Final = 32
 ACCEPTS_PER_TURN: Final = 4
@@ -111,8 +114,10 @@ class AdminConnections:
 
     @property
     def port(self) -> int:
-        """Where it is bound; 0: nowhere."""
-        return int(self.sockets[0].getsockname()[1]) if self.sockets else 0
+        """Where it is bound; 0: at no port."""
+        if not self.sockets or self.sockets[0].family == socket.AF_UNIX:
+            return 0
+        return int(self.sockets[0].getsockname()[1])
 
     @property
     def count(self) -> int:
@@ -157,6 +162,13 @@ class AdminConnections:
         finally:
             self._waiting.pop(connection, None)
             self._working.add(connection)
+
+    def give_away(self) -> list[socket.socket]:
+        """Accept no more; the sockets are the caller's from now on."""
+        self._pause()
+        given = list(self.sockets)
+        self.sockets.clear()
+        return given
 
     def stop(self) -> None:
         """Close the port; the connections are the HTTP server's to end."""
@@ -207,8 +219,11 @@ class AdminConnections:
                 # No descriptors: until the next look, or the next connection that is done with.
                 self._pause()
                 return
+            if sock.family == socket.AF_UNIX and user_of(sock) not in (0, os.geteuid()):
+                sock.close()  # every user of this machine reaches it
+                continue
             sock.setblocking(False)
-            task = self._loop.create_task(self._attach(sock, peer[0]))
+            task = self._loop.create_task(self._attach(sock, peer[0] if peer else ""))
             self._attaching.add(task)
             task.add_done_callback(self._attached)
 

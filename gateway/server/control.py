@@ -77,12 +77,17 @@ class Control:
         self.sock = sock
         asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
 
+    def give_away(self) -> socket.socket | None:
+        """Accept no more; the socket is the caller's from now on."""
+        given, self.sock = self.sock, None
+        if given is not None:
+            asyncio.get_running_loop().remove_reader(given.fileno())
+        return given
+
     def stop(self) -> None:
         """Ask for nothing more; those that wait get their answers."""
-        if self.sock is not None:
-            asyncio.get_running_loop().remove_reader(self.sock.fileno())
-            self.sock.close()
-            self.sock = None
+        if (sock := self.give_away()) is not None:
+            sock.close()
 
     async def answered(self) -> None:
         """Wait until all have their answers."""
@@ -99,7 +104,7 @@ class Control:
             loop.remove_reader(listening.fileno())
             loop.call_later(_RETRY_S, self._listen_again, listening)
             return
-        user = _user_of(sock)
+        user = user_of(sock)
         if user not in (0, os.geteuid()) or len(self._tasks) >= _BACKLOG:
             _log.warning("upgrade_not_allowed", user=user)
             sock.close()
@@ -126,16 +131,20 @@ class Control:
             sock.close()
 
 
-def ask_for_upgrade(host: str, port: int, *, within_s: float) -> UpgradeReport:
-    """Ask the gateway with this admin port, and wait.
+def ask_for_upgrade(name: str, *, within_s: float) -> UpgradeReport:
+    """Ask the gateway with this control socket, and wait.
+
+    Args:
+        name: see `control_name`.
+        within_s: for each step of it.
 
     Raises:
         OSError: none of this user's answers.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(within_s)
-        sock.connect(control_name(host, port))
-        if os.geteuid() and _user_of(sock) not in (0, os.geteuid()):
+        sock.connect(name)
+        if os.geteuid() and user_of(sock) not in (0, os.geteuid()):
             raise PermissionError("what answers belongs to another user")
         sock.sendall(_REQUEST)
         text = b""
@@ -146,6 +155,7 @@ def ask_for_upgrade(host: str, port: int, *, within_s: float) -> UpgradeReport:
     return UpgradeReport(**json.loads(text))
 
 
-def _user_of(sock: socket.socket) -> int:
+def user_of(sock: socket.socket) -> int:
+    """The user of the process at the other end, as the kernel knows it."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[1])

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 import config
 from config.faults import lines, path_text
+from config.loader import parse_file
 from config.sections.upstream import UpstreamSettings
 
 _OF_NAMED_UPSTREAMS: dict[str, set[str]] = {"upstreams": set(UpstreamSettings.model_fields), "upstream": {"sasl"}}
@@ -33,7 +34,8 @@ _NOTED = {
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.name)
 def test_example_has_no_error_and_few_notes(example: Any) -> None:
-    found = config.findings(config.parse(example.read_text(encoding="utf-8"), name=example.name))
+    read = parse_file(example.read_text(encoding="utf-8"), name=example.name)
+    found = config.cluster_findings(read) if isinstance(read, config.Clusters) else config.findings(read)
     assert [(each.severity, each.key) for each in found] == [
         (config.Severity.NOTE, key) for key in _NOTED.get(example.name, [])
     ]

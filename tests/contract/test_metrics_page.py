@@ -38,7 +38,8 @@ NO_METRICS: Final = frozenset(
         "gateway_day",
     }
 )
-OF_A_SCRAPE: Final = frozenset({"instance", "job"})
+OF_A_SCRAPE: Final = frozenset({"instance", "job", "cluster"})
+"""Not of the gateway's own series: the last one is there with several clusters."""
 
 _IN_TEXT: Final = re.compile(r"(?<![\w./-])gateway_[a-z0-9_]+(?![\w(/])")
 _QUOTED: Final = re.compile(r"[`\"](gateway_[a-z0-9_]+)(?=[`\"{])")

@@ -69,7 +69,7 @@ def test_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupted(_arguments: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("config.load", interrupted)
+    monkeypatch.setattr("config.load_file", interrupted)
     assert main(["check-config", "x"]) == 130
 
 

@@ -38,13 +38,13 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[config.Config, str]]:
     """What the gateway would have been run with; log settings are left alone."""
     calls: list[tuple[config.Config, str]] = []
 
-    def run(found: config.Config, *, banner: str, source: ConfigSource | None) -> int:
+    def run(found: config.Config, *, banner: str, source: ConfigSource | None, member: None) -> int:
         assert source is None or source.read() == found
         calls.append((found, banner))
         return 7
 
     monkeypatch.setattr(app, "run", run)
-    monkeypatch.setattr(serve, "setup", lambda level, format: None)
+    monkeypatch.setattr(serve, "setup", lambda level, format, cluster: None)
     monkeypatch.setattr(serve, "report_suppressed", lambda limiter: None)
     return calls
 

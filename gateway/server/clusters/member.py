@@ -1,0 +1,124 @@
+"""The process of one cluster: what it gets from the parent, and what makes it one of several. [io]
+
+It is `sluice serve --config FILE --cluster NAME`, started by the parent with one variable of the environment. A
+process that replaces it in an upgrade inherits that variable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from config import Config
+from gateway.server.admin_access import AdminAccess
+from gateway.server.clusters import CALLER, MEMBER
+from gateway.server.control import control_name
+from gateway.server.handover_link import DESCRIPTOR
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What the process of a cluster gets.
+
+    Attributes:
+        name: of the cluster.
+        parent: process id; it stays the same for as long as the gateway runs.
+        admin: listens for the parent; None: the process to replace hands it over.
+        admin_port: of the gateway.
+    """
+
+    name: str
+    parent: int
+    admin: socket.socket | None
+    admin_port: int
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """`admin`, if it is here."""
+        return [] if self.admin is None else [self.admin]
+
+    def control_name(self, host: str) -> str:
+        """The socket through which this cluster is asked to upgrade; see `gateway.server.control`."""
+        return cluster_control_name(host, self.admin_port, self.name)
+
+    def watch_parent(self, on_gone: Callable[[], object]) -> None:
+        """Call it once the parent has ended: nothing of a gateway outlives it."""
+        loop = asyncio.get_running_loop()
+        try:
+            ends = os.pidfd_open(self.parent)
+        except ProcessLookupError:
+            loop.call_soon(on_gone)
+            return
+
+        def ended() -> None:
+            loop.remove_reader(ends)
+            os.close(ends)
+            on_gone()
+
+        loop.add_reader(ends, ended)
+
+
+class ParentsAccess:
+    """The access of requests that the parent passes on: it has decided, and no other process may connect."""
+
+    def check_routes(self, router: web.UrlDispatcher) -> None:
+        """The parent decides by the roles of the cluster's routes."""
+        AdminAccess.check_routes(router)
+
+    def refusal(self, _request: web.Request) -> None:
+        """None: it is allowed."""
+
+    def caller(self, request: web.Request) -> str:
+        """Who asks, as the parent says."""
+        return request.headers.get(CALLER, "admin port")
+
+    def still_allows(self, _request: web.Request) -> bool:
+        """The parent ends answers that are not allowed any more."""
+        return True
+
+
+def without_access(config: Config) -> Config:
+    """The configuration of a cluster behind a parent, which has the TLS and the keys of the admin port."""
+    return config.model_copy(update={"admin": config.admin.model_copy(update={"tls": None, "keys": ()})})
+
+
+def cluster_control_name(host: str, port: int, cluster: str) -> str:
+    """The name of a cluster's control socket, from the gateway's admin port."""
+    return f"{control_name(host, port)}/{cluster}"
+
+
+def environment_of_member(environment: Mapping[str, str], admin: socket.socket, port: int) -> dict[str, str]:
+    """The environment for the process of a cluster. To be called in the parent.
+
+    Args:
+        environment: of the parent.
+        admin: listens; has to be inherited.
+        port: the admin port of the gateway.
+    """
+    return {**environment, MEMBER: f"{os.getpid()}:{admin.fileno()}:{port}"}
+
+
+def member_of(environment: MutableMapping[str, str], name: str | None) -> Member | None:
+    """What this process got; None: it is no process of a cluster.
+
+    Args:
+        environment: of the process.
+        name: of the cluster.
+    """
+    text = environment.get(MEMBER)
+    if text is None or name is None:
+        return None
+    parent, descriptor, port = map(int, text.split(":"))
+    admin = None
+    if DESCRIPTOR not in environment:
+        admin = socket.socket(fileno=descriptor)
+        admin.set_inheritable(False)
+        admin.setblocking(False)
+        # Workers serve no admin port.
+        os.register_at_fork(after_in_child=admin.close)
+    return Member(name, parent, admin, port)

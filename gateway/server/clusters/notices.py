@@ -1,0 +1,67 @@
+"""What the processes of clusters say to the parent, in systemd's protocol (sd_notify(3)). [io]
+
+The parent's side of `gateway.server.systemd`. The kernel names the process that sent a message. Messages of other
+users count for nothing, since every user of this machine reaches the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Final
+
+_CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
+_SPACE: Final = socket.CMSG_SPACE(_CREDENTIALS.size)
+_MOST_BYTES: Final = 4096
+
+
+class Notices:
+    """The socket that these messages come to."""
+
+    def __init__(self, on_notice: Callable[[int, str], None], inherited: int | None = None) -> None:
+        """Listen; to be made in the running loop.
+
+        Args:
+            on_notice: called with the process that sent a line, and the line.
+            inherited: the descriptor of the same socket, before this program was started in place.
+        """
+        if inherited is None:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            self.sock.bind("")  # the kernel chooses a name
+        else:
+            self.sock = socket.socket(fileno=inherited)
+            self.sock.set_inheritable(False)
+        self.sock.setblocking(False)
+        self._on_notice = on_notice
+        asyncio.get_running_loop().add_reader(self.sock.fileno(), self._read)
+
+    @property
+    def address(self) -> str:
+        """For NOTIFY_SOCKET."""
+        name: bytes = self.sock.getsockname()
+        return f"@{name[1:].decode()}"
+
+    def stop_reading(self) -> None:
+        """Leave what comes in the socket."""
+        asyncio.get_running_loop().remove_reader(self.sock.fileno())
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self.stop_reading()
+        self.sock.close()
+
+    def _read(self) -> None:
+        try:
+            data, ancillary, _, _ = self.sock.recvmsg(_MOST_BYTES, _SPACE)
+        except (BlockingIOError, InterruptedError):
+            return
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                pid, user, _ = _CREDENTIALS.unpack(content[: _CREDENTIALS.size])
+                if user in (0, os.geteuid()):
+                    for line in data.decode(errors="replace").splitlines():
+                        self._on_notice(pid, line)

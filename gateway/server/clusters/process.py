@@ -1,0 +1,266 @@
+"""The processes of one cluster, as the parent sees them: started, watched, started again, ended. [io]
+
+One process serves; after an upgrade the one before it drains. A process is followed by a descriptor (pidfd): one that
+took over in an upgrade is no child of the parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+FIRST_WAIT_S: Final = 0.5
+LONGEST_WAIT_S: Final = 30.0
+GOOD_S: Final = 60.0
+"""A process that served for so long is started again after the shortest wait."""
+STALLED_S: Final = 30.0
+"""A loop that stands still for so long is a fault: the process is killed."""
+
+_log = structlog.get_logger("gateway.clusters")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What another program of the parent takes over; JSON.
+
+    Attributes:
+        pid: of the process that serves or starts; None: there is none.
+        older: processes that drain.
+        admin: descriptor of the cluster's admin socket.
+        restarts: see `ClusterProcess.restarts`.
+    """
+
+    pid: int | None
+    older: list[int]
+    admin: int
+    restarts: int
+
+
+class ClusterProcess:
+    """See the module.
+
+    Attributes:
+        name: of the cluster.
+        admin: the socket of the cluster's admin port; kept while processes come and go.
+        address: its name.
+        pid: of the process that serves or starts; None: there is none now.
+        restarts: how often a process ended by itself.
+        serves: the process has said that it is ready to serve.
+        settled: it served, or ended, at least once.
+        removed: the file does not have this cluster any more, and its processes end.
+        since: when the cluster was started, in the loop's time.
+        not_ready: why clients cannot be served now; None: they can.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        admin: socket.socket,
+        start: Callable[[ClusterProcess], int],
+        *,
+        stalled_s: float = STALLED_S,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            name: of the cluster.
+            admin: listens.
+            start: starts a process and returns its id; raises OSError.
+            stalled_s: see the constant.
+        """
+        self.name = name
+        self.admin = admin
+        self.address: bytes = admin.getsockname()
+        self.pid: int | None = None
+        self.restarts = 0
+        self.serves = self.settled = self.removed = False
+        self.not_ready: str | None = "starting"
+        self._start = start
+        self._stalled_s = stalled_s
+        self._loop = asyncio.get_running_loop()
+        self.since = self._loop.time()
+        self._served_at: float | None = None
+        self._fed_at: float | None = None
+        self._failures = 0
+        self._again: asyncio.TimerHandle | None = None
+        self._ends: dict[int, int] = {}  # by process: its descriptor
+        self._ended = asyncio.Event()
+        self._stopping = False
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a process."""
+        self._again = None
+        try:
+            pid = self._start(self)
+        except OSError as exc:
+            _log.error("cluster_not_started", cluster=self.name, error=exc.strerror)
+            self._start_later()
+            return
+        self._follow_main(pid)
+        _log.info("cluster_started", cluster=self.name, pid=pid)
+
+    def adopt(self, state: ClusterState) -> None:
+        """Take over what an earlier program of this process has started."""
+        self.restarts = state.restarts
+        self.settled = True
+        for pid in state.older:
+            self._follow(pid)
+        if state.pid is None:
+            self.start()
+        else:
+            self._follow_main(state.pid)
+            self._served_at = self._fed_at = self._loop.time()
+            self.serves = True
+
+    def state(self) -> ClusterState:
+        """For another program of this process."""
+        older = [pid for pid in self._ends if pid != self.pid]
+        return ClusterState(self.pid, older, self.admin.fileno(), self.restarts)
+
+    def stop(self) -> None:
+        """End all its processes; asked again, at once."""
+        self._stopping = True
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._signal_all(signal.SIGTERM)
+        self._look_if_over()
+
+    def start_anew(self) -> None:
+        """End a process that does not serve yet; the next one runs the program that is installed now."""
+        if self.pid is not None and not self.serves:
+            self._signal(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End those that have not ended."""
+        self._signal_all(signal.SIGKILL)
+
+    async def over(self) -> None:
+        """Wait until no process is left after `stop`."""
+        await self._ended.wait()
+
+    def let_go(self) -> None:
+        """Follow the processes no more; they are another program's."""
+        if self._again is not None:
+            self._again.cancel()
+        for descriptor in self._ends.values():
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+        self._ends.clear()
+
+    # -- what comes ------------------------------------------------------------------------------------------
+
+    def notice(self, pid: int, line: str) -> bool:
+        """A line that a process sent; True: it was one of this cluster's that serves or starts."""
+        if pid != self.pid:
+            return pid in self._ends
+        key, _, value = line.partition("=")
+        if key == "READY":
+            self._fed_at = self._loop.time()
+            if not self.serves:
+                self.serves = self.settled = True
+                self._served_at = self._fed_at
+        elif key == "WATCHDOG":
+            self._fed_at = self._loop.time()
+        elif key == "MAINPID" and value.isdigit():
+            _log.info("cluster_replaced", cluster=self.name, pid=int(value), before=pid)
+            self._follow_main(int(value))
+            self.serves = True
+            self._served_at = self._fed_at = self._loop.time()
+        return True
+
+    def look(self) -> None:
+        """Kill a process whose loop stands still. To be called every second or so."""
+        if self.pid is None or self._fed_at is None or self._stopping:
+            return
+        stood_s = self._loop.time() - self._fed_at
+        if stood_s > self._stalled_s:
+            _log.error("cluster_stalled", cluster=self.name, pid=self.pid, stood_s=round(stood_s))
+            self._fed_at = None
+            self._signal(self.pid, signal.SIGKILL)
+
+    def was_away(self) -> None:
+        """This process stood still itself, so it cannot say who else did."""
+        if self._fed_at is not None:
+            self._fed_at = self._loop.time()
+
+    # -- processes -------------------------------------------------------------------------------------------
+
+    def _follow_main(self, pid: int) -> None:
+        self.pid = pid
+        self.serves = False
+        self._served_at = self._fed_at = None
+        self._follow(pid)
+
+    def _follow(self, pid: int) -> None:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:  # it has ended meanwhile
+            self._loop.call_soon(self._process_ended, pid)
+            return
+        self._ends[pid] = descriptor
+        self._loop.add_reader(descriptor, self._process_ended, pid)
+
+    def _process_ended(self, pid: int) -> None:
+        if (descriptor := self._ends.pop(pid, None)) is not None:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+        status = None
+        with suppress(ChildProcessError):  # it was started by the process before it
+            _, status = os.waitpid(pid, os.WNOHANG)
+        if pid == self.pid:
+            self._main_ended(pid, status)
+        self._look_if_over()
+
+    def _main_ended(self, pid: int, status: int | None) -> None:
+        served_s = 0.0 if self._served_at is None else self._loop.time() - self._served_at
+        self.pid = None
+        self.serves, self.settled = False, True
+        self._fed_at = self._served_at = None
+        self.not_ready = "its process ended"
+        if self._stopping:
+            return
+        self.restarts += 1
+        self._failures = 0 if served_s >= GOOD_S else self._failures + 1
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        _log.error("cluster_ended", cluster=self.name, pid=pid, exit_code=code, wait_s=self._wait_s())
+        self._start_later()
+
+    def _wait_s(self) -> float:
+        return min(FIRST_WAIT_S * 2.0 ** max(0, self._failures - 1), LONGEST_WAIT_S)
+
+    def _start_later(self) -> None:
+        self._again = self._loop.call_later(self._wait_s(), self.start)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in self._ends:
+            self._signal(pid, number)
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            # The descriptor: another process may have the number by now.
+            signal.pidfd_send_signal(self._ends[pid], number)
+
+    def _look_if_over(self) -> None:
+        if self._stopping and not self._ends:
+            self._ended.set()
+
+    def summary(self) -> dict[str, Any]:
+        """For the index of all clusters."""
+        return {
+            "name": self.name,
+            "ready": self.not_ready is None,
+            "not_ready": self.not_ready,
+            "pid": self.pid,
+            "restarts": self.restarts,
+        }

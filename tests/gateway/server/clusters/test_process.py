@@ -1,0 +1,171 @@
+"""The processes of one cluster: started again with longer and longer waits, followed after an upgrade, ended."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+
+from gateway.server.clusters import process as process_module
+from gateway.server.clusters.notices import Notices
+from gateway.server.clusters.process import ClusterProcess
+from testkit.raw_client import until
+
+WAITS = ["sleep", "600"]
+
+
+class Starter:
+    """Starts commands in place of gateways."""
+
+    def __init__(self, *command: str) -> None:
+        self.command: tuple[str, ...] = command
+        self.started: list[int] = []
+
+    def __call__(self, _cluster: ClusterProcess) -> int:
+        process = subprocess.Popen(self.command)
+        process.returncode = 0  # the cluster waits for it
+        self.started.append(process.pid)
+        return process.pid
+
+
+@pytest.fixture
+async def starter() -> AsyncIterator[Starter]:
+    starter = Starter(*WAITS)
+    yield starter
+    for pid in starter.started:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def cluster_of(starter: Starter, stalled_s: float = 600) -> ClusterProcess:
+    admin = socket.socket(socket.AF_UNIX)
+    return ClusterProcess("a", admin, starter, stalled_s=stalled_s)
+
+
+async def ended(cluster: ClusterProcess) -> None:
+    cluster.stop()
+    cluster.kill()
+    await asyncio.wait_for(cluster.over(), 60)
+    cluster.admin.close()
+
+
+async def test_waits_get_longer_up_to_a_bound_and_short_again_after_a_good_time(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cluster_of(starter)
+    waits: list[float] = []
+    monkeypatch.setattr(cluster, "_start_later", lambda: waits.append(cluster._wait_s()))
+    starter.command = ("true",)
+    for count in range(1, 10):
+        cluster.start()
+        await until(lambda: cluster.pid is None)
+        assert cluster.restarts == count
+    assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    monkeypatch.setattr(process_module, "GOOD_S", 0.0)
+    starter.command = tuple(WAITS)
+    cluster.start()
+    assert cluster.pid is not None
+    cluster.notice(cluster.pid, "READY=1")
+    os.kill(cluster.pid, signal.SIGKILL)
+    await until(lambda: cluster.pid is None)
+    assert waits[-1] == 0.5
+    await ended(cluster)
+
+
+async def test_program_that_is_missing_is_tried_again(starter: Starter) -> None:
+    starter.command = ("/does/not/exist",)
+    cluster = cluster_of(starter)
+    cluster.start()
+    assert (cluster.pid, cluster.restarts) == (None, 0)
+    starter.command = tuple(WAITS)
+    await until(lambda: cluster.pid is not None)
+    await ended(cluster)
+
+
+async def test_process_that_feeds_no_watchdog_is_killed_but_not_before_it_serves(starter: Starter) -> None:
+    cluster = cluster_of(starter, stalled_s=0)
+    cluster.start()
+    (first,) = starter.started
+    await asyncio.sleep(0)
+    cluster.look()
+    assert cluster.pid == first
+    cluster.notice(first, "READY=1")
+    assert (cluster.serves, cluster.settled) == (True, True)
+    await until(lambda: cluster._loop.time() > (cluster._fed_at or 0))
+    cluster.look()
+    await until(lambda: len(starter.started) == 2)
+    assert cluster.restarts == 1
+    await ended(cluster)
+
+
+async def test_process_that_took_over_is_followed_and_the_one_before_may_end(starter: Starter) -> None:
+    cluster = cluster_of(starter)
+    cluster.start()
+    (old,) = starter.started
+    new = starter(cluster)
+    assert cluster.notice(old, f"MAINPID={new}")
+    assert (cluster.pid, cluster.serves, sorted(cluster.state().older)) == (new, True, [old])
+    os.kill(old, signal.SIGKILL)
+    await until(lambda: cluster.state().older == [])
+    assert (cluster.pid, cluster.restarts) == (new, 0)
+    os.kill(new, signal.SIGKILL)
+    await until(lambda: cluster.restarts == 1)
+    await ended(cluster)
+
+
+async def test_strange_notices_change_nothing(starter: Starter) -> None:
+    cluster = cluster_of(starter)
+    cluster.start()
+    (pid,) = starter.started
+    for line in ("", "MAINPID=", "MAINPID=-1", "MAINPID=x", "READY", "=", "READY=1=2\0"):
+        cluster.notice(os.getpid(), line)
+    assert not cluster.notice(os.getpid(), "READY=1")
+    for line in ("", "MAINPID=", "MAINPID=-1", "MAINPID=x", "="):
+        assert cluster.notice(pid, line)
+    assert (cluster.pid, cluster.serves) == (pid, False)
+    # One that is gone already counts as ended.
+    cluster.notice(pid, "MAINPID=4194303")
+    await until(lambda: cluster.restarts == 1)
+    await ended(cluster)
+
+
+async def test_next_program_of_the_parent_takes_over_what_runs(starter: Starter) -> None:
+    before = cluster_of(starter)
+    before.start()
+    (pid,) = starter.started
+    state = before.state()
+    before.let_go()
+    after = ClusterProcess("a", before.admin, starter)
+    after.adopt(state)
+    assert (after.pid, after.serves, after.settled) == (pid, True, True)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: after.restarts == 1)
+    await ended(after)
+
+
+def send_as_another_user(sock: socket.socket, data: bytes) -> None:
+    pid = os.fork()
+    if not pid:
+        os.setuid(65_534)
+        sock.send(data)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+async def test_notices_name_their_sender_and_those_of_other_users_are_ignored() -> None:
+    found: list[tuple[int, str]] = []
+    notices = Notices(lambda pid, line: found.append((pid, line)))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.connect(f"\0{notices.address[1:]}")
+        sock.send(b"READY=1\nWATCHDOG=1\n")
+        await until(lambda: len(found) == 2)
+        send_as_another_user(sock, b"MAINPID=1\n")
+        sock.send(b"STOPPING=1\n")
+        await until(lambda: len(found) >= 3)
+    assert found == [(os.getpid(), each) for each in ("READY=1", "WATCHDOG=1", "STOPPING=1")]
+    notices.stop()
