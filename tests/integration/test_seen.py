@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.cli.top_rows import number
@@ -25,6 +25,7 @@ from tests.attacks.test_status import HOSTILE, QUOTAS, url, use
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
 
 TMUX = "sluice-test"
+WITHIN_MS = 60_000  # only a hang reaches it
 
 
 @asynccontextmanager
@@ -81,7 +82,7 @@ async def test_page_and_its_stream_take_a_token_as_the_password_of_the_browser()
         page = await context.new_page()
         await page.goto(url(running, "/"))
         # Written by the first snapshot of the stream.
-        await page.wait_for_function("document.getElementById('ready').textContent.startsWith('not ready')")
+        await expect(page.locator("#ready")).to_have_text(re.compile("^not ready"), timeout=WITHIN_MS)
         await browser.close()
 
 
@@ -107,7 +108,7 @@ async def test_the_page_shows_what_metrics_say_and_names_as_text() -> None:
         assert await page.locator("#clients img, #clients script").count() == 0
         # The keyboard alone: filter, explain, back.
         await page.fill("#filter", "img src")
-        await page.wait_for_function("document.querySelectorAll('#clients tr').length === 1")
+        await expect(page.locator("#clients tr")).to_have_count(1, timeout=WITHIN_MS)
         await page.focus("#clients .why")
         await page.keyboard.press("Enter")
         await page.wait_for_selector("#why ol li")

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from embedded_kafka.kafka import KafkaCluster
-from gateway.server.control import ask_for_upgrade
+from gateway.server.control import ask_for_upgrade, control_name
 from testkit.tap import Tap
 from testkit.upgrade_load import Newcomers
 from testkit.wire_client import WireClient
@@ -168,12 +168,12 @@ def test_store_that_the_next_process_can_not_use_keeps_this_one_and_the_operator
     (data / "quotas.lock").unlink()
     with (data / "quotas.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "is in use by another gateway" in str(ask_for_upgrade(*gateway.admin, within_s=60).error)
+        assert "is in use by another gateway" in str(ask_for_upgrade(control_name(*gateway.admin), within_s=60).error)
         assert "can't be used since" in alter(gateway)
     # A program that writes to it for a while is in no process's way.
     with sqlite3.connect(data / "quotas.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
-        report = ask_for_upgrade(*gateway.admin, within_s=60)
+        report = ask_for_upgrade(control_name(*gateway.admin), within_s=60)
         assert report.error is None
         upgraded.pids.append(report.pid)
         assert "could not be written" in alter(gateway)
@@ -207,17 +207,17 @@ def test_upgrade_during_a_drain_is_refused_with_the_reason(upgraded: Upgraded, k
     with topic_on(kafka, name, [1]):
         with WireClient(gateway.broker(1)) as client:
             owe(gateway, client, name, for_ms=20_000)
-            report = ask_for_upgrade(*gateway.admin, within_s=60)
+            report = ask_for_upgrade(control_name(*gateway.admin), within_s=60)
             assert report.error is None
             upgraded.pids.append(report.pid)
-            report = ask_for_upgrade(*gateway.admin, within_s=60)
+            report = ask_for_upgrade(control_name(*gateway.admin), within_s=60)
             assert "the process before this one still drains" in str(report.error)
             eventually(upgraded.alone)
         with WireClient(gateway.broker(1)) as client:
             owe(gateway, client, name, for_ms=20_000)
             os.kill(upgraded.pids[-1], signal.SIGTERM)
             eventually(lambda: gateway.http("/readyz")[1].startswith("draining"))
-            report = ask_for_upgrade(*gateway.admin, within_s=60)
+            report = ask_for_upgrade(control_name(*gateway.admin), within_s=60)
             assert "the gateway drains" in str(report.error)
 
 
