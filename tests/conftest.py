@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import gc
 import os
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
@@ -103,6 +104,15 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from testkit.tls import Pki  # most tests do without the gateway's packages that it needs
 
     return Pki(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Takes back what a gateway in this process has asked of the collector.
+
+    Hypothesis warns of a generator of random numbers that nothing refers to, and does not see frozen objects.
+    """
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
