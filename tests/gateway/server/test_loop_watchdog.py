@@ -20,7 +20,8 @@ def named(module: str) -> FunctionType:
     """A function of this module's that holds the thread for so many seconds, and until something has happened."""
     space: dict[str, object] = {"__name__": module, "monotonic": time.monotonic}
     text = (
-        "def hold(seconds, over):\n    end = monotonic() + seconds\n    while monotonic() < end or not over(): pass\n"
+        "def hold(seconds, over, begin):\n    begin()\n    end = monotonic() + seconds\n"
+        "    while monotonic() < end or not over(): pass\n"
     )
     exec(text, space)
     hold = space["hold"]
@@ -39,7 +40,12 @@ async def watched(
         await asyncio.sleep(0.05)
         if hold is not None:
             give_up = time.monotonic() + 60  # the watchdog's thread may have to wait for a core
-            hold(seconds, lambda: not until_seen or watchdog._seen is not None or time.monotonic() > give_up)
+            # On a busy machine the tick before may be late itself, and the place before this one would be seen.
+            hold(
+                seconds,
+                lambda: not until_seen or watchdog._seen is not None or time.monotonic() > give_up,
+                watchdog._tick,
+            )
         await asyncio.sleep(0.05)
         watchdog.stop()
     return registry, [line for line in lines if line["event"] == "event_loop_stalled"]  # type: ignore[misc]
