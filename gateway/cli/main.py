@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final, NoReturn
 
+from gateway.cli.output import discard
 from gateway.cli.tunables import start_with_tunables
 
 EXIT_CODES: Final = {
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         code = arguments.run(arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)  # also where there is no standard output
     except ConfigError as exc:
         for line in exc.lines:
             print(f"sluice: {line}", file=sys.stderr)
@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # `sluice quotas | head`. Python would complain once more when it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # `sluice quotas | head`.
+        discard(sys.stdout)
     return code
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from config import ConfigError
 from gateway.cli import admin_port
+from gateway.cli.output import show
 from gateway.cli.quota_endpoints import (
     ChangedMeanwhileError,
     Endpoint,
@@ -109,7 +110,7 @@ def run_diff(arguments: argparse.Namespace) -> int:
     def step(change: _Change) -> int:
         lines = change.lines()
         lines.append(f"{change.summary}; nothing was changed" if change.plan.steps else "no difference")
-        print("\n".join(lines))
+        show("\n".join(lines))
         return DRIFT if change.plan.steps else IN_SYNC
 
     return _carry_out(arguments, step)
@@ -120,11 +121,13 @@ def run_apply(arguments: argparse.Namespace) -> int:
 
     def step(change: _Change) -> int:
         if not change.plan.all_steps:
-            print("\n".join([*change.lines(), "no difference"]))
+            show("\n".join([*change.lines(), "no difference"]))
             return IN_SYNC
-        print("\n".join([*change.lines(), change.summary]), flush=True)
+        shown = show("\n".join([*change.lines(), change.summary]))
+        if not shown and not arguments.yes:
+            raise ConfigError(["the plan could not be shown, so nothing was changed; give --yes"])
         if not arguments.yes and not _confirmed(arguments.file):
-            print("nothing was changed")
+            show("nothing was changed")
             return DRIFT
         return change.apply()
 
@@ -169,7 +172,7 @@ class _Change:
             return DRIFT
         version = "" if found is None else f", version {found}"
         count = len(self.plan.all_steps)
-        print(f"{count} changed{version}, from {self._source.name} (sha256 {self._source.sha256})")
+        show(f"{count} changed{version}, from {self._source.name} (sha256 {self._source.sha256})")
         return IN_SYNC
 
 
@@ -251,10 +254,10 @@ def _confirmed(file: str) -> bool:
     """
     if file == "-" or not sys.stdin.isatty():
         raise ConfigError(["there is no terminal to ask at, so nothing was changed; give --yes"])
-    print("Change these quotas? [y/N] ", end="", file=sys.stderr, flush=True)
+    show("Change these quotas? [y/N] ", end="", error=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _say(lines: list[str]) -> None:
     for line in lines:
-        print(f"sluice: {line}", file=sys.stderr)
+        show(f"sluice: {line}", error=True)

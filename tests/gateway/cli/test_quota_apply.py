@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -373,6 +374,28 @@ def test_a_cluster_that_was_changed_right_after_is_no_success(
     assert on_cluster("apply", file, "--yes") == DRIFT
     assert "producer_byte_rate was 1MB, and is 9 now\n" in (err := capsys.readouterr().err)
     assert "1 quota changed right after the plan was carried out" in err
+
+
+def test_a_reader_that_has_gone_changes_no_exit_code(
+    file: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = "".join(f"- user: u{number}\n  producer_byte_rate: 1MB\n" for number in range(1000))
+    write(file, f"quotas:\n{many}")  # more than a buffer holds
+
+    def run(stream: str, command: str, *options: str) -> int:
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open(writer, "w") as closed, monkeypatch.context() as patch:  # noqa: PTH123  (a descriptor)
+            patch.setattr(sys, stream, closed)
+            return on_cluster(command, file, *options)
+
+    assert run("stdout", "diff") == DRIFT
+    assert run("stdout", "apply") == FAULT
+    assert run("stderr", "apply") == FAULT
+    assert cluster.requests == []
+    assert run("stdout", "apply", "--yes") == IN_SYNC
+    assert len(cluster.quotas) == 1000
+    assert run("stdout", "diff") == IN_SYNC
 
 
 @pytest.mark.usefixtures("cluster")
