@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from gateway.cli.output import discard
 from gateway.cli.tunables import start_with_tunables
@@ -26,10 +26,24 @@ EXIT_CODES: Final = {
 
 class _Parser(argparse.ArgumentParser):
     wrong_arguments = 2
+    words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         # One line: the usage would bury it.
-        self.exit(self.wrong_arguments, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(self.code(self.words), f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def code(self, words: Sequence[str]) -> int:
+        """Of wrong arguments: that of the command below, if these words name one."""
+        for action in self._actions:
+            below = action.choices if isinstance(action.choices, dict) else {}
+            for at, word in enumerate(words):
+                if word in below:
+                    return int(below[word].code(words[at + 1 :]))
+        return self.wrong_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:

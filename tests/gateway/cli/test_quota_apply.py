@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -240,6 +241,22 @@ def test_wrong_arguments_are_a_fault_and_no_difference(words: list[str], capsys:
     assert ended.value.code == 2
 
 
+@pytest.mark.parametrize(("words", "variable"), [
+    ("quotas --admin ftp://x diff f", ""), ("quotas --cluster 'b b' diff f", ""), ("quotas --json=1 diff f", ""),
+    ("--version=1 quotas diff f", ""), ("quotas apply --yes f", "ftp://x"), ("quotas diff f", "ftp://x"),
+])  # fmt: skip
+def test_what_the_commands_above_find_wrong_is_a_fault_too(
+    words: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_ADMIN", variable)
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(words))
+    assert ended.value.code == FAULT
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(words.replace("apply --yes", "set").replace("diff", "set")))
+    assert ended.value.code == 2
+
+
 async def test_client_id_in_either_spelling_is_read(file: Path, capsys: Capsys) -> None:
     write(file, "quotas:\n- client_id: app\n  producer_byte_rate: 1kB\n")
     async with running_gateway(9) as running:
@@ -385,7 +402,7 @@ def test_a_reader_that_has_gone_changes_no_exit_code(
     def run(stream: str, command: str, *options: str) -> int:
         reader, writer = os.pipe()
         os.close(reader)
-        with open(writer, "w") as closed, monkeypatch.context() as patch:  # noqa: PTH123  (a descriptor)
+        with open(writer, "w") as closed, monkeypatch.context() as patch:
             patch.setattr(sys, stream, closed)
             return on_cluster(command, file, *options)
 
