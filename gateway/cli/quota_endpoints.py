@@ -3,6 +3,8 @@
 An admin port knows who has set what, and makes all changes at once if all that a plan replaces is still there. Kafka
 has neither: its quotas are compared again just before they are altered, asked whether all would be accepted, altered
 in one request, and read once more.
+
+If something fails after a change was sent, the quotas are read again: the change may have been made.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ TIMEOUT_S: Final = 120.0
 VERIFY_S: Final = 10.0
 _POLL_S: Final = 0.1
 _MOST_NOTES: Final = 100
+_UNKNOWN: Final = "the change was sent, and it may have been made in part; run sluice quotas diff"
 
 
 class EndpointError(Exception):
@@ -168,20 +171,41 @@ class GatewayEndpoint:
             for step in steps
         ]
         options = {"user": user_name(), "file": source.name, "sha256": source.sha256}
-        with self._ours():
-            status, answer = self._ask(f"/quotas/import?{urlencode(options)}", rows)
-            if status == HTTPStatus.CONFLICT:
-                found = [
-                    meanwhile_text(
-                        (entity_of(each["entity"]), QuotaKey(each["quota"])), each["expected"], each["found"]
-                    )
-                    for each in answer.get("changed", [])
-                ]
-                # Without any, another is being made at this moment.
-                raise ChangedMeanwhileError([*found, str(answer["error"])])
-            if status != HTTPStatus.OK:
-                raise EndpointError(refusal_lines(answer))
-            return int(answer["version"])
+        status = 0
+        try:
+            with self._ours():
+                status, answer = self._ask(f"/quotas/import?{urlencode(options)}", rows)
+                if status == HTTPStatus.CONFLICT:
+                    found = [
+                        meanwhile_text(
+                            (entity_of(each["entity"]), QuotaKey(each["quota"])),
+                            each["expected"],
+                            each["found"],
+                        )
+                        for each in answer.get("changed", [])
+                    ]
+                    # Without any, another is being made at this moment.
+                    raise ChangedMeanwhileError([*found, str(answer["error"])])
+                if status != HTTPStatus.OK:
+                    raise EndpointError(refusal_lines(answer))
+                return int(answer["version"])
+        except EndpointError as exc:
+            if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            if self._has(steps):
+                return None
+            raise EndpointError([*exc.lines, _UNKNOWN]) from exc
+
+    def _has(self, steps: Sequence[Step]) -> bool:
+        """Whether all of these are in force after all."""
+        try:
+            found = self.read()
+        except EndpointError:
+            return False
+        return all(
+            found.get(step.quota) == (None if step.new is None else Current(step.new, Owner.APPLY))
+            for step in steps
+        )
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
@@ -252,21 +276,39 @@ class KafkaEndpoint:
 
         del source  # there is no place for it
         settings = [Setting(*step.quota, step.new) for step in steps]
+        wanted = {step.quota: step.new for step in steps}
+        sent = False
         try:
             with self._connect() as client:
                 compare(client.describe(), {step.quota: step.old for step in steps}, made=False)
-                refusals = client.alter(settings, validate_only=True) or client.alter(
-                    settings, validate_only=False, at_once=True
-                )
+                refusals = client.alter(settings, validate_only=True)
+                if not refusals:
+                    sent = True
+                    refusals = client.alter(settings, validate_only=False, at_once=True)
                 if refusals:
                     raise EndpointError(
                         [f"{each.entity}: error {each.code}: {each.text}" for each in refusals]
-                        + ["refused: not every change would be accepted"]
+                        + [f"refused: not every change {'was' if sent else 'would be'} accepted"]
                     )
-                _verify(client, {step.quota: step.new for step in steps})
-        except QuotaClientError as exc:
-            raise EndpointError([str(exc)]) from exc
+                _verify(client, wanted)
+        except (QuotaClientError, EndpointError) as exc:
+            lines = exc.lines if isinstance(exc, EndpointError) else [str(exc)]
+            if not sent:
+                raise EndpointError(lines) from exc
+            if not self._has(wanted):
+                raise EndpointError([*lines, _UNKNOWN]) from exc
         return None
+
+    def _has(self, wanted: Mapping[Quota, float | None]) -> bool:
+        """Whether all of these are in force after all."""
+        from quota_client.client import QuotaClientError
+
+        try:
+            with self._connect() as client:
+                _verify(client, wanted)
+        except (QuotaClientError, ChangedMeanwhileError):
+            return False
+        return True
 
     def _connect(self) -> Any:
         # kafka-python is only loaded where it is used.

@@ -29,6 +29,7 @@ from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE
 Capsys = pytest.CaptureFixture[str]
 TEXT = "quotas:\n- user: alice\n  producer_byte_rate: 1MB\n"
 IN_SYNC, FAULT, DRIFT = 0, 1, 2
+UNKNOWN = "the change was sent, and it may have been made in part; run sluice quotas diff"
 NO_LOGIN = (
     "sluice: note: user=alice: no listener has SASL or client certificates, so all clients are ANONYMOUS and none "
     "has this name\n"
@@ -291,6 +292,31 @@ def test_a_gateway_that_cannot_compare_is_not_asked_to_change_anything(
     assert (asked, fault in capsys.readouterr().err) == (["/quotas"], True)
 
 
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("status", [None, 200, 503, 400])
+async def test_a_gateway_whose_answer_is_lost_is_read_again(
+    made: bool, status: int | None, file: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = admin_port.ask
+
+    def loses(url: str, path: str, **options: Any) -> tuple[int, object]:
+        if options["method"] == "GET":
+            return ask(url, path, **options)
+        if made:
+            ask(url, path, **options)
+        if status is None:
+            raise admin_port.AdminPortError("no answer")
+        return status, {} if status == 200 else {"error": "the parent has gone"}
+
+    async with running_gateway(9) as running:
+        monkeypatch.setattr(admin_port, "ask", loses)
+        code, out, err = await sluice(running, capsys, "quotas", "apply", str(file), "--yes")
+    known = status == 400  # a refusal, which comes before the change
+    assert code == (IN_SYNC if made and not known else FAULT)
+    assert ("1 changed, from quotas.yaml" in out) == (code == IN_SYNC)
+    assert (UNKNOWN in err) == (code == FAULT and not known)
+
+
 # -- Kafka's own API ------------------------------------------------------------------------------------------
 
 
@@ -304,6 +330,7 @@ class Cluster:
         self.before: list[dict[tuple[QuotaEntity, QuotaKey], float]] = []
         self.after_altering: dict[tuple[QuotaEntity, QuotaKey], float] = {}
         self.late: list[dict[tuple[QuotaEntity, QuotaKey], float]] = []
+        self.loses: tuple[QuotaEntity, ...] | None = None
 
     def __call__(self, bootstrap: str, properties: dict[str, Any]) -> Self:
         if bootstrap == "nowhere:1":
@@ -327,10 +354,14 @@ class Cluster:
         self.requests.append((validate_only, at_once, settings))
         if not validate_only:
             for each in settings:
+                if each.entity in (self.loses or ()):
+                    continue
                 self.quotas.pop((each.entity, each.key), None)
                 if each.value is not None:
                     self.quotas[each.entity, each.key] = each.value
             self.quotas |= self.after_altering
+            if self.loses is not None:
+                raise QuotaClientError("kafka:9092: no answer in time")
         return self.refused
 
 
@@ -391,6 +422,25 @@ def test_a_cluster_that_was_changed_right_after_is_no_success(
     assert on_cluster("apply", file, "--yes") == DRIFT
     assert "producer_byte_rate was 1MB, and is 9 now\n" in (err := capsys.readouterr().err)
     assert "1 quota changed right after the plan was carried out" in err
+
+
+@pytest.mark.parametrize(("lost", "code"), [((), IN_SYNC), ((ALICE,), FAULT), ((ALICE, APP), FAULT)])
+def test_a_cluster_whose_answer_is_lost_is_read_again(
+    lost: tuple[QuotaEntity, ...],
+    code: int,
+    file: Path,
+    cluster: Cluster,
+    capsys: Capsys,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quota_endpoints, "VERIFY_S", 0.0)
+    write(file, f"{TEXT}- client-id: app\n  producer_byte_rate: 5\n")
+    cluster.loses = lost
+    assert on_cluster("apply", file, "--yes") == code
+    out, err = capsys.readouterr()
+    assert ("2 changed, from quotas.yaml" in out) == (code == IN_SYNC)
+    faults = f"sluice: kafka:9092: no answer in time\nsluice: {UNKNOWN}\n"
+    assert err == ("" if code == IN_SYNC else faults)
 
 
 def test_a_reader_that_has_gone_changes_no_exit_code(

@@ -180,7 +180,10 @@ async def test_one_fault_and_nothing_is_changed(yaml: Yaml, capsys: Capsys, monk
             f"sluice: {path}: line 10: quotas.3.speed: unknown key; known keys: user, client-id, ip, topic, "
             f"default-user, default-client-id, default-ip, default-topic, {', '.join(QuotaKey)}\n",
         )
-        refusal = "sluice: refused: there would be 2 quotas, and quota_store.max_quotas allows 1\n"
+        refusal = (
+            "sluice: refused: there would be 2 quotas, and quota_store.max_quotas allows 1\n"
+            "sluice: the change was sent, and it may have been made in part; run sluice quotas diff\n"
+        )
         code, _, err = await sluice(running, capsys, "quotas", "import", "-")
         assert (code, err) == (1, NO_LOGIN + refusal)
         missing = "sluice: /nowhere/q.yaml: cannot be read: No such file or directory\n"
