@@ -166,7 +166,18 @@ def parse_entity(text: str, *, other_spellings: bool = False) -> QuotaEntity:
     Raises:
         ValueError: a type is unknown or given twice, or the text has another form.
     """
-    names: dict[EntityType, Name] = {}
+    names = {each: name for each, (name, _) in parse_names(text, other_spellings=other_spellings).items()}
+    return QuotaEntity(
+        user=names.get(EntityType.USER),
+        client_id=names.get(EntityType.CLIENT_ID),
+        ip=names.get(EntityType.IP),
+        topic=names.get(EntityType.TOPIC),
+    )
+
+
+def parse_names(text: str, *, other_spellings: bool = False) -> dict[EntityType, tuple[Name, bool]]:
+    """The parts of `parse_entity`: each name, and whether it was quoted."""
+    names: dict[EntityType, tuple[Name, bool]] = {}
     rest = text.strip()
     while rest:
         type_text, equals, rest = rest.partition("=")
@@ -181,13 +192,11 @@ def parse_entity(text: str, *, other_spellings: bool = False) -> QuotaEntity:
             raise ValueError(f"unknown entity type {type_text!r}; {_types_text(type_text)}") from None
         if entity_type in names:
             raise ValueError(f"{entity_type} is given twice")
-        names[entity_type], rest = _parse_name(rest.lstrip())
-    return QuotaEntity(
-        user=names.get(EntityType.USER),
-        client_id=names.get(EntityType.CLIENT_ID),
-        ip=names.get(EntityType.IP),
-        topic=names.get(EntityType.TOPIC),
-    )
+        rest = rest.lstrip()
+        quoted = rest.startswith('"')
+        name, rest = _parse_name(rest)
+        names[entity_type] = name, quoted
+    return names
 
 
 def _types_text(wrong: str) -> str:

@@ -198,7 +198,7 @@ def _compare(arguments: argparse.Namespace) -> _Change:
             raise ConfigError([f"--scope: {exc}"]) from exc
         if faults := outside(given, text.lines):
             raise ConfigError([f"{arguments.file}: {fault}" for fault in faults])
-        if scope is not None and given.patterns and given != scope:
+        if scope is not None and given.patterns and set(given.patterns) != set(scope.patterns):
             raise ConfigError(
                 [f"--scope is {given}, and the scope of {arguments.file} is {scope}; give one of them"]
             )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from quotas.entities import Default, Name, QuotaEntity, parse_entity
+from quotas.entities import Default, EntityType, Name, QuotaEntity, format_name, parse_names
 
 ALL: Final = "all"
 _STAR: Final = "*"
+_ORDER: Final = (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP, EntityType.TOPIC)
 
 
 class ScopeError(ValueError):
@@ -17,18 +19,49 @@ class ScopeError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class _Part:
+    """What a pattern says about one entity type.
+
+    Attributes:
+        entity_type: the type.
+        name: with the star at its end, if it has one.
+        literal: this star was quoted, so it is part of the name.
+    """
+
+    entity_type: EntityType
+    name: Name
+    literal: bool
+
+    def matches(self, name: Name | None) -> bool:
+        if name is None:
+            return False
+        if self.name == _STAR and not self.literal:
+            return True
+        if isinstance(self.name, Default) or isinstance(name, Default):
+            return name is self.name
+        if self.name.endswith(_STAR) and not self.literal:
+            return name.startswith(self.name.removesuffix(_STAR))
+        return name == self.name
+
+    def __str__(self) -> str:
+        name = json.dumps(self.name) if self.literal else format_name(self.name)
+        return f"{self.entity_type}={name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """Entities, by patterns.
 
     A pattern names entity types as an entity does: ``user=team-a-*``. A star at the end stands for all names that
-    begin so, alone for every name and the default. An entity may have more types than the pattern names, as in a
-    filter of Kafka that is not strict: that of a user covers its pairs with client ids, too.
+    begin so, alone for every name and the default; in a quoted name it stands for itself. An entity may have more
+    types than the pattern names, as in a filter of Kafka that is not strict: that of a user covers its pairs with
+    client ids, too.
 
     Attributes:
         patterns: an entity is covered that one of them covers; empty: every entity is.
     """
 
-    patterns: tuple[QuotaEntity, ...]
+    patterns: tuple[tuple[_Part, ...], ...]
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Scope:
@@ -45,12 +78,12 @@ class Scope:
         patterns = []
         for text in given:
             try:
-                pattern = parse_entity(text, other_spellings=True)
+                names = parse_names(text, other_spellings=True)
             except ValueError as exc:
                 raise ScopeError(f"{text!r}: {exc}") from None
-            if not any(pattern.components()):
+            if not names:
                 raise ScopeError(f"{text!r} names no entity; {ALL} stands for every entity")
-            patterns.append(pattern)
+            patterns.append(tuple(_part(each, *names[each]) for each in _ORDER if each in names))
         return cls(tuple(patterns))
 
     def covers(self, entity: QuotaEntity) -> bool:
@@ -59,20 +92,13 @@ class Scope:
             return True
         names = dict(entity.components())
         return any(
-            all(_matches(names.get(entity_type), wanted) for entity_type, wanted in pattern.components())
-            for pattern in self.patterns
+            all(part.matches(names.get(part.entity_type)) for part in pattern) for pattern in self.patterns
         )
 
     def __str__(self) -> str:
         """As it may be given."""
-        return " or ".join(map(str, self.patterns)) or ALL
+        return " or ".join(",".join(map(str, pattern)) for pattern in self.patterns) or ALL
 
 
-def _matches(name: Name | None, wanted: Name) -> bool:
-    if name is None:
-        return False
-    if wanted == _STAR:
-        return True
-    if isinstance(wanted, Default) or isinstance(name, Default):
-        return name is wanted
-    return name.startswith(wanted.removesuffix(_STAR)) if wanted.endswith(_STAR) else name == wanted
+def _part(entity_type: EntityType, name: Name, quoted: bool) -> _Part:
+    return _Part(entity_type, name, quoted and isinstance(name, str) and name.endswith(_STAR))

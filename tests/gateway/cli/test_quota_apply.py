@@ -62,12 +62,20 @@ async def set_by(running: RunningGateway, owner: Owner, *changes: tuple[QuotaEnt
     (["user=*"], [ALICE, ANYBODY, QuotaEntity(user="a", topic="t")], [APP]),
     (["user=<default>"], [ANYBODY], [ALICE]),
     (["user=alice,client_id=*"], [QuotaEntity(user="alice", client_id=DEFAULT)], [ALICE, APP]),
+    (['user="a*"'], [QuotaEntity(user="a*")], [QuotaEntity(user="abc"), ANYBODY]),
+    (['user="*"'], [QuotaEntity(user="*")], [ALICE, ANYBODY]),
     (["client-id=app", "ip=10.*"], [APP, QuotaEntity(ip="10.0.0.1")], [ALICE, QuotaEntity(ip="11.0.0.1")]),
 ])  # fmt: skip
 def test_a_scope_covers(patterns: list[str], covered: list[QuotaEntity], others: list[QuotaEntity]) -> None:
     scope = Scope.of(patterns)
     assert all(scope.covers(entity) for entity in covered)
     assert not any(scope.covers(entity) for entity in others)
+    assert Scope.of(str(scope).split(" or ")) == scope
+
+
+def test_a_scope_is_shown_as_entities_are() -> None:
+    scope = Scope.of(['client_id=b,user="a*"', 'user="c"', "ip=<default>"])
+    assert str(scope) == 'user="a*",client-id=b or user=c or ip=<default>'
 
 
 @pytest.mark.parametrize(("patterns", "fault"), [
@@ -225,6 +233,9 @@ async def test_a_scope_on_the_command_line_is_that_of_the_file_or_the_only_one(f
         assert code == FAULT
         assert err == f"sluice: --scope is user=*, and the scope of {file} is user=al*; give one of them\n"
         assert (await sluice(running, capsys, "quotas", "diff", str(file), "--scope", "user=al*"))[0] == DRIFT
+        write(file, f"scope: [user=b, user=al*]\n{TEXT}")
+        either = ("--scope", "user=al*", "--scope", 'user="b"')
+        assert (await sluice(running, capsys, "quotas", "diff", str(file), *either))[0] == DRIFT
         code, _, err = await sluice(running, capsys, "quotas", "diff", str(file), "--scope", "usr=a")
         assert (code, "--scope: 'usr=a': unknown entity type 'usr'; did you mean user?" in err) == (FAULT, True)
 
