@@ -41,7 +41,7 @@ class AdminKey(Section, frozen=True):
         roles: read: see metrics, status and quotas. operate: reload, and change the enforcement. quotas: change
             quotas. No role includes another one.
         token_file: file with up to 8 tokens, one per line. A token has at least 32 characters. The gateway reads the
-            file again when it changes.
+            file again when it changes. A file without lines has no token.
         token: the token itself, only as a variable: `token = "${NAME}"`.
         certificate: name in a client's certificate, after `principal_mapping_rules`. Needs `[admin.tls]` with
             client_auth.

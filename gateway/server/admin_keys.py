@@ -3,6 +3,9 @@
 Only SHA-256 digests of tokens are kept, and a presented token is compared with all of them in constant time. Token
 files are read at the start, at each reload, and when they change. A file that cannot be used at a reload refuses the
 reload; one that changes into something that cannot be used leaves its earlier tokens in force.
+
+A file without lines has no tokens, so that who removes the last line ends the last token. A file that is gone has
+none either, once it was read; at the start and at a reload it is a fault, since its path may be wrong.
 """
 
 from __future__ import annotations
@@ -140,15 +143,35 @@ class AdminKeys:
             Whether all files that were read could be used.
         """
         before = self._keys
-        after = tuple(self._again(each, only_if_changed, by) for each in before)
+        after: list[_Loaded] = []
+        faults: dict[str, str] = {}
+        for each in before:
+            try:
+                after.append(self._again(each, only_if_changed))
+            except ValueError as exc:
+                faults[each.key.name] = str(exc)
+                after.append(each)
+        _undo_duplicates(before, after, faults)
         with self._exchange:
             if self._keys is not before:
                 return True
-            self._keys = after
-            self.last_reload_failed = bool(self._faults)
-            return not self.last_reload_failed
+            known, self._faults = self._faults, faults
+            self._keys = tuple(after)
+            self.last_reload_failed = bool(faults)
+        for name, fault in faults.items():
+            if known.get(name) != fault:
+                _log.error("admin_key_not_reloaded", key=name, by=by, fault=fault)
+        for old, new in zip(before, after, strict=True):
+            if new.digests != old.digests:
+                _log.info("admin_key_reloaded", key=new.key.name, by=by, tokens=len(new.digests))
+        return not faults
 
-    def _again(self, loaded: _Loaded, only_if_changed: bool, by: str) -> _Loaded:
+    def _again(self, loaded: _Loaded, only_if_changed: bool) -> _Loaded:
+        """A key as its file is now.
+
+        Raises:
+            ValueError: as `_load`.
+        """
         key = loaded.key
         if key.token_file is None:
             return loaded
@@ -156,17 +179,28 @@ class AdminKeys:
         if only_if_changed and same and key.name not in self._faults:
             return loaded
         try:
-            found = _load(key)
-        except ValueError as exc:
-            fault = str(exc)
-            if self._faults.get(key.name) != fault:
-                _log.error("admin_key_not_reloaded", key=key.name, by=by, fault=fault)
-            self._faults[key.name] = fault
-            return loaded
-        self._faults.pop(key.name, None)
-        if found.digests != loaded.digests:
-            _log.info("admin_key_reloaded", key=key.name, by=by, tokens=len(found.digests))
-        return found
+            return _load(key)
+        except _FileIsGone:
+            return _Loaded(key, (), None)
+
+
+def _undo_duplicates(before: _Keys, after: list[_Loaded], faults: dict[str, str]) -> None:
+    """A key that brings a token of another one keeps those that it had, as long as there is such a key.
+
+    Ends, since each turn takes one key back to `before`, which has no duplicates.
+    """
+    while True:
+        owners: dict[bytes, int] = {}
+        for at, each in enumerate(after):
+            twice = next((digest for digest in each.digests if owners.setdefault(digest, at) != at), None)
+            if twice is not None:
+                break
+        else:
+            return
+        first = owners[twice]
+        brought, other = (first, at) if twice in before[at].digests else (at, first)
+        faults[before[brought].key.name] = f"has the same token as the key {before[other].key.name}"
+        after[brought] = before[brought]
 
 
 def _load_all(keys: tuple[AdminKey, ...]) -> _Keys:
@@ -185,7 +219,14 @@ def _load_all(keys: tuple[AdminKey, ...]) -> _Keys:
                 faults.append(f"admin.keys.{at}.{field}: has the same token as admin.keys.{first}")
     if faults:
         raise ConfigError(faults)
+    for each in loaded:
+        if each.key.token_file is not None and not each.digests:
+            _log.warning("admin_key_without_tokens", key=each.key.name, file=each.key.token_file)
     return tuple(loaded)
+
+
+class _FileIsGone(ValueError):
+    """There is no such file."""
 
 
 def _load(key: AdminKey) -> _Loaded:
@@ -204,19 +245,21 @@ def _load(key: AdminKey) -> _Loaded:
 
 
 def read_tokens(file: str) -> list[bytes]:
-    """The tokens of a file, one per line.
+    """The tokens of a file, one per line; none, if it has no lines.
 
     Raises:
-        ValueError: it can't be read, or has none or too many lines; the text has no token.
+        ValueError: it can't be read, or has too many lines; the text has no token.
     """
     try:
         with Path(file).open("rb") as opened:
             text = opened.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError as exc:
+        raise _FileIsGone(f"{file}: {exc.strerror}") from None
     except OSError as exc:
         raise ValueError(f"{file}: {exc.strerror}") from None
     lines = [line for each in text.splitlines() if (line := each.strip())]
-    if not 1 <= len(lines) <= _MAX_TOKENS or len(text) > _MAX_FILE_BYTES:
-        raise ValueError(f"{file}: must have 1 to {_MAX_TOKENS} lines with a token each")
+    if len(lines) > _MAX_TOKENS or len(text) > _MAX_FILE_BYTES:
+        raise ValueError(f"{file}: must have at most {_MAX_TOKENS} lines with a token each")
     return lines
 
 

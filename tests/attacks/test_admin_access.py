@@ -470,6 +470,9 @@ async def test_a_changed_token_file_is_taken_up_by_itself(tmp_path: Path, monkey
         token.write_text(TOKENS["quotas"])
         await until(lambda: running.gateway._admin_keys.of_token(TOKENS["quotas"].encode()) is not None)
         assert (await ask(running, "/metrics", **bearer(TOKENS["read"])))[0] == 401
-        token.unlink()
+        token.write_text("short")
         await until(lambda: running.gateway._admin_keys.last_reload_failed)
         assert (await ask(running, "/metrics", **bearer(TOKENS["quotas"])))[0] == 200
+        token.unlink()
+        await until(lambda: running.gateway._admin_keys.of_token(TOKENS["quotas"].encode()) is None)
+        assert (await ask(running, "/metrics", **bearer(TOKENS["quotas"])))[0] == 401

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from config import ConfigError
 from config.sections.admin import AdminKey, AdminRole
@@ -86,6 +87,79 @@ def test_file_that_cannot_be_used_keeps_its_tokens_and_does_not_hold_up_others(f
     assert not holds(keys, ONE)
 
 
+@pytest.mark.parametrize("how", ["truncated", "blank", "removed"])
+def test_last_token_is_out_of_force_once_its_line_or_its_file_is_gone(file: Path, how: str) -> None:
+    keys = AdminKeys((key("a", token_file=str(file)), key("b", token=TWO)))
+    if how == "removed":
+        file.unlink()
+    else:
+        file.write_text("" if how == "truncated" else "\n \n")
+    with capture_logs() as lines:
+        assert keys.reload(only_if_changed=True, by="test")
+    assert not holds(keys, ONE)
+    assert holds(keys, TWO)
+    assert keys
+    assert not keys.last_reload_failed
+    assert [(each["event"], each["key"], each["tokens"]) for each in lines] == [("admin_key_reloaded", "a", 0)]
+    file.write_text(THREE)
+    assert keys.reload(only_if_changed=True, by="test")
+    assert holds(keys, THREE)
+
+
+def test_file_that_cannot_be_opened_keeps_its_tokens(file: Path) -> None:
+    keys = AdminKeys((key(token_file=str(file)),))
+    file.unlink()
+    file.mkdir()
+    assert not keys.reload(only_if_changed=True, by="test")
+    assert holds(keys, ONE)
+
+
+def test_file_without_lines_starts_with_a_warning_and_needs_a_key_all_the_same(file: Path) -> None:
+    file.write_text("\n")
+    with capture_logs() as lines:
+        keys = AdminKeys((key(token_file=str(file)),))
+    assert [(each["event"], each["log_level"]) for each in lines] == [("admin_key_without_tokens", "warning")]
+    assert keys
+    assert not holds(keys, "")
+    assert not holds(keys, ONE)
+
+
+def test_file_that_brings_the_token_of_another_key_keeps_its_own(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text(TWO)
+    keys = AdminKeys((key("a", token_file=str(file)), key("b", token_file=str(other), roles=["operate"])))
+    file.write_text(f"{THREE}\n{TWO}\n")
+    with capture_logs() as lines:
+        assert not keys.reload(only_if_changed=True, by="test")
+        assert not keys.reload(only_if_changed=True, by="test")
+    assert [each["fault"] for each in lines] == ["has the same token as the key b"]
+    assert keys.last_reload_failed
+    found = keys.of_token(TWO.encode())
+    assert found is not None
+    assert found.name == "b"
+    assert holds(keys, ONE)
+    assert not holds(keys, THREE)
+    other.write_text(THREE)  # it has the first file's next token now, and the first file lets go of its own
+    file.write_text(TWO)
+    assert keys.reload(only_if_changed=True, by="test")
+    assert not holds(keys, ONE)
+    assert [found.name for token in (TWO, THREE) if (found := keys.of_token(token.encode()))] == ["a", "b"]
+
+
+def test_of_two_files_that_bring_one_token_the_second_keeps_its_own(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text(TWO)
+    keys = AdminKeys((key("a", token_file=str(file)), key("b", token_file=str(other))))
+    file.write_text(THREE)
+    other.write_text(THREE)
+    assert not keys.reload(only_if_changed=True, by="test")
+    assert [found and found.name for token in (ONE, TWO, THREE) for found in [keys.of_token(token.encode())]] == [
+        None,
+        "b",
+        "a",
+    ]
+
+
 def test_keys_that_were_prepared_come_into_force_and_others_do_not(file: Path) -> None:
     keys = AdminKeys((key(token_file=str(file)),))
     wanted = (key("b", token=TWO),)
@@ -120,8 +194,6 @@ def test_look_at_the_files_brings_no_key_back_that_a_reload_has_taken_away(
 @pytest.mark.parametrize(
     "content",
     [
-        "",
-        "\n \n",
         ONE[: MIN_TOKEN_CHARS - 1],
         "a" * 64,
         f"{ONE} {TWO}",
