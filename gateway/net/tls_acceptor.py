@@ -214,7 +214,7 @@ class TlsAcceptor:
         channel = self._channels[transport]
         tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
         if tls.session_reused:
-            _check_validity(tls)
+            check_validity(tls)
         if self._rules is not None:
             channel.session.user = cut_name(self._principal(tls, self._rules))
         self._remove(transport)
@@ -256,8 +256,12 @@ class TlsAcceptor:
         return channel
 
 
-def _check_validity(tls: ssl.SSLObject) -> None:
-    """Of the certificate of a resumed session, if there is one: OpenSSL looked at it when the session was made."""
+def check_validity(tls: ssl.SSLObject) -> None:
+    """Of the certificate of a resumed session, if there is one: OpenSSL looked at it when the session was made.
+
+    Raises:
+        HandshakeRefused: it has expired since.
+    """
     shown = tls.getpeercert()
     if shown and time() > ssl.cert_time_to_seconds(str(shown["notAfter"])):
         raise HandshakeRefused(TlsFailure.CERTIFICATE_EXPIRED, "of a resumed session")

@@ -12,6 +12,7 @@ from aiohttp.web_protocol import RequestHandler
 from config.mapping_rules import MappingRules, NoRuleMatches
 from config.sections.listeners import ListenerTls
 from gateway.auth.principals import principal_name
+from gateway.net.tls_acceptor import check_validity
 from gateway.observability.events import TlsFailure
 from gateway.observability.logging_setup import flooded
 from gateway.observability.tls_metrics import TlsMetrics
@@ -115,8 +116,10 @@ class AdminTls:
 
     def secured(self, transport: TlsTransport) -> StreamProtocol:
         """See `TlsUser`."""
-        handler, _ = self._remove(transport)
         tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        if tls.session_reused:
+            check_validity(tls)
+        handler, _ = self._remove(transport)
         self._metrics.handshake_done(ADMIN_PORT, tls.version() or "")
         return cast("StreamProtocol", handler)
 

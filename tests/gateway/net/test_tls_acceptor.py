@@ -133,6 +133,22 @@ async def test_h19_a_session_of_tls_1_2_ends_with_its_certificate(
         writer.transport.abort()
 
 
+async def test_h19_a_session_of_the_admin_port_ends_with_its_certificate(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = of_tls_1_2(pki)
+    async with running_gateway(9, admin={"tls": pki.mutual("requested")["tls"]}) as running:
+        port = running.gateway.admin.port
+        session = await session_of(port, context)
+        in_eleven_days = time() + 11 * 86_400
+        monkeypatch.setattr("gateway.net.tls_acceptor.time", lambda: in_eleven_days)
+        writer = await resume(port, context, session)
+        labels = {"listener": "admin port", "reason": TlsFailure.CERTIFICATE_EXPIRED.value}
+        registry = running.gateway.registry
+        await until(lambda: registry.get_sample_value("gateway_tls_handshake_failures_total", labels) == 1)
+        writer.transport.abort()
+
+
 async def test_a_session_without_a_certificate_is_resumed(pki: Pki) -> None:
     context = pki.trusting()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
