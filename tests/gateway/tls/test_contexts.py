@@ -4,9 +4,13 @@ import os
 import shutil
 import ssl
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from structlog.testing import capture_logs
 
 import gateway.tls.contexts
@@ -49,6 +53,28 @@ def test_brokers_are_verified_unless_told_otherwise(pki: Pki) -> None:
     assert context.check_hostname
     blind = client_context(UpstreamTls(verify=False)).context
     assert blind.verify_mode is ssl.CERT_NONE
+
+
+def test_a_certificate_with_a_name_that_only_openssl_reads_is_used(tmp_path: Path) -> None:
+    # ediPartyName: the library has no class for it.
+    edi_party = x509.UnrecognizedExtension(
+        x509.SubjectAlternativeName.oid, bytes.fromhex("30 09 a5 07 a1 05 0c 03") + b"edi"
+    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "edi")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1)
+    builder = builder.not_valid_before(datetime(2024, 1, 1, tzinfo=UTC)).not_valid_after(
+        datetime(2124, 1, 1, tzinfo=UTC)
+    )
+    made = builder.add_extension(edi_party, critical=False).sign(key, hashes.SHA256())
+    certificate, key_file = tmp_path / "edi.crt", tmp_path / "edi.key"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    files = {"certificate": str(certificate), "key": str(key_file)}
+    assert server_context(ListenerTls.model_validate(files)).hosts == frozenset()
+    assert client_context(UpstreamTls.model_validate(files)).expires_s is not None
 
 
 def test_the_end_of_validity_is_known(pki: Pki) -> None:
