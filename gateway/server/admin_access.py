@@ -218,16 +218,17 @@ class AdminAccess:
         self._record(request, reason, key=None if holder is None else holder.name)
         if reason is AdminRefusal.REMOTE:
             return answer(403, "only from this machine, since admin.remote_changes is false"), False
+        if holder is not None:
+            # Not among the failures, which are of those who guess: it has a valid key.
+            return answer(
+                403, f"the key {holder.name} does not have the role {role}, or not by password"
+            ), False
         network = (
             normalise(request.remote or "", IPV6_PREFIX_BITS) if is_address(request.remote or "") else ""
         )
         late = self._failures.exceeded(network, now_ms=self._now_ms())
         if late:
             return answer(429, "too many requests without a valid key"), True
-        if holder is not None:
-            return answer(
-                403, f"the key {holder.name} does not have the role {role}, or not by password"
-            ), False
         response = answer(401, _WHAT_TO_DO[reason])
         for scheme in ("Bearer", "Basic"):
             response.headers.add("WWW-Authenticate", f'{scheme} realm="Sluice admin port"')

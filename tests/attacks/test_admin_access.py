@@ -134,9 +134,17 @@ async def test_k24_a_stolen_token_does_what_its_role_may_and_nothing_else(role: 
             elif role == needed:
                 assert status not in (401, 403, 429), (method, path)
             else:
-                assert status in (403, 429), (method, path)
+                assert status == 403, (method, path)
         assert running.gateway.limits.mode is (Enforcement.OFF if role == "operate" else Enforcement.ENFORCE)
         assert running.gateway.live_quotas.store.version == (role == "quotas")
+
+
+async def test_k25_a_valid_key_without_the_role_is_no_failure_that_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway() as running:
+        monkeypatch.setattr(running.gateway._admin_access, "_now_ms", lambda: 0)
+        for _ in range(MAX_FAILURES_PER_ADDRESS + 1):
+            assert (await ask(running, "/reload", method="POST", **bearer(TOKENS["read"])))[0] == 403
+        assert (await ask(running, "/metrics"))[0] == 401
 
 
 async def test_k24_the_audit_names_key_and_role_and_never_the_token(log: io.StringIO) -> None:
