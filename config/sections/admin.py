@@ -103,11 +103,16 @@ class AdminSettings(Section, frozen=True):
     def _check(self) -> AdminSettings:
         faults: list[tuple[Key, str]] = []
         seen: dict[str, int] = {}
+        certified: dict[str, int] = {}
         by_certificate = self.tls is not None and self.tls.client_auth != "none"
         for at, key in enumerate(self.keys):
             if (first := seen.setdefault(key.name, at)) != at:
                 faults.append((("keys", at, "name"), f'"{key.name}" is the name of admin.keys.{first} too'))
-            if key.certificate is not None and not by_certificate:
+            if key.certificate is None:
+                continue
+            if (first := certified.setdefault(key.certificate, at)) != at:
+                faults.append((("keys", at, "certificate"), f"is the certificate of admin.keys.{first} too"))
+            if not by_certificate:
                 text = 'needs [admin.tls] with client_auth = "requested" or "required", and client_ca'
                 faults.append((("keys", at, "certificate"), text))
         if self.tls is not None and self.tls.certificates:

@@ -57,6 +57,10 @@ def faults(**changed: str) -> list[str]:
      "admin.keys.0.token: the value is not a string"),
     ("array_of_admin.keys", 'name = "k"\nroles = ["read"]\ncertificate = "CN=a"',
      'admin.keys.0.certificate: needs [admin.tls] with client_auth = "requested" or "required", and client_ca'),
+    ("admin", 'tls = { certificate = "c", key = "k", client_ca = "a", client_auth = "required" }\n'
+     'keys = [{ name = "a", roles = ["read"], certificate = "CN=a" },'
+     ' { name = "b", roles = ["operate"], certificate = "CN=a" }]',
+     "admin.keys.1.certificate: is the certificate of admin.keys.0 too"),
     ("array_of_admin.keys",
      'name = "k"\nroles = ["read"]\ntoken_file = "f"\n[[admin.keys]]\nname = "k"\nroles = ["read"]\ntoken_file = "g"',
      'admin.keys.1.name: "k" is the name of admin.keys.0 too'),
