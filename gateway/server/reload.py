@@ -72,13 +72,17 @@ def plan(running: Config, wanted: Config) -> ReloadPlan:
     """
     applies: list[str] = []
     needs_restart: list[str] = []
-    for key in _differences(running, wanted):
-        live = key.partition(".")[0] in LIVE and key not in LIVE_EXCEPT
+    differences = tuple(_differences(running, wanted))
+    waiting = LIVE_EXCEPT
+    if "admin.tls" in differences:
+        waiting |= {"admin.keys"}  # clients would send new tokens in plain text meanwhile
+    for key in differences:
+        live = key.partition(".")[0] in LIVE and key not in waiting
         (applies if live else needs_restart).append(key)
     sections = {name: getattr(running, name) for name in Config.model_fields}
     for name in LIVE:
         sections[name] = getattr(wanted, name)
-        kept = {key.partition(".")[2] for key in LIVE_EXCEPT if key.startswith(f"{name}.")}
+        kept = {key.partition(".")[2] for key in waiting if key.startswith(f"{name}.")}
         if kept:
             before = getattr(running, name)
             sections[name] = sections[name].model_copy(update={key: getattr(before, key) for key in kept})

@@ -83,6 +83,16 @@ def test_setting_that_waits_is_told_again_until_it_is_taken_back() -> None:
     assert plan(first.config, config(limits={"max_mute_ms": 5})).needs_restart == ()
 
 
+def test_keys_of_the_admin_port_wait_for_its_tls() -> None:
+    keys = [{"name": "k", "roles": ["read"], "token_file": "f"}]
+    tls = {"certificate": "c", "key": "k"}
+    alone = plan(config(), config(admin={"keys": keys}))
+    assert (alone.applies, alone.needs_restart) == (("admin.keys",), ())
+    both = plan(config(), config(admin={"keys": keys, "tls": tls, "remote_changes": True}))
+    assert (both.applies, both.needs_restart) == (("admin.remote_changes",), ("admin.tls", "admin.keys"))
+    assert both.config == config(admin={"remote_changes": True})
+
+
 def test_sections_and_settings_of_the_plan_exist() -> None:
     assert set(Config.model_fields) >= LIVE
     for section, _, key in (each.partition(".") for each in LIVE_EXCEPT):
