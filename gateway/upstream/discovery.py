@@ -239,15 +239,12 @@ class Discovery:
             await self._rest(wait_s)
 
     async def _rest(self, wait_s: float) -> None:
-        """Until the next question about brokers; names of topics are wanted sooner."""
+        """Until the next question about brokers; names of topics are wanted sooner, and `look_soon` ends it."""
         ids, least_s = self._topic_ids, wait_s - _SOON_S
-        if ids is None:
-            await asyncio.sleep(wait_s)
-            return
         while wait_s > 0 and not (self._wanted and wait_s <= least_s):
             await asyncio.sleep(min(wait_s, _NAMES_S))
             wait_s -= _NAMES_S
-            if wanted := ids.to_ask:
+            if ids is not None and (wanted := ids.to_ask):
                 await self._ask_names(ids, wanted)
         self._wanted = False
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from testkit.broker import ScriptedBroker
 from testkit.frames import heartbeat
 from testkit.gateway import LISTENER, RunningGateway, free_ports, running_gateway
@@ -44,6 +46,23 @@ async def test_each_listener_leads_to_its_own_upstream(tmp_path: Path) -> None:
             known = running.gateway.upstreams
             assert known["upstream"].cluster.address_of(1) == (HOST, outer.port)
             assert known["inner"].cluster.address_of(1) == (HOST, inner.port)
+
+
+async def test_each_upstream_is_looked_at_soon_when_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.upstream.discovery._SOON_S", 0.02)
+    monkeypatch.setattr("gateway.upstream.discovery._NAMES_S", 0.01)
+    async with ScriptedBroker() as outer, ScriptedBroker() as inner:
+        config = {
+            "upstream": {"topology_refresh_ms": 600_000},
+            "upstreams": [{"name": "inner", "bootstrap": [f"{HOST}:{inner.port}"], "topology_refresh_ms": 600_000}],
+            "more_listeners": [second_listener(free_ports(4))],
+        }
+        async with running_gateway(outer.port, **config) as running:
+            await until(lambda: running.gateway.why_not_ready() is None)
+            for name, broker in (("upstream", outer), ("inner", inner)):
+                before = len(broker.connections)
+                running.gateway.upstreams[name].discovery.look_soon()
+                await until(lambda broker=broker, before=before: len(broker.connections) > before)
 
 
 async def test_another_cluster_is_not_taken_for_another_way(tmp_path: Path) -> None:
