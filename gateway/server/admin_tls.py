@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Final, cast
+from typing import Final
 
 import structlog
 from aiohttp.web_protocol import RequestHandler
@@ -27,6 +27,27 @@ ADMIN_PORT: Final = "admin port"
 """Among the listeners in metrics and logs; no listener can have this name."""
 
 _log = structlog.get_logger("gateway.tls")
+
+
+class _Handler:
+    """An HTTP handler whose connection does not end in the loop's turn in which it began.
+
+    aiohttp begins to serve in a task, and that task fails if the connection is over before its first step. TLS can
+    bring both at once, since a peer may reset the connection while the handshake is computed.
+    """
+
+    def __init__(self, handler: RequestHandler, loop: asyncio.AbstractEventLoop) -> None:
+        self._handler = handler
+        self._loop = loop
+        self.connection_made = handler.connection_made
+        self.data_received = handler.data_received
+        self.eof_received = handler.eof_received
+        self.pause_writing = handler.pause_writing
+        self.resume_writing = handler.resume_writing
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._loop.call_soon(self._handler.connection_lost, exc)
 
 
 class AdminTls:
@@ -121,7 +142,7 @@ class AdminTls:
             check_validity(tls)
         handler, _ = self._remove(transport)
         self._metrics.handshake_done(ADMIN_PORT, tls.version() or "")
-        return cast("StreamProtocol", handler)
+        return _Handler(handler, self._loop)
 
     def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
         """See `TlsUser`."""

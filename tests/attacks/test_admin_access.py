@@ -21,6 +21,7 @@ from gateway.observability import logging_setup
 from gateway.observability.events import AdminRefusal, TlsFailure
 from gateway.server.admin_access import MAX_FAILURES_PER_ADDRESS, ROLES
 from gateway.server.admin_connections import MAX_CONNECTIONS
+from gateway.tls.transport import _State
 from quotas.limits import Enforcement
 from testkit.certificates import CLIENT, Authority
 from testkit.gateway import RunningGateway, gateway_config, gateway_process, running_gateway
@@ -348,6 +349,23 @@ async def test_k20_handshakes_that_do_not_come_take_few_descriptors(pki: Pki) ->
         for _, writer in silent:
             writer.close()
         await until(lambda: not connections._tls or not connections._tls._handlers)
+
+
+async def test_k20_a_reset_right_after_the_handshake_is_no_error(pki: Pki) -> None:
+    async with gateway(tls=pki.keys()["tls"]) as running:
+        tls = running.gateway.admin._tls
+        assert tls is not None
+        handler = running.gateway.admin._handler()
+        before = asyncio.all_tasks()
+        transport = tls.transport_for(handler, HOST)
+        # Both in one turn of the loop, with nothing between them.
+        transport._state = _State.SHAKING_HANDS
+        transport._open()
+        transport.connection_lost(ConnectionResetError())
+        (serving,) = asyncio.all_tasks() - before
+        await asyncio.wait([serving], timeout=60)
+        assert serving.cancelled() or serving.exception() is None
+        assert handler.transport is None
 
 
 async def test_k24_a_new_certificate_of_the_port_is_taken_up_without_a_restart(pki: Pki) -> None:
