@@ -21,6 +21,7 @@ from config.value_hints import number_hint
 from quotas.entities import QuotaKey
 from quotas.units import UnitError, amount_of, has_unit
 
+_KEYS: Final = ("admin", "keys")
 _NAMED: Final = ("listeners", "upstreams")
 _NAMES_OF_QUOTAS: Final = tuple(
     name
@@ -68,13 +69,18 @@ def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, s
     elif error["type"] == "extra_forbidden":
         yield key, _unknown(str(key[-1]), _found_at(model, key[:-1])[0])
     elif error["type"] == "value_error":
-        yield key, f"{value_text(error['input'])} {context['error']}"
+        yield key, f"{_shown(key, error['input'])} {context['error']}"
     else:
         kind, metadata, depth = _found_at(model, key)
         value = error["input"]
         hint = _hint(str(key[depth - 1]), value) if kind in (int, float) and isinstance(value, str) else ""
-        shown = "the value" if kind is SecretStr else value_text(value)
+        shown = _shown(key, value)
         yield key[:depth], f"{shown} is not {_allowed(kind, metadata, value)}{hint}"
+
+
+def _shown(key: Key, value: object) -> str:
+    """A value, unless it may be a secret: a token may stand in the wrong place of its table."""
+    return "the value" if key[: len(_KEYS)] == _KEYS else value_text(value)
 
 
 def _hint(key: str, text: str) -> str:
