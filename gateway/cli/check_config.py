@@ -63,7 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
         notes += [f"{path}{line}" for line in _open_files(one) + _too_much_for_this_machine(one)]
         if not faults:
             notes += [f"{path}{line}" for line in _hosts_without_certificate(one)]
-    notes += _literal_tokens(file, next(iter(clusters.values())))
+    first = next(iter(clusters.values()))  # the admin port is the same for all
+    notes += _literal_tokens(file, first)
+    if not faults:
+        notes += _keys_without_tokens(first)
     for line in notes:
         print(f"sluice: {file}: note: {line}", file=sys.stderr)
     if faults:
@@ -123,9 +126,23 @@ def _faults_of_files(found: config.Config) -> list[str]:
 
 def _read_admin_keys(found: config.Config) -> None:
     if found.admin.keys:
-        from gateway.server.admin_keys import AdminKeys
+        from gateway.server.admin_keys import load_all
 
-        AdminKeys(found.admin.keys)
+        load_all(found.admin.keys)
+
+
+def _keys_without_tokens(found: config.Config) -> list[str]:
+    """Keys of the admin port that open nothing; to be asked once their files are known to be good."""
+    files = {at: key.token_file for at, key in enumerate(found.admin.keys) if key.token_file is not None}
+    if not files:
+        return []
+    from gateway.server.admin_keys import read_tokens
+
+    return [
+        f"admin.keys.{at}.token_file: {file} has no token, so the key opens nothing; add a line with one"
+        for at, file in files.items()
+        if not read_tokens(file)
+    ]
 
 
 def _literal_tokens(file: str, found: config.Config) -> list[str]:

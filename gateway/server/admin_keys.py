@@ -86,7 +86,7 @@ class AdminKeys:
             ConfigError: a file or a token can't be used; names all of them, and shows no token.
         """
         self.last_reload_failed = False
-        self._keys = _load_all(keys)
+        self._keys = _warned(load_all(keys))
         self._prepared: tuple[tuple[AdminKey, ...], _Keys] = (keys, self._keys)
         self._faults: dict[str, str] = {}
         # Files are looked at in a thread, and must not bring keys back that a reload has just taken away.
@@ -121,7 +121,7 @@ class AdminKeys:
         Raises:
             ConfigError: as at the start; nothing changes.
         """
-        self._prepared = (keys, _load_all(keys))
+        self._prepared = (keys, _warned(load_all(keys)))
 
     def use(self, keys: tuple[AdminKey, ...]) -> None:
         """Put keys in force that were prepared."""
@@ -203,7 +203,12 @@ def _undo_duplicates(before: _Keys, after: list[_Loaded], faults: dict[str, str]
         after[brought] = before[brought]
 
 
-def _load_all(keys: tuple[AdminKey, ...]) -> _Keys:
+def load_all(keys: tuple[AdminKey, ...]) -> _Keys:
+    """Keys with their tokens.
+
+    Raises:
+        ConfigError: as `AdminKeys`.
+    """
     loaded: list[_Loaded] = []
     faults: list[str] = []
     owners: dict[bytes, int] = {}
@@ -219,10 +224,15 @@ def _load_all(keys: tuple[AdminKey, ...]) -> _Keys:
                 faults.append(f"admin.keys.{at}.{field}: has the same token as admin.keys.{first}")
     if faults:
         raise ConfigError(faults)
+    return tuple(loaded)
+
+
+def _warned(loaded: _Keys) -> _Keys:
+    """The same; the log names those that open nothing."""
     for each in loaded:
         if each.key.token_file is not None and not each.digests:
             _log.warning("admin_key_without_tokens", key=each.key.name, file=each.key.token_file)
-    return tuple(loaded)
+    return loaded
 
 
 class _FileIsGone(ValueError):

@@ -235,6 +235,12 @@ def test_files_and_tokens_of_the_admin_port_are_looked_at(
     token.chmod(0o644)
     code, _, err = run("check-config", file)
     assert (code, err.count(f"note: admin.keys.0.token_file: {token} has mode 0644, so all users")) == (0, 1)
+    token.write_text("")
+    token.chmod(0o600)
+    empty = f"admin.keys.0.token_file: {token} has no token, so the key opens nothing; add a line with one"
+    code, out, err = run("check-config", file)
+    assert (code, err) == (0, f"sluice: {file}: note: {empty}\n")
+    assert out.startswith(f"{file}: ok, with 1 note\n")
     file.write_text(f'{TEXT}{key}token = "{"0123456789abcdef" * 2}"\n')
     note = 'admin.keys.0.token: a token is in this file; use token_file, or a variable: token = "${NAME}"'
     assert run("check-config", file)[2] == f"sluice: {file}: note: {note}\n"
