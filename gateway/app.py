@@ -582,17 +582,20 @@ class Gateway:
     async def _open_other_ports(self, predecessor: Predecessor | None = None) -> None:
         address = self._replaceable.admin_address
         inherited = {} if predecessor is None else predecessor.sockets
-        sockets = inherited.pop((ADMIN, address), [])
-        name = None
+        # The sockets of a cluster are its parent's: the file's address is not theirs, and may have changed.
+        here = {} if self._member is None else dict(inherited.keys())
+        sockets = inherited.pop((ADMIN, here.get(ADMIN, address)), [])
         if self._member is not None:
             sockets = sockets or self._member.sockets
-            name = self._member.control_name(address[0])
+            if not sockets:
+                raise StartError("the process before this one has no socket of the cluster's admin port")
         try:
             await self.admin.start(*address, sockets)
         except OSError as exc:
             raise OSError(exc.errno, f"admin.bind: {exc.strerror}") from exc
-        control = inherited.pop((CONTROL, address), [None])[0]
-        self.control.start(name or control_name(address[0], self.admin.port), control)
+        control = inherited.pop((CONTROL, here.get(CONTROL, address)), [None])[0]
+        own = control_name(address[0], self.admin.port)
+        self.control.start(own if self._member is None else self._member.control, control)
 
     async def _prepare_to_replace(self, predecessor: Predecessor) -> None:
         """Do all that can be done while the other process serves."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from config import Config
-from gateway.server.admin_access import AdminAccess
+from gateway.server.admin_access import AdminAccess, answer
 from gateway.server.clusters import CALLER, MEMBER
 from gateway.server.control import control_name
 from gateway.server.handover_link import DESCRIPTOR
@@ -29,22 +29,18 @@ class Member:
         name: of the cluster.
         parent: process id; it stays the same for as long as the gateway runs.
         admin: listens for the parent; None: the process to replace hands it over.
-        admin_port: of the gateway.
+        control: name of the socket through which this cluster is asked to upgrade; see `gateway.server.control`.
     """
 
     name: str
     parent: int
     admin: socket.socket | None
-    admin_port: int
+    control: str
 
     @property
     def sockets(self) -> list[socket.socket]:
         """`admin`, if it is here."""
         return [] if self.admin is None else [self.admin]
-
-    def control_name(self, host: str) -> str:
-        """The socket through which this cluster is asked to upgrade; see `gateway.server.control`."""
-        return cluster_control_name(host, self.admin_port, self.name)
 
     def watch_parent(self, on_gone: Callable[[], object]) -> None:
         """Call it once the parent has ended: nothing of a gateway outlives it."""
@@ -70,8 +66,12 @@ class ParentsAccess:
         """The parent decides by the roles of the cluster's routes."""
         AdminAccess.check_routes(router)
 
-    def refusal(self, _request: web.Request) -> None:
-        """None: it is allowed."""
+    def refusal(self, request: web.Request) -> tuple[web.Response, bool] | None:
+        """None: it is allowed. What does not come through the parent's socket never is."""
+        sock = None if request.transport is None else request.transport.get_extra_info("socket")
+        if sock is not None and sock.family == socket.AF_UNIX:
+            return None
+        return answer(403, "only the parent of this cluster may ask"), False
 
     def caller(self, request: web.Request) -> str:
         """Who asks, as the parent says."""
@@ -92,15 +92,17 @@ def cluster_control_name(host: str, port: int, cluster: str) -> str:
     return f"{control_name(host, port)}/{cluster}"
 
 
-def environment_of_member(environment: Mapping[str, str], admin: socket.socket, port: int) -> dict[str, str]:
+def environment_of_member(
+    environment: Mapping[str, str], admin: socket.socket, control: str
+) -> dict[str, str]:
     """The environment for the process of a cluster. To be called in the parent.
 
     Args:
         environment: of the parent.
         admin: listens; has to be inherited.
-        port: the admin port of the gateway.
+        control: see `Member`.
     """
-    return {**environment, MEMBER: f"{os.getpid()}:{admin.fileno()}:{port}"}
+    return {**environment, MEMBER: f"{os.getpid()}:{admin.fileno()}:{control[1:]}"}
 
 
 def member_of(environment: MutableMapping[str, str], name: str | None) -> Member | None:
@@ -113,12 +115,12 @@ def member_of(environment: MutableMapping[str, str], name: str | None) -> Member
     text = environment.get(MEMBER)
     if text is None or name is None:
         return None
-    parent, descriptor, port = map(int, text.split(":"))
+    parent, descriptor, control = text.split(":", 2)
     admin = None
     if DESCRIPTOR not in environment:
-        admin = socket.socket(fileno=descriptor)
+        admin = socket.socket(fileno=int(descriptor))
         admin.set_inheritable(False)
         admin.setblocking(False)
         # Workers serve no admin port.
         os.register_at_fork(after_in_child=admin.close)
-    return Member(name, parent, admin, port)
+    return Member(name, int(parent), admin, f"\0{control}")

@@ -7,6 +7,7 @@ new program gets clusters and sockets by one variable of the environment.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ import uvloop
 from prometheus_client.core import Metric
 
 from config import Clusters, Config, ConfigError
+from config.host_port import HostPort, parse_host_port
 from config.sections.admin import AdminSettings
 from config.sections.log import LogSettings
 from config.sections.upstream import UpstreamSettings
@@ -239,21 +241,44 @@ class ClusterParent:
         controls = [socket.socket(fileno=each) for each in left.get("control", ())]
         for each in (*sockets, *controls):
             each.set_inheritable(False)
-        if sockets and left["bind"] != str(bind):
-            for each in (*sockets, *controls):
-                each.close()
-            sockets, controls = [], []
+        before = parse_host_port(left["bind"], lowest_port=0) if sockets else bind
+        if before != bind:
+            sockets = await self._move(before, sockets)
+            if sockets:
+                bind = before
+                admin = self._found.shared.admin.model_copy(update={"bind": before})
+                shared = self._found.shared.model_copy(update={"admin": admin})
+                self._found = Clusters(shared, self._found.by_name)
+            else:
+                for each in controls:
+                    each.close()
+                controls = []
+        else:
+            await self._admin.start(bind.host, bind.port, sockets)
+        self._control.start(control_name(bind.host, self._admin.port), next(iter(controls), None))
+
+    async def _move(self, before: HostPort, sockets: list[socket.socket]) -> list[socket.socket]:
+        """Serve the admin port at its new address; the old sockets are returned where only they can be served."""
+        bind = self._found.shared.admin.bind
         while True:
             try:
-                await self._admin.start(bind.host, bind.port, sockets)
+                await self._admin.start(bind.host, bind.port)
                 break
             except OSError as exc:
-                if not left:
-                    raise
                 # The clusters serve on.
                 _log.error("admin_port_not_bound", error=str(exc))
+                if sockets and (exc.errno != errno.EADDRINUSE or sockets[0].getsockname()[1] != bind.port):
+                    await self._admin.start(before.host, before.port, sockets)
+                    return sockets
+            if not sockets:
                 await asyncio.sleep(_LOOK_S)
-        self._control.start(control_name(bind.host, self._admin.port), next(iter(controls), None))
+            # Another address of the same port: the old sockets are in its way.
+            for each in sockets:
+                each.close()
+            sockets = []
+        for each in sockets:
+            each.close()
+        return []
 
     def _add(self, name: str) -> None:
         admin = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -283,7 +308,9 @@ class ClusterParent:
 
     def _start(self, cluster: ClusterProcess) -> int:
         assert self._notices is not None
-        environment = environment_of_member(os.environ, cluster.admin, self._admin.port)
+        host = self._found.shared.admin.bind.host
+        cluster.control = cluster_control_name(host, self._admin.port, cluster.name)
+        environment = environment_of_member(os.environ, cluster.admin, cluster.control)
         environment["NOTIFY_SOCKET"] = self._notices.address
         environment["WATCHDOG_USEC"] = str(int(STALLED_S * 1e6))
         environment.pop("WATCHDOG_PID", None)
@@ -500,7 +527,7 @@ class ClusterParent:
         return "; ".join([*failed, "all others were upgraded"])
 
     async def _upgrade_one(self, name: str) -> str | None:
-        control = cluster_control_name(self._found.shared.admin.bind.host, self._admin.port, name)
+        control = self.clusters[name].control
         ask = lambda: ask_for_upgrade(control, within_s=UPGRADE_S + _END_S)  # noqa: E731
         try:
             return (await asyncio.to_thread(ask)).error

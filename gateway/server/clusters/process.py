@@ -36,12 +36,14 @@ class ClusterState:
         older: processes that drain.
         admin: descriptor of the cluster's admin socket.
         restarts: see `ClusterProcess.restarts`.
+        control: see `ClusterProcess.control`.
     """
 
     pid: int | None
     older: list[int]
     admin: int
     restarts: int
+    control: str
 
 
 class ClusterProcess:
@@ -51,6 +53,7 @@ class ClusterProcess:
         name: of the cluster.
         admin: the socket of the cluster's admin port; kept while processes come and go.
         address: its name.
+        control: name of the socket through which the process is asked to upgrade.
         pid: of the process that serves or starts; None: there is none now.
         restarts: how often a process ended by itself.
         serves: the process has said that it is ready to serve.
@@ -79,6 +82,7 @@ class ClusterProcess:
         self.name = name
         self.admin = admin
         self.address: bytes = admin.getsockname()
+        self.control = ""
         self.pid: int | None = None
         self.restarts = 0
         self.serves = self.settled = self.removed = False
@@ -112,6 +116,7 @@ class ClusterProcess:
     def adopt(self, state: ClusterState) -> None:
         """Take over what an earlier program of this process has started."""
         self.restarts = state.restarts
+        self.control = state.control
         self.settled = True
         for pid in state.older:
             self._follow(pid)
@@ -125,7 +130,7 @@ class ClusterProcess:
     def state(self) -> ClusterState:
         """For another program of this process."""
         older = [pid for pid in self._ends if pid != self.pid]
-        return ClusterState(self.pid, older, self.admin.fileno(), self.restarts)
+        return ClusterState(self.pid, older, self.admin.fileno(), self.restarts, self.control)
 
     def stop(self) -> None:
         """End all its processes; asked again, at once."""

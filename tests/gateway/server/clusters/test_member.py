@@ -1,0 +1,110 @@
+"""The process of a cluster: whom it answers, and which ports it opens."""
+
+import asyncio
+import socket
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from config import Clusters
+from config.clusters import SharedSettings
+from config.host_port import HostPort
+from config.sections.admin import AdminSettings
+from gateway.app import Gateway
+from gateway.server.clusters import MEMBER
+from gateway.server.clusters.member import Member, ParentsAccess, environment_of_member, member_of
+from gateway.server.clusters.parent import ClusterParent, ClustersSource
+from gateway.server.handover_link import DESCRIPTOR
+from gateway.server.replacement import ADMIN, CONTROL
+from gateway.server.start_error import StartError
+from testkit.gateway import free_ports, gateway_config
+from testkit.raw_client import HOST
+
+
+@pytest.mark.parametrize(("family", "allowed"), [(socket.AF_UNIX, True), (socket.AF_INET, False), (None, False)])
+async def test_only_the_socket_of_the_parent_is_answered(family: int | None, allowed: bool) -> None:
+    found = SimpleNamespace(family=family)
+    transport = None if family is None else SimpleNamespace(get_extra_info=lambda _: found)
+    request: Any = SimpleNamespace(transport=transport)
+    refused = ParentsAccess().refusal(request)
+    assert (refused is None) is allowed
+    if refused is not None:
+        assert refused[0].status == 403
+
+
+def test_member_gets_the_whole_name_of_its_control_socket() -> None:
+    with socket.socket(socket.AF_UNIX) as admin:
+        environment = environment_of_member({}, admin, "\0sluice-control-::1:9644/a")
+        assert not [value for value in environment.values() if "\0" in value]
+        # A process that replaces another gets the socket from that one.
+        member = member_of({**environment, DESCRIPTOR: "9"}, "a")
+        assert member is not None
+        assert member.control == "\0sluice-control-::1:9644/a"
+    assert MEMBER in environment
+
+
+def unix_socket() -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind("")
+    sock.listen()
+    sock.setblocking(False)
+    return sock
+
+
+async def test_member_takes_the_sockets_of_the_one_before_although_the_files_address_is_another() -> None:
+    port, broker = free_ports(1), free_ports(1)
+    config = gateway_config([broker], admin={"bind": f"{HOST}:{port}"})
+    predecessor: Any = SimpleNamespace(sockets=defaultdict(list), draining=False, stop=lambda: None)
+    admin, control = unix_socket(), unix_socket()
+    predecessor.sockets[ADMIN, (HOST, 1)] += [admin]
+    predecessor.sockets[CONTROL, (HOST, 1)] += [control]
+    gateway = Gateway(config, predecessor=predecessor, member=Member("a", 1, None, "\0none/a"))
+    await gateway._open_other_ports(predecessor)
+    assert gateway.admin.connections.sockets == [admin]
+    assert gateway.control.sock is control
+    await gateway.stop()
+    gateway = Gateway(config, predecessor=predecessor, member=Member("a", 1, None, "\0none/a"))
+    with pytest.raises(StartError, match="has no socket of the cluster's admin port"):
+        await gateway._open_other_ports(predecessor)
+    await gateway.stop()
+
+
+def parent_at(bind: HostPort) -> ClusterParent:
+    def read() -> Clusters:
+        raise AssertionError
+
+    shared = SharedSettings(admin=AdminSettings(bind=bind))
+    found = Clusters(shared, {"a": gateway_config([1])})
+    return ClusterParent(found, ClustersSource("", read, lambda _log: None))
+
+
+def listening(host: str, port: int = 0) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((host, port))
+    sock.listen()
+    sock.setblocking(False)
+    return sock
+
+
+async def test_admin_port_that_cannot_move_stays_where_it_was() -> None:
+    old, taken = listening(HOST), listening(HOST)
+    port = old.getsockname()[1]
+    parent = parent_at(HostPort(HOST, taken.getsockname()[1]))
+    await parent._listen({"bind": f"{HOST}:{port}", "admin": [old.detach()]})
+    assert parent._admin.port == port
+    _, writer = await asyncio.open_connection(HOST, port)
+    writer.close()
+    taken.close()
+    await parent.stop()
+
+
+async def test_admin_port_moves_to_another_address_of_the_same_port() -> None:
+    old = listening("0.0.0.0")
+    port = old.getsockname()[1]
+    parent = parent_at(HostPort(HOST, port))
+    await parent._listen({"bind": f"0.0.0.0:{port}", "admin": [old.detach()]})
+    assert [each.getsockname() for each in parent._admin.connections.sockets] == [(HOST, port)]
+    await parent.stop()
