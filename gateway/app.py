@@ -661,6 +661,8 @@ class Gateway:
         self._listeners.close_ports()
         self.control.stop()
         self.admin.connections.stop()
+        # What they change from now on would be lost.
+        self.admin.connections.end_each()
         self.notify.replaced_by(pid)
         self.replaced.set()
 

@@ -78,6 +78,7 @@ class AdminConnections:
         # Connections that wait for their peer, and until when; the one that has waited longest comes first.
         self._waiting: dict[RequestHandler, float] = {}
         self._working: set[RequestHandler] = set()
+        self._asked: set[RequestHandler] = set()  # within `working`
         self._attaching: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
 
@@ -133,9 +134,11 @@ class AdminConnections:
         """Meanwhile the peer waits for us: the connection is not closed."""
         self._waiting.pop(connection, None)
         self._working.add(connection)
+        self._asked.add(connection)
         try:
             yield
         finally:
+            self._asked.discard(connection)
             self._working.discard(connection)
             if connection.transport is not None:
                 self._waiting[connection] = self.deadline()
@@ -169,6 +172,16 @@ class AdminConnections:
         given = list(self.sockets)
         self.sockets.clear()
         return given
+
+    def end_each(self) -> None:
+        """Close each connection once its request is answered; at once, if there is none."""
+        for connection in self._asked:
+            connection.close()
+        for connection in [each for each in self._waiting if each not in self._asked]:
+            if connection.transport is None:
+                self._close(connection)  # still agrees on TLS
+            else:
+                connection.force_close()
 
     def stop(self) -> None:
         """Close the port; the connections are the HTTP server's to end."""

@@ -201,7 +201,8 @@ class Front:
         if name not in self._sessions:
             address = self._clusters[name].address
             self._sessions[name] = aiohttp.ClientSession(
-                connector=_Connector(f"\0{address[1:].decode()}", limit=0),
+                # A connection that is kept would lead to the process that was replaced, which still drains.
+                connector=_Connector(f"\0{address[1:].decode()}", limit=0, force_close=True),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

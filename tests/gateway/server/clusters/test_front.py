@@ -36,11 +36,13 @@ class Cluster:
 
     Attributes:
         asked: method, path with query, headers, body.
+        transports: by request.
         answering: cleared while it stands still.
     """
 
     def __init__(self, name: str) -> None:
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.transports: list[Any] = []
         self.answering = asyncio.Event()
         self.answering.set()
         self.admin = socket.socket(socket.AF_UNIX)
@@ -62,6 +64,7 @@ class Cluster:
 
     async def _serve(self, request: web.Request) -> web.Response:
         self.asked.append((request.method, request.raw_path, dict(request.headers), await request.read()))
+        self.transports.append(request.transport)
         await self.answering.wait()
         return web.json_response({"name": self.process.name}, headers={"X-Own": "kept"})
 
@@ -266,6 +269,31 @@ async def test_cluster_that_is_gone_is_an_answer_with_its_name() -> None:
         assert (await port.ask("/clusters/b/why"))[0] == 200
         _, text, _ = await port.ask("/metrics")
         assert 'gateway_cluster_up{cluster="a"} 0.0' in text
+
+
+async def test_no_connection_to_a_process_is_kept_since_another_may_take_over() -> None:
+    async with port_before("a") as port:
+        for _ in range(2):
+            assert (await port.ask("/clusters/a/why"))[0] == 200
+        first, second = port.clusters["a"].transports
+        assert first is not second
+        assert first.is_closing()
+
+
+async def test_process_that_was_replaced_ends_its_connections_after_their_answers() -> None:
+    async with port_before("a") as port:
+        port.clusters["a"].answering.clear()
+        idle, busy = [await RawClient.connect(port.admin.port) for _ in range(2)]
+        await idle.send(f"GET /healthz HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        await busy.send(f"GET /clusters/a/why HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        await until(lambda: len(port.asked) == 1)
+        await until(lambda: len(port.admin.connections._waiting) == 1)
+        port.admin.connections.end_each()
+        assert (await idle.receive_rest()).endswith(b"ok\n")
+        port.clusters["a"].answering.set()
+        assert b'{"name": "a"}' in await busy.receive_rest()
+        idle.close()
+        busy.close()
 
 
 async def test_socket_of_a_cluster_takes_no_other_user(monkeypatch: pytest.MonkeyPatch) -> None:
