@@ -37,6 +37,9 @@ class ClusterState:
         admin: descriptor of the cluster's admin socket.
         restarts: see `ClusterProcess.restarts`.
         control: see `ClusterProcess.control`.
+        age_s: how long ago the cluster was started.
+        serves: see `ClusterProcess.serves`.
+        not_ready: see `ClusterProcess.not_ready`.
     """
 
     pid: int | None
@@ -44,6 +47,9 @@ class ClusterState:
     admin: int
     restarts: int
     control: str
+    age_s: float
+    serves: bool
+    not_ready: str | None
 
 
 class ClusterProcess:
@@ -117,6 +123,8 @@ class ClusterProcess:
         """Take over what an earlier program of this process has started."""
         self.restarts = state.restarts
         self.control = state.control
+        self.since = self._loop.time() - state.age_s
+        self.not_ready = state.not_ready
         self.settled = True
         for pid in state.older:
             self._follow(pid)
@@ -124,13 +132,23 @@ class ClusterProcess:
             self.start()
         else:
             self._follow_main(state.pid)
-            self._served_at = self._fed_at = self._loop.time()
-            self.serves = True
+            self.serves = state.serves
+            if self.serves:  # one that only starts feeds no watchdog yet
+                self._served_at = self._fed_at = self._loop.time()
 
     def state(self) -> ClusterState:
         """For another program of this process."""
         older = [pid for pid in self._ends if pid != self.pid]
-        return ClusterState(self.pid, older, self.admin.fileno(), self.restarts, self.control)
+        return ClusterState(
+            self.pid,
+            older,
+            self.admin.fileno(),
+            self.restarts,
+            self.control,
+            self._loop.time() - self.since,
+            self.serves,
+            self.not_ready,
+        )
 
     def stop(self) -> None:
         """End all its processes; asked again, at once."""

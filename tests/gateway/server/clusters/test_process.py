@@ -1,18 +1,20 @@
 """The processes of one cluster: started again with longer and longer waits, followed after an upgrade, ended."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import asdict
 
 import pytest
 
 from gateway.server.clusters import process as process_module
 from gateway.server.clusters.notices import Notices
-from gateway.server.clusters.process import ClusterProcess
+from gateway.server.clusters.process import ClusterProcess, ClusterState
 from testkit.raw_client import until
 
 WAITS = ["sleep", "600"]
@@ -137,13 +139,32 @@ async def test_next_program_of_the_parent_takes_over_what_runs(starter: Starter)
     before = cluster_of(starter)
     before.start()
     (pid,) = starter.started
+    before.notice(pid, "READY=1")
+    before.control, before.since, before.not_ready = "x", before.since - 100, None
     state = before.state()
     before.let_go()
     after = ClusterProcess("a", before.admin, starter)
-    after.adopt(state)
-    assert (after.pid, after.serves, after.settled) == (pid, True, True)
+    after.adopt(ClusterState(**json.loads(json.dumps(asdict(state)))))
+    assert (after.pid, after.serves, after.settled, after.control) == (pid, True, True, "x")
+    assert after.not_ready is None
+    assert after._loop.time() - after.since >= 100
     os.kill(pid, signal.SIGKILL)
     await until(lambda: after.restarts == 1)
+    await ended(after)
+
+
+async def test_process_that_only_starts_is_not_killed_by_the_next_program_of_the_parent(starter: Starter) -> None:
+    before = cluster_of(starter)
+    before.start()
+    (pid,) = starter.started
+    state = before.state()
+    before.let_go()
+    after = ClusterProcess("a", before.admin, starter, stalled_s=-1)
+    after.adopt(state)
+    assert (after.pid, after.serves, after.not_ready, after._fed_at) == (pid, False, "starting", None)
+    after.look()
+    after.notice(pid, "READY=1")
+    assert (after.pid, after.serves) == (pid, True)
     await ended(after)
 
 
