@@ -47,6 +47,7 @@ LATE_S: Final = 1.0
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ChangingHandler: TypeAlias = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
+Middleware: TypeAlias = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 RenderMetrics: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
@@ -95,6 +96,7 @@ class AdminServer:
         tls: AdminTls | None = None,
         quotas: ChangingRoutes | None = None,
         status: StatusRoutes | None = None,
+        first: Middleware | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -108,6 +110,7 @@ class AdminServer:
             tls: the handshakes; None: plain HTTP.
             quotas: serves /quotas; None: there is no such path.
             status: serves the page and what it needs; None: there is none.
+            first: gets each request that is allowed before the paths do; None: nothing does.
         """
         self._metrics: RenderMetrics = metrics if callable(metrics) else partial(render, metrics)
         self._operations = operations
@@ -118,6 +121,7 @@ class AdminServer:
         self._tls = tls
         self._quotas = quotas
         self._status = status
+        self._middlewares = [self._watched, *([] if first is None else [first])]
         self._runner: web.AppRunner | None = None
         self._connections: AdminConnections | None = None
         self._rendering: asyncio.Task[bytes] | None = None
@@ -132,7 +136,7 @@ class AdminServer:
         Raises:
             OSError: the port cannot be bound.
         """
-        application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._watched])
+        application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=self._middlewares)
         # A body that unpacks to more than was sent would have no bound.
         self._runner = web.AppRunner(
             application, access_log=None, keepalive_timeout=IDLE_S, shutdown_timeout=1, auto_decompress=False

@@ -30,8 +30,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from yarl import URL
 
-from gateway.server.admin import Access
-from gateway.server.admin_access import ROLES, route_of
+from gateway.server.admin import Access, Handler
+from gateway.server.admin_access import ROLES, answer, route_of
 from gateway.server.admin_connections import MAX_CONNECTIONS, AdminConnections
 from gateway.server.clusters import CALLER
 from gateway.server.clusters.label import LABEL, labelled
@@ -47,6 +47,7 @@ ANSWER_S: Final = 90.0
 GRACE_S: Final = 60.0
 """So long a cluster that is not ready keeps the whole gateway from being ready."""
 
+_STREAM: Final = "/events"
 _PIECE_BYTES: Final = 64 * 1024
 _OF_ONE: Final = ("why", "events", "enforcement", "quotas", "quotas/history", "quotas/import")
 _NOT_PASSED_ON: Final = frozenset(
@@ -99,7 +100,9 @@ class Front:
         self.draining = False
         self._clusters = clusters
         self._sessions: dict[str, aiohttp.ClientSession] = {}
-        self._under_way: dict[str, int] = {}
+        self._under_way: dict[
+            str, list[bool]
+        ] = {}  # by cluster: whether each request has an answer without an end
         self._connections: AdminConnections | None = None
         self._changing: Changing | None = None
 
@@ -111,6 +114,15 @@ class Front:
         router.add_get("/clusters/{name}", self._to_directory)
         router.add_route("*", "/clusters/{name}/{path:.*}", self._serve_cluster)
         router.add_route("*", "/{path:.*}", self._serve_unnamed)
+
+    @web.middleware
+    async def for_one(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A request with `cluster` in its query is for that cluster, also where this port has the same path."""
+        if "cluster" not in request.query:
+            return await handler(request)
+        if "name" in request.match_info:
+            return answer(400, "the path names a cluster: leave ?cluster=NAME out")
+        return await self._serve_unnamed(request)
 
     async def stop(self) -> None:
         """Close the connections to the clusters."""
@@ -130,16 +142,21 @@ class Front:
         if self.draining:
             return "draining"
         now = asyncio.get_running_loop().time()
-        away = [each for each in self._clusters.values() if each.not_ready is not None]
-        if any(now - each.since < GRACE_S for each in away) or len(away) == len(self._clusters):
+        away = self._away_now()
+        counted = [each for each in self._clusters.values() if not each.removed]
+        if any(now - each.since < GRACE_S for each in away) or len(away) == len(counted):
             return _lines(away)
         return None
+
+    def _away_now(self) -> list[ClusterProcess]:
+        # One that was removed from the file ends as it should.
+        return [each for each in self._clusters.values() if each.not_ready is not None and not each.removed]
 
     def remark(self) -> str | None:
         """What /readyz says of a gateway that is ready: the clusters that are not."""
         if self.why_not_ready() is not None:
             return None
-        return _lines([each for each in self._clusters.values() if each.not_ready is not None]) or None
+        return _lines(self._away_now()) or None
 
     async def look(self) -> None:
         """Ask all clusters whether they are ready."""
@@ -166,9 +183,9 @@ class Front:
         names = list(self._clusters)
         found = await asyncio.gather(*(self.ask(name, "metrics", within_s=METRICS_S) for name in names))
         texts = {
-            name: answer[1]
-            for name, answer in zip(names, found, strict=True)
-            if answer is not None and answer[0] == 200
+            name: each[1]
+            for name, each in zip(names, found, strict=True)
+            if each is not None and each[0] == 200
         }
         own = ClusterMetrics(
             {name: cluster.restarts for name, cluster in self._clusters.items()}, texts, self._own
@@ -192,8 +209,8 @@ class Front:
         try:
             async with self._session(name).request(
                 method, f"http://localhost/{path}", timeout=timeout, headers={CALLER: by}, json=body
-            ) as answer:
-                return answer.status, await answer.read()
+            ) as found:
+                return found.status, await found.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
 
@@ -208,9 +225,7 @@ class Front:
             )
         return self._sessions[name]
 
-    async def _serve_status(self, request: web.Request) -> web.StreamResponse:
-        if "cluster" in request.query:
-            return await self._serve_unnamed(request)
+    async def _serve_status(self, _request: web.Request) -> web.StreamResponse:
         return web.json_response(
             {"clusters": [each.summary() for each in self._clusters.values()]}, headers=_PAGE_HEADERS
         )
@@ -273,14 +288,20 @@ class Front:
         return await self._changing(passed, request.content_type)(request)
 
     async def _exchange(self, request: web.Request, name: str, path: str, query: str) -> web.StreamResponse:
+        if request.method not in ("GET", "HEAD"):  # the kill switch must find a place
+            return await self._exchanged(request, name, path, query)
         share = max(1, MAX_CONNECTIONS // (len(self._clusters) + 1))
-        if self._under_way.get(name, 0) >= share:
+        under_way = self._under_way.setdefault(name, [])
+        stream = route_of(request)[1] == _STREAM
+        if len(under_way) >= share:
             return self._away(name, f"{share} requests to it are under way")
-        self._under_way[name] = self._under_way.get(name, 0) + 1
+        if stream and under_way.count(stream) >= (most := max(1, share // 2)):
+            return self._away(name, f"{most} streams of it are under way")
+        under_way.append(stream)
         try:
             return await self._exchanged(request, name, path, query)
         finally:
-            self._under_way[name] -= 1
+            under_way.remove(stream)
 
     async def _exchanged(self, request: web.Request, name: str, path: str, query: str) -> web.StreamResponse:
         url = URL.build(scheme="http", host="localhost", path=f"/{path}", query_string=query, encoded=True)
@@ -295,8 +316,8 @@ class Front:
                 timeout=timeout,
                 allow_redirects=False,
                 skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-            ) as answer:
-                return await self._answered(request, answer)
+            ) as found:
+                return await self._answered(request, found)
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as exc:
             return self._away(name, str(exc) or type(exc).__name__)
 
@@ -315,16 +336,16 @@ class Front:
                 return
             yield data
 
-    async def _answered(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def _answered(self, request: web.Request, found: aiohttp.ClientResponse) -> web.StreamResponse:
         assert self._connections is not None
-        headers = {key: value for key, value in answer.headers.items() if key.lower() not in _NOT_PASSED_ON}
-        response = web.StreamResponse(status=answer.status, headers=headers)
+        headers = {key: value for key, value in found.headers.items() if key.lower() not in _NOT_PASSED_ON}
+        response = web.StreamResponse(status=found.status, headers=headers)
         try:
             with self._connections.waiting(request.protocol, self._connections.deadline()):
                 await response.prepare(request)
-            async for data in answer.content.iter_any():
+            async for data in found.content.iter_any():
                 # An answer without an end; keys change.
-                if route_of(request)[1] == "/events" and not self._access.still_allows(request):
+                if route_of(request)[1] == _STREAM and not self._access.still_allows(request):
                     raise ConnectionResetError
                 with self._connections.waiting(request.protocol, self._connections.deadline()):
                     await response.write(data)

@@ -194,6 +194,7 @@ class ClusterParent:
             access=access,
             tls=tls,
             quotas=self._front,
+            first=self._front.for_one,
         )
         self._control = Control(self.upgrade)
         self._notices: Notices | None = None

@@ -110,7 +110,13 @@ async def port_before(*names: str, keys: tuple[AdminKey, ...] = ()) -> AsyncIter
     clusters = {name: Cluster(name) for name in names}
     front = Front({name: each.process for name, each in clusters.items()}, access)
     admin = AdminServer(
-        front.metrics, Reloads(), ready=front.why_not_ready, remark=front.remark, quotas=front, access=access
+        front.metrics,
+        Reloads(),
+        ready=front.why_not_ready,
+        remark=front.remark,
+        quotas=front,
+        access=access,
+        first=front.for_one,
     )
     for each in clusters.values():
         await each.start()
@@ -174,6 +180,21 @@ async def test_path_of_one_cluster_without_a_name_is_answered_with_all_names() -
             assert (status, answer["clusters"]) == (400, ["a", "b"])
             assert "choose one" in answer["error"]
         assert port.asked == []
+
+
+async def test_path_that_the_port_has_itself_is_the_clusters_that_is_named() -> None:
+    async with port_before("a", "b") as port:
+        for path in ("", "metrics", "healthz", "readyz", "status.json"):
+            assert (await port.ask(f"/{path}?cluster=a"))[:2] == (200, {"name": "a"}), path
+        # `Reloads` fails if it is asked.
+        assert (await port.ask("/reload?cluster=a", "POST", data=b"{}", headers=JSON))[:2] == (200, {"name": "a"})
+        assert port.clusters["b"].asked == []
+        count = len(port.asked)
+        assert (await port.ask("/reload?cluster=c", "POST", data=b"{}", headers=JSON))[0] == 404
+        assert (await port.ask("/readyz?cluster=a&cluster=b"))[0] == 400
+        assert (await port.ask("/clusters/a/why?cluster=b"))[0] == 400
+        assert (await port.ask("/clusters/a?cluster=b"))[0] == 400
+        assert len(port.asked) == count
 
 
 async def test_cluster_hears_which_address_asks_and_not_what_the_request_says_of_it() -> None:
@@ -244,6 +265,25 @@ async def test_cluster_that_stands_still_cannot_take_all_places() -> None:
         port.clusters["a"].answering.set()
         assert [status for status, _, _ in await asyncio.gather(*hanging)] == [200] * share
         assert (await port.ask("/clusters/a/why"))[0] == 200
+
+
+async def test_streams_and_hanging_requests_leave_a_place_for_the_kill_switch() -> None:
+    async with port_before("a", "b") as port:
+        cluster = port.clusters["a"]
+        cluster.answering.clear()
+        share = MAX_CONNECTIONS // 3
+        streams = [asyncio.create_task(port.ask("/clusters/a/events")) for _ in range(share // 2)]
+        await until(lambda: len(cluster.asked) == share // 2)
+        status, answer, _ = await port.ask("/events?cluster=a")
+        assert (status, answer["error"].rpartition(": ")[2]) == (503, f"{share // 2} streams of it are under way")
+        more = [asyncio.create_task(port.ask("/clusters/a/why")) for _ in range(share - share // 2)]
+        await until(lambda: len(cluster.asked) == share)
+        assert (await port.ask("/clusters/a/why"))[0] == 503
+        switch = asyncio.create_task(port.ask("/clusters/a/enforcement", "PUT", data=b"{}", headers=JSON))
+        await until(lambda: len(cluster.asked) == share + 1)
+        cluster.answering.set()
+        assert (await switch)[0] == 200
+        assert [status for status, _, _ in await asyncio.gather(*streams, *more)] == [200] * share
 
 
 async def test_body_that_never_comes_makes_way_for_others() -> None:
@@ -334,6 +374,11 @@ async def test_gateway_is_ready_once_each_cluster_is_or_has_had_its_time(monkeyp
         b.not_ready = "draining"
         b.since -= 61
         assert (await port.ask("/readyz"))[:2] == (503, "cluster a: upstream x\ncluster b: draining\n")
+        a.removed = True
+        b.not_ready = None
+        assert (await port.ask("/readyz"))[:2] == (200, "ready\n")
+        a.since = b.since = asyncio.get_running_loop().time()
+        assert (await port.ask("/readyz"))[:2] == (200, "ready\n")
         a.not_ready = b.not_ready = None
         assert (await port.ask("/readyz"))[:2] == (200, "ready\n")
 
