@@ -398,8 +398,10 @@ class ClusterParent:
     async def reload_by_signal(self, by: str) -> None:
         """As `reload`, and say so to systemd."""
         self.notify.reloading()
-        await self.reload(by=by)
-        self.notify.ready()
+        try:
+            await self.reload(by=by)
+        finally:
+            self.notify.ready()
 
     async def reload(self, *, by: str) -> ReloadReport:
         """Read the file again: each cluster takes its part, a new one is started.
@@ -461,15 +463,20 @@ class ClusterParent:
         answer = await self._front.ask(name, "reload", within_s=_RELOAD_S, method="POST", by=by)
         if answer is None:
             return ReloadReport(ReloadResult.INVALID, faults=("it does not answer",))
-        report = json.loads(answer[1])
-        if "error" in report:
-            return ReloadReport(ReloadResult.INVALID, faults=(report["error"],))
-        return ReloadReport(
-            ReloadResult(report["result"]),
-            tuple(report["applied"]),
-            tuple(report["needs_restart"]),
-            tuple(report["faults"]),
-        )
+        try:
+            report = json.loads(answer[1])
+            if "error" in report:
+                return ReloadReport(ReloadResult.INVALID, faults=(report["error"],))
+            return ReloadReport(
+                ReloadResult(report["result"]),
+                tuple(report["applied"]),
+                tuple(report["needs_restart"]),
+                tuple(report["faults"]),
+            )
+        except (ValueError, TypeError, KeyError):
+            return ReloadReport(
+                ReloadResult.INVALID, faults=(f"its answer with status {answer[0]} is no report",)
+            )
 
     # -- upgrade ---------------------------------------------------------------------------------------------
 

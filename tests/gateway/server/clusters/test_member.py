@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections import defaultdict
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -108,3 +108,28 @@ async def test_admin_port_moves_to_another_address_of_the_same_port() -> None:
     await parent._listen({"bind": f"0.0.0.0:{port}", "admin": [old.detach()]})
     assert [each.getsockname() for each in parent._admin.connections.sockets] == [(HOST, port)]
     await parent.stop()
+
+
+@pytest.mark.parametrize("text", [b"", b"500: Internal Server Error", b"[]", b"3", b'{"result": "new"}'])
+async def test_answer_to_a_reload_that_is_no_report_is_a_fault_of_its_cluster(
+    text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(*_: object, **__: object) -> tuple[int, bytes]:
+        return 500, text
+
+    parent = parent_at(HostPort(HOST, 0))
+    parent.clusters["a"] = cast("Any", SimpleNamespace(serves=True))
+    monkeypatch.setattr(parent._front, "ask", ask)
+    report = await parent._reload_one("a", "test")
+    assert (report.result, report.faults) == ("invalid", ("its answer with status 500 is no report",))
+
+
+async def test_reload_that_fails_leaves_the_service_ready() -> None:
+    parent = parent_at(HostPort(HOST, 0))
+    said: list[str] = []
+    parent.notify = cast(
+        "Any", SimpleNamespace(reloading=lambda: said.append("reloading"), ready=lambda: said.append("ready"))
+    )
+    with pytest.raises(AssertionError):  # the source cannot be read
+        await parent.reload_by_signal("SIGHUP")
+    assert said == ["reloading", "ready"]
