@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from aiohttp.web_protocol import RequestHandler
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
@@ -47,7 +48,6 @@ LATE_S: Final = 1.0
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ChangingHandler: TypeAlias = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
-Middleware: TypeAlias = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 RenderMetrics: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
@@ -121,7 +121,7 @@ class AdminServer:
         self._tls = tls
         self._quotas = quotas
         self._status = status
-        self._middlewares = [self._watched, *([] if first is None else [first])]
+        self._middlewares: list[Middleware] = [self._watched, *([] if first is None else [first])]
         self._runner: web.AppRunner | None = None
         self._connections: AdminConnections | None = None
         self._rendering: asyncio.Task[bytes] | None = None
