@@ -7,7 +7,7 @@ next restart in the file can still change a quota today.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,9 +73,7 @@ def plan(running: Config, wanted: Config) -> ReloadPlan:
     applies: list[str] = []
     needs_restart: list[str] = []
     differences = tuple(_differences(running, wanted))
-    waiting = LIVE_EXCEPT
-    if "admin.tls" in differences:
-        waiting |= {"admin.keys"}  # clients would send new tokens in plain text meanwhile
+    waiting = waiting_settings(differences)
     for key in differences:
         live = key.partition(".")[0] in LIVE and key not in waiting
         (applies if live else needs_restart).append(key)
@@ -94,6 +92,13 @@ def plan(running: Config, wanted: Config) -> ReloadPlan:
     if sections["listeners"] == wanted.listeners and "listeners" in needs_restart:
         needs_restart.remove("listeners")
     return ReloadPlan(Config.model_construct(**sections), tuple(applies), tuple(needs_restart))
+
+
+def waiting_settings(differences: Container[str]) -> frozenset[str]:
+    """Settings of the live sections that need a restart nevertheless, given which settings differ."""
+    if "admin.tls" in differences:  # clients would send new tokens in plain text meanwhile
+        return LIVE_EXCEPT | {"admin.keys"}
+    return LIVE_EXCEPT
 
 
 def _listeners(running: Config, wanted: Config) -> tuple[ListenerSettings, ...]:

@@ -41,7 +41,7 @@ from gateway.server.clusters.notices import Notices
 from gateway.server.clusters.process import STALLED_S, ClusterProcess, ClusterState
 from gateway.server.control import Control, UpgradeReport, ask_for_upgrade, control_name
 from gateway.server.operations import ReloadReport
-from gateway.server.reload import LIVE_EXCEPT
+from gateway.server.reload import waiting_settings
 from gateway.server.systemd import Notify
 from gateway.server.tls_setup import TlsParts
 from gateway.server.upgrade import UPGRADE_S, command_of_this_process
@@ -454,8 +454,10 @@ class ClusterParent:
 
     def _admin_of(self, wanted: AdminSettings) -> AdminSettings:
         """What is in force of it after a reload."""
-        kept = {key.removeprefix("admin."): None for key in LIVE_EXCEPT if key.startswith("admin.")}
-        return wanted.model_copy(update={key: getattr(self._found.shared.admin, key) for key in kept})
+        found = self._found.shared.admin
+        waiting = waiting_settings([f"admin.{key}" for key in _differences(found, wanted)])
+        kept = [key.removeprefix("admin.") for key in waiting if key.startswith("admin.")]
+        return wanted.model_copy(update={key: getattr(found, key) for key in kept})
 
     async def _reload_one(self, name: str, by: str) -> ReloadReport:
         if not self.clusters[name].serves:

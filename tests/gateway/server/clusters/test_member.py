@@ -133,3 +133,13 @@ async def test_reload_that_fails_leaves_the_service_ready() -> None:
     with pytest.raises(AssertionError):  # the source cannot be read
         await parent.reload_by_signal("SIGHUP")
     assert said == ["reloading", "ready"]
+
+
+async def test_keys_of_the_parent_wait_for_the_certificate_that_they_came_with() -> None:
+    parent = parent_at(HostPort(HOST, 1))
+    keys = [{"name": "k", "roles": ["read"], "token": "a-token-of-a-test-0123456789abcdef"}]
+    alone = AdminSettings.model_validate({"keys": keys})
+    both = AdminSettings.model_validate({"keys": keys, "tls": {"certificate": "c", "key": "k"}})
+    assert parent._admin_of(alone).keys == alone.keys
+    assert parent._admin_of(both).keys == ()
+    await parent.stop()
