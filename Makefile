@@ -79,7 +79,7 @@ docs: $(VENV)/.up-to-date ## the documentation site, into build/site; a dead lin
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Whole files go to one worker, in the order of tests/conftest.py.
-BY_FILE := --dist loadgroup --no-loadscope-reorder
+BY_FILE := --dist loadfile --no-loadscope-reorder
 # Neither Kafka nor Spark. A third of their time is waiting, so there are twice as many files at a time as cores.
 UNIT := -n $(shell echo $$((2 * $$(nproc)))) -q $(BY_FILE) --ignore=tests/integration
 NOT_LONG := not integration and not spark and not campaign

@@ -27,12 +27,15 @@ settings.register_profile("quick", max_examples=100, deadline=None, derandomize=
 settings.register_profile("thorough", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# A broker costs time even when it is idle. So the tests of each of these fixtures are on one worker.
-SHARED: Final = {"kafka3": "three brokers", "secure_kafka": "brokers with logins"}
-# Of the other files, these take longest, the longest first. One that began last would keep one worker busy alone.
+# Of the files, these take longest, the longest first. One that began last would keep one worker busy alone.
 LONG_FILES: Final = (
     "integration/test_page_sessions.py",
     "attacks/test_mutations.py",
+    "integration/test_sasl_matrix.py",
+    "integration/test_quota_topic.py",
+    "integration/test_one_port.py",
+    "integration/test_sasl.py",
+    "integration/test_fleet.py",
     "integration/test_upgrade.py",
     "hazards/test_processes.py",
     "integration/test_upgrade_attacks.py",
@@ -51,6 +54,7 @@ LONG_FILES: Final = (
     "integration/test_seen.py",
     "integration/test_operations.py",
     "integration/test_broker_limits.py",
+    "gateway/server/clusters/test_serving.py",
     "pipeline/test_erase.py",
     "simulation/test_seeds.py",
     "pipeline/test_foreign.py",
@@ -65,18 +69,9 @@ LONG_FILES: Final = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says which tests share a worker, and puts those first that take longest."""
-    order = {name: at for at, name in enumerate(LONG_FILES)}
-    order.update((group, -1) for group in SHARED.values())
-    group_of: dict[Path, str] = {}
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        shared = next((group for fixture, group in SHARED.items() if fixture in fixtures), None)
-        if shared is not None or item.path not in group_of:
-            group_of[item.path] = shared or str(item.path.relative_to(ROOT))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of[item.path]))
-    items.sort(key=lambda item: order.get(group_of[item.path], len(order)))
+    """Puts the tests of the longest files first, after pytest-randomly has shuffled them."""
+    order = {(ROOT / name).resolve(strict=True): at for at, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 # See there.
