@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from time import time
 from typing import Final, Protocol
 
 import structlog
@@ -29,6 +28,7 @@ from gateway.tls.contexts import Certificates
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
+from gateway.tls.resumed import has_expired
 from gateway.tls.server_name import MalformedHello, normalised, server_name
 from gateway.tls.transport import HandshakeRefused, StreamProtocol, TlsTransport
 from gateway.upstream.topology import NamedBrokers
@@ -213,8 +213,8 @@ class TlsAcceptor:
         """See `TlsUser`."""
         channel = self._channels[transport]
         tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
-        if tls.session_reused:
-            check_validity(tls)
+        if has_expired(tls):
+            raise HandshakeRefused(TlsFailure.CERTIFICATE_EXPIRED, "of a resumed session")
         if self._rules is not None:
             channel.session.user = cut_name(self._principal(tls, self._rules))
         self._remove(transport)
@@ -254,14 +254,3 @@ class TlsAcceptor:
         channel = self._channels.pop(transport)
         self._transports.pop(channel, None)
         return channel
-
-
-def check_validity(tls: ssl.SSLObject) -> None:
-    """Of the certificate of a resumed session, if there is one: OpenSSL looked at it when the session was made.
-
-    Raises:
-        HandshakeRefused: it has expired since.
-    """
-    shown = tls.getpeercert()
-    if shown and time() > ssl.cert_time_to_seconds(str(shown["notAfter"])):
-        raise HandshakeRefused(TlsFailure.CERTIFICATE_EXPIRED, "of a resumed session")

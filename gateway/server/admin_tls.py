@@ -12,7 +12,6 @@ from aiohttp.web_protocol import RequestHandler
 from config.mapping_rules import MappingRules, NoRuleMatches
 from config.sections.listeners import ListenerTls
 from gateway.auth.principals import principal_name
-from gateway.net.tls_acceptor import check_validity
 from gateway.observability.events import TlsFailure
 from gateway.observability.logging_setup import flooded
 from gateway.observability.tls_metrics import TlsMetrics
@@ -20,7 +19,8 @@ from gateway.tls.contexts import TlsIdentity
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
-from gateway.tls.transport import StreamProtocol, TlsTransport
+from gateway.tls.resumed import has_expired
+from gateway.tls.transport import HandshakeRefused, StreamProtocol, TlsTransport
 from quotas.ip_limits import IPV6_PREFIX_BITS, normalise
 
 ADMIN_PORT: Final = "admin port"
@@ -138,8 +138,8 @@ class AdminTls:
     def secured(self, transport: TlsTransport) -> StreamProtocol:
         """See `TlsUser`."""
         tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
-        if tls.session_reused:
-            check_validity(tls)
+        if has_expired(tls):
+            raise HandshakeRefused(TlsFailure.CERTIFICATE_EXPIRED, "of a resumed session")
         handler, _ = self._remove(transport)
         self._metrics.handshake_done(ADMIN_PORT, tls.version() or "")
         return _Handler(handler, self._loop)

@@ -126,7 +126,7 @@ async def test_h19_a_session_of_tls_1_2_ends_with_its_certificate(
     async with ScriptedBroker() as broker, running_gateway(broker.port, listener=keys, upstream=upstream) as running:
         session = await session_of(running.port, context)
         in_eleven_days = time() + 11 * 86_400
-        monkeypatch.setattr("gateway.net.tls_acceptor.time", lambda: in_eleven_days)
+        monkeypatch.setattr("gateway.tls.resumed.time", lambda: in_eleven_days)
         writer = await resume(running.port, context, session)
         await until(lambda: failures(running, TlsFailure.CERTIFICATE_EXPIRED) == 1)
         assert handshakes(running, "TLSv1.2") == 1
@@ -141,7 +141,7 @@ async def test_h19_a_session_of_the_admin_port_ends_with_its_certificate(
         port = running.gateway.admin.port
         session = await session_of(port, context)
         in_eleven_days = time() + 11 * 86_400
-        monkeypatch.setattr("gateway.net.tls_acceptor.time", lambda: in_eleven_days)
+        monkeypatch.setattr("gateway.tls.resumed.time", lambda: in_eleven_days)
         writer = await resume(port, context, session)
         labels = {"listener": "admin port", "reason": TlsFailure.CERTIFICATE_EXPIRED.value}
         registry = running.gateway.registry
