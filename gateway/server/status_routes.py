@@ -32,6 +32,7 @@ from gateway.observability.throttle_journal import JournalClient, ThrottleJourna
 from gateway.quota_admin.store.interface import HistoryEntry, StoreError
 from gateway.quota_admin.store.quota_json import history_json
 from gateway.server.admin_connections import AdminConnections
+from gateway.server.page_headers import NOT_FOR_OTHER_SITES, page_headers
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.ip_limits import normalise
 from quotas.limits import Limits
@@ -52,14 +53,6 @@ _CHANGES_TOLD: Final = 10
 
 _CLIENT_KEYS: Final = tuple(key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE)
 _OWN: Final = ("same-origin", "none")
-
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 class StatusFeed:
@@ -181,7 +174,7 @@ class StatusRoutes:
         # A link on another page may lead here; it learns nothing by that.
         if request.headers.get("Sec-Fetch-Dest", "document") != "document":
             return _foreign()
-        headers = {**_HEADERS, "Content-Security-Policy": self._policy, "X-Frame-Options": "DENY"}
+        headers = page_headers(self._policy)
         return web.Response(body=self._page, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _serve_status(self, request: web.Request) -> web.Response:
@@ -189,7 +182,7 @@ class StatusRoutes:
             return _foreign()
         built = await self.feed.latest()
         return web.Response(
-            body=built.text, content_type="application/json", charset="utf-8", headers=_HEADERS
+            body=built.text, content_type="application/json", charset="utf-8", headers=NOT_FOR_OTHER_SITES
         )
 
     async def _serve_events(self, request: web.Request) -> web.StreamResponse:
@@ -199,10 +192,10 @@ class StatusRoutes:
             return web.json_response(
                 {"error": f"{MAX_VIEWERS} follow already; /status.json is always answered"},
                 status=503,
-                headers=_HEADERS,
+                headers=NOT_FOR_OTHER_SITES,
             )
         self._viewers += 1
-        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        response = web.StreamResponse(headers={**NOT_FOR_OTHER_SITES, "Content-Type": "text/event-stream"})
         try:
             built = await self.feed.latest()
             while not self._stopping and self._still_allowed(request):
@@ -234,7 +227,9 @@ class StatusRoutes:
             try:
                 client = JournalClient("", "", normalise(ip))
             except ValueError:
-                return web.json_response({"error": "ip has to be an address"}, status=400, headers=_HEADERS)
+                return web.json_response(
+                    {"error": "ip has to be an address"}, status=400, headers=NOT_FOR_OTHER_SITES
+                )
             found = await self._found("of_address", client, client.ip)
         elif query.get("of") == "counter":
             key = TrackerKey(client.user, client.client_id)
@@ -260,7 +255,7 @@ class StatusRoutes:
             "quotas": [_quota_json(quota, match) for quota, match in matches.items()],
             "changes": await self._changes({quota: entity_of(match) for quota, match in matches.items()}),
         }
-        return web.json_response(answer, headers=_HEADERS)
+        return web.json_response(answer, headers=NOT_FOR_OTHER_SITES)
 
     async def _found(
         self, what: str, client: JournalClient, *values: Any
@@ -301,7 +296,7 @@ def _is_foreign(request: web.Request) -> bool:
 
 
 def _foreign() -> web.Response:
-    return web.json_response({"error": "not for other sites"}, status=403, headers=_HEADERS)
+    return web.json_response({"error": "not for other sites"}, status=403, headers=NOT_FOR_OTHER_SITES)
 
 
 def _policy(page: str) -> str:

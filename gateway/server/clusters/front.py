@@ -36,6 +36,7 @@ from gateway.server.admin_connections import MAX_CONNECTIONS, AdminConnections
 from gateway.server.clusters import CALLER
 from gateway.server.clusters.label import LABEL, labelled
 from gateway.server.clusters.process import ClusterProcess
+from gateway.server.page_headers import page_headers
 from gateway.server.quota_routes import Changing
 
 ASK_S: Final = 2.0
@@ -64,15 +65,9 @@ _NOT_PASSED_ON: Final = frozenset(
         CALLER.lower(),
     }
 )
-_PAGE_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
+_PAGE_HEADERS: Final = page_headers(
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 class Front:
