@@ -27,7 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.fleet.shares import MalformedShare, Share, decode_share, encode_share
-from gateway.runtime.client_errors import bug_in, reason_of, with_rights
+from gateway.runtime.client_errors import bug_in, reason_of_topic
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
@@ -192,7 +192,7 @@ class ShareTopic:
                 self._follow()
                 told = ""
             except Exception as exc:  # noqa: BLE001  (whatever it is: a member that reads nothing must say so)
-                text = with_rights(exc.args[0]) if isinstance(exc, KafkaException) else reason_of(exc)
+                text = reason_of_topic(exc)
                 if told != text:
                     told = text
                     _log.error(

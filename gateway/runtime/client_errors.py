@@ -28,11 +28,10 @@ def bug_in(exc: Exception) -> Exception | None:
     return None if isinstance(exc, KafkaException | TimeoutError) else exc
 
 
-def with_rights(error: KafkaError) -> str:
-    """What an error of one of the gateway's own topics says, and which rights it takes if some are missing."""
-    if error.code() in FORBIDDEN:
-        return f"{error.str()}; {RIGHTS}"
-    return str(error.str())
+def reason_of_topic(exc: Exception) -> str:
+    """As `reason_of`, for one of the gateway's own topics: names the rights that it takes if some are missing."""
+    forbidden = isinstance(exc, KafkaException) and exc.args[0].code() in FORBIDDEN
+    return f"{reason_of(exc)}; {RIGHTS}" if forbidden else reason_of(exc)
 
 
 def why_not_reached(seen: Sequence[KafkaError]) -> str:

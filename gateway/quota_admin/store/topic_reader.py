@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_identity import TopicIdentity
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
-from gateway.runtime.client_errors import RIGHTS, bug_in, reason_of, why_not_reached, with_rights
+from gateway.runtime.client_errors import RIGHTS, bug_in, reason_of_topic, why_not_reached
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER
@@ -118,7 +118,7 @@ def have_topic(
             ) from exc
         if _passes(exc.args[0]):
             raise
-        raise StoreError(f"topic {topic}: {with_rights(exc.args[0])}") from exc
+        raise StoreError(f"topic {topic}: {reason_of_topic(exc)}") from exc
     if count != 1:
         raise StoreError(f"topic {topic} has {count} partitions; with more than one there is no order")
     (described,) = admin.describe_configs(
@@ -429,6 +429,4 @@ def _record(message: Any) -> Record:
 
 
 def _text(exc: Exception) -> str:
-    if isinstance(exc, KafkaException):
-        return with_rights(exc.args[0])
-    return str(exc) if isinstance(exc, _Replaced) else reason_of(exc)
+    return str(exc) if isinstance(exc, _Replaced) else reason_of_topic(exc)
