@@ -22,8 +22,13 @@ from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -91,16 +96,8 @@ class SecureKafka:
         """Start the brokers and create the SCRAM users."""
         self.cluster.start()
         try:
-            admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-                wanted = [
-                    UserScramCredentialUpsertion(
-                        name, ScramCredentialInfo(mechanism, 4096), password.encode()
-                    )
-                    for name, password in PASSWORDS.items()
-                ]
-                for done in admin.alter_user_scram_credentials(wanted).values():
-                    done.result(30)
+                self.set_passwords(PASSWORDS, mechanism)
         except BaseException:
             self.stop(keep_logs=True)
             raise
@@ -125,9 +122,38 @@ class SecureKafka:
         """`host:port,...` of one of the listeners."""
         return ",".join(str(address) for address in self.addresses(listener).values())
 
+    def set_passwords(
+        self, passwords: Mapping[str, str], mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
+    ) -> None:
+        """Let these users log in by SCRAM."""
+        how = ScramCredentialInfo(mechanism, 4096)
+        wanted = [
+            UserScramCredentialUpsertion(name, how, password.encode()) for name, password in passwords.items()
+        ]
+        admin = self._admin()  # kept: its futures end with it
+        for done in admin.alter_user_scram_credentials(wanted).values():
+            done.result(30)
+
+    def allow(
+        self,
+        user: str,
+        operation: AclOperation,
+        kind: ResourceType,
+        name: str,
+        pattern: ResourcePatternType = ResourcePatternType.LITERAL,
+    ) -> None:
+        """Make an ACL for a user, from every host. The brokers need an authorizer."""
+        rule = AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+        admin = self._admin()
+        for done in admin.create_acls([rule]).values():
+            done.result(20)
+
+    def _admin(self) -> Any:
+        return AdminClient({"bootstrap.servers": self.bootstrap("PLAINTEXT")})
+
     def create_topic(self, name: str) -> None:
         """One with one partition, if it is not there."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap("PLAINTEXT")})
+        admin = self._admin()
         try:
             admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
         except KafkaException as exc:

@@ -12,8 +12,8 @@ from contextlib import ExitStack, suppress
 from struct import unpack_from
 from typing import Any, Final
 
-import confluent_kafka.admin as librdkafka
 import pytest
+from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit.frames import streams_heartbeat, subtopology
@@ -429,18 +429,7 @@ def guarded() -> Iterator[SecureKafka]:
         "num.partitions": 4,
     }
     with SecureKafka(host="127.77.0.4", properties=properties) as secure:
-        admin = librdkafka.AdminClient({"bootstrap.servers": secure.bootstrap("PLAINTEXT")})
-        rule = librdkafka.AclBinding(
-            librdkafka.ResourceType.TOPIC,
-            "attack-",
-            librdkafka.ResourcePatternType.PREFIXED,
-            "User:alice",
-            "*",
-            librdkafka.AclOperation.CREATE,
-            librdkafka.AclPermissionType.ALLOW,
-        )
-        for done in admin.create_acls([rule]).values():
-            done.result(20)
+        secure.allow("alice", AclOperation.CREATE, ResourceType.TOPIC, "attack-", ResourcePatternType.PREFIXED)
         yield secure
 
 

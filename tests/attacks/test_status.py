@@ -58,7 +58,7 @@ async def get(running: RunningGateway, path: str, **headers: str) -> tuple[int, 
     [{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://evil.example"}],
     ids=str,
 )
-async def test_k22_nothing_is_told_to_other_sites(path: str, headers: dict[str, str]) -> None:
+async def test_k22_other_sites_learn_nothing(path: str, headers: dict[str, str]) -> None:
     async with running_gateway(9) as running:
         assert (await get(running, path, **headers))[0] == 403
         status, _ = await get(running, "/", **{"Sec-Fetch-Dest": "iframe"})

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import confluent_kafka.admin as librdkafka
 import pytest
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AclOperation, AdminClient, ResourceType
 
 from testkit.certificates import Authority
 from testkit.loopback import own_host
@@ -44,18 +44,7 @@ def brokers() -> Iterator[SecureKafka]:
     }
     with SecureKafka(3, own_host(77, 5), properties) as secure:
         secure.create_topic("orders")
-        admin = librdkafka.AdminClient({"bootstrap.servers": secure.bootstrap("PLAINTEXT")})
-        rule = librdkafka.AclBinding(
-            librdkafka.ResourceType.TOPIC,
-            "orders",
-            librdkafka.ResourcePatternType.LITERAL,
-            "User:alice",
-            "*",
-            librdkafka.AclOperation.WRITE,
-            librdkafka.AclPermissionType.ALLOW,
-        )
-        for done in admin.create_acls([rule]).values():
-            done.result(20)
+        secure.allow("alice", AclOperation.WRITE, ResourceType.TOPIC, "orders")
         yield secure
 
 
@@ -126,11 +115,7 @@ def test_from_an_empty_configuration_to_quotas_and_back(place: Place) -> None:
 @pytest.fixture
 def user(brokers: SecureKafka) -> None:
     """Sluice's own, who may do nothing yet."""
-    admin = librdkafka.AdminClient({"bootstrap.servers": brokers.bootstrap("PLAINTEXT")})
-    how = librdkafka.ScramCredentialInfo(librdkafka.ScramMechanism.SCRAM_SHA_512, 4096)
-    wanted = [librdkafka.UserScramCredentialUpsertion("sluice", how, b"sluice-secret")]
-    for done in admin.alter_user_scram_credentials(wanted).values():
-        done.result(20)
+    brokers.set_passwords({"sluice": "sluice-secret"})
 
 
 def shown(text: str) -> bool:
@@ -236,7 +221,7 @@ def test_brokers_without_a_port_are_named_and_clients_that_fail_are_counted(plac
         assert "event=brokers_hidden" in log.read_text()
         for series, (authority, password) in faults.items():
             assert shown(series)
-            client = librdkafka.AdminClient(
+            client = AdminClient(
                 {
                     "bootstrap.servers": f"{HERE}:{place.port}",
                     "security.protocol": "SASL_SSL",

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import confluent_kafka.admin as librdkafka
 import kafka
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
@@ -32,22 +32,12 @@ def guarded() -> Iterator[SecureKafka]:
         "super.users": "User:ANONYMOUS",
     }
     with SecureKafka(host=HOST, properties=properties) as secure:
-        admin = librdkafka.AdminClient({"bootstrap.servers": secure.bootstrap("PLAINTEXT")})
-        allowed = [("alice", "ALTER_CONFIGS"), ("alice", "DESCRIBE_CONFIGS"), ("bob", "DESCRIBE_CONFIGS")]
-        rules = [
-            librdkafka.AclBinding(
-                librdkafka.ResourceType.BROKER,
-                "kafka-cluster",
-                librdkafka.ResourcePatternType.LITERAL,
-                f"User:{name}",
-                "*",
-                librdkafka.AclOperation[operation],
-                librdkafka.AclPermissionType.ALLOW,
-            )
-            for name, operation in allowed
-        ]
-        for done in admin.create_acls(rules).values():
-            done.result(20)
+        for name, operation in (
+            ("alice", AclOperation.ALTER_CONFIGS),
+            ("alice", AclOperation.DESCRIBE_CONFIGS),
+            ("bob", AclOperation.DESCRIBE_CONFIGS),
+        ):
+            secure.allow(name, operation, ResourceType.BROKER, "kafka-cluster")
         yield secure
 
 
