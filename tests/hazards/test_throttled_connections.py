@@ -256,7 +256,7 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
         "gateway/server/carrier.py": {"perf_counter"},
         "gateway/usage/file_sink.py": {"time", "monotonic"},
         # Certificates are valid from day to day.
-        "gateway/net/tls_acceptor.py": {"time"},
+        "gateway/tls/resumed.py": {"time"},
         # Threads beside the loop, which wait for a disk or the cluster.
         "gateway/quota_admin/store/topic_identity.py": {"monotonic"},
         # Both: how long it was away, whichever of them stood still.
