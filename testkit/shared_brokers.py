@@ -1,0 +1,86 @@
+"""Gives the files of a run to pytest-xdist's workers so that few of them start the same brokers.
+
+Fixtures of a session live once per worker. A broker takes several seconds of CPU to start, and a few percent of a
+core as long as it runs. So files that share brokers go to the worker that has them, while others have work too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+BROKERS: Final = {"kafka": 1, "kafka3": 3, "secure_kafka": 1}
+"""Fixtures of a session, and how many brokers each starts."""
+
+_BEHIND: Final = {"gateway3": "kafka3"}
+"""Fixtures that ask for one of these."""
+
+
+_PARAMETER: Final = re.compile(rf"\b({'|'.join([*BROKERS, *_BEHIND])}): ")
+
+
+def fixtures_of(path: Path) -> frozenset[str]:
+    """The names of `BROKERS` that a file of tests asks for, by the annotated arguments of its functions."""
+    asked = _PARAMETER.findall(path.read_text())
+    return frozenset(_BEHIND.get(name, name) for name in asked)
+
+
+def choose(files: Mapping[str, frozenset[str]], mine: frozenset[str], others: frozenset[str]) -> str:
+    """The next file of a worker: the one for which the fewest brokers are started a second time.
+
+    Args:
+        files: what waits, in the order in which it is to begin, with its fixtures; at least one.
+        mine: fixtures that this worker has.
+        others: fixtures that any other has.
+
+    Returns:
+        Of several that cost the same, the one for which this worker has most brokers, and of these the first.
+    """
+
+    def cost(fixtures: frozenset[str]) -> tuple[int, int]:
+        return _brokers((fixtures - mine) & others), -_brokers(fixtures & mine)
+
+    return min(files, key=lambda name: cost(files[name]))  # the first of equals
+
+
+class SharedBrokers(LoadFileScheduling):  # type: ignore[misc]
+    """pytest-xdist's ``loadfile``, with `choose` in place of the order alone."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        self._fixtures: dict[str, frozenset[str]] = {}
+        self._started: dict[object, frozenset[str]] = {}
+
+    def _assign_work_unit(self, node: object) -> None:
+        waiting: OrderedDict[str, Any] = self.workqueue
+        mine = self._started.get(node, frozenset())
+        others = _union(started for other, started in self._started.items() if other is not node)
+        chosen = choose({name: self._fixtures_of(name) for name in waiting}, mine, others)
+        self._started[node] = mine | self._fixtures_of(chosen)
+        waiting.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
+
+    def _fixtures_of(self, name: str) -> frozenset[str]:
+        found = self._fixtures.get(name)
+        if found is None:
+            found = self._fixtures[name] = fixtures_of(self.config.rootpath / name)
+        return found
+
+
+def _brokers(fixtures: frozenset[str]) -> int:
+    return sum(BROKERS[name] for name in fixtures)
+
+
+def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*sets)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Take the place of ``--dist loadfile``; other ways to distribute stay what they are."""
+    return SharedBrokers(config, log) if config.getvalue("dist") == "loadfile" else None
