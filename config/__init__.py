@@ -18,6 +18,7 @@ from config.loader import (
     one_of,
     parse,
     parse_bootstrap,
+    parse_file,
     replace_upstream,
     variables,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "name_notes",
     "parse",
     "parse_bootstrap",
+    "parse_file",
     "read_secret",
     "replace_upstream",
     "variables",

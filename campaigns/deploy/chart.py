@@ -30,6 +30,21 @@ _WRONG: Final[tuple[tuple[str, str], ...]] = (
     ("{}", "bootstrap"),
     ("{config: {upstream: {bootstrap: [k:1]}}, replica: 3}", "replica"),
     ("{config: {upstream: {bootstrap: [k:1]}, quotas: []}}", "quotas"),
+    ("{config: {clusters: [{name: a, listeners: [{name: b, bind: c:1}]}]}}", "upstream"),
+    (
+        "{config: {clusters: [{name: -, upstream: {bootstrap: [k:1]}, listeners: [{name: b, bind: c:1}]}]}}",
+        "name",
+    ),
+    (
+        "{config: {upstream: {bootstrap: [k:1]}, clusters: [{name: a, upstream: {bootstrap: [k:1]}, "
+        "listeners: [{name: b, bind: c:1}]}]}}",
+        "bootstrap",
+    ),
+    (
+        "{config: {clusters: [{name: a, upstream: {bootstrap: [k:1]}, listeners: [{name: b, bind: c:1}]}]}, "
+        "quotas: [{}]}",
+        "quotas",
+    ),
     ("{config: {upstream: {bootstrap: [k:1]}}, podServices: {type: Ingress}}", "podServices"),
     ("{config: {upstream: {bootstrap: [k:1]}}, env: [{name: A, valeu: b}]}", "valeu"),
 )

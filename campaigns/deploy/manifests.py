@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from config import Config, Severity, findings, parse
+from config import Clusters, Config, Severity, cluster_findings, findings, parse_file
 
 ROOT: Final = Path(__file__).parents[2]
 PLAIN: Final = ROOT / "deploy" / "kubernetes" / "sluice.yaml"
@@ -44,14 +44,14 @@ class Manifests:
         """The objects of a kind."""
         return (each for (found, _), each in self.objects.items() if found == kind)
 
-    def configuration(self, pod: str) -> Config:
+    def configuration(self, pod: str) -> Config | Clusters:
         """What the gateway of a pod reads, with the environment of its container and no other."""
         fields = {"metadata.name": pod, "metadata.namespace": "kafka"}
         environment = {
             each["name"]: each.get("value") or fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
             for each in self._container["env"]
         }
-        return parse(self.toml, name="sluice.toml", environment=environment)
+        return parse_file(self.toml, name="sluice.toml", environment=environment)
 
     @property
     def _container(self) -> dict[str, Any]:
@@ -71,12 +71,10 @@ class Manifests:
         template = self.workload["spec"]["template"]
         labels = template["metadata"]["labels"]
         names = [f"{self.name}-{at}" for at in range(pods)]
-        found = [self.configuration(pod) for pod in names]
-        for each in found:
-            errors = [str(one) for one in findings(each) if one.severity is Severity.ERROR]
-            assert not errors, errors
-        self._check_names(found, names)
-        by_port = any(listener.sni is None for listener in found[0].listeners)
+        found = [self._clusters(pod) for pod in names]
+        for clusters in zip(*found, strict=True):
+            self._check_names(clusters, names)
+        by_port = any(listener.sni is None for each in found[0] for listener in each.listeners)
         for pod, each in zip(names, found, strict=True):
             assert (("Service", pod) in self.objects) is by_port
             if by_port:
@@ -89,7 +87,15 @@ class Manifests:
         paths = re.findall(r'"(/[^"]+)"', self.toml)
         assert all(path.startswith(mounts) for path in paths), (paths, mounts)
 
-    def _check_names(self, found: list[Config], names: list[str]) -> None:
+    def _clusters(self, pod: str) -> list[Config]:
+        """Each cluster of a pod's file, or the only one; without errors."""
+        found = self.configuration(pod)
+        all_findings = cluster_findings(found) if isinstance(found, Clusters) else findings(found)
+        errors = [str(one) for one in all_findings if one.severity is Severity.ERROR]
+        assert not errors, errors
+        return list(found.by_name.values()) if isinstance(found, Clusters) else [found]
+
+    def _check_names(self, found: Sequence[Config], names: list[str]) -> None:
         hosts = [tuple(one.advertised_host for one in each.listeners if one.sni is None) for each in found]
         assert len(set(hosts)) == len(names) or not hosts[0], "two pods are advertised under one name"
         for pod, advertised in zip(names, hosts, strict=True):
@@ -97,13 +103,14 @@ class Manifests:
         if found[0].client_quota.scope == "fleet":
             assert [each.fleet.member for each in found] == names
 
-    def _check_ports(self, pod: str, found: Config, labels: dict[str, str]) -> None:
+    def _check_ports(self, pod: str, found: list[Config], labels: dict[str, str]) -> None:
         """A pod is reached on all ports that it binds and advertises."""
         service = self.objects["Service", pod]["spec"]
         ports = {each["port"]: each["targetPort"] for each in service["ports"]}
         wanted = {
             port
-            for each in found.listeners
+            for one in found
+            for each in one.listeners
             for port in (each.bind.port, *each.ports_of_brokers)
             if each.sni is None
         }
@@ -116,14 +123,16 @@ class Manifests:
         assert service["selector"]["statefulset.kubernetes.io/pod-name"] == pod
         assert service["selector"].items() - {("statefulset.kubernetes.io/pod-name", pod)} <= labels.items()
 
-    def _check_shared_ports(self, found: Config) -> None:
+    def _check_shared_ports(self, found: list[Config]) -> None:
         """All pods together are reached on what they advertise, and may be on all ports that they bind."""
+        listeners = [each for one in found for each in one.listeners]
         service = self.objects["Service", self.name]["spec"]["ports"]
+        assert all(_SERVICE_PORT.fullmatch(each["name"]) for each in service)
+        assert len({each["name"] for each in service}) == len(service)
         assert {each["port"]: int(each["targetPort"]) for each in service} == {
-            (each.sni and each.sni.advertised_port) or each.bind.port: each.bind.port
-            for each in found.listeners
+            (each.sni and each.sni.advertised_port) or each.bind.port: each.bind.port for each in listeners
         }
-        wanted = {port for each in found.listeners for port in (each.bind.port, *each.ports_of_brokers)}
+        wanted = {port for each in listeners for port in (each.bind.port, *each.ports_of_brokers)}
         for policy in self.of_kind("NetworkPolicy"):
             open_ports = {
                 port
@@ -132,7 +141,8 @@ class Manifests:
             }
             assert open_ports == wanted
 
-    def _check_life(self, found: Config) -> None:
+    def _check_life(self, clusters: list[Config]) -> None:
+        found = clusters[0]  # the admin port is the same for all
         pod = self.workload["spec"]["template"]["spec"]
         (admin,) = self._container["ports"]
         assert admin == {"name": "admin", "containerPort": found.admin.bind.port}
@@ -146,7 +156,9 @@ class Manifests:
             assert bool(endpoint.get("authorization")) == bool(found.admin.keys)
         program, seconds = self._container["lifecycle"]["preStop"]["exec"]["command"]
         assert program == "sleep"
-        assert pod["terminationGracePeriodSeconds"] * 1000 > int(seconds) * 1000 + found.drain.timeout_ms
+        assert pod["terminationGracePeriodSeconds"] * 1000 > int(seconds) * 1000 + max(
+            each.drain.timeout_ms for each in clusters
+        )
         (user,) = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
         security = pod["securityContext"]
         assert (str(security["runAsUser"]), str(security["runAsGroup"])) == user

@@ -21,17 +21,53 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if .Values.autoscaling.enabled }}{{ max (int .Values.replicas) (int .Values.autoscaling.maxReplicas) }}{{ else }}{{ .Values.replicas }}{{ end -}}
 {{- end }}
 
+{{/* All clusters, as JSON. A file without `clusters` is one without a name. A section that a cluster lacks is the one beside `clusters`, where the chart's defaults are. */}}
+{{- define "sluice.clusters" -}}
+{{- $sections := omit .Values.config "clusters" "admin" "log" "traces" }}
+{{- $clusters := list }}
+{{- range .Values.config.clusters | default (list dict) }}
+{{- $cluster := deepCopy . }}
+{{- range $key, $value := $sections }}
+{{- if not (hasKey $cluster $key) }}{{ $_ := set $cluster $key (deepCopy $value) }}{{ end }}
+{{- end }}
+{{- $clusters = append $clusters $cluster }}
+{{- end }}
+{{- toJson $clusters }}
+{{- end }}
+
+{{/* The listeners of all clusters, as JSON: with the name of their ports in Services, and their ports as numbers. */}}
+{{- define "sluice.listeners" -}}
+{{- $listeners := list }}
+{{- range $cluster := include "sluice.clusters" . | fromJsonArray }}
+{{- range $cluster.listeners }}
+{{- $name := .name }}
+{{- if $cluster.name }}{{ $name = printf "%s-%s" $cluster.name .name }}{{ end }}
+{{- $bootstrap := splitList ":" .bind | last | int }}
+{{- $first := .first_broker_port | default (add1 $bootstrap) | int }}
+{{- $set := dict "portName" ($name | lower | replace "_" "-" | replace "." "-") "bootstrap" $bootstrap "first" $first "count" (.broker_ports | default 100 | int) }}
+{{- $listeners = append $listeners (merge $set .) }}
+{{- end }}
+{{- end }}
+{{- toJson $listeners }}
+{{- end }}
+
+{{/* The longest drain of a cluster, in seconds. */}}
+{{- define "sluice.drainSeconds" -}}
+{{- $longest := 0 }}
+{{- range include "sluice.clusters" . | fromJsonArray }}{{ $longest = max $longest (div (dig "drain" "timeout_ms" 30000 . | int) 1000) }}{{ end }}
+{{- $longest }}
+{{- end }}
+
 {{/* The ports of a pod, for a Service of its own: of listeners with a port per broker. Names lead to any pod. */}}
 {{- define "sluice.servicePorts" -}}
-{{- range .Values.config.listeners }}
+{{- range include "sluice.listeners" . | fromJsonArray }}
 {{- if not .sni }}
-{{- $name := .name | lower | replace "_" "-" | replace "." "-" }}
-{{- $bootstrap := splitList ":" .bind | last | int }}
+{{- $listener := . }}
 {{- $lowest := .lowest_broker_id | default 0 | int }}
-- {name: {{ $name }}, port: {{ $bootstrap }}, targetPort: {{ $bootstrap }}}
-{{- $first := .first_broker_port | default (add1 $bootstrap) | int }}
-{{- range $at := until (.broker_ports | default 100 | int) }}
-- {name: {{ $name }}-{{ add $lowest $at }}, port: {{ add $first $at }}, targetPort: {{ add $first $at }}}
+- {name: {{ .portName }}, port: {{ int .bootstrap }}, targetPort: {{ int .bootstrap }}}
+{{- range $at := until (int .count) }}
+{{- $port := add (int $listener.first) $at }}
+- {name: {{ $listener.portName }}-{{ add $lowest $at }}, port: {{ $port }}, targetPort: {{ $port }}}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -70,19 +106,28 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 
 {{/* sluice.toml: the values, and what a pod's place in the set decides. */}}
 {{- define "sluice.configuration" -}}
-{{- $config := deepCopy .Values.config }}
 {{- $domain := .Values.advertisedDomain | default (printf "${POD_NAMESPACE}.svc.%s" .Values.clusterDomain) }}
-{{- range $config.listeners }}
+{{- $least := .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas }}
+{{- $clusters := list }}
+{{- range include "sluice.clusters" . | fromJsonArray }}
+{{- range .listeners }}
 {{- if not (or .advertised_host .sni) }}{{ $_ := set . "advertised_host" (printf "${POD_NAME}.%s" $domain) }}{{ end }}
 {{- end }}
+{{- if eq (dig "client_quota" "scope" "gateway" .) "fleet" }}
+{{- $_ := set . "fleet" (merge (dict "member" "${POD_NAME}" "members" $least) (.fleet | default dict)) }}
+{{- end }}
+{{- $clusters = append $clusters . }}
+{{- end }}
+{{- $config := deepCopy (pick .Values.config "admin" "log" "traces") }}
 {{- $pods := printf "%s-pods" (include "sluice.fullname" .) }}
 {{- $hosts := concat ($config.admin.allowed_hosts | default list) (list $pods (printf "*.%s" $pods)) }}
 {{- if ne .Values.clusterDomain "cluster.local" }}{{ $hosts = append $hosts (printf "*.svc.%s" .Values.clusterDomain) }}{{ end }}
 {{- $_ := set $config.admin "allowed_hosts" $hosts }}
-{{- if eq (dig "client_quota" "scope" "gateway" $config) "fleet" }}
-{{- $least := .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas }}
-{{- $_ := set $config "fleet" (merge (dict "member" "${POD_NAME}" "members" $least) ($config.fleet | default dict)) }}
-{{- end }}
+{{- if .Values.config.clusters }}
+{{- $_ := set $config "clusters" $clusters }}
+{{- else }}
+{{- range $key, $value := first $clusters }}{{ $_ := set $config $key $value }}{{ end }}
 {{- if .Values.quotas }}{{ $_ := set $config "quotas" .Values.quotas }}{{ end }}
+{{- end }}
 {{- include "sluice.tomlTable" (dict "path" "" "table" $config) | trim }}
 {{- end }}
