@@ -31,6 +31,7 @@ from benchmarks.connections.paths import (
     start_null_broker,
     start_sluice,
 )
+from benchmarks.process_tree import children, cpu_of, cpu_of_each, family
 from benchmarks.relay.machine import load_average
 from benchmarks.relay.native_build import ROOT, compile_native
 from benchmarks.relay.processes import allow_many_descriptors, choose_cores
@@ -60,33 +61,15 @@ class Gateway:
 
     def cpu_s(self) -> dict[int, float]:
         """CPU seconds of each process so far."""
-        return _cpu_of_each(self.sluice.process.pid)
+        return cpu_of_each(self.sluice.process.pid)
 
     def serving(self) -> list[int]:
         """The processes that serve clients."""
         own = self.sluice.process.pid
         if self.workers == 1:
             return [own]
-        (nursery,) = _children(own)
-        return _children(nursery)
-
-
-def _cpu_s(pid: int) -> float:
-    # The process's CPU clock; see `PinnedProcess.cpu_s`.
-    return time.clock_gettime((~pid << 3) | 2)
-
-
-def _children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _family(pid: int) -> list[int]:
-    return [pid, *(each for child in _children(pid) for each in _family(child))]
-
-
-def _cpu_of_each(pid: int) -> dict[int, float]:
-    """CPU seconds of a process and all below it."""
-    return {each: _cpu_s(each) for each in _family(pid)}
+        (nursery,) = children(own)
+        return children(nursery)
 
 
 class _Client(asyncio.Protocol):
@@ -174,11 +157,11 @@ async def _load(port: int, connections: int, warm_up: int, times: int, gateway: 
 def _connect(crowd: Path, port: int, count: int, proxy: int) -> dict[str, Any]:
     """One window of connections that each make one request, through this process and its children."""
     arguments = ["cycles", port, _SOURCES, count, _AT_A_TIME, "request"]
-    before, began_s = _cpu_of_each(proxy), time.monotonic()
+    before, began_s = cpu_of_each(proxy), time.monotonic()
     done = subprocess.run(
         [str(crowd), *map(str, arguments)], capture_output=True, text=True, check=True, timeout=300
     )
-    elapsed_s, after = time.monotonic() - began_s, _cpu_of_each(proxy)
+    elapsed_s, after = time.monotonic() - began_s, cpu_of_each(proxy)
     said = json.loads(done.stdout)
     assert said["replied"] == count, said
     used_s = sum(after.values()) - sum(before.values())
@@ -204,7 +187,7 @@ def _throughput(program: Path, port: int, requests: int, gateway: Gateway, broke
         for _, _, said in loads:
             json.loads(said.readline())
         others = [broker, *(load.pid for load, _, _ in loads)]
-        before, others_before = gateway.cpu_s(), sum(map(_cpu_s, others))
+        before, others_before = gateway.cpu_s(), sum(map(cpu_of, others))
         began_s = time.monotonic()
         for _, ask, _ in loads:
             print("go", file=ask, flush=True)
@@ -213,7 +196,7 @@ def _throughput(program: Path, port: int, requests: int, gateway: Gateway, broke
             assert (row["requests"], row["throttled"]) == (requests, 0), row
         elapsed_s = time.monotonic() - began_s
         used_s = sum(gateway.cpu_s().values()) - sum(before.values())
-        load_s = sum(map(_cpu_s, others)) - others_before
+        load_s = sum(map(cpu_of, others)) - others_before
     total = _DENSE * requests
     return {
         "dense_per_s": total / elapsed_s,
@@ -268,7 +251,7 @@ def main() -> None:
             stack.callback(sluice.process.stop)
             gateway = Gateway(workers, sluice)
             if not options.one_core:
-                for pid in _family(sluice.process.pid):
+                for pid in family(sluice.process.pid):
                     os.sched_setaffinity(pid, everywhere)
             gateways.append(gateway)
         haproxy = start_haproxy(

@@ -1,0 +1,267 @@
+"""``python -m benchmarks.deployed``: CPU per request with one port by SNI, and with two clusters; 10 minutes.
+
+Beside a gateway with a port per broker and one cluster, all with TLS, in one run. Each generation starts all of them
+anew, since two processes of the same program differ by a percent or so. Inside a generation short windows take turns.
+What is compared is the CPU time of the processes within a round, so neither the load of other programs nor the time
+that a window takes decides. A second gateway like the first one says how far that can be trusted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import ssl
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.keep import command_line, keep_results
+from benchmarks.pairs import Ratio, ratio_of
+from benchmarks.process_tree import children, cpu_of, cpu_of_each
+from benchmarks.relay.load import NullBroker
+from benchmarks.relay.machine import describe_machine
+from benchmarks.relay.native_build import ROOT, compile_native
+from benchmarks.relay.paths import with_compiled_core
+from benchmarks.relay.processes import PinnedProcess, choose_cores, free_port
+from benchmarks.tls.handshakes import context
+from benchmarks.tls.paths import Certificate, make_certificate
+from testkit.frames import produce
+
+NAME: Final = "deployed"
+BASE: Final = "ports, one cluster"
+AGAIN: Final = "the same again"
+NAMES: Final = "one port by SNI"
+CLUSTERS: Final = "two clusters"
+_ABOUT: Final = {
+    AGAIN: "a second process with the same configuration: the error of the measurement",
+    NAMES: "`[listeners.sni]`, the broker named in the TLS hello",
+    CLUSTERS: "the load for one of `[[clusters]]`, then for the other",
+}
+_CONNECTIONS: Final = 4
+_TOGETHER: Final = 4
+_BATCHES: Final = 200
+_WARM_UP_ROUNDS: Final = 4
+_PATIENCE_S: Final = 60.0
+_IDLE_S: Final = 2.0
+_LEVEL: Final = 1.02
+
+_LISTENER: Final = """
+[[{prefix}listeners]]
+name = "bench"
+bind = "127.0.0.1:{port}"
+security_protocol = "SSL"
+{place}
+[{prefix}listeners.tls]
+certificate = "{certificate}"
+key = "{key}"
+"""
+_CLUSTER: Final = """
+[{prefix}upstream]
+bootstrap = ["127.0.0.1:{broker}"]
+[{prefix}quota_store]
+kind = "memory"
+[[{prefix}quotas]]
+client_id = "bench"
+producer_byte_rate = 1000000000000
+"""
+_PORTS: Final = 'advertised_host = "127.0.0.1"\nfirst_broker_port = {first}\nbroker_ports = 2'
+_SNI: Final = 'sni = { bootstrap_name = "kafka.test", broker_name = "b{node}.kafka.test" }'
+
+
+class Gateway:
+    """A gateway and open connections to its broker."""
+
+    def __init__(
+        self, kind: str, compiled: bool, certificate: Certificate, broker: int, core: int, folder: Path
+    ):
+        """Start it.
+
+        Args:
+            kind: one of the names above.
+            compiled: with the compiled core.
+            certificate: of its listeners.
+            broker: port of the broker.
+            core: on which it runs.
+            folder: for its files.
+        """
+        admin = free_port()
+        text = f'[admin]\nbind = "127.0.0.1:{admin}"\n'
+        self._ports: list[int] = []
+        for name in ("a", "b") if kind == CLUSTERS else ("",):
+            first = free_port(block=4)
+            prefix = "clusters." if name else ""
+            text += f'[[clusters]]\nname = "{name}"\n' if name else ""
+            text += _CLUSTER.format(prefix=prefix, broker=broker)
+            place = _SNI if kind == NAMES else _PORTS.format(first=first + 1)
+            files = {"certificate": certificate.certificate, "key": certificate.key}
+            text += _LISTENER.format(prefix=prefix, port=first, place=place, **files)
+            # The broker has id 1.
+            self._ports.append(first if kind == NAMES else first + 2)
+        file = folder / f"{admin}.toml"
+        file.write_text(text)
+        argv = [str(Path(sys.executable).with_name("sluice")), "serve", "--config", str(file)]
+        self.process = PinnedProcess(
+            with_compiled_core(argv) if compiled else argv, core=core, log=folder / f"{admin}.log"
+        )
+        self._connections: list[list[ssl.SSLSocket]] = [[] for _ in self._ports]
+
+    def connect(self) -> None:
+        """Open all connections, once it serves."""
+        deadline = time.monotonic() + _PATIENCE_S
+        client = context()
+        for port, connections in zip(self._ports, self._connections, strict=True):
+            while len(connections) < _CONNECTIONS:
+                try:
+                    plain = socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE_S)
+                    connections.append(client.wrap_socket(plain, server_hostname="b1.kafka.test"))
+                except OSError:
+                    if time.monotonic() > deadline or not self.process.running:
+                        raise self.process.died() from None
+                    time.sleep(0.1)
+
+    def window(self, batch: bytes) -> float:
+        """Microseconds of CPU per request of the process that serves it; of each cluster in turn."""
+        used_s = 0.0
+        for connections, pid in zip(self._connections, self._serving(), strict=True):
+            before_s = cpu_of(pid)
+            for _ in range(_BATCHES):
+                for connection in connections:
+                    connection.sendall(batch)
+                for connection in connections:
+                    if not _read_replies(connection):
+                        raise self.process.died()
+            used_s += cpu_of(pid) - before_s
+        return used_s / (len(self._ports) * _BATCHES * _CONNECTIONS * _TOGETHER) * 1e6
+
+    def _serving(self) -> list[int]:
+        own = self.process.pid
+        return [own] if len(self._ports) == 1 else sorted(children(own))
+
+    def idle_pct(self) -> float:
+        """CPU of all its processes while nothing is sent, in percent of a core."""
+        before, began = sum(cpu_of_each(self.process.pid).values()), time.monotonic()
+        time.sleep(_IDLE_S)
+        used_s = sum(cpu_of_each(self.process.pid).values()) - before
+        return used_s / (time.monotonic() - began) * 100
+
+    def stop(self) -> None:
+        """End all of it."""
+        for connection in (each for connections in self._connections for each in connections):
+            connection.close()
+        self.process.stop(patience_s=_PATIENCE_S)
+
+
+def _read_replies(connection: ssl.SSLSocket) -> bool:
+    """False if the connection is at its end."""
+    received = b""
+    for _ in range(_TOGETHER):
+        while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
+            more = connection.recv(65_536)
+            if not more:
+                return False
+            received += more
+        received = received[4 + int.from_bytes(received[:4], "big") :]
+    return not received
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run has found.
+
+    Attributes:
+        figures: microseconds per request of all windows: a row for each round, by kind.
+        idle: percent of a core of all processes without load: a row for each generation, by kind.
+    """
+
+    figures: Sequence[dict[str, float]]
+    idle: Sequence[dict[str, float]]
+
+    def ratio(self, kind: str) -> Ratio:
+        """How many times the CPU of the base."""
+        return ratio_of([row[kind] / row[BASE] for row in self.figures])
+
+    def within(self) -> bool:
+        """Whether the intervals of both are below 1.02."""
+        return all(self.ratio(kind).high <= _LEVEL for kind in (NAMES, CLUSTERS))
+
+
+def measure(generations: int, rounds: int, *, compiled: bool) -> Result:
+    """Run all of it."""
+    cores = choose_cores()
+    cores.take_load()
+    programs = compile_native()
+    figures: list[dict[str, float]] = []
+    idle: list[dict[str, float]] = []
+    batch = b"".join(produce(at, size=100, client_id="bench") for at in range(_TOGETHER))
+    for generation in range(generations):
+        with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
+            folder = Path(made)
+            broker = NullBroker(programs, port=free_port(), core=cores.load, folder=folder)
+            stack.callback(broker.process.stop)
+            certificate = make_certificate("ECDSA P-256", folder)
+            gateways = {}
+            for kind in random.sample((BASE, AGAIN, NAMES, CLUSTERS), 4):
+                gateways[kind] = Gateway(kind, compiled, certificate, broker.port, cores.proxy, folder)
+                stack.callback(gateways[kind].stop)
+            for gateway in gateways.values():
+                gateway.connect()
+            for number in range(-_WARM_UP_ROUNDS, rounds):
+                row = {kind: gateways[kind].window(batch) for kind in random.sample(list(gateways), 4)}
+                if number >= 0:
+                    figures.append(row)
+            idle.append({kind: gateway.idle_pct() for kind, gateway in gateways.items()})
+        so_far = Result(figures, idle)
+        print(generation + 1, {kind: str(so_far.ratio(kind)) for kind in _ABOUT}, flush=True)
+    return Result(figures, idle)
+
+
+def page(result: Result, command: str) -> str:
+    """The page of results."""
+    lines = [
+        "# CPU per request with one port by SNI, and with two clusters",
+        "",
+        f"Made by `{command}`. Small Produce requests over TLS with a byte rate that is never reached, "
+        f"{_TOGETHER} in a write, {_CONNECTIONS} connections.",
+        f"{len(result.figures)} rounds in {len(result.idle)} generations of processes. A ratio is the median of "
+        "the ratios within a round, with its interval of 95 %.",
+        "",
+        f"| Beside {BASE} | CPU, times | Interval | What it is |",
+        "|---|---|---|---|",
+    ]
+    for kind, about in _ABOUT.items():
+        found = result.ratio(kind)
+        lines.append(f"| {kind} | {found.median:.3f} | {found.low:.3f} to {found.high:.3f} | {about} |")
+    idle = {kind: statistics.median(row[kind] for row in result.idle) for kind in (BASE, CLUSTERS)}
+    lines += [
+        "",
+        f"Without load all processes of two clusters take {idle[CLUSTERS]:.2f} % of a core, and those of one cluster "
+        f"{idle[BASE]:.2f} %. This does not grow with requests, so it is not in the ratios.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Measure and keep; 1 if either costs more than 2 %."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.deployed", description=__doc__)
+    parser.add_argument("--generations", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=40, help="of each generation")
+    parser.add_argument("--compiled", action="store_true", help="with the compiled core: make compiled first")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
+    options = parser.parse_args()
+    result = measure(options.generations, options.rounds, compiled=options.compiled)
+    text = page(result, command_line("benchmarks.deployed"))
+    print(text)
+    document = {"machine": describe_machine(), "idle": list(result.idle), "rows": list(result.figures)}
+    keep_results(document, text, options.output, NAME + ("-compiled" if options.compiled else ""))
+    return 0 if result.within() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
