@@ -14,6 +14,7 @@ from testkit.gateway import LISTENER, GatewayProcess, free_ports, serving
 from testkit.raw_client import HOST, PATIENCE_S, RawClient
 
 _PORTS_OF_ONE: Final = 5
+_LISTENER_WITH_PORTS: Final = f"broker_ports = {_PORTS_OF_ONE - 1}\nlowest_broker_id = 1"
 
 
 class ClustersProcess:
@@ -32,13 +33,21 @@ class ClustersProcess:
         self.admin_port = first_port
         self._next_port = first_port + 1
 
-    def write(self, brokers: Mapping[str, int | str], tables: str = "", *, admin: str = "") -> None:
+    def write(
+        self,
+        brokers: Mapping[str, int | str],
+        tables: str = "",
+        *,
+        admin: str = "",
+        listener: str = _LISTENER_WITH_PORTS,
+    ) -> None:
         """Write the configuration.
 
         Args:
             brokers: of each cluster: a port on loopback, or host:port.
             tables: more of each cluster, as TOML text with NAME for its name.
             admin: more keys of [admin].
+            listener: more keys of the listener of each cluster, as `tables`.
         """
         lines = ["[admin]", f'bind = "{HOST}:{self.admin_port}"', admin]
         for name, broker in brokers.items():
@@ -54,8 +63,7 @@ class ClustersProcess:
                 "[[clusters.listeners]]",
                 f'name = "{LISTENER}"',
                 f'bind = "{HOST}:{self.ports[name]}"',
-                f"broker_ports = {_PORTS_OF_ONE - 1}",
-                "lowest_broker_id = 1",
+                listener.replace("NAME", name),
                 "[clusters.drain]",
                 "timeout_ms = 5000",
                 "[clusters.quota_store]",
@@ -101,17 +109,17 @@ class ClustersProcess:
 
 @asynccontextmanager
 async def clusters_process(
-    folder: Path, brokers: Mapping[str, int | str], tables: str = "", *, admin: str = "", spare: int = 1
+    folder: Path, brokers: Mapping[str, int | str], tables: str = "", *, spare: int = 1, **options: str
 ) -> AsyncIterator[ClustersProcess]:
     """Start a gateway with several clusters, and wait until each serves or has tried.
 
     Args:
         folder: for its configuration.
-        brokers, tables, admin: see `ClustersProcess.write`.
+        brokers, tables, options: see `ClustersProcess.write`.
         spare: how many clusters more there may be later.
     """
     first = free_ports(1 + _PORTS_OF_ONE * (len(brokers) + spare))
     gateway = ClustersProcess(folder / "gateway.toml", first)
-    gateway.write(brokers, tables, admin=admin)
+    gateway.write(brokers, tables, **options)
     async with serving(gateway.file, next(iter(gateway.ports.values())), first) as gateway.process:
         yield gateway

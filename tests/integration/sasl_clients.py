@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import json
 import ssl
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import aiokafka
@@ -234,3 +236,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "librdkafka": _at_once(_librdkafka),
     "Java": _java,
 }
+
+
+if __name__ == "__main__":  # FAMILY, and the jobs as JSON: for clients in a namespace of their own
+    outcomes = run_family(sys.argv[1], [Job(**each) for each in json.loads(sys.argv[2])])
+    print(json.dumps({client_id: asdict(done) for client_id, done in outcomes.items()}))

@@ -4,7 +4,6 @@ The gateway has two workers. While the clients produce, leaders move, a broker c
 and the gateway is replaced by another process. The clients see host names in a namespace with its own /etc/hosts.
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,13 +16,13 @@ import pytest
 from embedded_kafka.kafka import KafkaCluster
 from testkit.certificates import SERVER, Authority
 from testkit.loopback import own_host
-from testkit.packages import require_package
 from testkit.process_group import kill_all
 from testkit.tap import Tap
 from testkit.wire_client import WireClient
 from tests.integration.conftest import eventually, is_led_by
 from tests.integration.gateway_process import GATEWAY_HOST, GatewayOptions, GatewayProcess
 from tests.integration.go_programs import go_program
+from tests.integration.host_names import with_hosts, write_hosts
 from tests.integration.java_programs import java_program
 
 pytestmark = pytest.mark.integration
@@ -76,19 +75,11 @@ class Clients:
         self.families: list[str] = []
 
     def start(self, family: str, command: list[str]) -> None:
-        user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-        within = [
-            require_package("util-linux", "unshare"),
-            *user,
-            "--mount",
-            "sh",
-            "-c",
-            'mount --bind "$0" /etc/hosts && exec "$@"',
-            str(self._hosts),
-        ]
         with self._out(family).open("wb") as out:
             self._processes.append(
-                subprocess.Popen([*within, *command], stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+                subprocess.Popen(
+                    with_hosts(self._hosts, command), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                )
             )
         self.families.append(family)
 
@@ -164,7 +155,7 @@ def test_clients_of_four_families_follow_leaders_to_a_new_broker_through_one_por
     hosts, folder = tmp_path / "hosts", tmp_path / "gateway"
     folder.mkdir()
     names = [BOOTSTRAP, *(f"b{node}.kafka.test" for node in NODES)]
-    hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{GATEWAY_HOST} {name}\n" for name in names))
+    write_hosts(hosts, dict.fromkeys(names, GATEWAY_HOST))
     authority = Authority(tmp_path)
     two = [cluster.brokers[node] for node in (1, 2)]
     gateway = OnePort(folder, two, tap, GatewayOptions(listener=listener(tmp_path, authority)))

@@ -19,7 +19,11 @@ func main() {
 		os.Exit(1)
 	}
 	if len(os.Args) > 3 {
-		if err := produce(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+		user, password := "", ""
+		if len(os.Args) > 5 {
+			user, password = os.Args[4], os.Args[5]
+		}
+		if err := produce(os.Args[1], os.Args[2], os.Args[3], user, password); err != nil {
 			failed("produce:", err)
 		}
 		return

@@ -10,20 +10,26 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 )
 
-// Sends one record after the other by TLS, until the process is ended: a line for each that is acknowledged.
-func produce(bootstrap, topic, ca string) error {
+// Sends one record after the other by TLS, until the process is ended: a line for each that is acknowledged. With a
+// user it logs in by PLAIN.
+func produce(bootstrap, topic, ca, user, password string) error {
 	trusted, err := os.ReadFile(ca)
 	if err != nil {
 		return err
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(trusted)
-	client, err := kgo.NewClient(
+	options := []kgo.Opt{
 		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.DialTLSConfig(&tls.Config{RootCAs: roots}),
-	)
+	}
+	if user != "" {
+		options = append(options, kgo.SASL(plain.Auth{User: user, Pass: password}.AsMechanism()))
+	}
+	client, err := kgo.NewClient(options...)
 	if err != nil {
 		return err
 	}
