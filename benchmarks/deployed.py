@@ -212,6 +212,7 @@ def measure(generations: int, rounds: int, *, compiled: bool) -> Result:
                 stack.callback(gateways[kind].stop)
             for gateway in gateways.values():
                 gateway.connect()
+                gateway.window(batch)  # at once: connections without a first request are closed
             for number in range(-_WARM_UP_ROUNDS, rounds):
                 row = {kind: gateways[kind].window(batch) for kind in random.sample(list(gateways), 4)}
                 if number >= 0:
