@@ -1035,7 +1035,7 @@ async def _serve_until(
     await gateway.drain(hurry=hurry, gently=gateway.replaced.is_set())
     await gateway.stop()
     gateway.notify.close()
-    _log.info("stopped")
+    _log.info("stopped", pid=os.getpid())
     return 0
 
 

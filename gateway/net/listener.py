@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
@@ -491,7 +492,7 @@ class Listeners:
     def drain(self) -> None:
         """Close all ports, and each connection as soon as no reply is outstanding."""
         connections = sum(len(listener.channels) for listener in self.by_name.values())
-        _gateway_log.info("draining", connections=connections)
+        _gateway_log.info("draining", pid=os.getpid(), connections=connections)
         for listener in self.by_name.values():
             listener.drain()
 

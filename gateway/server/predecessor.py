@@ -85,7 +85,7 @@ class Predecessor:
         try:
             await asyncio.wait_for(ended.wait(), _ANSWER_S)
         except TimeoutError:
-            _log.warning("predecessor_does_not_end", pid=self._pid)
+            _log.warning("predecessor_does_not_end", old_pid=self._pid, new_pid=os.getpid())
         finally:
             loop.remove_reader(ends)
             os.close(ends)
@@ -185,7 +185,7 @@ class Predecessor:
         self._carry(CarriedConnections({}, {}))
         if self._gateway is not None:
             self._gateway.carrier.stop()
-        _log.info("predecessor_gone")
+        _log.info("predecessor_gone", old_pid=self._pid, new_pid=os.getpid())
 
 
 def predecessor_socket(environment: MutableMapping[str, str]) -> socket.socket | None:

@@ -107,9 +107,10 @@ class Upgrade:
             _log.warning("upgrade_refused", by=by, reason=reason)
             return UpgradeReport(os.getpid(), reason)
         self._done = asyncio.get_running_loop().create_future()
-        _log.info("upgrade_begun", by=by)
+        error = self._start()
+        _log.info("upgrade_begun", by=by, **self._pids())
         try:
-            error = self._start() or await asyncio.wait_for(self._done, UPGRADE_S)
+            error = error or await asyncio.wait_for(self._done, UPGRADE_S)
         except TimeoutError:
             error = f"the new process was not ready within {UPGRADE_S:.0f} s"
         if error is None:
@@ -140,6 +141,7 @@ class Upgrade:
     # -- the other process -----------------------------------------------------------------------------------
 
     def _start(self) -> str | None:
+        self._process = None
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as exc:
@@ -162,9 +164,14 @@ class Upgrade:
         self._link.open()
         return None
 
+    def _pids(self) -> dict[str, int]:
+        """For the log, in which both processes write."""
+        new = {} if self._process is None else {"new_pid": self._process.pid}
+        return {"old_pid": os.getpid(), **new}
+
     def _lost(self) -> None:
         if self.replaced:
-            _log.error("successor_lost")
+            _log.error("successor_lost", **self._pids())
         elif self._done is not None and not self._done.done():
             self._done.set_result("the new process ended before it served; its log says why")
 
@@ -178,6 +185,7 @@ class Upgrade:
         if self._link is not None:
             self._link.close()
             self._link = None
+        pids = self._pids()
         if self._process is not None:
             self._process.kill()
             await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
@@ -185,7 +193,7 @@ class Upgrade:
         lent, self._lent = self._lent, False
         self._counts = CarriedCounts()
         self._done = None
-        _log.error("upgrade_failed", reason=error)
+        _log.error("upgrade_failed", reason=error, **pids)
         if self._aborted:  # it drains
             for accepted in (suspended or {}).values():
                 accepted.sock.close()
@@ -276,7 +284,7 @@ class Upgrade:
         self._gateway.carrier.tell_use(lambda rows: self._send_counters("use", rows))
         self._tick()
         self._on_replaced(self._process.pid)
-        _log.info("replaced", pid=self._process.pid)
+        _log.info("replaced", **self._pids())
         self._done.set_result(None)
 
     def tell_left(self) -> None:

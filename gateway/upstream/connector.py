@@ -222,6 +222,7 @@ class Connector:
             except BrokerNotTrusted as exc:
                 tls.failed(host, exc)
                 raise
+            tls.trusted(host)
 
     def addresses(self, broker_id: int | None, *, spread: bool = False) -> list[Address]:
         """Where to connect: the broker's address, or the bootstrap addresses, each time beginning with the next.

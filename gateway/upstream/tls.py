@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -15,6 +16,8 @@ from gateway.tls.contexts import TlsIdentity
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
 from gateway.tls.transport import StreamProtocol, TlsTransport
+
+_MOST_REASONS: Final = 1_000
 
 _log = structlog.get_logger("gateway.tls")
 
@@ -59,6 +62,7 @@ class BrokerTls:
         self._buffer = buffer
         self._steps = steps
         self._metrics = metrics
+        self._reasons: dict[str, str] = {}  # why the last handshake with a host failed, as logged
 
     def handshake(self, user: StreamProtocol, host: str) -> BrokerHandshake:
         """A handshake; its transport is the protocol of the socket that is being connected.
@@ -69,12 +73,29 @@ class BrokerTls:
         """
         name = self._server_name or host.rstrip(".")
         return BrokerHandshake(
-            user, self._identity, name, self._buffer, self._steps, on_broken=partial(self.failed, host)
+            user, self._identity, name, self._buffer, self._steps, on_broken=partial(self._broken, host)
         )
 
+    def trusted(self, host: str) -> None:
+        """A handshake has succeeded: the next failure is news."""
+        self._reasons.pop(host, None)
+
     def failed(self, host: str, error: BrokerNotTrusted) -> None:
-        """Count it, and log it unless there are too many."""
+        """Count it, and log it once for each change of the reason: brokers that are away are tried all the time."""
         self._metrics.upstream_failed(self._upstream, error.failure)
+        reason = str(error)
+        if self._reasons.get(host) == reason:
+            return
+        if len(self._reasons) >= _MOST_REASONS:
+            self._reasons.clear()
+        self._reasons[host] = reason
+        self._log(host, error)
+
+    def _broken(self, host: str, error: BrokerNotTrusted) -> None:
+        self._metrics.upstream_failed(self._upstream, error.failure)
+        self._log(host, error)
+
+    def _log(self, host: str, error: BrokerNotTrusted) -> None:
         if not flooded("upstream_tls_failed"):
             _log.warning("upstream_tls_failed", upstream=self._upstream, broker=host, error=str(error))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.server.upgrade import Upgrade
 from quotas.connections import CarriedConnections, ConnectionRates
@@ -48,6 +50,11 @@ async def test_next_process_that_stops_when_it_is_ready_is_given_up_long_before_
         on_replaced=lambda pid: calls.append("replaced"),
         command=[sys.executable, "-c", NEXT],
     )
-    report = await upgrade.run("a test")
+    with capture_logs() as lines:
+        report = await upgrade.run("a test")
     assert "has not served within" in str(report.error)
+    assert [line["event"] for line in lines] == ["upgrade_begun", "upgrade_failed"]
+    assert {line["old_pid"] for line in lines} == {os.getpid()}
+    assert len(new_pids := {line["new_pid"] for line in lines}) == 1
+    assert new_pids != {os.getpid()}
     assert calls == ["lend", "suspend", "states", "resume", "take back"]

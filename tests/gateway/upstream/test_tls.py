@@ -9,12 +9,15 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.observability.events import CloseCause, TlsFailure
 from gateway.upstream.connector import UpstreamChannel
+from gateway.upstream.tls import BrokerNotTrusted, BrokerTls
 from testkit.broker import ScriptedBroker
 from testkit.certificates import CLIENT, SERVER, Authority, KeyPair
 from testkit.frames import heartbeat
@@ -240,3 +243,25 @@ async def test_d17_verification_and_the_name_of_brokers_are_as_configured(pki: P
     async with gateway_before(pki, broker_context(named), server_name="kafka.example") as (_, running):
         await running.discovered()
         await served(running)
+
+
+def test_a_reason_is_logged_once_until_it_changes_or_a_handshake_succeeds() -> None:
+    counted: list[TlsFailure] = []
+    parts: Any = SimpleNamespace(upstream_failed=lambda _, failure: counted.append(failure))
+    tls = BrokerTls("upstream", parts, server_name=None, buffer=parts, steps=parts, metrics=parts)
+    wrong = BrokerNotTrusted(TlsFailure.CERTIFICATE_UNTRUSTED, "CERTIFICATE_VERIFY_FAILED")
+    old = BrokerNotTrusted(TlsFailure.CERTIFICATE_EXPIRED, "")
+    steps = [("a", wrong), ("a", wrong), ("b", wrong), ("a", wrong), ("a", old), ("a", old), ("a", None), ("a", old)]
+    with capture_logs() as lines:
+        for host, error in steps:
+            if error is None:
+                tls.trusted(host)
+            else:
+                tls.failed(host, error)
+    assert [(line["broker"], line["error"]) for line in lines] == [
+        ("a", str(wrong)),
+        ("b", str(wrong)),
+        ("a", str(old)),
+        ("a", str(old)),
+    ]
+    assert len(counted) == 7
