@@ -1,0 +1,175 @@
+"""`sluice upgrade` with another configuration: ports that move or are taken, settings that need a restart."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+
+from testkit.broker import ScriptedBroker
+from testkit.clusters import clusters_process
+from testkit.crowd import is_served
+from testkit.gateway import free_ports, gateway_process
+from testkit.raw_client import HOST, PATIENCE_S, RawClient
+
+pytestmark = pytest.mark.slow
+
+BEFORE: Final = """
+[mutation_quota]
+window_num = 11
+[[quotas]]
+client_id = "app"
+producer_byte_rate = 1000
+"""
+AFTER: Final = """
+[server]
+workers = 2
+[mutation_quota]
+window_num = 7
+[[listeners]]
+name = "more"
+bind = "{host}:{port}"
+first_broker_port = {first}
+broker_ports = 2
+[[quotas]]
+client_id = "app"
+producer_byte_rate = 2000
+"""
+
+
+async def sluice(*arguments: object) -> tuple[int, str]:
+    """Exit code and text of a command."""
+    process = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("sluice"),
+        *map(str, arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    text, _ = await asyncio.wait_for(process.communicate(), 2 * PATIENCE_S)
+    return int(process.returncode or 0), text.decode()
+
+
+async def upgrade(admin_port: int) -> tuple[int, str]:
+    return await sluice("upgrade", "--admin", f"http://{HOST}:{admin_port}")
+
+
+async def quota_of_app(admin_port: int) -> float:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{admin_port}/quotas") as answer:
+        found: Any = await answer.json()
+    (entry,) = found["quotas"]
+    return float(entry["limit"])
+
+
+async def closes(port: int) -> None:
+    """Wait until nothing listens there."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                async with await RawClient.connect(port):
+                    pass
+            except OSError:
+                return
+            await asyncio.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def rewrite(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+async def test_next_process_serves_moved_ports_and_settings_that_need_a_restart(tmp_path: Path) -> None:
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port, tables=BEFORE) as gateway:
+        file = tmp_path / "gateway.toml"
+        more = free_ports(4)
+        admin = f'bind = "{HOST}:{gateway.admin_port}"'
+        rewrite(file, admin, f'bind = "{HOST}:{more}"')
+        rewrite(file, BEFORE, AFTER.format(host=HOST, port=more + 1, first=more + 2))
+        async with await gateway.connect() as old:
+            assert await is_served(old)
+            # The command names the process that runs: by the port that it still has.
+            code, text = await upgrade(more)
+            assert (code, "no gateway of this user" in text) == (1, True)
+            code, text = await upgrade(gateway.admin_port)
+            assert (code, text.startswith("process ")) == (0, True), text
+            pid = int(text.split()[1])
+            assert await quota_of_app(more) == 2000
+            (nursery,) = children(pid)
+            assert len(children(nursery)) == 2  # workers
+            for port in (gateway.port, more + 1):
+                async with await RawClient.connect(port) as client:
+                    assert await is_served(client)
+        await closes(gateway.admin_port)
+        code, text = await upgrade(gateway.admin_port)
+        assert (code, "no gateway of this user" in text) == (1, True)
+        os.kill(pid, signal.SIGTERM)
+        assert await gateway.exit_code(seconds=PATIENCE_S) == 0
+        lines = gateway.stderr.decode().splitlines()
+        for event in ("upgrade_begun", "replaced", "predecessor_gone"):
+            (line,) = (each for each in lines if f"event={event} " in each)
+            assert f"old_pid={gateway.process.pid} new_pid={pid}" in line
+        assert [
+            f"pid={each}" in line
+            for each, line in zip(
+                (gateway.process.pid, pid), (each for each in lines if "event=stopped " in each), strict=True
+            )
+        ] == [True, True]
+
+
+async def test_old_process_serves_on_where_the_new_admin_port_is_taken(tmp_path: Path) -> None:
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port, tables=BEFORE) as gateway:
+        file = tmp_path / "gateway.toml"
+        with socket.create_server((HOST, 0)) as taken:
+            port = taken.getsockname()[1]
+            rewrite(file, f'bind = "{HOST}:{gateway.admin_port}"', f'bind = "{HOST}:{port}"')
+            code, text = await upgrade(gateway.admin_port)
+            assert (code, "admin.bind: Address already in use" in text) == (1, True), text
+            assert await quota_of_app(gateway.admin_port) == 1000
+            async with await gateway.connect() as client:
+                assert await is_served(client)
+        code, text = await upgrade(gateway.admin_port)
+        assert code == 0, text
+        assert await quota_of_app(port) == 1000
+        os.kill(int(text.split()[1]), signal.SIGTERM)
+        assert await gateway.exit_code(seconds=PATIENCE_S) == 0
+
+
+async def test_parent_of_clusters_moves_its_admin_port_or_keeps_it_where_the_new_one_is_taken(tmp_path: Path) -> None:
+    async with ScriptedBroker() as a, ScriptedBroker() as b:
+        brokers: dict[str, int | str] = {"a": a.port, "b": b.port}
+        async with clusters_process(tmp_path, brokers) as gateway:
+            before = await gateway.until_ready("a", "b")
+            old = gateway.admin_port
+            with socket.create_server((HOST, 0)) as taken:
+                gateway.admin_port = new = taken.getsockname()[1]
+                gateway.write(brokers, "[clusters.mutation_quota]\nwindow_num = 7\n")
+                code, text = await upgrade(old)
+                gateway.admin_port = old
+                found = await gateway.until(
+                    lambda found: all(
+                        each["ready"] and each["pid"] != before[name]["pid"] for name, each in found.items()
+                    )
+                )
+                async with await gateway.connect("a") as client:
+                    assert await is_served(client)
+            assert (code, text) == (0, f"process {gateway.process.process.pid} serves\n")
+            code, text = await upgrade(old)
+            assert code == 0, text
+            gateway.admin_port = new
+            await gateway.until(
+                lambda again: all(each["ready"] and each["pid"] != found[name]["pid"] for name, each in again.items())
+            )
+            await closes(old)
+            for name in brokers:
+                async with await gateway.connect(name) as client:
+                    assert await is_served(client)
