@@ -250,6 +250,10 @@ image: $(VENV)/.up-to-date ## the image with its bill of materials, into build/i
 	@deploy/image/build.sh
 	@$(BIN)/python -m campaigns.deploy.sbom build/image/root build/image/sluice.cdx.json
 
+.PHONY: deployment
+deployment: kafka ## build, start and check image, chart, unit and compose file, as root, 10 minutes [ONLY=chart]
+	$(BIN)/python -m campaigns $(or $(ONLY),chart image unit compose)
+
 .PHONY: chart
 chart: $(VENV)/.up-to-date ## check the Helm chart and write deploy/kubernetes/sluice.yaml; needs Go, and minutes to build Helm
 	@$(BIN)/python -m campaigns.deploy.chart --write

@@ -89,6 +89,12 @@ CAMPAIGNS: Final = (
         _SUMMARY,
     ),
     Campaign(
+        "unit",
+        "systemd's own tools accept the unit, and the gateway keeps within its bounds",
+        (*_PYTEST, "tests/contract/test_systemd_unit.py"),
+        _PASSED,
+    ),
+    Campaign(
         "compose",
         "the services of docker-compose.yml throttle a client of two gateways",
         _module("campaigns.deploy.compose"),
