@@ -9,6 +9,7 @@ that a window takes decides. A second gateway like the first one says how far th
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import socket
 import ssl
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.keep import command_line, keep_results
+from benchmarks.keep import keep_results
 from benchmarks.pairs import Ratio, ratio_of
 from benchmarks.process_tree import children, cpu_of, cpu_of_each
 from benchmarks.relay.load import NullBroker
@@ -223,13 +224,13 @@ def measure(generations: int, rounds: int, *, compiled: bool) -> Result:
     return Result(figures, idle)
 
 
-def page(result: Result, command: str) -> str:
+def page(result: Result, *, compiled: bool) -> str:
     """The page of results."""
     lines = [
         "# CPU per request with one port by SNI, and with two clusters",
         "",
-        f"Made by `{command}`. Small Produce requests over TLS with a byte rate that is never reached, "
-        f"{_TOGETHER} in a write, {_CONNECTIONS} connections.",
+        f"Made by `python -m benchmarks.deployed{' --compiled' if compiled else ''}`. Small Produce requests over "
+        f"TLS with a byte rate that is never reached, {_TOGETHER} in a write, {_CONNECTIONS} connections.",
         f"{len(result.figures)} rounds in {len(result.idle)} generations of processes. A ratio is the median of "
         "the ratios within a round, with its interval of 95 %.",
         "",
@@ -253,14 +254,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deployed", description=__doc__)
     parser.add_argument("--generations", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=40, help="of each generation")
+    parser.add_argument("--more", action="store_true", help="add to the rounds of the results that are kept")
     parser.add_argument("--compiled", action="store_true", help="with the compiled core: make compiled first")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     options = parser.parse_args()
     result = measure(options.generations, options.rounds, compiled=options.compiled)
-    text = page(result, command_line("benchmarks.deployed"))
+    name = NAME + ("-compiled" if options.compiled else "")
+    if options.more:
+        kept = json.loads((options.output / f"{name}.json").read_text())
+        result = Result([*kept["rows"], *result.figures], [*kept["idle"], *result.idle])
+    text = page(result, compiled=options.compiled)
     print(text)
     document = {"machine": describe_machine(), "idle": list(result.idle), "rows": list(result.figures)}
-    keep_results(document, text, options.output, NAME + ("-compiled" if options.compiled else ""))
+    keep_results(document, text, options.output, name)
     return 0 if result.within() else 1
 
 
