@@ -161,7 +161,7 @@ async def test_clients_of_all_families_log_in_at_both_gateways_of_a_fleet_before
         await gateways.until("gateway_fleet_members", 2, cluster="orders")
         clients = Clients(tmp_path, hosts)
         stack.callback(clients.stop)
-        # Two clients that go on all the time, one in each cluster, each at the other gateway first.
+        # Two clients that produce all the time, one in each cluster, each at the other gateway first.
         (first, second), ca = gateways.ports, str(authority.certificate)
         clients.start(
             "franz-go by SASL", [go_program(), f"orders.test:{first[0]}", TOPIC, ca, "bob", PASSWORDS["bob"]]
