@@ -185,8 +185,9 @@ class Result:
     idle: Sequence[dict[str, float]]
 
     def ratio(self, kind: str) -> Ratio:
-        """How many times the CPU of the base."""
-        return ratio_of([row[kind] / row[BASE] for row in self.figures])
+        """How many times the CPU of the base: of both gateways with its configuration, if it is of another kind."""
+        base = (BASE,) if kind == AGAIN else (BASE, AGAIN)
+        return ratio_of([row[kind] / statistics.mean(row[each] for each in base) for row in self.figures])
 
     def within(self) -> bool:
         """Whether the intervals of both are below 1.02."""
