@@ -1,7 +1,8 @@
 """``python -m benchmarks.deployed``: CPU per request with one port by SNI, and with two clusters; 10 minutes.
 
 Beside a gateway with a port per broker and one cluster, all with TLS, in one run. Each generation starts all of them
-anew, since two processes of the same program differ by a percent or so. Inside a generation short windows take turns.
+anew, since two processes of the same program differ by a percent or so. Inside a round they take turns every few
+milliseconds, so what else the machine does slows all of them alike.
 What is compared is the CPU time of the processes within a round, so neither the load of other programs nor the time
 that a window takes decides. A second gateway like the first one says how far that can be trusted.
 """
@@ -17,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,8 @@ _ABOUT: Final = {
 }
 _CONNECTIONS: Final = 4
 _TOGETHER: Final = 4
-_BATCHES: Final = 200
+_BATCHES: Final = 10
+_TURNS: Final = 40
 _WARM_UP_ROUNDS: Final = 4
 _PATIENCE_S: Final = 60.0
 _IDLE_S: Final = 2.0
@@ -127,19 +129,23 @@ class Gateway:
                         raise self.process.died() from None
                     time.sleep(0.1)
 
-    def window(self, batch: bytes) -> float:
-        """Microseconds of CPU per request of the process that serves it; of each cluster in turn."""
-        used_s = 0.0
-        for connections, pid in zip(self._connections, self._serving(), strict=True):
-            before_s = cpu_of(pid)
-            for _ in range(_BATCHES):
-                for connection in connections:
-                    connection.sendall(batch)
-                for connection in connections:
-                    if not _read_replies(connection):
-                        raise self.process.died()
-            used_s += cpu_of(pid) - before_s
-        return used_s / (len(self._ports) * _BATCHES * _CONNECTIONS * _TOGETHER) * 1e6
+    def turn(self, batch: bytes, at: int) -> float:
+        """Seconds of CPU of the process that serves a few batches; of the clusters one after the other.
+
+        Args:
+            batch: requests.
+            at: the number of the turn.
+        """
+        cluster = at * len(self._ports) // _TURNS
+        connections, pid = self._connections[cluster], self._serving()[cluster]
+        before_s = cpu_of(pid)
+        for _ in range(_BATCHES):
+            for connection in connections:
+                connection.sendall(batch)
+            for connection in connections:
+                if not _read_replies(connection):
+                    raise self.process.died()
+        return cpu_of(pid) - before_s
 
     def _serving(self) -> list[int]:
         own = self.process.pid
@@ -177,7 +183,7 @@ class Result:
     """What a run has found.
 
     Attributes:
-        figures: microseconds per request of all windows: a row for each round, by kind.
+        figures: microseconds per request: a row for each round, by kind.
         idle: percent of a core of all processes without load: a row for each generation, by kind.
     """
 
@@ -214,15 +220,26 @@ def measure(generations: int, rounds: int, *, compiled: bool) -> Result:
                 stack.callback(gateways[kind].stop)
             for gateway in gateways.values():
                 gateway.connect()
-                gateway.window(batch)  # at once: connections without a first request are closed
+                for at in (0, _TURNS - 1):  # at once: connections without a first request are closed
+                    gateway.turn(batch, at)
             for number in range(-_WARM_UP_ROUNDS, rounds):
-                row = {kind: gateways[kind].window(batch) for kind in random.sample(list(gateways), 4)}
+                row = _round(gateways, batch)
                 if number >= 0:
                     figures.append(row)
             idle.append({kind: gateway.idle_pct() for kind, gateway in gateways.items()})
         so_far = Result(figures, idle)
         print(generation + 1, {kind: str(so_far.ratio(kind)) for kind in _ABOUT}, flush=True)
     return Result(figures, idle)
+
+
+def _round(gateways: Mapping[str, Gateway], batch: bytes) -> dict[str, float]:
+    """Microseconds of CPU per request, by kind."""
+    used_s = dict.fromkeys(gateways, 0.0)
+    for at in range(_TURNS):
+        for kind in random.sample(list(gateways), len(gateways)):
+            used_s[kind] += gateways[kind].turn(batch, at)
+    requests = _TURNS * _BATCHES * _CONNECTIONS * _TOGETHER
+    return {kind: used / requests * 1e6 for kind, used in used_s.items()}
 
 
 def page(result: Result, *, compiled: bool) -> str:
