@@ -20,7 +20,7 @@ from campaigns.alerts.campaign import Outcome, play
 from campaigns.alerts.faults import QUOTA_TOPIC, rounds
 from campaigns.alerts.gateways import FaultyGateway, wait_for
 from campaigns.alerts.prometheus import Prometheus
-from campaigns.alerts.rules import RULES, alerts, shortened
+from campaigns.alerts.rules import alerts, shipped, shortened
 from embedded_kafka.kafka import KafkaCluster
 from testkit.packages import require_package
 
@@ -38,7 +38,7 @@ def main() -> int:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }
-    rules = shortened(RULES.read_text())
+    rules = shortened(shipped())
     outcomes = _run(rules, options.only)
     missing = {rule["alert"] for rule in alerts(rules)} - {each.alert for each in outcomes}
     document["rows"] = [each._asdict() for each in outcomes]

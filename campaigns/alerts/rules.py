@@ -8,10 +8,17 @@ from typing import Any, Final
 
 import yaml
 
-RULES: Final = Path(__file__).resolve().parents[2] / "monitoring" / "rules.yml"
+_MONITORING: Final = Path(__file__).resolve().parents[2] / "monitoring"
+FILES: Final = (_MONITORING / "rules.yml", _MONITORING / "must_not_wait.yml")
 
 _WINDOW: Final = re.compile(r"(?<=\[)(\d+)([mh])(?=\])")
 _SHORTER: Final = {"m": "s", "h": "m"}
+
+
+def shipped() -> str:
+    """The shipped rules, and the shipped list of clients that must not wait, as one text."""
+    groups = [group for file in FILES for group in yaml.safe_load(file.read_text())["groups"]]
+    return str(yaml.safe_dump({"groups": groups}, sort_keys=False))
 
 
 def shortened(text: str) -> str:

@@ -94,6 +94,7 @@ def test_compose_mounts_exist_where_the_programs_look(compose: dict[str, Any]) -
         (str(FILES / "sluice.toml"), re.findall(r'"--config", "([^"]+)"', DOCKERFILE)[0]),
         (str(FILES / "prometheus.yml"), "/etc/prometheus/prometheus.yml"),
         (str(ROOT / "monitoring/rules.yml"), "/etc/prometheus/rules.yml"),
+        (str(ROOT / "monitoring/must_not_wait.yml"), "/etc/prometheus/must_not_wait.yml"),
         (str(FILES / "grafana-datasource.yml"), f"{provisioning}/datasources/sluice.yml"),
         (str(FILES / "grafana-dashboards.yml"), f"{provisioning}/dashboards/sluice.yml"),
         (str(ROOT / "monitoring/dashboard.json"), "/var/lib/grafana/dashboards/sluice.json"),

@@ -33,7 +33,8 @@ CLIENT_ID: Final = 'prom {"}\\ <img src=x onerror=alert(1)> \x1b[31m\u202e{{user
 RATE: Final = 5.0
 LOADER: Final = "loader"
 _LOADS = itertools.count()
-RULES: Final = Path(__file__).resolve().parents[2] / "monitoring" / "rules.yml"
+MONITORING: Final = Path(__file__).resolve().parents[2] / "monitoring"
+RULES: Final = [str(MONITORING / name) for name in ("rules.yml", "must_not_wait.yml")]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ def scraping(folder: Path, job: dict[str, Any]) -> Iterator[str]:
     jobs = [{"job_name": "gateway", **job}]
     # JSON is YAML.
     (folder / "prometheus.yml").write_text(
-        json.dumps({"global": intervals, "rule_files": [str(RULES)], "scrape_configs": jobs})
+        json.dumps({"global": intervals, "rule_files": RULES, "scrape_configs": jobs})
     )
     address = f"127.0.0.1:{free_ports(1)[0]}"
     arguments = [

@@ -17,6 +17,7 @@ from testkit.packages import require_package
 ROOT: Final = Path(__file__).resolve().parents[2]
 RULES: Final = ROOT / "monitoring" / "rules.yml"
 ALERTS_PAGE: Final = ROOT / "docs" / "how-to" / "alerts.md"
+LIST: Final = ROOT / "monitoring" / "must_not_wait.yml"
 GROUPS: Final[list[dict[str, Any]]] = yaml.safe_load(RULES.read_text())["groups"]
 ALERTS: Final = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}
 
@@ -113,7 +114,11 @@ def test_each_alert_fires_alone_on_its_fault_and_stops_after_it(tmp_path: Path) 
     file = tmp_path / "test.json"
     file.write_text(
         json.dumps(
-            {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [fault(alert) for alert in FAULTS]}
+            {
+                "rule_files": [str(RULES), str(LIST)],
+                "evaluation_interval": "1m",
+                "tests": [fault(alert) for alert in FAULTS],
+            }
         )
     )
     done = promtool("test", "rules", str(file))
@@ -134,12 +139,18 @@ SUMMARIES: Final = [
 ]  # fmt: skip
 
 
+def runbook_url(alert: str, docs: str | None) -> str:
+    """Where the page about an alert is; without the label `sluice_docs` it is a path in the project."""
+    return (f"{docs}/how-to/alerts/" if docs else "docs/how-to/alerts.md") + f"#{alert.lower()}"
+
+
 @pytest.mark.slow
-def test_summaries_have_no_gap_where_a_label_is_empty(tmp_path: Path) -> None:
+def test_summaries_have_no_gap_where_a_label_is_empty_and_the_runbook_is_where_the_docs_are(tmp_path: Path) -> None:
     used = {"series": f'gateway_connections_active{_G}, listener="in"}}', "values": "1+0x75"}
     tests = [
         {
             "interval": "1m",
+            "external_labels": {} if docs is None else {"sluice_docs": docs},
             "input_series": [{"series": series, "values": values}, used],
             "alert_rule_test": [
                 {
@@ -148,33 +159,40 @@ def test_summaries_have_no_gap_where_a_label_is_empty(tmp_path: Path) -> None:
                     "exp_alerts": [
                         {
                             "exp_labels": {"instance": "g", "job": "sluice"} | labels,
-                            "exp_annotations": {
-                                "summary": summary,
-                                "runbook": f"docs/how-to/alerts.md#{alert.lower()}",
-                            },
+                            "exp_annotations": {"summary": summary, "runbook_url": runbook_url(alert, docs)},
                         }
                     ],
                 }
             ],
         }
         for alert, series, values, labels, summary in SUMMARIES
+        for docs in (None, "https://docs.example/sluice")
     ]
     file = tmp_path / "test.json"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    file.write_text(json.dumps({"rule_files": [str(RULES), str(LIST)], "evaluation_interval": "1m", "tests": tests}))
     done = promtool("test", "rules", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_promtool_accepts_the_rules() -> None:
-    done = promtool("check", "rules", str(RULES))
+    done = promtool("check", "rules", str(RULES), str(LIST))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_each_alert_has_its_part_of_the_page(alert: str) -> None:
-    assert ALERTS[alert]["annotations"]["runbook"] == f"docs/how-to/alerts.md#{alert.lower()}"
+    there = "{{ with $externalLabels.sluice_docs }}{{ . }}/how-to/alerts/{{ else }}docs/how-to/alerts.md{{ end }}"
+    assert ALERTS[alert]["annotations"]["runbook_url"] == f"{there}#{alert.lower()}"
     (part,) = re.findall(rf"^## {alert}\n(.*?)(?=^## |\Z)", ALERTS_PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert all(f"**{what}.**" in part for what in ("Means", "Look", "Do"))
+
+
+def test_clients_that_must_not_wait_are_in_a_file_of_their_own_that_an_update_of_the_rules_leaves() -> None:
+    name = "sluice:must_not_wait"
+    assert not [rule for group in GROUPS for rule in group["rules"] if rule.get("record") == name]
+    (group,) = yaml.safe_load(LIST.read_text())["groups"]
+    assert {rule["record"] for rule in group["rules"]} == {name}
+    assert all(rule["labels"].keys() == {"user", "client_id"} for rule in group["rules"])
 
 
 def test_the_dashboard_is_what_the_code_says() -> None:
