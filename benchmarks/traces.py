@@ -112,7 +112,7 @@ def _serve(session: ClientSession, now_ms: int, answers: list[bytes]) -> None:
         session.receive_from_upstream(answer, now_ms=now_ms)
 
 
-class _Produces:
+class Produces:
     """Sessions that relay one small Produce after the other, with a quota."""
 
     def __init__(self, traces: TraceSink | None) -> None:
@@ -149,8 +149,8 @@ def main() -> int:
         "mutation, traces off": _Mutations(None, with_traces),
         "mutation, traces on, at their bound per second": _Mutations(limited, with_traces),
         "mutation, traces on, each reported": _Mutations(sink, with_traces),
-        "Produce, traces off": _Produces(None),
-        "Produce, traces on": _Produces(sink),
+        "Produce, traces off": Produces(None),
+        "Produce, traces on": Produces(sink),
     }
     best = dict.fromkeys(runs, float("inf"))
     for at in range(options.rounds):

@@ -1,6 +1,7 @@
 """[[clusters]]: several configurations in one file, and what two of them must not share.
 
-Each cluster is checked as a file of its own. [admin], [log] and [traces] stand at the top and are for all of them.
+Each cluster is checked as a file of its own. [admin], [log], [traces] and [metrics] stand at the top and are for all
+of them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from config.model import Config, PortClaim
 from config.section_base import Section
 from config.sections.admin import AdminSettings
 from config.sections.log import LogSettings
+from config.sections.metrics import MetricSettings
 from config.sections.traces import TraceSettings
 
 SECTION: Final = "clusters"
@@ -35,6 +37,7 @@ class SharedSettings(Section, frozen=True):
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
     traces: TraceSettings = TraceSettings()
+    metrics: MetricSettings = MetricSettings()
 
 
 @dataclass(frozen=True, slots=True)

@@ -358,7 +358,7 @@ def _without_effect(config: Config) -> Iterator[Finding]:
 
 def _useless(config: Config) -> Iterator[tuple[str, Section, tuple[str, ...], str]]:
     """(path, section, its keys that count for nothing, why); no keys: all of them."""
-    store, usage, traces = config.quota_store, config.usage, config.traces
+    store, usage = config.quota_store, config.usage
     fleet = config.client_quota.scope == "fleet"
     if store.kind != "sqlite":
         yield "quota_store", store, ("data_dir",), f'quota_store.kind is "{store.kind}"'
@@ -383,10 +383,11 @@ def _useless(config: Config) -> Iterator[tuple[str, Section, tuple[str, ...], st
             yield "usage", usage, ("max_topics_per_client", "max_topics"), "usage.topics is false"
     if not fleet:
         yield "fleet", config.fleet, (), f'client_quota.scope is "{config.client_quota.scope}"'
-    if traces.endpoint is None:
-        yield "traces", traces, (), "traces.endpoint is not given"
-    elif not traces.endpoint.startswith("https"):
-        yield "traces", traces, ("ca",), "traces.endpoint is not an https address"
+    for name, section in (("traces", config.traces), ("metrics", config.metrics)):
+        if section.endpoint is None:
+            yield name, section, (), f"{name}.endpoint is not given"
+        elif not section.endpoint.startswith("https"):
+            yield name, section, ("ca",), f"{name}.endpoint is not an https address"
     if config.admin.keys:
         yield "admin", config.admin, ("remote_changes",), "the roles of admin.keys decide"
     elif is_loopback(config.admin.bind.host):

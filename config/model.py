@@ -21,6 +21,7 @@ from config.sections.fleet import FleetSettings
 from config.sections.limits import LimitSettings
 from config.sections.listeners import ListenerSettings, ListenerTls
 from config.sections.log import LogSettings
+from config.sections.metrics import MetricSettings
 from config.sections.mutation_quota import MutationQuotaSettings
 from config.sections.quota_admin import QuotaAdminSettings
 from config.sections.quota_store import QuotaStoreSettings
@@ -54,6 +55,7 @@ class Config(Section, frozen=True):
     quota_store: QuotaStoreSettings = QuotaStoreSettings()
     usage: UsageSettings = UsageSettings()
     traces: TraceSettings = TraceSettings()
+    metrics: MetricSettings = MetricSettings()
     fleet: FleetSettings = FleetSettings()
     quota_admin: QuotaAdminSettings = QuotaAdminSettings()
     quotas: Annotated[tuple[QuotaRule, ...], Field(strict=False)] = ()

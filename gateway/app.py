@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -65,6 +65,7 @@ from gateway.server.admin_keys import AdminKeys
 from gateway.server.admin_tls import AdminTls
 from gateway.server.asked_mutations import AskedMutations
 from gateway.server.carrier import Carrier, WorkerCarrier
+from gateway.server.clusters.label import LABEL
 from gateway.server.clusters.member import Member, ParentsAccess
 from gateway.server.connection_capacity import (
     DescriptorPlan,
@@ -117,6 +118,7 @@ from quotas.usage_record import FLEET
 
 if TYPE_CHECKING:
     from gateway.observability.otlp import OtlpTraces
+    from gateway.observability.otlp_metrics import OtlpMetrics
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _DRAIN_POLL_S: Final = 0.02
@@ -297,6 +299,15 @@ class Gateway:
             hosts=pod_hosts(os.environ),
         )
         self._quota_metrics = self._register_metrics()
+        self._merged_metrics = (
+            None if self.pool is None else MergedMetrics(self.registry, self.pool, self._prepare_metrics)
+        )
+        # Workers report to the supervisor, which sends their sums.
+        self.otlp_metrics = (
+            None if worker is not None else _otlp_metrics_of(config, self._shown_metrics, member)
+        )
+        if self.otlp_metrics is not None:
+            self.registry.register(self.otlp_metrics)
         status = self._status()
         self.status_routes = StatusRoutes(
             status,
@@ -343,7 +354,7 @@ class Gateway:
         )
 
     def _build_admin(self, tls: AdminTls | None) -> AdminServer:
-        merged = None if self.pool is None else MergedMetrics(self.registry, self.pool, self._prepare_metrics)
+        merged = self._merged_metrics
         return AdminServer(
             merged or self.registry,
             self.operations,
@@ -476,14 +487,17 @@ class Gateway:
     async def _prepare_metrics(self) -> None:
         self._quota_metrics.prepare(await in_slices(self._quota_metrics.look(), Slices()))
 
+    async def _shown_metrics(self) -> AsyncIterator[Metric]:
+        """What /metrics shows now, of all workers; the loop does other work after each family."""
+        merged = self._merged_metrics
+        await (self._prepare_metrics() if merged is None else merged.prepare())
+        for family in (merged or self.registry).collect():
+            yield family
+            await asyncio.sleep(0)
+
     async def _all_metrics(self) -> list[Metric]:
         """Of a worker, for the page of its supervisor."""
-        await self._prepare_metrics()
-        found = []
-        for family in self.registry.collect():
-            found.append(family)
-            await asyncio.sleep(0)
-        return found
+        return [family async for family in self._shown_metrics()]
 
     def _register_metrics(self) -> QuotaMetrics:
         max_series = self._config.admin.max_entity_series
@@ -570,6 +584,8 @@ class Gateway:
         self._watchdog.start()
         if self._predecessor is None:
             self._discover()
+        if self.otlp_metrics is not None:
+            self.otlp_metrics.start()
         if self._worker is not None:
             self._worker.serve(self)
             if self.fleet is not None:
@@ -663,6 +679,8 @@ class Gateway:
         self.admin.connections.stop()
         # What they change from now on would be lost.
         self.admin.connections.end_each()
+        if self.otlp_metrics is not None:
+            self.otlp_metrics.replaced()
         self.notify.replaced_by(pid)
         self.replaced.set()
 
@@ -734,6 +752,8 @@ class Gateway:
         await self.upgrade.stop()
         if self._predecessor is not None:
             self._predecessor.stop()
+        if self.otlp_metrics is not None:
+            await self.otlp_metrics.stop()
         if self.pool is not None:
             self.pool.stop()
         try:
@@ -900,37 +920,60 @@ def _build_recent_topics(worker: WorkerSide | None, limits: Limits) -> RecentTop
     return RecentTopics()
 
 
-def traces_class() -> type[OtlpTraces]:
-    """What sends spans.
+def otlp_classes(config: Config) -> tuple[type[OtlpTraces], type[OtlpMetrics]]:
+    """What sends spans and metrics.
 
     Raises:
         ConfigError: the library is not there.
     """
     try:
-        # A gateway without traces needs none of it.
+        # A gateway that sends neither needs none of it.
         from gateway.observability.otlp import OtlpTraces
+        from gateway.observability.otlp_metrics import OtlpMetrics
     except ImportError as exc:
+        section = "traces" if config.traces.endpoint is not None else "metrics"
         raise ConfigError(
-            [f"traces.endpoint: needs more packages: {install_command('traces')} ({exc})"]
+            [f"{section}.endpoint: needs more packages: {install_command('traces')} ({exc})"]
         ) from exc
-    return OtlpTraces
+    return OtlpTraces, OtlpMetrics
 
 
 def _traces_of(config: Config) -> OtlpTraces | None:
     section = config.traces
     if section.endpoint is None:
         return None
-    return traces_class()(
+    return otlp_classes(config)[0](
         section.endpoint,
         ca=section.ca,
         max_spans_per_second=section.max_spans_per_second,
         max_queued_spans=section.max_queued_spans,
-        resource={
-            "service.name": "sluice",
-            "service.instance.id": config.usage.gateway_id or host_id(),
-            "service.version": version("sluice"),
-        },
+        resource=_otlp_resource(config),
     )
+
+
+def _otlp_metrics_of(
+    config: Config, families: Callable[[], AsyncIterator[Metric]], member: Member | None
+) -> OtlpMetrics | None:
+    section = config.metrics
+    if section.endpoint is None:
+        return None
+    return otlp_classes(config)[1](
+        section.endpoint,
+        families,
+        ca=section.ca,
+        interval_ms=section.interval_ms,
+        resource=_otlp_resource(config),
+        # As the parent shows them at /metrics.
+        labels={} if member is None else {LABEL: member.name},
+    )
+
+
+def _otlp_resource(config: Config) -> dict[str, str]:
+    return {
+        "service.name": "sluice",
+        "service.instance.id": config.usage.gateway_id or host_id(),
+        "service.version": version("sluice"),
+    }
 
 
 async def _text_of(build: Callable[[], Awaitable[Built]]) -> bytes:

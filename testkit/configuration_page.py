@@ -64,8 +64,8 @@ _CLUSTERS: Final = """## `[[clusters]]`
 
 Several Kafka clusters behind one gateway, each with processes of its own
 ([how to](../how-to/several-clusters.md), [example](../../config/examples/clusters.toml)).
-{shared} stand at the top of the file and are for all clusters. A
-cluster has all other sections of this page, such as `[clusters.upstream]` and
+{shared} stand at the top of the file and are for
+all clusters. A cluster has all other sections of this page, such as `[clusters.upstream]` and
 `[[clusters.listeners]]`, and one key:
 
 | Key | Value | Default | Reload | Meaning |

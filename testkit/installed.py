@@ -34,6 +34,7 @@ for name in names:
 _EXTRAS: Final = {
     "gateway.cli.top_screen": TOP,
     "gateway.observability.otlp": TRACES,
+    "gateway.observability.otlp_metrics": TRACES,
     "pipeline": PIPELINE,
     "pipeline.cli": None,
     "pipeline.errors": None,

@@ -33,7 +33,7 @@ Every metric that `/metrics` on the admin port returns. This page is generated b
 * `broker` exists only with `client_quota.scope = "broker"`.
 * With `[[clusters]]` each series has the label `cluster`, besides those of the table. Without it no
   series has this label, and there is no `gateway_cluster_up` and `gateway_cluster_restarts_total`.
-* Metrics of usage records, traces, workers and the fleet exist only while these are on.
+* Metrics of usage records, traces, exports, workers and the fleet exist only while these are on.
 
 | Metric | Type | Labels | Meaning |
 |---|---|---|---|
@@ -94,6 +94,7 @@ async def _families(folder: Path, scope: str) -> list[Family]:
         | {
             "usage": {"kind": "files", "directory": str(folder / "usage")},
             "traces": {"endpoint": "http://127.0.0.1:9/v1/traces"},
+            "metrics": {"endpoint": "http://127.0.0.1:9/v1/metrics"},
             "client_quota": {"scope": scope},
         }
     )

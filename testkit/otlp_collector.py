@@ -1,28 +1,37 @@
-"""A collector of spans on a real socket: OTLP over HTTP, decoded with the published protobuf classes."""
+"""A collector of spans and metrics on a real socket: OTLP over HTTP, decoded with the published protobuf classes."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import threading
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, Metric, NumberDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 HOST: Final = "127.0.0.1"
 PATH: Final = "/v1/traces"
+METRICS_PATH: Final = "/v1/metrics"
 
 
 class OtlpCollector:
-    """Takes spans in a thread of its own.
+    """Takes spans and metrics in a thread of its own.
 
     Attributes:
         spans: in the order in which they came.
+        metrics: of each request, in the same order.
         resource: of the last request, by name.
         status: of answers from now on.
         may_answer: cleared, requests get no answer until it is set.
@@ -30,6 +39,7 @@ class OtlpCollector:
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
+        self.metrics: list[list[Metric]] = []
         self.resource: dict[str, str] = {}
         self.status = 200
         self.may_answer = threading.Event()
@@ -42,12 +52,20 @@ class OtlpCollector:
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
                 collector.may_answer.wait(30)
+                answer: ExportTraceServiceResponse | ExportMetricsServiceResponse = (
+                    ExportTraceServiceResponse()
+                )
+                if self.path == METRICS_PATH:
+                    answer = ExportMetricsServiceResponse()
                 if collector.status == 200 and self.path == PATH:
                     collector._take(ExportTraceServiceRequest.FromString(body))
+                elif collector.status == 200 and self.path == METRICS_PATH:
+                    collector._take_metrics(ExportMetricsServiceRequest.FromString(body))
                 self.send_response(collector.status)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.end_headers()
-                self.wfile.write(ExportTraceServiceResponse().SerializeToString())
+                with contextlib.suppress(ConnectionError):  # the sender has given up
+                    self.wfile.write(answer.SerializeToString())
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -61,10 +79,21 @@ class OtlpCollector:
             for of_scope in of_resource.scope_spans:
                 self.spans += of_scope.spans
 
+    def _take_metrics(self, request: ExportMetricsServiceRequest) -> None:
+        for of_resource in request.resource_metrics:
+            self.resource = {each.key: each.value.string_value for each in of_resource.resource.attributes}
+            for of_scope in of_resource.scope_metrics:
+                self.metrics.append(list(of_scope.metrics))
+
     @property
     def endpoint(self) -> str:
         """For `[traces] endpoint`."""
         return f"http://{HOST}:{self._server.server_address[1]}{PATH}"
+
+    @property
+    def metrics_endpoint(self) -> str:
+        """For `[metrics] endpoint`."""
+        return f"http://{HOST}:{self._server.server_address[1]}{METRICS_PATH}"
 
     def named(self, name: str) -> list[Span]:
         """Spans of this name."""
@@ -86,3 +115,39 @@ class OtlpCollector:
 def attributes_of(span: Span) -> dict[str, str | int | float | bool]:
     """The attributes of a span by name."""
     return {each.key: getattr(each.value, str(each.value.WhichOneof("value"))) for each in span.attributes}
+
+
+Series: TypeAlias = "tuple[str, frozenset[tuple[str, str]]]"
+
+
+def series_of(metrics: Iterable[Metric]) -> dict[Series, float]:
+    """Values of metrics under the names and labels that Prometheus has for the same series.
+
+    Raises:
+        ValueError: a series is there twice.
+    """
+    found: dict[Series, float] = {}
+
+    def add(name: str, labels: dict[str, str], value: float) -> None:
+        series = name, frozenset(labels.items())
+        if series in found:
+            raise ValueError(f"twice: {series}")
+        found[series] = value
+
+    for metric in metrics:
+        for number in (*metric.sum.data_points, *metric.gauge.data_points):
+            add(metric.name, _labels(number), number.as_double)
+        for histogram in metric.histogram.data_points:
+            labels, below = _labels(histogram), 0
+            for bound, count in zip(
+                [*map(str, histogram.explicit_bounds), "+Inf"], histogram.bucket_counts, strict=True
+            ):
+                below += count
+                add(f"{metric.name}_bucket", {**labels, "le": bound}, below)
+            add(f"{metric.name}_count", labels, histogram.count)
+            add(f"{metric.name}_sum", labels, histogram.sum)
+    return found
+
+
+def _labels(point: NumberDataPoint | HistogramDataPoint) -> dict[str, str]:
+    return {each.key: each.value.string_value for each in point.attributes}

@@ -10,7 +10,12 @@ from pydantic import AfterValidator, Field
 from config.section_base import NonEmpty, Section
 
 
-def _url(text: str) -> str:
+def collector_url(text: str) -> str:
+    """The same text, if a collector of OTLP over HTTP can have it as its URL.
+
+    Raises:
+        ValueError: it can't.
+    """
     try:
         parts = urlsplit(text)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -34,7 +39,7 @@ class TraceSettings(Section, frozen=True):
         max_queued_spans: how many spans may wait for a slow or unreachable collector. Each takes about 2 KiB.
     """
 
-    endpoint: Annotated[str, AfterValidator(_url)] | None = None
+    endpoint: Annotated[str, AfterValidator(collector_url)] | None = None
     ca: NonEmpty | None = None
     max_spans_per_second: Annotated[int, Field(ge=1, le=10_000)] = 100
     max_queued_spans: Annotated[int, Field(ge=100, le=100_000)] = 2048

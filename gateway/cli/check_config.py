@@ -114,11 +114,11 @@ def _faults_of_files(found: config.Config) -> list[str]:
             load_identities(found)
         except config.ConfigError as exc:
             faults += exc.lines
-    if found.traces.endpoint is not None:
-        from gateway.app import traces_class
+    if found.traces.endpoint is not None or found.metrics.endpoint is not None:
+        from gateway.app import otlp_classes
 
         try:
-            traces_class()
+            otlp_classes(found)
         except config.ConfigError as exc:
             faults += exc.lines
     return faults

@@ -144,6 +144,8 @@ NOTES: list[tuple[str, str, list[str]]] = [
      ["traces.max_spans_per_second: without effect, since traces.endpoint is not given"]),
     ("_without_effect", HEAD + LISTENER + '[traces]\nendpoint = "http://127.0.0.1:1/"\nca = "x"\n',
      ["traces.ca: without effect, since traces.endpoint is not an https address"]),
+    ("_without_effect", HEAD + LISTENER + "[metrics]\ninterval_ms = 1000\n",
+     ["metrics.interval_ms: without effect, since metrics.endpoint is not given"]),
     ("_without_effect", HEAD + LISTENER + "[admin]\nremote_changes = true\n",
      ["admin.remote_changes: without effect, since admin.bind is 127.0.0.1:9644"]),
     ("_without_effect", HEAD + LISTENER + ADMIN_TLS + "remote_changes = true\n" + KEY,

@@ -255,12 +255,16 @@ def test_files_and_tokens_of_the_admin_port_are_looked_at(
 
 
 def test_packages_that_are_not_there_are_found(file: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    file.write_text(TEXT + '[traces]\nendpoint = "http://127.0.0.1:1/"\n')
-    assert run("check-config", file)[0] == 0
+    texts = {name: f'{TEXT}[{name}]\nendpoint = "http://127.0.0.1:1/"\n' for name in ("traces", "metrics")}
+    for text in texts.values():
+        file.write_text(text)
+        assert run("check-config", file)[0] == 0
     monkeypatch.setitem(sys.modules, "gateway.observability.otlp", None)
-    code, _, err = run("check-config", file)
-    assert code == 2
-    assert err.startswith(f"sluice: {file}: traces.endpoint: needs more packages")
+    for name, text in texts.items():
+        file.write_text(text)
+        code, _, err = run("check-config", file)
+        assert code == 2
+        assert err.startswith(f"sluice: {file}: {name}.endpoint: needs more packages")
 
 
 def test_a_command_that_lacks_its_packages_gives_the_command_that_installs_them(

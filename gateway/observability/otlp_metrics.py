@@ -1,0 +1,268 @@
+"""The series of /metrics, sent by OTLP over HTTP. Imported only where `[metrics] endpoint` is set.
+
+Nothing is counted a second time: each export takes the families that a scrape would get, and translates them as
+OpenTelemetry's page on compatibility with Prometheus says. Names and labels stay as they are. One export is under way
+at a time, in a thread; a collector that is slow or away costs exports, which are counted, and holds up nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Final, TypeAlias, cast
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics import export as sdk
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.runtime.client_log import client_logger
+
+_POINTS: Final = 500
+"""Of one request. Encoding holds the interpreter in pieces; a request is serialized in one."""
+
+_TIMEOUT_S: Final = 10.0
+_AT_THE_END_S: Final = 3.0
+
+Families: TypeAlias = Callable[[], AsyncIterator[Metric]]
+_Labels: TypeAlias = tuple[tuple[str, str], ...]
+_Point: TypeAlias = "sdk.NumberDataPoint | sdk.HistogramDataPoint"
+
+
+class OtlpMetrics(Collector):
+    """Exports at an interval from `start` to `stop`."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        families: Families,
+        *,
+        ca: str | None = None,
+        interval_ms: int,
+        resource: dict[str, str],
+        labels: dict[str, str] | None = None,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            endpoint: URL of the collector.
+            families: what a scrape would get now.
+            ca: PEM file; None: the system's authorities.
+            interval_ms: from one export to the next.
+            resource: what all series have in common, by OpenTelemetry's names.
+            labels: that each point gets besides its own.
+            wall_ns: the clock of people.
+        """
+        client_logger("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+        self._exporter = OTLPMetricExporter(endpoint, certificate_file=ca, timeout=_TIMEOUT_S)
+        self._families = families
+        self._interval_s = interval_ms / 1000
+        self._resource = Resource(resource)
+        self._labels = labels or {}
+        self._wall_ns = wall_ns
+        self._points = Points(wall_ns())
+        self._exported = self._failed = 0
+        self._replaced = False
+        self._ending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; to be called in the running loop."""
+        self._points = Points(self._wall_ns())
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(_raise_fault)
+
+    def replaced(self) -> None:
+        """Send nothing more: another process reports the same series from now on."""
+        self._replaced = True
+        self._ending.set()
+
+    async def stop(self) -> None:
+        """Send the last values, for some seconds at most; the thread does not keep the process."""
+        self._ending.set()
+        if self._task is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_AT_THE_END_S):
+                    await self._task
+
+    def collect(self) -> Iterator[Metric]:
+        """The series about the exports."""
+        exports = CounterMetricFamily(
+            "gateway_metric_exports",
+            "Exports of all metrics to OpenTelemetry: exported; failed, of which the collector did not take a part.",
+            labels=["result"],
+        )
+        exports.add_metric(["exported"], self._exported)
+        exports.add_metric(["failed"], self._failed)
+        yield exports
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._interval_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._ending.wait()
+            last = self._ending.is_set()
+            if not self._replaced:
+                await self._export()
+            if last:
+                return
+            # An export that took longer than the interval is not made up for.
+            due = max(due + self._interval_s, loop.time())
+
+    async def _export(self) -> None:
+        at_ns = self._wall_ns()
+        families = [family async for family in self._families()]
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def send() -> None:
+            sent = False
+            try:
+                sent = self._send(self._points.of(families, self._labels, at_ns))
+            finally:
+                if sent:
+                    self._exported += 1
+                else:
+                    self._failed += 1
+                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                    loop.call_soon_threadsafe(done.set)
+
+        # Daemonic, as the library's own: a collector that hangs must not keep the process from ending.
+        threading.Thread(target=send, name="metrics-export", daemon=True).start()
+        await done.wait()
+
+    def _send(self, metrics: Sequence[sdk.Metric]) -> bool:
+        # After a request that fails the rest of this export is left out: the next one has all of it.
+        return all(
+            self._exporter.export(self._request(part)) is sdk.MetricExportResult.SUCCESS
+            for part in in_requests(metrics, _POINTS)
+        )
+
+    def _request(self, metrics: Sequence[sdk.Metric]) -> sdk.MetricsData:
+        scope = sdk.ScopeMetrics(InstrumentationScope("sluice"), metrics, "")
+        return sdk.MetricsData([sdk.ResourceMetrics(self._resource, [scope], "")])
+
+
+def _raise_fault(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.result()
+
+
+class Points:
+    """Translates families; knows when each counter began, which Prometheus finds out by itself."""
+
+    def __init__(self, began_ns: int) -> None:
+        """Args: began_ns: when counting began."""
+        self._before_ns = began_ns
+        self._counted: dict[tuple[str, _Labels], tuple[int, float]] = {}
+
+    def of(self, families: Sequence[Metric], labels: dict[str, str], at_ns: int) -> list[sdk.Metric]:
+        """The families as OpenTelemetry's metrics; those without samples are left out.
+
+        Args:
+            families: of one moment.
+            labels: that each point gets besides its own.
+            at_ns: that moment, not before that of the last call.
+        """
+        counted: dict[tuple[str, _Labels], tuple[int, float]] = {}
+
+        def began(name: str, own: _Labels, value: float) -> int:
+            # A client that comes back, or leaves `other`, begins at 0 again: a new start, at the last export.
+            start_ns, last = self._counted.get((name, own), (self._before_ns, 0.0))
+            start_ns = self._before_ns if value < last else start_ns
+            counted[name, own] = (start_ns, value)
+            return start_ns
+
+        found = []
+        for family in families:
+            points: list[_Point] = []
+            if family.type == "histogram":
+                for own, histogram in _histograms(family):
+                    start_ns = began(family.name, own, histogram.count)
+                    points.append(histogram.point(dict(own) | labels, start_ns, at_ns))
+            else:
+                for sample in family.samples:
+                    own = tuple(sorted(sample.labels.items()))
+                    value = float(sample.value)
+                    start_ns = began(sample.name, own, value) if family.type == "counter" else 0
+                    points.append(sdk.NumberDataPoint(dict(own) | labels, start_ns, at_ns, value))
+            if points:
+                name = f"{family.name}_total" if family.type == "counter" else family.name
+                found.append(sdk.Metric(name, family.documentation, "", _data(family.type, points)))
+        # Only of series that are there: as many as a scrape has.
+        self._counted, self._before_ns = counted, at_ns
+        return found
+
+
+class _Histogram:
+    """One series of a histogram."""
+
+    def __init__(self) -> None:
+        self._upper: list[tuple[float, float]] = []
+        self.count = self.sum = 0.0
+
+    def take(self, end: str, le: str, value: float) -> None:
+        """One of its samples."""
+        if end == "_bucket":
+            self._upper.append((float(le), value))
+        elif end == "_sum":
+            self.sum = value
+        elif end == "_count":
+            self.count = value
+
+    def point(self, attributes: dict[str, str], start_ns: int, at_ns: int) -> sdk.HistogramDataPoint:
+        """Prometheus's buckets count all that is below; OpenTelemetry's each its own."""
+        below = [0, *(int(count) for _, count in sorted(self._upper))]
+        counts = [upper - lower for lower, upper in itertools.pairwise(below)]
+        bounds = [bound for bound, _ in sorted(self._upper) if not math.isinf(bound)]
+        # Prometheus knows neither the least nor the largest value; the encoder leaves out what is None.
+        unknown = cast("float", None)
+        return sdk.HistogramDataPoint(
+            attributes, start_ns, at_ns, int(self.count), self.sum, counts, bounds, unknown, unknown
+        )
+
+
+def _histograms(family: Metric) -> Iterator[tuple[_Labels, _Histogram]]:
+    found: dict[_Labels, _Histogram] = {}
+    for sample in family.samples:
+        own = tuple(sorted(each for each in sample.labels.items() if each[0] != "le"))
+        end = sample.name.removeprefix(family.name)
+        found.setdefault(own, _Histogram()).take(end, sample.labels.get("le", ""), sample.value)
+    yield from found.items()
+
+
+def _data(kind: str, points: Sequence[_Point]) -> sdk.Sum | sdk.Gauge | sdk.Histogram:
+    cumulative = sdk.AggregationTemporality.CUMULATIVE
+    if kind == "histogram":
+        return sdk.Histogram(cast("Sequence[sdk.HistogramDataPoint]", points), cumulative)
+    numbers = cast("Sequence[sdk.NumberDataPoint]", points)
+    return sdk.Sum(numbers, cumulative, is_monotonic=True) if kind == "counter" else sdk.Gauge(numbers)
+
+
+def in_requests(metrics: Sequence[sdk.Metric], most: int) -> Iterator[list[sdk.Metric]]:
+    """The metrics in parts with at most so many points; a large metric is divided."""
+    part: list[sdk.Metric] = []
+    room = most
+    for metric in metrics:
+        points = list(metric.data.data_points)
+        while points:
+            taken, points = points[:room], points[room:]
+            kind = {sdk.Sum: "counter", sdk.Histogram: "histogram"}.get(type(metric.data), "gauge")
+            data = _data(kind, cast("Sequence[_Point]", taken))
+            part.append(sdk.Metric(metric.name, metric.description, metric.unit, data))
+            room -= len(taken)
+            if not room:
+                yield part
+                part, room = [], most
+    if part:
+        yield part
