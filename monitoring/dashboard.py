@@ -13,11 +13,49 @@ from typing import Any, Final
 
 FILE: Final = Path(__file__).with_name("dashboard.json")
 _WIDTH: Final = 24
-_HERE: Final = 'instance=~"$instance"'
+_LISTENERS: Final = frozenset(
+    {
+        "gateway_acceptor_blocked_seconds_total",
+        "gateway_back_pressure_seconds_total",
+        "gateway_channels_muted",
+        "gateway_connections_active",
+        "gateway_connections_closed_total",
+        "gateway_connections_opened_total",
+        "gateway_connections_refused_total",
+        "gateway_held_connections",
+        "gateway_requests_total",
+    }
+)
+"""Series with the label `listener`."""
+_CLIENTS: Final = ("gateway_produce_", "gateway_fetch_", "gateway_request_", "gateway_controller_mutation_")
+"""Beginnings of the names of series with the labels `user` and `client_id`."""
+
+
+def _of(metric: str, *more: str) -> str:
+    """The series that the variables choose. Without [[clusters]] no series has a cluster, which `.*` matches too."""
+    chosen = ['cluster=~"$cluster"', 'instance=~"$instance"']
+    if metric in _LISTENERS:
+        chosen.append('listener=~"$listener"')
+    if metric.startswith(_CLIENTS):
+        chosen += ['user=~"$user"', 'client_id=~"$client"']
+    return f"{metric}{{{', '.join([*more, *chosen])}}}"
+
+
+def _by(how: str, labels: tuple[str, ...], series: str) -> str:
+    # Two clusters are never brought together: their clients, listeners and stores have nothing in common but names.
+    return f"{how} by ({', '.join(('cluster', *labels))}) ({series})"
+
+
+def _sum(metric: str, *by: str, of: str = "") -> str:
+    return _by("sum", by, _of(metric, *([of] if of else [])))
+
+
+def _rate(metric: str) -> str:
+    return f"rate({_of(metric)}[$__rate_interval])"
 
 
 def _per_s(metric: str, *by: str) -> str:
-    return f"sum by ({', '.join(by)}) (rate({metric}{{{_HERE}}}[$__rate_interval]))"
+    return _by("sum", by, _rate(metric))
 
 
 def _rate_of_clients(metric: str) -> str:
@@ -26,18 +64,20 @@ def _rate_of_clients(metric: str) -> str:
     Members of a fleet each report the rate of all of it, so of each fleet the highest counts; gateways without a
     fleet report their own, which add up.
     """
-    of_gateways = f"sum by (user, client_id, instance, job) ({metric}{{{_HERE}}})"
-    of_fleets = f"{of_gateways} * on (instance, job) group_left (fleet) gateway_fleet_info"
-    alone = f"{of_gateways} unless on (instance, job) gateway_fleet_info"
-    return f"sum by (user, client_id) (max by (user, client_id, fleet) ({of_fleets}) or {alone})"
+    of_gateways = _sum(metric, "user", "client_id", "instance", "job")
+    matched = "on (cluster, instance, job)"
+    of_fleets = f"{of_gateways} * {matched} group_left (fleet) gateway_fleet_info"
+    alone = f"{of_gateways} unless {matched} gateway_fleet_info"
+    highest = _by("max", ("user", "client_id", "fleet"), of_fleets)
+    return _by("sum", ("user", "client_id"), f"{highest} or {alone}")
 
 
 def _highest(metric: str, *by: str) -> str:
-    return f"max by ({', '.join(by)}) ({metric}{{{_HERE}}})"
+    return _by("max", by, _of(metric))
 
 
 def _lowest(metric: str, *by: str) -> str:
-    return f"min by ({', '.join(by)}) ({metric}{{{_HERE}}})"
+    return _by("min", by, _of(metric))
 
 
 def _most(query: str) -> str:
@@ -65,7 +105,7 @@ class Panel:
     description: str = ""
 
 
-_CLIENT: Final = "{{user}} {{client_id}}"
+_CLIENT: Final = "{{user}} {{client_id}} {{cluster}}"
 _OF_CLIENTS: Final = (
     "Over all gateways. Each member of a fleet reports the rate of the whole fleet, so the highest of them counts. "
     "The rates of gateways without a fleet are added up."
@@ -76,25 +116,25 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
         "At a glance",
         (
-            Panel("Ready", ((f"min(gateway_ready{{{_HERE}}})", "ready"),), kind="stat", width=4),
+            Panel("Ready", ((_lowest("gateway_ready"), "ready {{cluster}}"),), kind="stat", width=4),
             Panel(
                 "Connections",
-                ((f"sum(gateway_connections_active{{{_HERE}}})", "open"),),
+                ((_sum("gateway_connections_active"), "open {{cluster}}"),),
                 kind="stat",
                 width=4,
             ),
             Panel(
                 "Muted by quotas",
-                ((f'sum(gateway_channels_muted{{reason="throttled", {_HERE}}})', "muted"),),
+                ((_sum("gateway_channels_muted", of='reason="throttled"'), "muted {{cluster}}"),),
                 kind="stat",
                 width=4,
             ),
             Panel(
                 "Nearest to a limit",
                 (
-                    (f"max(gateway_produce_utilisation_ratio{{{_HERE}}})", "produce"),
-                    (f"max(gateway_fetch_utilisation_ratio{{{_HERE}}})", "fetch"),
-                    (f"max(gateway_request_utilisation_ratio{{{_HERE}}})", "request time"),
+                    (_highest("gateway_produce_utilisation_ratio"), "produce {{cluster}}"),
+                    (_highest("gateway_fetch_utilisation_ratio"), "fetch {{cluster}}"),
+                    (_highest("gateway_request_utilisation_ratio"), "request time {{cluster}}"),
                 ),
                 unit="percentunit",
                 kind="stat",
@@ -103,8 +143,8 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel(
                 "Quota store",
                 (
-                    (f"max(gateway_quota_store_version{{{_HERE}}})", "version"),
-                    (f"min(gateway_quota_store_writable{{{_HERE}}})", "writable"),
+                    (_highest("gateway_quota_store_version"), "version {{cluster}}"),
+                    (_lowest("gateway_quota_store_writable"), "writable {{cluster}}"),
                 ),
                 kind="stat",
                 width=6,
@@ -119,7 +159,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         _per_s("gateway_throttled_requests_total", "quota", "rule"),
-                        "{{quota}} {{rule}}",
+                        "{{quota}} {{rule}} {{cluster}}",
                     ),
                 ),
                 unit="reqps",
@@ -129,14 +169,14 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         _per_s("gateway_throttle_seconds_total", "api"),
-                        "{{api}}",
+                        "{{api}} {{cluster}}",
                     ),
                 ),
                 unit="s",
             ),
             Panel(
                 "Muted connections by reason",
-                ((f"sum by (reason) (gateway_channels_muted{{{_HERE}}})", "{{reason}}"),),
+                ((_sum("gateway_channels_muted", "reason"), "{{reason}} {{cluster}}"),),
             ),
             Panel(
                 "Producers that are throttled most",
@@ -220,8 +260,8 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel(
                 "Open connections and limit",
                 (
-                    (f"sum by (listener) (gateway_connections_active{{{_HERE}}})", "{{listener}}"),
-                    (f"sum(gateway_overall_connections_limit{{{_HERE}}})", "limit of all listeners"),
+                    (_sum("gateway_connections_active", "listener"), "{{listener}} {{cluster}}"),
+                    (_sum("gateway_overall_connections_limit"), "limit of all listeners {{cluster}}"),
                 ),
             ),
             Panel(
@@ -229,7 +269,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         _per_s("gateway_connections_opened_total", "listener"),
-                        "{{listener}}",
+                        "{{listener}} {{cluster}}",
                     ),
                 ),
                 unit="cps",
@@ -239,7 +279,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         _per_s("gateway_connections_closed_total", "cause"),
-                        "{{cause}}",
+                        "{{cause}} {{cluster}}",
                     ),
                 ),
                 unit="cps",
@@ -249,18 +289,17 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         _per_s("gateway_connections_refused_total", "cause"),
-                        "refused {{cause}}",
+                        "refused {{cause}} {{cluster}}",
                     ),
-                    (f"sum(gateway_held_connections{{{_HERE}}})", "throttled now"),
+                    (_sum("gateway_held_connections"), "throttled now {{cluster}}"),
                 ),
             ),
             Panel(
                 "Accepting stopped",
                 (
                     (
-                        "max by (listener) "
-                        f"(rate(gateway_acceptor_blocked_seconds_total{{{_HERE}}}[$__rate_interval]))",
-                        "{{listener}}",
+                        _by("max", ("listener",), _rate("gateway_acceptor_blocked_seconds_total")),
+                        "{{listener}} {{cluster}}",
                     ),
                 ),
                 unit="percentunit",
@@ -270,7 +309,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         _per_s("gateway_back_pressure_seconds_total", "side"),
-                        "{{side}}",
+                        "{{side}} {{cluster}}",
                     ),
                 ),
                 unit="s",
@@ -284,20 +323,20 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Requests by API",
                 (
                     (
-                        f"sum by (api) (rate(gateway_requests_total{{{_HERE}}}[$__rate_interval])) > 0",
-                        "{{api}}",
+                        _per_s("gateway_requests_total", "api") + " > 0",
+                        "{{api}} {{cluster}}",
                     ),
                 ),
                 unit="reqps",
             ),
             Panel(
-                "Delay of the event loop",
+                "Delay of the event loop, 99 % of the time",
                 (
                     (
                         "histogram_quantile(0.99, "
-                        + _per_s("gateway_event_loop_stall_seconds_bucket", "le")
+                        + _per_s("gateway_event_loop_stall_seconds_bucket", "instance", "le")
                         + ")",
-                        "p99",
+                        "{{instance}} {{cluster}}",
                     ),
                 ),
                 unit="s",
@@ -306,12 +345,12 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Store: writes and failures",
                 (
                     (
-                        f"sum(rate(gateway_quota_store_writes_total{{{_HERE}}}[$__rate_interval]))",
-                        "writes",
+                        _per_s("gateway_quota_store_writes_total"),
+                        "writes {{cluster}}",
                     ),
                     (
-                        f"sum(rate(gateway_quota_store_write_failures_total{{{_HERE}}}[$__rate_interval]))",
-                        "failures",
+                        _per_s("gateway_quota_store_write_failures_total"),
+                        "failures {{cluster}}",
                     ),
                 ),
             ),
@@ -320,7 +359,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         _per_s("gateway_usage_lines_total", "result"),
-                        "{{result}}",
+                        "{{result}} {{cluster}}",
                     ),
                 ),
             ),
@@ -329,7 +368,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         _lowest("gateway_tls_certificate_expiry_timestamp_seconds", "section") + " - time()",
-                        "{{section}}",
+                        "{{section}} {{cluster}}",
                     ),
                 ),
                 unit="s",
@@ -337,14 +376,51 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel(
                 "Fleet: in touch, and members",
                 (
-                    (f"gateway_fleet_connected{{{_HERE}}}", "{{instance}} in touch"),
-                    (f"gateway_fleet_members{{{_HERE}}}", "{{instance}} members"),
+                    (_of("gateway_fleet_connected"), "{{instance}} {{cluster}} in touch"),
+                    (_of("gateway_fleet_members"), "{{instance}} {{cluster}} members"),
                 ),
             ),
-            Panel("Enforcement", ((f"max by (mode) (gateway_enforcement{{{_HERE}}})", "{{mode}}"),)),
+            Panel(
+                "Enforcement: gateways in each mode",
+                ((_sum("gateway_enforcement", "mode"), "{{mode}} {{cluster}}"),),
+            ),
         ),
     ),
 )
+
+
+_OF_ALL_CLIENTS: Final = _of("__name__").replace(
+    "__name__{",
+    '{__name__=~"gateway_(produce_byte|fetch_byte|controller_mutation)_rate|gateway_request_time_percent", ',
+)
+_VARIABLES: Final = (
+    ("cluster", "Cluster", "label_values(gateway_ready, cluster)"),
+    ("instance", "Gateway", 'label_values(gateway_ready{cluster=~"$cluster"}, instance)'),
+    ("listener", "Listener", f"label_values({_of('gateway_connections_limit')}, listener)"),
+    ("user", "User", f"label_values({_OF_ALL_CLIENTS}, user)"),
+    ("client", "Client id", f"label_values({_OF_ALL_CLIENTS}, client_id)"),
+)
+"""Name, what Grafana shows, and where the values come from."""
+
+_PUT_IN_FORCE: Final = 'result=~"applied|needs_restart"'
+_ANNOTATIONS: Final = (
+    (
+        "Quotas changed",
+        "max by (cluster) ({0} - {0} offset 1m) > 0".replace("{0}", _of("gateway_quota_store_version")),
+        "{{cluster}}",
+    ),
+    (
+        "Configuration reloaded",
+        _by("sum", (), f"increase({_of('gateway_config_reloads_total', _PUT_IN_FORCE)}[1m])") + " > 0",
+        "{{cluster}}",
+    ),
+)
+"""What is marked on every panel: name, query, text."""
+
+
+def annotation_queries() -> list[str]:
+    """Their queries."""
+    return [query for _, query, _ in _ANNOTATIONS]
 
 
 def panels() -> list[Panel]:
@@ -387,21 +463,39 @@ def dashboard() -> dict[str, Any]:
         "templating": {
             "list": [
                 {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
-                {
-                    "name": "instance",
-                    "type": "query",
-                    "label": "Gateway",
-                    "datasource": {"type": "prometheus", "uid": "${datasource}"},
-                    "query": "label_values(gateway_ready, instance)",
-                    "includeAll": True,
-                    "allValue": ".*",
-                    "multi": True,
-                    "refresh": 2,
-                    "current": {"text": "All", "value": "$__all"},
-                },
+                *(_variable(*each) for each in _VARIABLES),
             ]
         },
+        "annotations": {"list": [_annotation(*each) for each in _ANNOTATIONS]},
         "panels": placed,
+    }
+
+
+def _variable(name: str, label: str, query: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "query",
+        "label": label,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "query": query,
+        "includeAll": True,
+        "allValue": ".*",
+        "multi": True,
+        "refresh": 2,
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _annotation(name: str, query: str, text_of_each: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "enable": True,
+        "iconColor": "blue",
+        "expr": query,
+        "step": "60s",
+        "titleFormat": name,
+        "textFormat": text_of_each,
     }
 
 

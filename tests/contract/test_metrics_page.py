@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from monitoring.dashboard import panels
+from monitoring.dashboard import annotation_queries, panels
 from testkit import metrics_page
 from testkit.metrics_page import Family, families
 
@@ -77,6 +77,7 @@ def test_rules_and_dashboard_ask_for_metrics_and_labels_that_exist(known: dict[s
             labels[rule["record"]] = _all_labels(rule["expr"], labels) | set(rule.get("labels", ()))
     queries = [(rule["expr"], rule.get("annotations", {}).get("summary", "")) for rule in RULES]
     queries += [query for panel in panels() for query in panel.queries]
+    queries += [(query, "") for query in annotation_queries()]
     assert len(queries) > 50
     for query, legend in queries:
         there = _all_labels(query, labels) | OF_A_SCRAPE

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from monitoring.dashboard import Panel, panels
+from monitoring.dashboard import Panel, annotation_queries, panels
 from testkit.metrics_page import families
 from tests.monitoring.test_rules import promtool
 
@@ -47,6 +47,14 @@ def of_clients() -> Iterator[tuple[Panel, str, str]]:
                     yield panel, query, name
 
 
+def with_variables(query: str, **chosen: str) -> str:
+    """The query as Grafana sends it, with everything chosen but this."""
+    text = query.replace("$__rate_interval", "5m")
+    for name in ("cluster", "instance", "listener", "user", "client"):
+        text = text.replace(f"${name}", chosen.get(name, ".*"))
+    return text
+
+
 def expected(kind: str, gateways: list[str]) -> float:
     values = {gateway: VALUES[gateway] for gateway in gateways}
     if kind == HIGHEST:
@@ -61,6 +69,75 @@ def expected(kind: str, gateways: list[str]) -> float:
         counter = GATEWAYS[gateway] or gateway
         counters[counter] = max(value, counters.get(counter, 0))
     return sum(counters.values())
+
+
+def test_each_variable_narrows_every_query_whose_series_have_its_label() -> None:
+    labels = {name: family.labels for family in families() for name in family.series}
+    variables = {"listener": "listener", "user": "user", "client_id": "client"}
+    queries = [query for panel in panels() for query, _ in panel.queries] + annotation_queries()
+    for query in queries:
+        for name, selector in re.findall(r"\b(gateway_\w+)(?:\{([^}]*)\})?", query):
+            if name == "gateway_fleet_info":  # only joined to the rest, by its gateway
+                continue
+            asked = dict(re.findall(r'(\w+)=~"\$(\w+)"', selector))
+            of_series = {label: variable for label, variable in variables.items() if label in labels[name]}
+            assert asked == {"cluster": "cluster", "instance": "instance", **of_series}, query
+
+
+def test_no_query_brings_two_clusters_together() -> None:
+    for query in [query for panel in panels() for query, _ in panel.queries] + annotation_queries():
+        assert all("cluster" in group.split(", ") for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", query)), query
+        assert not re.search(r"\b(?:sum|min|max|count|avg)\(", query), query
+
+
+def test_a_client_of_two_clusters_behind_one_gateway_has_a_value_in_each(tmp_path: Path) -> None:
+    tests: list[dict[str, Any]] = []
+    for query, name, kind in cases():
+        series = []
+        for cluster, value in (("east", 5), ("west", 7)):
+            of = f'instance="g", job="sluice", cluster="{cluster}"'
+            series.append({"series": f'gateway_fleet_info{{{of}, fleet="one"}}', "values": "1+0x10"})
+            values = f"0+{60 * value}x10" if kind == COUNTED else f"{value}+0x10"
+            labels = f'{of}, user="u", client_id="app", rule="user"'
+            series.append({"series": f"{name}{{{labels}}}", "values": values})
+        client = ', client_id="app", user="u"' if "user, client_id" in query else ""
+        for chosen, there in ((".*", {"east": 5, "west": 7}), ("west", {"west": 7})):
+            samples = [
+                {"labels": f'{{cluster="{cluster}"{client}}}', "value": value} for cluster, value in there.items()
+            ]
+            expression = f"round({with_variables(query, cluster=chosen)}, 0.01)"
+            tests.append(
+                {
+                    "interval": "1m",
+                    "input_series": series,
+                    "promql_expr_test": [{"expr": expression, "eval_time": "10m", "exp_samples": samples}],
+                }
+            )
+    file = tmp_path / "test.json"
+    file.write_text(json.dumps({"rule_files": [], "evaluation_interval": "1m", "tests": tests}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_change_of_quotas_is_marked_once_however_many_gateways_show_it(tmp_path: Path) -> None:
+    changed, _ = annotation_queries()
+    series = [
+        {"series": f'gateway_quota_store_version{{instance="{name}", job="sluice"}}', "values": values}
+        for name, values in (("a", "3x4 4x5"), ("b", "3x4 4x5"), ("new", "_x4 4x5"))
+    ]
+    times = {f"{minute}m": [{"labels": "{}", "value": 1}] if minute == 5 else [] for minute in range(1, 10)}
+    test = {
+        "interval": "1m",
+        "input_series": series,
+        "promql_expr_test": [
+            {"expr": with_variables(changed), "eval_time": at, "exp_samples": samples}
+            for at, samples in times.items()
+        ],
+    }
+    file = tmp_path / "test.json"
+    file.write_text(json.dumps({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def cases() -> list[tuple[str, str, str]]:
@@ -81,7 +158,7 @@ def test_values_of_several_gateways_come_to_what_the_client_uses(gateways: str, 
     tests: list[dict[str, Any]] = []
     for query, name, kind in cases():
         there = "|".join(chosen)
-        text = query.replace("$__rate_interval", "5m").replace("$instance", there)
+        text = with_variables(query, instance=there)
         series = []
         for gateway, fleet in GATEWAYS.items():
             if fleet:
@@ -91,7 +168,7 @@ def test_values_of_several_gateways_come_to_what_the_client_uses(gateways: str, 
             labels = f'instance="{gateway}", job="sluice", user="u", client_id="app", rule="user"'
             values = f"0+{60 * value}x10" if kind == COUNTED else f"{value}+0x10"
             series.append({"series": f"{name}{{{labels}}}", "values": values})
-        labels_found = "{}" if "by (user" not in query else '{client_id="app", user="u"}'
+        labels_found = "{}" if "user, client_id" not in query else '{client_id="app", user="u"}'
         tests.append(
             {
                 "interval": "1m",
