@@ -17,13 +17,26 @@ from matplotlib.figure import Figure
 
 from pipeline.client_tables.profile import CLIENT, NEAR, STEP_S
 from pipeline.client_tables.timelines import Timeline
-from pipeline.plans.plan import Action, Plan
+from pipeline.plans.plan import Action, Plan, PlanEntry, too_little_text
+from pipeline.replay.demand import KEY_OF_API
 from pipeline.report.report import STACKED, UNITS, Report
+from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
 
 _CLOSEST: Final = 20
+_SHOWN: Final = 10
+"""Changes of a kind that are seen at once."""
 _COLOURS: Final = ("#1f6feb", "#2da44e", "#bf8700", "#8250df", "#cf222e", "#1b7c83", "#8c959f")
+_SOFT: Final = "#8c959f"
 _CALM, _CLOSE, _OVER = "#2da44e", "#d4a72c", "#cf222e"
+_CHANGES: Final = {
+    "less": ("Who gets less", "This is the risk: talk to these before you apply the plan."),
+    "first": ("Who gets a limit for the first time", "Until now no limit applied to them, or it is not known."),
+    "more": ("Who gets more", ""),
+}
+"""Kinds of changes, the risk first: title, and what to know."""
+
+_OF_KEYS: Final = {key: api for api, key in KEY_OF_API.items()}
 _TITLES: Final = {
     UsageApi.PRODUCE: "Produce",
     UsageApi.FETCH: "Fetch",
@@ -47,13 +60,14 @@ def render(report: Report, *, top: int, plan: Plan | None = None) -> str:
         "share": share,
         "duration": duration,
         "quota": quota,
+        "limit": limit,
+        "change": change,
         "heat": heat,
     }
     source = (
         resources.files("pipeline.report").joinpath("templates", "report.html").read_text(encoding="utf-8")
     )
     sections = [_section(report, api, top) for api in UsageApi if report.of_api(api)]
-    changes = [entry for entry in plan.entries if entry.action is Action.SET] if plan else []
     return environment.from_string(source).render(
         report=report,
         totals=report.totals(),
@@ -61,11 +75,44 @@ def render(report: Report, *, top: int, plan: Plan | None = None) -> str:
         sections=sections,
         closest=_closest_plot(report),
         plan=plan,
-        changes=changes[:top],
-        more_changes=max(0, len(changes) - top),
+        changes=_changes(plan, top) if plan else [],
+        shown=_SHOWN,
+        unknown=too_little_text(plan.too_little) if plan else "",
         near=NEAR,
         step_s=STEP_S,
     )
+
+
+def _changes(plan: Plan, top: int) -> list[dict[str, Any]]:
+    """What the plan wants set, in tables: less first, as it is the risk; in each the largest changes first."""
+    kinds: dict[str, list[PlanEntry]] = {"less": [], "first": [], "more": []}
+    for entry in plan.entries:
+        if entry.action is Action.SET:
+            kind = "first" if entry.old is None else "less" if entry.value < entry.old else "more"
+            kinds[kind].append(entry)
+    found = []
+    for kind, (title, note) in _CHANGES.items():
+        entries = sorted(kinds[kind], key=lambda entry: -_size(entry))
+        if entries:
+            more = max(0, len(entries) - top)
+            found.append(
+                {
+                    "kind": kind,
+                    "title": title,
+                    "note": note,
+                    "count": len(entries),
+                    "entries": entries[:top],
+                    "more": more,
+                }
+            )
+    return found
+
+
+def _size(entry: PlanEntry) -> float:
+    """How much an entry changes; of those without a limit before, what its clients would wait."""
+    if not entry.old:
+        return entry.expected_throttled or 0.0
+    return abs(entry.value - entry.old) / entry.old
 
 
 def _section(report: Report, api: UsageApi, top: int) -> Mapping[str, Any]:
@@ -110,8 +157,9 @@ def _use_plot(report: Report, clients: Sequence[Mapping[str, Any]], api: UsageAp
     shown = rows[0][0]
     edges = [np.append(layer, layer[-1]) for layer in layers.values()]
     shown.stackplot(times, edges, labels=list(layers), colors=_COLOURS, step="post", linewidth=0)
-    shown.set_ylabel(f"{UNITS[api]} per second")
-    shown.yaxis.set_major_formatter(lambda value, _: quantity(value, ""))
+    scale, unit = axis_unit(max((float(edge.max()) for edge in np.cumsum(edges, axis=0)), default=0.0), api)
+    shown.set_ylabel(unit)
+    shown.yaxis.set_major_formatter(lambda value, _: f"{value / scale:.3g}")
     shown.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
     if some_waited:
         waits = rows[1][0]
@@ -157,7 +205,7 @@ def _closest_plot(report: Report) -> Markup | None:
     axes.barh(range(len(nearest)), shares, color=colours)
     axes.set_yticks(range(len(nearest)), names, fontsize=8)
     axes.invert_yaxis()
-    axes.axvline(1, color="#57606a", linewidth=1)
+    axes.axvline(1, color=_SOFT, linewidth=1)
     for at, client in enumerate(nearest):
         axes.text(shares[at] + 0.01, at, share(client["closest"]), va="center", fontsize=8)
     axes.set_xlim(0, max(1.15, *shares) * 1.08)
@@ -170,10 +218,23 @@ def _closest_plot(report: Report) -> Markup | None:
 def _svg(figure: Figure) -> Markup:
     text = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sluice", "font.family": "sans-serif"}):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = text.getvalue()
     # Only the picture: what stands before it is for files of their own. matplotlib escapes the names in it.
     return Markup(drawn[drawn.index("<svg") :])
+
+
+def axis_unit(largest: float, api: str) -> tuple[float, str]:
+    """What one step of an axis is, and its name, such as (1e6, "MB/s").
+
+    Args:
+        largest: value on the axis, per second.
+        api: whose unit it has.
+    """
+    unit = UNITS[UsageApi(api)]
+    scales = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")) if unit == "bytes" else ()
+    scale, prefix = next((each for each in scales if largest >= each[0]), (1.0, ""))
+    return scale, f"{prefix}{'B' if unit == 'bytes' else unit}/s"
 
 
 def quantity(value: float | None, unit: str = "") -> str:
@@ -212,6 +273,18 @@ def quota(value: float | None, api: str) -> str:
     if api == UsageApi.REQUEST:
         return f"{value:.4g} %"
     return f"{quantity(value, UNITS[UsageApi(api)])}/s"
+
+
+def limit(value: float | None, key: QuotaKey) -> str:
+    """The same, by the quota's key."""
+    return quota(value, _OF_KEYS[key])
+
+
+def change(entry: PlanEntry) -> str:
+    """How much more or less an entry with an old limit is."""
+    if not entry.old:
+        return "–"
+    return f"{(entry.value - entry.old) / entry.old * 100:+.3g} %"
 
 
 def heat(value: float | None) -> str:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import urllib.parse
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from gateway.observability.quota_metrics import label_value
-from monitoring.dashboard import panels
+from monitoring.dashboard import annotation_queries, panels
 from testkit.certificates import Authority
 from testkit.gateway import running_gateway
 from testkit.packages import require_package
@@ -37,16 +38,19 @@ MONITORING: Final = Path(__file__).resolve().parents[2] / "monitoring"
 RULES: Final = [str(MONITORING / name) for name in ("rules.yml", "must_not_wait.yml")]
 
 
-@pytest.fixture(scope="module")
-def gateway(
-    start_gateway: StartGateway, kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
-) -> GatewayProcess:
-    """A gateway that has refused something, so that every kind of series is there."""
-    folder = tmp_path_factory.mktemp("gateway")
+def options(folder: Path, member: str, topic: str) -> GatewayOptions:
+    """Of one member of the fleet."""
+    folder = folder / member
+    folder.mkdir()
     pair = Authority(folder).issue("gateway", "gateway", hosts=(GATEWAY_HOST,))
     tables = f"""
 [client_quota]
 scope = "fleet"
+
+[fleet]
+member = "{member}"
+topic = "{topic}"
+heartbeat_ms = 500
 
 [[quotas]]
 default_client_id = true
@@ -73,22 +77,42 @@ security_protocol = "SSL"
 certificate = "{pair.certificate}"
 key = "{pair.key}"
 """
-    gateway = start_gateway(kafka, GatewayOptions(tables=tables))
+    return GatewayOptions(tables=tables)
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    start_gateway: StartGateway, kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[GatewayProcess, GatewayProcess]:
+    """Two gateways. The first has refused something, so that every kind of series is there."""
+    folder, topic = tmp_path_factory.mktemp("gateways"), f"__shares_{uuid.uuid4().hex[:12]}"
+    gateway, other = (start_gateway(kafka, options(folder, member, topic)) for member in ("a", "b"))
     with WireClient(gateway.bootstrap, client_id=CLIENT_ID) as client:
         # A debt of half a minute: on a busy host Prometheus takes more than 12 s to its first scrape.
         for name, partitions, code in (("prometheus-a", 150, 0), ("prometheus-b", 1, 89)):
             topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
             answer = client.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000).body
             assert [result.error_code for result in answer.topics] == [code]
-    load(gateway)
+    load(gateway, other)
     with WireClient(kafka.brokers[1]) as broker:
         broker.ask("DeleteTopics", 5, topic_names=["prometheus-a"], timeout_ms=30_000)
-    return gateway
+    return gateway, other
 
 
-def load(gateway: GatewayProcess) -> None:
+@pytest.fixture(scope="module")
+def gateway(fleet: tuple[GatewayProcess, GatewayProcess]) -> GatewayProcess:
+    """The first of them."""
+    return fleet[0]
+
+
+def load(*gateways: GatewayProcess) -> None:
     """Something of everything, by a new client each time: one that is in debt waits, and throttled no more."""
     loader = f"{LOADER}-{next(_LOADS)}"
+    for gateway in gateways:
+        load_one(gateway, loader)
+
+
+def load_one(gateway: GatewayProcess, loader: str) -> None:
     with WireClient(gateway.bootstrap, client_id=loader) as client:
         records = {"name": "prometheus-load", "partition_data": [{"index": 0, "records": b"r" * 500}]}
         client.send("Produce", 9, transactional_id=None, acks=1, timeout_ms=1_000, topic_data=[records])
@@ -101,9 +125,11 @@ def load(gateway: GatewayProcess) -> None:
 
 
 @pytest.fixture(scope="module")
-def prometheus(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The query API of a Prometheus that scrapes this gateway every second."""
-    job = {"static_configs": [{"targets": [str(gateway.admin)]}]}
+def prometheus(
+    fleet: tuple[GatewayProcess, GatewayProcess], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The query API of a Prometheus that scrapes both gateways every second."""
+    job = {"static_configs": [{"targets": [str(gateway.admin) for gateway in fleet]}]}
     with scraping(tmp_path_factory.mktemp("prometheus"), job) as api:
         yield api
 
@@ -150,7 +176,7 @@ def query(api: str, expression: str) -> list[dict[str, Any]]:
 
 def test_series_of_the_gateway_appear_in_the_query_api(gateway: GatewayProcess, prometheus: str) -> None:
     eventually(lambda: bool(query(prometheus, "gateway_controller_mutation_tokens")))
-    assert query(prometheus, "up")[0]["value"][1] == "1"
+    eventually(lambda: [each["value"][1] for each in query(prometheus, "up")] == ["1", "1"])
 
     tokens = query(prometheus, "gateway_controller_mutation_tokens < 55")
     assert [series["metric"]["client_id"] for series in tokens] == [label_value(CLIENT_ID)]
@@ -182,15 +208,38 @@ async def test_a_token_file_and_an_authority_are_all_that_a_port_with_keys_needs
                 assert (await asyncio.to_thread(query, api, "up"))[0]["value"][1] == up
 
 
-def test_every_query_of_the_dashboard_has_an_answer(gateway: GatewayProcess, prometheus: str) -> None:
-    missing = [text for panel in panels() for text, _ in panel.queries]
+def asked(text: str) -> str:
+    """A query of the dashboard as Grafana sends it, with everything chosen."""
+    for name in ("cluster", "instance", "listener", "user", "client"):
+        text = text.replace(f"${name}", ".*")
+    return text.replace("$__rate_interval", "30s").replace("offset 1m", "offset 3s").replace("[1m]", "[5s]")
+
+
+def change_a_quota_and_reload(gateway: GatewayProcess, limit: int) -> None:
+    """Both are marked on the dashboard."""
+    line = {"entity": [{"type": "user", "name": "nobody"}], "quota": "producer_byte_rate", "limit": limit}
+    for path, body, kind in (
+        ("/quotas/import", json.dumps(line), "application/x-ndjson"),
+        ("/reload", "{}", "application/json"),
+    ):
+        request = urllib.request.Request(
+            f"http://{gateway.admin}{path}", body.encode(), {"Content-Type": kind}, method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert answer.status == 200
+
+
+def test_every_query_of_the_dashboard_has_an_answer(
+    fleet: tuple[GatewayProcess, GatewayProcess], prometheus: str
+) -> None:
+    missing = [text for panel in panels() for text, _ in panel.queries] + annotation_queries()
     assert len(missing) > 30
 
     def all_answered() -> bool:
-        load(gateway)
+        load(*fleet)
+        change_a_quota_and_reload(fleet[0], 1_000 + next(_LOADS))
         for text in list(missing):
-            asked = text.replace("$__rate_interval", "30s").replace("$instance", ".*")
-            if query(prometheus, asked):
+            if query(prometheus, asked(text)):
                 missing.remove(text)
         return not missing
 
@@ -198,6 +247,28 @@ def test_every_query_of_the_dashboard_has_an_answer(gateway: GatewayProcess, pro
         eventually(all_answered, within_s=90)
     except AssertionError:
         raise AssertionError(f"no data: {missing}") from None
+
+
+def test_a_client_of_both_members_is_counted_once_on_the_dashboard(
+    fleet: tuple[GatewayProcess, GatewayProcess], prometheus: str
+) -> None:
+    eventually(lambda: [each["value"][1] for each in query(prometheus, "gateway_fleet_members")] == ["2", "2"])
+    load(*fleet)
+    (produced,) = (panel for panel in panels() if panel.title == "Produced")
+    of_client = f'gateway_produce_byte_rate{{client_id=~"{LOADER}.*"}}'
+    client = "(cluster, user, client_id)"
+    both = f"count by {client} ({of_client} > 0) == 2"
+    # One instant, as rates fall all the time: the panel beside the members' own highest, of clients that both report.
+    ratio = f"{asked(produced.queries[0][0])} / on {client} max by {client} ({of_client}) and on {client} ({both})"
+    found: list[float] = []
+
+    def some() -> bool:
+        load(*fleet)
+        found[:] = [float(each["value"][1]) for each in query(prometheus, ratio)]
+        return bool(found)
+
+    eventually(some, within_s=60)
+    assert set(found) == {1.0}
 
 
 def test_rules_are_evaluated_without_a_fault_and_record_something(prometheus: str) -> None:

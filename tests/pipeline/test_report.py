@@ -20,7 +20,7 @@ from pipeline.client_tables.timelines import BINS, KEPT, SUMMARY, Timeline, summ
 from pipeline.errors import JobError
 from pipeline.plans.plan import Action
 from pipeline.report import report
-from pipeline.report.page import duration, heat, quantity, quota, render, share
+from pipeline.report.page import axis_unit, duration, heat, quantity, quota, render, share
 from pipeline.report.report import Report
 from pipeline.storage.layout import CompactedDay
 from quotas.entities import QuotaEntity
@@ -238,6 +238,50 @@ def test_hostile_names_are_shown_and_never_run() -> None:
     page = Page(render(found, top=5, plan=plan_of((QuotaEntity(user=HOSTILE), Action.SET, 10.0, None))))
     assert page.active == []
     assert any(HOSTILE in text for text in page.text)
+
+
+def test_the_page_begins_with_what_is_recommended_and_who_gets_less_comes_first() -> None:
+    found = report_from({"t": [1], "offered": [5.0], "quota": [7.0], "level_end": [8.0]})
+    entries = [
+        (QuotaEntity(user="some-less"), Action.SET, 9e6, 10e6),
+        (QuotaEntity(user="far-less"), Action.SET, 1e6, 10e6),
+        (QuotaEntity(user="more"), Action.SET, 3e6, 2e6),
+        (QuotaEntity(user="new"), Action.SET, 5e6, None),
+        (QuotaEntity(user="kept"), Action.KEEP, 5e6, 5e6),
+    ]
+    told = [text.strip() for text in Page(render(found, top=5, plan=plan_of(*entries))).text if text.strip()]
+    headings = [
+        "Recommended", "Who gets less (2)", "Who gets a limit for the first time (1)", "Who gets more (1)",
+        "Close to the limit", "Total",
+    ]  # fmt: skip
+    names = ["user=far-less", "user=some-less", "user=new", "user=more"]
+    for part in (headings, names):
+        assert sorted(part, key=told.index) == part
+    assert "user=kept" not in told
+    row = told[told.index("user=far-less") :][:5]
+    assert row == ["user=far-less", "producer_byte_rate", "10 MB/s", "1 MB/s", "-90 %"]
+    cut = Page(render(found, top=1, plan=plan_of(*entries))).text
+    assert [text for text in cut if "more in the plan" in text] == ["and 1 more in the plan."]
+
+
+def test_without_a_plan_the_page_says_how_to_get_one() -> None:
+    text = render(report_from({"t": [1], "offered": [5.0]}), top=5)
+    assert text.index("sluice-pipeline recommend") < text.index("<h2>Total</h2>")
+
+
+@pytest.mark.parametrize(("largest", "api", "axis"), [
+    (0.0, "produce", (1.0, "B/s")), (999.0, "fetch", (1.0, "B/s")), (2_500_000.0, "produce", (1e6, "MB/s")),
+    (3e9, "fetch", (1e9, "GB/s")), (5e6, "mutation", (1.0, "partitions/s")),
+])  # fmt: skip
+def test_axes_of_bytes_have_a_unit_that_fits_them(largest: float, api: str, axis: tuple[float, str]) -> None:
+    assert axis_unit(largest, api) == axis
+
+
+def test_numbers_on_an_axis_are_in_its_unit() -> None:
+    found = report_from({"t": list(range(600)), "offered": [3e6] * 600})
+    drawn = [text.strip() for text in Page(render(found, top=5)).text]
+    assert "MB/s" in drawn
+    assert {"0", "1", "2", "3"} <= set(drawn)
 
 
 def test_the_page_is_whole_and_holds_a_picture_for_each_api_and_one_for_limits() -> None:
