@@ -31,7 +31,10 @@ _SOFT: Final = "#8c959f"
 _CALM, _CLOSE, _OVER = "#2da44e", "#d4a72c", "#cf222e"
 _CHANGES: Final = {
     "less": ("Who gets less", "This is the risk: talk to these before you apply the plan."),
-    "first": ("Who gets a limit for the first time", "Until now no limit applied to them, or it is not known."),
+    "first": (
+        "Who gets a limit for the first time",
+        "Until now no limit applied to them, or it is not known.",
+    ),
     "more": ("Who gets more", ""),
 }
 """Kinds of changes, the risk first: title, and what to know."""
