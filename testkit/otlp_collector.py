@@ -35,6 +35,7 @@ class OtlpCollector:
         resource: of the last request, by name.
         status: of answers from now on.
         may_answer: cleared, requests get no answer until it is set.
+        waiting: requests that have no answer yet.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class OtlpCollector:
         self.metrics: list[list[Metric]] = []
         self.resource: dict[str, str] = {}
         self.status = 200
+        self.waiting = 0
         self.may_answer = threading.Event()
         self.may_answer.set()
         collector = self
@@ -51,7 +53,9 @@ class OtlpCollector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
+                collector.waiting += 1
                 collector.may_answer.wait(30)
+                collector.waiting -= 1
                 answer: ExportTraceServiceResponse | ExportMetricsServiceResponse = (
                     ExportTraceServiceResponse()
                 )

@@ -175,6 +175,7 @@ async def test_a_collector_that_hangs_or_refuses_costs_exports_and_no_client() -
             collector.status = 200
             await until(lambda: sample(EXPORTS, {"result": "exported"}))
             collector.may_answer.clear()
+            await until(lambda: collector.waiting)
             async with await running.connect() as client:
                 assert await is_served(client)
             collector.may_answer.set()
