@@ -26,7 +26,7 @@ from gateway.net.listening import ListeningSockets
 from gateway.net.long_work import LongWork
 from gateway.net.peer_close import PeerCloseDetector, Watched
 from gateway.net.tls_acceptor import TlsAcceptor
-from gateway.observability.events import CloseCause, ConnectionObserver
+from gateway.observability.events import CloseCause, ConnectionObserver, Side
 from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.runtime.clock import NowMs
 from gateway.runtime.eager import Eager
@@ -102,6 +102,7 @@ class Listener:
         scheduler: steps that are due for channels.
         long_work: steps of work that takes long, shared by all listeners.
         back_pressure: how long channels were slowed down by a slow side.
+        received_bytes: by the channels that have ended.
         settings: for connections that come from now on.
         memory: what its connections and those of other listeners hold.
         announced: what they have announced to brokers.
@@ -170,6 +171,7 @@ class Listener:
         self.memory = memory or MemoryBudget(settings.queued_max_request_bytes)
         self.announced = announced or AnnouncedLimits(settings.announced_max_request_bytes)
         self.back_pressure = BackPressure()
+        self.received_bytes = dict.fromkeys(Side, 0)
         self._tls_acceptor = tls_acceptor
         self._open_channel = open_channel
         self._observer = observer
@@ -315,7 +317,10 @@ class Listener:
     def closed(self, channel: Channel, cause: CloseCause) -> None:
         """See `ChannelOwner`."""
         self.channels.pop(channel, None)
-        channel.session.ended(now_ms=self.now_ms())
+        session = channel.session
+        session.ended(now_ms=self.now_ms())
+        self.received_bytes[Side.CLIENT] += session.bytes_from_client
+        self.received_bytes[Side.UPSTREAM] += session.bytes_from_upstream
         if self._tls_acceptor is not None:
             self._tls_acceptor.forget(channel)
         self._places.release(self.name, channel.ip)

@@ -48,6 +48,10 @@ class _BackPressure(Protocol):
 class _Session(Protocol):
     @property
     def muted(self) -> int: ...
+    @property
+    def bytes_from_client(self) -> int: ...
+    @property
+    def bytes_from_upstream(self) -> int: ...
 
 
 class _Channel(Protocol):
@@ -62,6 +66,8 @@ class WatchedListener(Protocol):
     def channels(self) -> Collection[_Channel]: ...
     @property
     def back_pressure(self) -> _BackPressure: ...
+    @property
+    def received_bytes(self) -> Mapping[Side, int]: ...
     @property
     def accepted(self) -> int: ...
     @property
@@ -283,9 +289,20 @@ class ConnectionMetrics(Collector):
         hidden = _gauge(
             "gateway_hidden_brokers", "Brokers that clients are not shown, because their ids have no port."
         )
+        received = _counter(
+            "gateway_received_bytes", "Bytes received, by the side that sent them, without TLS.", "side"
+        )
         hidden_brokers = self._hidden()
         for name, listener in self._listeners.items():
-            sets = Counter(channel.session.muted for channel in listener.channels)
+            sets: Counter[int] = Counter()
+            bytes_in, bytes_out = (listener.received_bytes[side] for side in (Side.CLIENT, Side.UPSTREAM))
+            for channel in listener.channels:
+                session = channel.session
+                sets[session.muted] += 1
+                bytes_in += session.bytes_from_client
+                bytes_out += session.bytes_from_upstream
+            received.add_metric([name, Side.CLIENT.value], bytes_in)
+            received.add_metric([name, Side.UPSTREAM.value], bytes_out)
             for reason in self._mute_reasons:
                 count = sum(count for muted_by, count in sets.items() if muted_by & reason)
                 muted.add_metric([name, str(reason.name).lower()], count)
@@ -293,7 +310,7 @@ class ConnectionMetrics(Collector):
                 pressure.add_metric([name, side.value], listener.back_pressure.total_ms(side, now_ms) / 1000)
             ports.add_metric([name], self._failed_ports[name])
             hidden.add_metric([name], hidden_brokers.get(name, 0))
-        yield from (muted, pressure, ports, hidden)
+        yield from (muted, pressure, ports, hidden, received)
 
     def _collect_memory(self, memory: WatchedMemory) -> Iterator[Metric]:
         yield GaugeMetricFamily(

@@ -86,7 +86,7 @@ class TlsFailure(StrEnum):
 
 
 class Side(StrEnum):
-    """The peer that could not take more."""
+    """The peer on one side of the gateway."""
 
     CLIENT = "client"
     UPSTREAM = "upstream"

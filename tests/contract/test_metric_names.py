@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.net.back_pressure import BackPressure
 from gateway.observability.connection_metrics import ConnectionMetrics
-from gateway.observability.events import ReloadResult
+from gateway.observability.events import ReloadResult, Side
 from gateway.observability.operation_metrics import ReloadMetrics
 from gateway.observability.quota_metrics import MAX_ENTITY_SERIES, QuotaMetrics
 from gateway.observability.request_metrics import RequestMetrics
@@ -33,6 +33,7 @@ class Listener:
     channels = ()
     accepted = held = awaiting_header = 0
     back_pressure = BackPressure()
+    received_bytes = dict.fromkeys(Side, 0)
 
 
 def exposition(clients: int) -> str:

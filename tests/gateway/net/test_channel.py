@@ -10,10 +10,11 @@ from gateway.handlers.metadata import MetadataHandler
 from gateway.net.channel import FULL_READ_BYTES, FULL_READS_PER_TURN, HIGH_WATER_BYTES
 from gateway.observability.events import CloseCause, Side
 from gateway.session.mute import MuteReason
+from protocol.api_keys import ApiKey
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import CREATE_TOPICS, FETCH, BrokerConnection, ScriptedBroker, blackhole, connecting_to
-from testkit.frames import create_topics, fetch, metadata, produce_without_name
+from testkit.frames import create_topics, fetch, heartbeat, heartbeat_reply, metadata, produce_without_name
 from testkit.gateway import RunningGateway, broker_and_gateway, gateway_process, running_gateway
 from testkit.raw_client import settled, until
 
@@ -309,6 +310,28 @@ async def test_time_in_back_pressure_is_counted_while_it_lasts_and_ends_with_the
         await asyncio.sleep(0.05)
         assert total_ms(Side.UPSTREAM) == ended_ms
         assert total_ms(Side.CLIENT) == 0
+
+
+async def test_received_bytes_are_what_both_sides_sent_while_a_connection_is_open_and_after_its_end() -> None:
+    async with broker_and_gateway() as (broker, running):
+
+        def received(side: Side) -> float | None:
+            labels = {"listener": running.listener.name, "side": side.value}
+            return running.gateway.registry.get_sample_value("gateway_received_bytes_total", labels)
+
+        broker.script(
+            ApiKey.HEARTBEAT, lambda connection, request: connection.send(heartbeat_reply(request.correlation_id))
+        )
+        sent = replied = 0
+        for _ in range(2):
+            async with await running.connect() as client:
+                await client.send(heartbeat(1))
+                await client.receive_frame()
+                sent += len(heartbeat(1))
+                replied += len(heartbeat_reply(1))
+                assert (received(Side.CLIENT), received(Side.UPSTREAM)) == (sent, replied)
+            await until(lambda: not running.channels)
+            assert (received(Side.CLIENT), received(Side.UPSTREAM)) == (sent, replied)
 
 
 # -- clients that vanish while no one reads from them ----------------------------------------------------------

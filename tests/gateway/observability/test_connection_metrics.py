@@ -6,7 +6,7 @@ import pytest
 
 from gateway.net.back_pressure import BackPressure
 from gateway.observability.connection_metrics import ConnectionMetrics
-from gateway.observability.events import CloseCause
+from gateway.observability.events import CloseCause, Side
 from gateway.session.mute import MuteReason
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -18,6 +18,8 @@ class Channel:
     """A channel that nothing is muted on."""
 
     muted = 0
+    bytes_from_client = 30
+    bytes_from_upstream = 4
 
     @property
     def session(self) -> Channel:
@@ -33,6 +35,7 @@ class StillListener:
     accepted: int = 0
     held: int = 0
     awaiting_header: int = 0
+    received_bytes: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
 
 
 class Scrape:
@@ -69,6 +72,14 @@ def test_active_is_what_was_opened_and_not_closed_for_every_cause(clock: FakeClo
     opened = scrape.value("gateway_connections_opened_total")
     closed = scrape.sum_of("gateway_connections_closed_total")
     assert scrape.value("gateway_connections_active") == opened - closed
+
+
+def test_received_bytes_are_those_of_open_and_of_ended_connections(clock: FakeClock) -> None:
+    metrics = ConnectionMetrics(lambda: clock.now_ms, MuteReason)
+    ended = {Side.CLIENT: 1_000, Side.UPSTREAM: 200}
+    scrape = Scrape(metrics, StillListener(channels=[Channel()] * 3, received_bytes=ended))
+    assert scrape.value("gateway_received_bytes_total", side="client") == 1_090
+    assert scrape.value("gateway_received_bytes_total", side="upstream") == 212
 
 
 def test_delays_and_holds_are_counted_with_their_time_by_limit(clock: FakeClock) -> None:

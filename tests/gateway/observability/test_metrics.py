@@ -39,6 +39,7 @@ class Listener:
         self.held = 0
         self.awaiting_header = 0
         self.back_pressure = BackPressure()
+        self.received_bytes = dict.fromkeys(Side, 0)
 
 
 class Metrics:
