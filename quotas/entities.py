@@ -142,6 +142,25 @@ def format_name(name: Name) -> str:
     return name if bare and name and not any(c in name for c in ',"') else json.dumps(name)
 
 
+ALL_CLIENTS: Final = "all clients"
+OTHER_CLIENTS: Final = "other clients"
+"""Texts that name no client: the text of a client has ``=``."""
+
+
+def client_name(user: str | None = None, client_id: str | None = None, *, ip: str | None = None) -> str:
+    """What each page and command calls a client: the text form of an entity, ``user=alice,client-id=app``.
+
+    Args:
+        user, client_id, ip: None stands for all. An empty client id is the name of clients that send none.
+    """
+    return str(QuotaEntity(user, client_id, ip)) or ALL_CLIENTS
+
+
+def counter_name(user: str, client_id: str) -> str:
+    """The name of the clients that are counted together; an empty name stands for all."""
+    return client_name(user or None, client_id or None)
+
+
 def counted(number: int, noun: str) -> str:
     """A number of things as text: ``1 client``, ``2 clients``."""
     if number != 1:

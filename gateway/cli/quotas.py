@@ -16,7 +16,7 @@ from gateway.cli import admin_port, quota_apply, quota_export, quota_history, qu
 from gateway.cli.quota_view import QuotaView, add_config_argument, of_file, of_gateway
 from gateway.cli.table import aligned, number
 from gateway.quota_admin.store.quota_json import entity_json
-from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey, format_name
+from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey, client_name, format_name
 from quotas.ip_limits import UNLIMITED, IpLimits, normalise
 from quotas.limits import Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
@@ -165,7 +165,7 @@ def _list_json(view: QuotaView) -> str:
 
 
 def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> str:
-    head = [("client", f"user={format_name(user)} client-id={format_name(client_id)}")]
+    head = [("client", client_name(user, client_id))]
     if limits.mode in _MODE_TEXTS:
         head.append(("enforcement", _MODE_TEXTS[limits.mode]))
     blocks = [aligned(head)]
@@ -204,13 +204,13 @@ def _limit_text(key: QuotaKey, match: Match, bursts: _Bursts) -> str:
 def _counter_text(match: Match) -> str:
     user, client_id = match.tracker_key
     if user and client_id:
-        return f"user={format_name(user)},client-id={format_name(client_id)}, alone"
+        return f"{client_name(user, client_id)}, alone"
     if user:
         if match.rule in _WHOLE_USER_RULES:
-            return f"user={format_name(user)}, all clients of this user together"
-        return f"user={format_name(user)}, those without a client id together"
+            return f"{client_name(user)}, all clients of this user together"
+        return f"{client_name(user)}, those without a client id together"
     if client_id:
-        return f"client-id={format_name(client_id)}, of all users together"
+        return f"{client_name(client_id=client_id)}, of all users together"
     return "no client id, of all users together"
 
 

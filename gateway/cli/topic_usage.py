@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway.cli.table import aligned
-from gateway.usage.reader import Readings, topics_of
+from gateway.usage.reader import Readings, name_of_row, topics_of
 from quotas.entities import format_name
 from quotas.usage_record import OTHER, OVERHEAD, TopicRow, UsageApi
 
@@ -68,9 +68,7 @@ def topic_blocks(uses: Sequence[TopicUse], top: int) -> list[str]:
     blocks = []
     for api in dict.fromkeys(use.api for use in uses):
         found = [use for use in uses if use.api == api]
-        rows: list[tuple[str, ...]] = [
-            (api.upper(), "CLIENT-ID", "TOPIC", "RATE B/s", "PEAK", "RECORDS/s", "REQUESTS")
-        ]
+        rows: list[tuple[str, ...]] = [(api.upper(), "TOPIC", "RATE B/s", "PEAK", "RECORDS/s", "REQUESTS")]
         rows += [_cells(use) for use in found[:top]]
         more = [f"and {len(found) - top} more"] if len(found) > top else []
         blocks.append("\n".join([*aligned(rows), *more]))
@@ -84,9 +82,8 @@ def topics_json(uses: Sequence[TopicUse]) -> list[dict[str, Any]]:
 
 def _cells(use: TopicUse) -> tuple[str, ...]:
     return (
-        format_name(use.user) if use.user else "-",
-        _name(use.client_id),
-        "(around records)" if use.topic == OVERHEAD else _name(use.topic),
+        name_of_row(use.api, use.user, use.client_id),
+        _topic(use.topic),
         _rate(use.rate),
         _rate(use.peak),
         _rate(use.records),
@@ -94,7 +91,9 @@ def _cells(use: TopicUse) -> tuple[str, ...]:
     )
 
 
-def _name(name: str) -> str:
+def _topic(name: str) -> str:
+    if name == OVERHEAD:
+        return "(around records)"
     return name if name == OTHER else (format_name(name) if name else "-")
 
 

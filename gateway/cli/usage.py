@@ -14,9 +14,9 @@ import config
 from gateway.cli.admin_port import add_cluster_argument
 from gateway.cli.table import aligned, number
 from gateway.cli.topic_usage import summarise_topics, topic_blocks, topics_json
-from gateway.usage.reader import Readings, read_last, rows_of
-from quotas.entities import counted, format_name
-from quotas.usage_record import FLEET, OTHER, Row, UsageApi
+from gateway.usage.reader import Readings, name_of_row, read_last, rows_of
+from quotas.entities import OTHER_CLIENTS, counted, format_name
+from quotas.usage_record import FLEET, Row, UsageApi
 
 CLOSE: Final = 0.8
 """From this part of the limit on a client is close to it."""
@@ -188,14 +188,13 @@ def _text(readings: Readings, uses: list[Use], top: int) -> str:
         rows: list[tuple[str, ...]] = [
             (
                 api.upper(),
-                "ADDRESS" if api == UsageApi.CONNECT else "CLIENT-ID",
                 f"RATE {unit}",
                 "PEAK",
                 "QUOTA",
                 "USED",
                 "THROTTLED",
-                "WAITED",
-                "MUTED",
+                "THROTTLE TIME",
+                "PAUSED",
                 "",
             )
         ]
@@ -213,8 +212,7 @@ def _cells(use: Use) -> tuple[str, ...]:
     else:
         remark = ""
     return (
-        format_name(use.user) if use.user else "-",
-        use.client_id if use.client_id == OTHER else (format_name(use.client_id) if use.client_id else "-"),
+        name_of_row(use.api, use.user, use.client_id),
         _rate(use.rate),
         _rate(use.peak),
         number(use.quota),
@@ -242,7 +240,9 @@ def _notes(readings: Readings) -> list[str]:
     if missing := readings.missing():
         notes.append(f"{counted(missing, 'line')} missing: dropped, lost, or not in a file yet")
     if folded := sum(line["dropped_rows"] for line in readings.lines):
-        notes.append(f"some seconds had more clients than rows: {counted(folded, 'row')} added to {OTHER}")
+        notes.append(
+            f"some seconds had more clients than rows: {counted(folded, 'row')} added to {OTHER_CLIENTS}"
+        )
     if readings.unread_files:
         names = ", ".join(format_name(name) for name in readings.unread_files)
         notes.append(f"{counted(readings.unread, 'line')} skipped that are not usage records, in {names}")

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from gateway.cli import admin_port
 from gateway.cli.table import aligned, number
-from quotas.entities import counted, format_name
+from quotas.entities import client_name, counted, counter_name
 
 _UNITS: Final = {
     "produce": "B/s",
@@ -141,8 +141,8 @@ def clients_of(user: str | None, client_id: str | None) -> str:
     if user is not None and client_id is not None:
         return ""
     if user is None:
-        return f"clients with client-id={format_name(client_id or '')}, of all users"
-    return f"clients with user={format_name(user)}, of all client ids"
+        return f"clients with {client_name(client_id=client_id)}, of all users"
+    return f"clients with {client_name(user)}, of all client ids"
 
 
 def text_of(answer: dict[str, Any], clients: str = "") -> str:
@@ -152,10 +152,7 @@ def text_of(answer: dict[str, Any], clients: str = "") -> str:
         answer: of the admin port.
         clients: see `clients_of`.
     """
-    if answer["ip"]:
-        client = f"address {format_name(answer['ip'])}"
-    else:
-        client = f"client {_names(answer)}"
+    client = f"client {_name(answer)}"
     blocks = [clients or client]
     if (asked := answer.get("asked")) is not None and asked["away_ms"]:
         away = f"{_duration(abs(asked['away_ms']))} {'later' if asked['away_ms'] > 0 else 'earlier'}"
@@ -164,7 +161,7 @@ def text_of(answer: dict[str, Any], clients: str = "") -> str:
     blocks += ["\n".join(entry_lines(entry)) for entry in reversed(answer["throttles"])]
     longest = answer.get("longest")
     if longest and longest["told_ms"] and longest not in answer["throttles"]:
-        whose = "" if longest["ip"] else f", of {_names(longest)}"
+        whose = "" if longest["ip"] else f", of {_name(longest)}"
         blocks.append(
             f"longest wait in the journal: {longest['told_ms']} ms, at {_time(longest['first_ms'])}{whose}"
         )
@@ -204,19 +201,20 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     rule = f"{by} quota{level}"
     facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {number(entry['limit'])} {unit}")]
     if not entry["ip"]:
-        facts.insert(0, ("client", _names(entry)))
+        facts.insert(0, ("client", _name(entry)))
     facts.append(("measured", _measured(entry, unit)))
     if by != "connection":
-        counter = entry["counter"]
-        whose = [f"{name}={format_name(counter[name])}" for name in ("user", "client_id") if counter[name]]
+        counter = counter_name(entry["counter"]["user"], entry["counter"]["client_id"])
         shared = "; too many clients for a counter each, so they share one" if entry["shared"] else ""
-        facts.append(("counted by", (", ".join(whose) or "all clients together") + shared))
+        facts.append(("counted by", counter + shared))
         facts.insert(1, ("request", entry["api"]))
     return [f"{when}  {waits}", *aligned(facts, indent="    ")]
 
 
-def _names(client: dict[str, Any]) -> str:
-    return f"user={format_name(client['user'])} client-id={format_name(client['client_id'])}"
+def _name(client: dict[str, Any]) -> str:
+    if client["ip"]:
+        return client_name(ip=client["ip"])
+    return client_name(client["user"], client["client_id"])
 
 
 def _measured(entry: dict[str, Any], unit: str) -> str:

@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 from gateway.observability.quota_metrics import OTHER, QuotaMetrics, label_value
 from gateway.observability.throttle_journal import JournalClient, ThrottleJournal, Throttles
 from gateway.runtime.slices import Slices, in_slices
+from quotas.entities import OTHER_CLIENTS, client_name, counter_name
 from quotas.mutations import TrackerSnapshot
 from quotas.rate_quotas import RateSnapshot
 from quotas.resolution import TrackerKey
@@ -138,7 +139,8 @@ def _client(clients: dict[tuple[str, ...], dict[str, Any]], names: list[str]) ->
     key = (OTHER,) if other else (user, client_id, *broker)
     found = clients.get(key)
     if found is None:
-        found = clients[key] = {"user": user, "client_id": client_id}
+        name = OTHER_CLIENTS if other else counter_name(user, client_id)
+        found = clients[key] = {"name": name, "user": user, "client_id": client_id}
         if other:
             found["other"] = True
         if broker and not other:
@@ -177,7 +179,14 @@ def urgency(client: Mapping[str, Any]) -> tuple[float, float]:
 
 def waiting_json(client: JournalClient, entry: Throttles) -> dict[str, Any]:
     """A client and its last throttle."""
-    return {"user": client.user, "client_id": client.client_id, "ip": client.ip, **throttles_json(entry)}
+    name = client_name(ip=client.ip) if client.ip else client_name(client.user, client.client_id)
+    return {
+        "name": name,
+        "user": client.user,
+        "client_id": client.client_id,
+        "ip": client.ip,
+        **throttles_json(entry),
+    }
 
 
 def throttles_json(entry: Throttles) -> dict[str, Any]:
@@ -202,4 +211,5 @@ def throttles_json(entry: Throttles) -> dict[str, Any]:
 
 def counter_json(key: TrackerKey) -> dict[str, str]:
     """Whose use is counted together: what is empty stands for all."""
-    return {"user": label_value(key.user), "client_id": label_value(key.client_id)}
+    user, client_id = label_value(key.user), label_value(key.client_id)
+    return {"name": counter_name(user, client_id), "user": user, "client_id": client_id}

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from gateway.usage.part_file import WholeLines, read_pieces
 from gateway.usage.retention import complete_files, left_parts
-from quotas.usage_record import VERSION, Row, TopicRow
+from quotas.entities import OTHER_CLIENTS, client_name
+from quotas.usage_record import OTHER, VERSION, Row, TopicRow, UsageApi
 
 _MOST_NAMED: Final = 5
 _LAST_SECOND: Final = 2**35  # a thousand years on: what is later is not seconds
@@ -53,6 +54,13 @@ class Readings:
         for line in self.lines:
             numbers.setdefault((line["gw"], line["boot"]), []).append(line["seq"])
         return sum(max(seqs) - min(seqs) + 1 - len(seqs) for seqs in numbers.values())
+
+
+def name_of_row(api: str, user: str, client_id: str) -> str:
+    """The name of the client whose row it is."""
+    if not user and client_id == OTHER:
+        return OTHER_CLIENTS
+    return client_name(ip=client_id) if api == UsageApi.CONNECT else client_name(user, client_id)
 
 
 def read_last(directory: Path, seconds: int) -> Readings:

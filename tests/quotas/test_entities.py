@@ -2,7 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entities import DEFAULT, Family, QuotaEntity, counted, parse_entity
+from quotas.entities import (
+    ALL_CLIENTS,
+    DEFAULT,
+    MAX_NAME_CHARS,
+    Family,
+    QuotaEntity,
+    client_name,
+    counted,
+    counter_name,
+    parse_entity,
+)
 
 _names = st.one_of(st.none(), st.just(DEFAULT), st.text(min_size=1), st.sampled_from(["<default>", '"', "a,b"]))
 
@@ -18,6 +28,29 @@ def test_a_user_called_like_the_default_is_another_entity() -> None:
     assert str(default) == "user=<default>"
     assert str(literal) == 'user="<default>"'
     assert parse_entity('user="<default>"') == literal
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (client_name("alice", "app"), "user=alice,client-id=app"),
+        (client_name("alice", ""), 'user=alice,client-id=""'),
+        (client_name("a,b", "\u202egnp.exe\x1b[31m"), 'user="a,b",client-id="\\u202egnp.exe\\u001b[31m"'),
+        (client_name("<default>", "all clients"), 'user="<default>",client-id=all clients'),
+        (client_name(ip="10.1.2.3"), "ip=10.1.2.3"),
+        (counter_name("alice", ""), "user=alice"),
+        (counter_name("", "app"), "client-id=app"),
+        (counter_name("", ""), "all clients"),
+    ],
+)
+def test_a_client_has_one_name_which_quotas_take_and_no_client_can_take_from_all(name: str, text: str) -> None:
+    assert name == text
+    if name != ALL_CLIENTS and '""' not in name:
+        assert str(parse_entity(name)) == name
+
+
+def test_a_name_of_32000_characters_is_cut_as_that_of_an_entity() -> None:
+    assert len(client_name("u" * 32_000, "\x1b" * 32_000)) < 8 * MAX_NAME_CHARS
 
 
 def test_one_thing_is_counted_in_the_singular() -> None:

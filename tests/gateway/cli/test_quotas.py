@@ -75,7 +75,7 @@ def test_without_a_file_a_gateway_has_to_answer(run: Run) -> None:
 
 def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) -> None:
     assert quotas("--user", "alice", "--client-id", "app").splitlines() == [
-        "client  user=alice client-id=app",
+        "client  user=alice,client-id=app",
         "",
         "quota       controller_mutation_rate",
         "limit       5/s, in a burst up to 55 before the debt begins",

@@ -68,21 +68,22 @@ def test_the_table_shows_who_used_how_much_and_who_waited(tmp_path: Path, run: R
     assert out.splitlines() == [
         "2 s until 2023-11-14 22:13:22 UTC, gateway gw-1",
         "",
-        "PRODUCE  CLIENT-ID  RATE B/s  PEAK  QUOTA  USED  THROTTLED  WAITED  MUTED",
-        "alice    big        9000      9000  10000  90%   25.0%      1.0 s   25%    close to its limit",
-        "alice    small      50        50    -      -     0.0%       -       -",
+        "PRODUCE                     RATE B/s  PEAK  QUOTA  USED  THROTTLED  THROTTLE TIME  PAUSED",
+        "user=alice,client-id=big    9000      9000  10000  90%   25.0%      1.0 s          25%     "
+        "close to its limit",
+        "user=alice,client-id=small  50        50    -      -     0.0%       -              -",
         "",
-        "FETCH  CLIENT-ID  RATE B/s  PEAK  QUOTA  USED  THROTTLED  WAITED  MUTED",
-        "alice  reader     400       400   -      -     0.0%       -       -",
+        "FETCH                        RATE B/s  PEAK  QUOTA  USED  THROTTLED  THROTTLE TIME  PAUSED",
+        "user=alice,client-id=reader  400       400   -      -     0.0%       -              -",
         "",
-        "MUTATION  CLIENT-ID  RATE /s  PEAK  QUOTA  USED  THROTTLED  WAITED  MUTED",
-        "alice     -          3        3     2      150%  0.0%       -       -      2 refused",
+        "MUTATION                 RATE /s  PEAK  QUOTA  USED  THROTTLED  THROTTLE TIME  PAUSED",
+        'user=alice,client-id=""  3        3     2      150%  0.0%       -              -       2 refused',
     ]
 
 
 def test_connections_are_shown_by_address(tmp_path: Path, run: Run) -> None:
     _, out, _ = run("usage", write(tmp_path, [row("10.0.0.1", "connect", offered=3)]))
-    assert out.splitlines()[2].startswith("CONNECT  ADDRESS ")
+    assert out.splitlines()[2].startswith("CONNECT ")
 
 
 def test_brokers_and_ways_in_are_added_up(tmp_path: Path, run: Run) -> None:
@@ -134,7 +135,7 @@ def test_what_is_missing_is_told(tmp_path: Path, run: Run) -> None:
     assert code == 0
     assert out.splitlines()[1:4] == [
         "3 lines missing: dropped, lost, or not in a file yet",
-        "some seconds had more clients than rows: 14 rows added to ~other",
+        "some seconds had more clients than rows: 14 rows added to other clients",
         "0 lines skipped that are not usage records, in usage-foreign-1-0.jsonl.gz",
     ]
 
@@ -172,10 +173,10 @@ def test_topics_are_shown_by_client_and_topic_and_bad_rows_left_out(tmp_path: Pa
     code, out, _ = run("usage", tmp_path, "--topics")
     assert code == 0
     assert [line.split() for line in out.splitlines()[2:]] == [
-        ["PRODUCE", "CLIENT-ID", "TOPIC", "RATE", "B/s", "PEAK", "RECORDS/s", "REQUESTS"],
-        ["alice", "app", "orders", "600", "600", "30", "4"],
-        ["alice", "app", "(around", "records)", "40", "40", "0", "4"],
-        ["alice", "app", OTHER, "9", "9", "1", "2"],
+        ["PRODUCE", "TOPIC", "RATE", "B/s", "PEAK", "RECORDS/s", "REQUESTS"],
+        ["user=alice,client-id=app", "orders", "600", "600", "30", "4"],
+        ["user=alice,client-id=app", "(around", "records)", "40", "40", "0", "4"],
+        ["user=alice,client-id=app", OTHER, "9", "9", "1", "2"],
     ]
     told = json.loads(run("usage", tmp_path, "--topics", "--json")[1])["topics"]
     assert sum(each["size_bytes"] for each in told) == 2 * 649

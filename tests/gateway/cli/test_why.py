@@ -112,7 +112,7 @@ async def test_without_a_user_all_users_are_searched_and_the_longest_wait_is_nam
     async with broker_and_gateway(quotas=[{"user": "alice", "producer_byte_rate": 1000}]) as (_, running):
         code, out, _ = await sluice(running, capfd, "why", "--client-id", "app")
         assert (code, "no throttle is recorded" in out) == (0, True)
-        assert "quotas of client user=ANONYMOUS client-id=app" in out
+        assert "quotas of client user=ANONYMOUS,client-id=app" in out
         _throttle(running, "bob", "app", 4700, at_ms=0)
         _throttle(running, "alice", "app", 20, at_ms=60_000)
         _throttle(running, "alice", "else", 30, at_ms=70_000)
@@ -120,9 +120,9 @@ async def test_without_a_user_all_users_are_searched_and_the_longest_wait_is_nam
         head, entry, longest, quotas = out.split("\n\n")
         assert (code, head) == (0, "clients with client-id=app, of all users")
         assert "throttled for 20 ms" in entry
-        assert "client      user=alice client-id=app" in entry
-        assert longest == "longest wait in the journal: 4700 ms, at 1970-01-01 00:00:00, of user=bob client-id=app"
-        assert quotas.startswith("quotas of client user=alice client-id=app\nNOW")
+        assert "client      user=alice,client-id=app" in entry
+        assert longest == "longest wait in the journal: 4700 ms, at 1970-01-01 00:00:00, of user=bob,client-id=app"
+        assert quotas.startswith("quotas of client user=alice,client-id=app\nNOW")
         assert "producer_byte_rate        1000   user   user=alice" in quotas
         code, out, _ = await sluice(running, capfd, "why", "--user", "alice")
         assert out.startswith("clients with user=alice, of all client ids\n")
