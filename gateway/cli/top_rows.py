@@ -1,35 +1,89 @@
-"""The rows of ``sluice top``, made from /status.json; `gateway.cli.top_screen` shows them.
+"""What ``sluice top`` shows, made from /status.json; `gateway.cli.top_screen` shows it.
 
 Names are what clients choose: what a terminal would act on, or order otherwise than it came, is written as an escape.
 """
 
 from __future__ import annotations
 
+import json
 import unicodedata
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway.cli import admin_port
 from gateway.cli.why import path_of
+from quotas.entities import OTHER_CLIENTS, client_name, counter_name
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+MAX_ROWS: Final = 200
+"""Of the table; a search finds the others."""
+
 NEAR: Final = 0.8
 _TIMEOUT_S: Final = 5.0
-ALL: Final = "(all)"
+_MOST_LISTENERS: Final = 5
+_MOST_WAITING: Final = 100
+"""A snapshot has no more throttled clients."""
 
-QUOTAS: Final = {
-    "produce": "PRODUCE B/s",
-    "fetch": "FETCH B/s",
-    "request": "REQUEST %",
-    "controller_mutation": "MUTATIONS /s",
-}
-COLUMNS: Final = ("USER", "CLIENT-ID", *QUOTAS.values(), "USED", "THROTTLED", "WAITS")
-SORTED_BY: Final = (*QUOTAS, "used", "throttled", "waits", "name")
+QUOTAS: Final = ("produce", "fetch", "request", "controller_mutation")
+_MODES: Final = {"enforce": "quotas enforced", "observe": "quotas observed only", "off": "quotas off"}
 
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
 _SCALES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-_MAX_NAME: Final = 40
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_LEAST_NAME: Final = 16
+_MOST_NAME: Final = 40
+_GAP: Final = 2
+"""Blanks beside each column."""
+
+_SCROLL_BAR: Final = 2
+
+
+class Column(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+        name: what rows are sorted by, see `Client.sort_key`.
+        title: in the header.
+        width: in characters; 0: what is left.
+        from_columns: the narrowest terminal that has it.
+    """
+
+    name: str
+    title: str
+    width: int
+    from_columns: int
+
+
+COLUMNS: Final = (
+    Column("name", "CLIENT", 0, 0),
+    Column("waits", "THROTTLED", 11, 0),
+    Column("used", "USED", 6, 0),
+    Column("produce", "PRODUCE B/s", 13, 0),
+    Column("fetch", "FETCH B/s", 13, 0),
+    Column("throttled", "THROTTLES", 11, 100),
+    Column("request", "REQUEST %", 13, 116),
+    Column("controller_mutation", "MUTATIONS /s", 14, 140),
+)
+SORTED_BY: Final = tuple(column.name for column in COLUMNS)
+FIRST_SORTED_BY: Final = "waits"
+
+
+def columns_of(width: int, by: str) -> list[Column]:
+    """The columns for a terminal of this width, with their widths. The sorted one is always there."""
+    found = [column for column in COLUMNS if width >= column.from_columns]
+    if all(column.name != by for column in found):
+        found[-1] = next(column for column in COLUMNS if column.name == by)
+    left = width - sum(column.width + _GAP for column in found) - _SCROLL_BAR
+    return [column._replace(width=max(_LEAST_NAME, left)) if not column.width else column for column in found]
+
+
+def title_of(column: Column, by: str, *, reverse: bool) -> str:
+    """The header; the sorted column's has an arrow."""
+    if column.name != by:
+        return column.title
+    return f"{column.title} {'▲' if (by == 'name') is not reverse else '▼'}"
 
 
 def snapshot_of(url: str) -> Snapshot:
@@ -54,7 +108,11 @@ def why_of(url: str, client: Client) -> dict[str, Any]:
     Raises:
         admin_port.AdminPortError: it can't be asked.
     """
-    path = path_of(client.user, client.client_id) + "&of=counter"
+    path = (
+        path_of(None, None, client.ip)
+        if client.ip
+        else path_of(client.user, client.client_id) + "&of=counter"
+    )
     return admin_port.read(url, path, lambda answer: {**answer}, what="why")
 
 
@@ -69,10 +127,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One row: what is counted together.
+    """One row: what is counted together, or an address whose connections are throttled.
 
     Attributes:
+        name: see `client_name`.
         user, client_id: empty for all of them.
+        ip: of the address; empty for a counter.
         other: the row of all that have none of their own.
         uses: by quota.
         used: the nearest to its limit.
@@ -80,8 +140,10 @@ class Client:
         waits_ms: how long one of them is throttled from now on; 0: none is.
     """
 
+    name: str
     user: str
     client_id: str
+    ip: str
     broker: str
     other: bool
     uses: Mapping[str, Use]
@@ -93,39 +155,95 @@ class Client:
     @property
     def key(self) -> str:
         """Of the row, from snapshot to snapshot."""
-        return repr((self.user, self.client_id, self.broker, self.other))
+        return repr((self.user, self.client_id, self.ip, self.broker, self.other))
+
+    def has(self, wanted: str) -> bool:
+        """Whether a text in lower case is part of its name: with ``=`` of the whole name."""
+        if "=" in wanted:
+            return wanted in self.name.lower()
+        return wanted in f"{self.user}\n{self.client_id}\n{self.ip}".lower()
 
     def sort_key(self, by: str) -> tuple[float, float]:
         """Largest first."""
         value: float | None
         if by in QUOTAS:
             value = self.uses[by].rate if by in self.uses else None
-        elif by == "used" and self.waits_ms:
-            # It is silent by now, and its rate falls.
-            value = 1 + max(1.0, self.used or 0.0)
         else:
             value = {"used": self.used, "throttled": self.throttled, "waits": self.waits_ms}[by]
-        return (-1.0 if value is None else value, self.throttled)
+        return (-1.0 if value is None else value, -1.0 if self.used is None else self.used)
 
-    def cells(self) -> list[str]:
-        """As text, in the order of `COLUMNS`."""
-        if self.other:
-            names = ["(others)", ""]
-        else:
-            names = [shown(self.user) or ALL, shown(self.client_id) or ALL]
-        if self.broker:
-            names[1] += f" @{self.broker}"
-        uses = []
-        for quota in QUOTAS:
-            use = self.uses.get(quota)
-            if use is None or use.rate is None:
-                uses.append("")
-            else:
-                uses.append(number(use.rate) + (f" / {number(use.limit)}" if use.limit is not None else ""))
-        throttled = number(self.throttled) + (f" +{number(self.refused)} refused" if self.refused else "")
-        used = "" if self.used is None else f"{self.used:.0%}"
-        waits = f"{self.waits_ms / 1000:.1f} s" if self.waits_ms else ""
-        return [*names, *uses, used, throttled, waits]
+    def cell(self, column: Column) -> str:
+        """Its text in a column."""
+        name = column.name
+        if name == "name":
+            broker = f" broker {shown(self.broker)}" if self.broker else ""
+            return shown(self.name, column.width - len(broker)) + broker
+        if name == "waits":
+            return f"{self.waits_ms / 1000:.1f} s" if self.waits_ms else ""
+        if name == "used":
+            return "" if self.used is None else f"{self.used:.0%}"
+        if name == "throttled":
+            return number(self.throttled) + (f" +{number(self.refused)} r" if self.refused else "")
+        use = self.uses.get(name)
+        if use is None or use.rate is None:
+            return ""
+        return number(use.rate) + (f" / {number(use.limit)}" if use.limit is not None else "")
+
+
+class Counters(NamedTuple):
+    """What a gateway has counted since its start.
+
+    Attributes:
+        at_ms, started_ms: wall time.
+        received, sent: bytes from clients, and to them.
+        throttled: requests.
+    """
+
+    at_ms: int
+    started_ms: int
+    received: float
+    sent: float
+    throttled: float
+
+
+class Trend:
+    """Rates of the last snapshots, the latest last."""
+
+    LONGEST_S: Final = 60.0
+    KEPT: Final = 60
+
+    def __init__(self) -> None:
+        """There is none yet."""
+        self._before: Counters | None = None
+        self._rates: tuple[deque[float | None], ...] = tuple(deque(maxlen=self.KEPT) for _ in range(3))
+
+    def add(self, now: Counters) -> None:
+        """Take the counters of one more snapshot. One that began anew has no rate, nor has too long a time."""
+        before, self._before = self._before, now
+        if before is None or before.at_ms == now.at_ms:
+            return
+        passed_s = (now.at_ms - before.at_ms) / 1000
+        usable = before.started_ms == now.started_ms and 0 < passed_s <= self.LONGEST_S
+        for rates, then, value in zip(self._rates, before[2:], now[2:], strict=True):
+            rates.append((value - then) / passed_s if usable and value >= then else None)
+
+    def line(self, width: int) -> str:
+        """The rates of now, each with its curve, for a terminal of this width."""
+        each = max(4, min(40, (width - 58) // 3))
+        texts = []
+        for name, unit, rates in zip(
+            ("in", "out", "throttled"), ("B/s", "B/s", "/s"), self._rates, strict=True
+        ):
+            value = f"{number(rates[-1])}{unit}" if rates and rates[-1] is not None else "-"
+            texts.append(f"{name} {value:<8} {curve(list(rates)[-each:])}")
+        return "  ".join(texts)
+
+
+def curve(rates: Sequence[float | None]) -> str:
+    """A block for each rate, as high as its part of the highest one; a blank for none."""
+    peak = max((rate for rate in rates if rate is not None), default=0.0) or 1.0
+    last = len(_BLOCKS) - 1
+    return "".join(" " if rate is None else _BLOCKS[round(last * rate / peak)] for rate in rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,40 +253,60 @@ class Snapshot:
     Attributes:
         head: lines about all of it.
         clients: the rows.
+        summed: whether these are the busiest clients, and there are others.
         members: lines about members of the fleet and workers.
+        counters: for the trend.
     """
 
     head: list[str]
     clients: list[Client]
+    summed: bool
     members: list[str]
+    counters: Counters
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Snapshot:
         """Of an answer of the admin port."""
-        waits: dict[tuple[str, str], int] = {}
+        waits: dict[tuple[str, str, str], int] = {}
         for wait in answer["waiting"]:
-            counter = (wait["counter"]["user"], wait["counter"]["client_id"])
-            left_ms = int(wait["until_ms"] - answer["at_ms"])
+            counter = (
+                ("", "", wait["ip"])
+                if wait["ip"]
+                else (wait["counter"]["user"], wait["counter"]["client_id"], "")
+            )
+            left_ms = max(1, int(wait["until_ms"] - answer["at_ms"]))
             waits[counter] = max(waits.get(counter, 0), left_ms)
+        more = " or more" if len(answer["waiting"]) >= _MOST_WAITING else ""
+        throttled = f"{len(waits)}{more} {'client' if len(waits) == 1 else 'clients'}"
         rate = {name: at for at, name in enumerate(answer["rate_fields"])}
         mutation = {name: at for at, name in enumerate(answer["mutation_fields"])}
         clients = [_client(each, rate, mutation, waits) for each in answer["clients"]]
-        return cls(_head(answer, len(waits)), clients, _members(answer["members"][0]))
+        # One that is silent may have no row among the busiest.
+        rows = {(each.user, each.client_id, "") for each in clients if not each.other}
+        clients += [_throttled(*key, left_ms) for key, left_ms in waits.items() if key not in rows]
+        member = answer["members"][0]
+        summed = answer["client_count"] > len(answer["clients"]) or any(each.other for each in clients)
+        return cls(_head(answer, throttled), clients, summed, _members(member), _counters(answer))
 
     def rows(self, *, by: str, reverse: bool = False, wanted: str = "") -> list[Client]:
         """Those whose name contains a text, in order."""
         wanted = wanted.lower()
-        found = [each for each in self.clients if wanted in f"{each.user}\n{each.client_id}".lower()]
+        found = sorted((each for each in self.clients if each.has(wanted)), key=lambda each: each.name)
         if by == "name":
-            return sorted(found, key=lambda each: (each.user, each.client_id), reverse=reverse)
+            return found[::-1] if reverse else found
         return sorted(found, key=lambda each: each.sort_key(by), reverse=not reverse)
+
+
+def _throttled(user: str, client_id: str, ip: str, left_ms: int) -> Client:
+    name = client_name(ip=ip) if ip else counter_name(user, client_id)
+    return Client(name, user, client_id, ip, "", False, {}, None, 0, 0, left_ms)
 
 
 def _client(
     told: Mapping[str, Any],
     rate: Mapping[str, int],
     mutation: Mapping[str, int],
-    waits: Mapping[tuple[str, str], int],
+    waits: Mapping[tuple[str, str, str], int],
 ) -> Client:
     uses: dict[str, Use] = {}
     throttled = refused = 0
@@ -186,38 +324,54 @@ def _client(
         uses[quota] = Use(value, limit, used)
         throttled += int(cells[at["throttled"]])
     found = [use.used for use in uses.values() if use.used is not None]
-    user, client_id = str(told["user"]), str(told["client_id"])
+    user, client_id, other = str(told["user"]), str(told["client_id"]), bool(told.get("other"))
     return Client(
+        OTHER_CLIENTS if other else counter_name(user, client_id),
         user,
         client_id,
+        "",
         str(told.get("broker", "")),
-        bool(told.get("other")),
+        other,
         uses,
         max(found, default=None),
         throttled,
         refused,
-        0 if told.get("other") else waits.get((user, client_id), 0),
+        0 if other else waits.get((user, client_id, ""), 0),
     )
 
 
-def _head(answer: Mapping[str, Any], waiting: int) -> list[str]:
+def _total(answer: Mapping[str, Any], name: str, **labels: str) -> float:
+    samples = answer["series"].get(name, ())
+    return float(sum(value for has, value in samples if labels.items() <= has.items()))
+
+
+def _counters(answer: Mapping[str, Any]) -> Counters:
+    return Counters(
+        answer["at_ms"],
+        answer["members"][0]["started_ms"],
+        _total(answer, "gateway_received_bytes_total", side="client"),
+        _total(answer, "gateway_received_bytes_total", side="upstream"),
+        _total(answer, "gateway_throttled_requests_total"),
+    )
+
+
+def _head(answer: Mapping[str, Any], throttled: str) -> list[str]:
     member, series = answer["members"][0], answer["series"]
-
-    def total(name: str, **labels: str) -> float:
-        return float(sum(value for has, value in series.get(name, ()) if labels.items() <= has.items()))
-
     buckets = {has["le"]: value for has, value in series.get("gateway_event_loop_stall_seconds_bucket", ())}
-    stalls = buckets.get("+Inf", 0) - buckets.get("0.02", 0)
-    ready = shown(f"not ready: {member['not_ready']}") if member["not_ready"] else "ready"
-    listeners = [
-        f"{shown(has['listener'])} {number(value)}" for has, value in series["gateway_connections_active"]
-    ]
+    delays = buckets.get("+Inf", 0) - buckets.get("0.02", 0)
+    ready = shown(f"not ready: {member['not_ready']}", 200) if member["not_ready"] else "ready"
+    mode = _MODES.get(member["enforcement"], shown(member["enforcement"]))
+    active = series["gateway_connections_active"]
+    listeners = [f"{shown(has['listener'])} {number(value)}" for has, value in active[:_MOST_LISTENERS]]
+    if len(active) > _MOST_LISTENERS:
+        listeners.append(f"and {len(active) - _MOST_LISTENERS} more listeners")
+    paused = number(_total(answer, "gateway_channels_muted", reason="throttled"))
     return [
-        f"{shown(member['name'])}  {ready}  quotas: {member['enforcement']}  version {shown(member['version'])}",
-        f"connections: {', '.join(listeners)}  muted: "
-        f"{number(total('gateway_channels_muted', reason='throttled'))}  waiting: {waiting}  since start: "
-        f"throttled {number(total('gateway_throttled_requests_total'))}, loop blocked over 20 ms {number(stalls)}"
-        + ("" if total("gateway_quota_store_writable") else "  quota store: read-only"),
+        f"{shown(member['name'])}  {ready}  {mode}  version {shown(member['version'])}",
+        f"throttled now: {throttled}  connections: {', '.join(listeners)} ({paused} paused by quotas)",
+        f"since start: {number(_total(answer, 'gateway_throttled_requests_total'))} requests throttled, "
+        f"{number(delays)} delays over 20 ms"
+        + ("" if _total(answer, "gateway_quota_store_writable") else "  quota store: read-only"),
     ]
 
 
@@ -230,35 +384,41 @@ def _members(gateway: Mapping[str, Any]) -> list[str]:
     lines = []
     for member in gateway["fleet"]:
         if member["this"]:
-            touch = f"this gateway, {'ISOLATED' if member['isolated'] else 'in touch'}, lag {member['lag_s']:.2f} s"
+            state = f"this gateway, {'ISOLATED' if member['isolated'] else 'connected'}, lag {member['lag_s']:.2f} s"
         else:
-            touch = f"last message {member['age_s']:.1f} s ago"
+            state = f"last message {member['age_s']:.1f} s ago"
         shares = ", ".join(
             f"{quota} {used / totals[quota]:.0%}"
             for quota, used in sorted(member["used"].items())
             if totals[quota]
         )
-        lines.append(f"member {shown(member['member'])}: {touch}; share of reported use: {shares or 'none'}")
+        lines.append(f"member {shown(member['member'])}: {state}; share of usage: {shares or 'none'}")
     lines += [
-        f"worker {each['worker']}: connections {number(each['connections'])}, muted {number(each['muted'])}, "
-        f"throttled {number(each['throttled'])}"
+        f"worker {each['worker']}: connections {number(each['connections'])}, paused {number(each['muted'])}, "
+        f"throttled requests {number(each['throttled'])}"
         for each in gateway["workers"]
     ]
     return lines or ["one gateway, one process"]
 
 
-def shown(name: str) -> str:
-    """A name as a terminal may have it, cut to what fits into a column."""
-    text = "".join(char if _is_plain(char) else f"\\u{{{ord(char):x}}}" for char in name)
-    if text.startswith("("):
-        # What stands in brackets is ours.
-        text = f'"{text}"'
-    width = 0
-    for at, char in enumerate(text):
-        width += 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        if width > _MAX_NAME:
-            return f"{text[: max(0, at - 1)]}…"
-    return text
+def shown(name: str, width: int = _MOST_NAME) -> str:
+    """A name as a terminal may have it. One that is too wide keeps its beginning and its end."""
+    text = "".join(char if _is_plain(char) else json.dumps(char)[1:-1] for char in name)
+    widths = [2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text]
+    if sum(widths) <= width:
+        return text
+    first = _fitting(widths, (width - 1) // 2)
+    last = _fitting(widths[::-1], width - 1 - sum(widths[:first]))
+    return f"{text[:first]}…{text[len(text) - last :]}"
+
+
+def _fitting(widths: Sequence[int], width: int) -> int:
+    """How many of these fit."""
+    for at, each in enumerate(widths):
+        width -= each
+        if width < 0:
+            return at
+    return len(widths)
 
 
 def _is_plain(char: str) -> bool:

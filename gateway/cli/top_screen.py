@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from typing import ClassVar
+from urllib.parse import urlsplit
 
+from rich.console import JustifyMethod
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -12,9 +14,28 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from gateway.cli.admin_port import AdminPortError
-from gateway.cli.top_rows import COLUMNS, NEAR, SORTED_BY, Client, Snapshot, shown, snapshot_of, why_of
+from gateway.cli.admin_port import CLUSTERS, AdminPortError
+from gateway.cli.top_rows import (
+    FIRST_SORTED_BY,
+    MAX_ROWS,
+    NEAR,
+    SORTED_BY,
+    Client,
+    Snapshot,
+    Trend,
+    columns_of,
+    shown,
+    snapshot_of,
+    title_of,
+    why_of,
+)
 from gateway.cli.why import text_of
+
+
+class ClientTable(DataTable[Text]):
+    """The rows; the footer says what Enter does."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Why")]
 
 
 class WhyScreen(ModalScreen[None]):
@@ -28,7 +49,7 @@ class WhyScreen(ModalScreen[None]):
     def __init__(self, client: Client, text: str) -> None:
         """Show this text about a client."""
         super().__init__()
-        self._title = f"why: {shown(client.user) or '(all)'} / {shown(client.client_id) or '(all)'}"
+        self._title = f"why: {shown(client.name, 200)}"
         self._text = text
 
     def compose(self) -> ComposeResult:
@@ -46,7 +67,7 @@ class TopScreen(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "sort", "Sort"),
         Binding("r", "reverse", "Reverse"),
-        Binding("slash", "filter", "Filter"),
+        Binding("slash", "filter", "Search"),
         Binding("m", "members", "Members"),
         Binding("escape", "all", "All", show=False),
         Binding("q", "quit", "Quit"),
@@ -64,7 +85,11 @@ class TopScreen(App[None]):
         self._url = url
         self._snapshot = first
         self._interval_s = interval_s
-        self._by = "used"
+        self._by = FIRST_SORTED_BY
+        self._trend = Trend()
+        self._trend.add(first.counters)
+        path = urlsplit(url).path
+        self._cluster = path.removeprefix(CLUSTERS) if path.startswith(CLUSTERS) else ""
         self._reversed = False
         self._wanted = ""
         self._with_members = False
@@ -75,48 +100,70 @@ class TopScreen(App[None]):
         """See Textual."""
         yield Static(id="head")
         yield Input(placeholder="part of a user or client id", id="filter")
-        yield DataTable(cursor_type="row", zebra_stripes=True)
+        yield ClientTable(cursor_type="row", zebra_stripes=True)
         yield Footer()
 
     def on_mount(self) -> None:
         """See Textual."""
-        self._table.add_columns(*COLUMNS)
         self._table.focus()
         self._draw()
         self.set_interval(self._interval_s, self._ask)
 
     @property
-    def _table(self) -> DataTable[Text]:
-        return self.query_one(DataTable)
+    def _table(self) -> ClientTable:
+        return self.query_one(ClientTable)
+
+    def on_resize(self) -> None:
+        """The width decides about the columns."""
+        self._draw()
 
     async def _ask(self) -> None:
         try:
             self._snapshot = await asyncio.to_thread(snapshot_of, self._url)
+            self._trend.add(self._snapshot.counters)
             self._fault = ""
         except AdminPortError as exc:
             self._fault = f"{exc}; these numbers are old"
         self._draw()
 
     def _draw(self) -> None:
-        head = Text("\n".join(self._snapshot.head + (self._snapshot.members if self._with_members else [])))
-        order = f"sorted by {self._by}{', waiting clients first' if self._by == 'used' else ''}"
-        order += ", reversed" if self._reversed else ""
-        found = self._snapshot.rows(by=self._by, reverse=self._reversed, wanted=self._wanted)
-        filtered = f", filter: {shown(self._wanted)}" if self._wanted else ""
-        head.append(f"\n{len(found)} of {len(self._snapshot.clients)} rows, {order}{filtered}", "dim")
+        snapshot, width = self._snapshot, self.size.width
+        found = snapshot.rows(by=self._by, reverse=self._reversed, wanted=self._wanted)
+        lines = [*snapshot.head, *(snapshot.members if self._with_members else [])]
+        lines.insert(1, self._trend.line(width))
+        if self._cluster:
+            lines[0] = f"cluster {self._cluster}  {lines[0]}"
+        head = Text("\n".join(lines))
+        searched = f", search: {shown(self._wanted)}" if self._wanted else ""
+        rows = f"the first {MAX_ROWS} of {len(found)} rows" if len(found) > MAX_ROWS else f"{len(found)} rows"
+        known = "; these are the busiest clients" if snapshot.summed else ""
+        head.append(f"\n{rows}{known}{searched}", "dim")
         if self._fault:
             head.append(f"\n{self._fault}", "bold red")
         self.query_one("#head", Static).update(head)
+        self._draw_table(found[:MAX_ROWS], width)
+
+    def _draw_table(self, found: list[Client], width: int) -> None:
         table = self._table
         row = table.cursor_row
-        chosen = self._rows[row].key if 0 <= row < len(self._rows) else None
+        # The first row is that of whichever client is first.
+        chosen = self._rows[row].key if 0 < row < len(self._rows) else None
         self._rows = found
-        table.clear()
+        columns = columns_of(width, self._by)
+        table.clear(columns=True)
+        for column in columns:
+            title = title_of(column, self._by, reverse=self._reversed)
+            justify: JustifyMethod = "left" if column.name == "name" else "right"
+            style = "bold reverse" if column.name == self._by else "bold"
+            table.add_column(Text(title, style, justify=justify), width=column.width, key=column.name)
         for at, client in enumerate(found):
-            style = "bold red" if (client.used or 0) > 1 else "yellow" if (client.used or 0) >= NEAR else ""
-            names, rest = client.cells()[:2], client.cells()[2:]
+            used = client.used or 0
+            style = "bold red" if client.waits_ms or used > 1 else "yellow" if used >= NEAR else ""
             table.add_row(
-                *(Text(cell, style) for cell in names), *(Text(cell, style, justify="right") for cell in rest)
+                *(
+                    Text(client.cell(column), style, justify="left" if column.name == "name" else "right")
+                    for column in columns
+                )
             )
             if client.key == chosen:
                 row = at
@@ -126,6 +173,8 @@ class TopScreen(App[None]):
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """A row's client is looked into."""
         client = self._rows[event.cursor_row]
+        if client.other:
+            return
         try:
             # Its first line names the client, as the title does.
             text = text_of(await asyncio.to_thread(why_of, self._url, client)).partition("\n\n")[2]
