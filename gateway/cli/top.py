@@ -15,10 +15,11 @@ def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "top",
-        help="live screen: what clients use, how near to their limits they are, and which ones wait",
-        description="Show a running gateway live: its clients, what they use of each quota, and how long they are "
-        "throttled. Throttled clients come first, then those nearest to their limits. Also shows connections and the "
-        "event loop. Changes nothing. Keys: s sort, r reverse, / filter, m members, Enter why, q quit.",
+        help="live screen: throughput, what clients use of their quotas, and which ones are throttled",
+        description="Show a running gateway live: its throughput and clients, what they use of each quota, and how "
+        "long they are throttled. Throttled clients come first, then those nearest to their limits. Wider terminals "
+        "have more columns. Changes nothing. Keys: s sort by the next column, r reverse, / search, m members, "
+        "Enter why, q quit.",
         allow_abbrev=False,
     )
     admin_port.add_argument(parser)

@@ -162,7 +162,7 @@ def snapshot_with(names: Sequence[str], throttled: int, *, at_ms: int = 1_800_00
         for each in clients[:throttled]
     ]  # fmt: skip
     gateway = {
-        "name": "gw", "version": "1", "started_ms": at_ms - 9_000, "not_ready": None, "enforcement": "enforce",
+        "name": "gw", "version": "1", "started_ms": 1, "not_ready": None, "enforcement": "enforce",
         "fleet": [], "workers": [],
     }  # fmt: skip
     received = [[{"listener": "L", "side": "client"}, at_ms * 50], [{"listener": "L", "side": "upstream"}, 0]]
@@ -246,7 +246,10 @@ async def test_a_throttled_client_or_address_without_a_row_gets_one_at_the_top()
         told = snapshot_with(["busy"], 0)
         late = told["at_ms"] + 2_000
         told["waiting"] = [
-            {"name": "", "ip": "", "by": "fetch", "until_ms": late + 1, "counter": {"name": "user=bob", "user": "bob", "client_id": ""}},
+            {
+                "name": "", "ip": "", "by": "fetch", "until_ms": late + 1,
+                "counter": {"name": "user=bob", "user": "bob", "client_id": ""},
+            },
             {"name": "ip=10.0.0.9", "ip": "10.0.0.9", "by": "connection", "until_ms": late, "counter": {}},
         ]  # fmt: skip
         await page.evaluate(SHOW, json.dumps(told))
