@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -257,6 +258,49 @@ async def test_a_throttled_client_or_address_without_a_row_gets_one_at_the_top()
             "user=bob", "ip=10.0.0.9", "user=alice,client-id=busy",
         ]  # fmt: skip
         await expect(page.locator("#facts dd >> nth=0")).to_have_text("2 clients")
+        assert faults == []
+
+
+async def test_brokers_members_and_workers_have_rows_of_their_own() -> None:
+    async with page_of(1_440, "light") as (page, faults):
+        told = snapshot_with(["app", "app"], 0)
+        told["clients"][0]["broker"], told["clients"][1]["broker"] = "1", "2"
+        told["members"][0]["fleet"] = [
+            {"member": "gw-1", "this": True, "isolated": True, "lag_s": 0.25, "age_s": 0, "used": {"produce": 30}},
+            {
+                "member": HOSTILE[1],
+                "this": False,
+                "isolated": None,
+                "age_s": 1,
+                "lag_s": None,
+                "used": {"produce": 10},
+            },
+        ]
+        told["members"][0]["workers"] = [{"worker": 1, "connections": 7, "muted": 2, "throttled": 12_345}]
+        await page.evaluate(SHOW, json.dumps(told))
+        assert sorted(await page.locator("#clients th").all_inner_texts()) == [
+            "user=alice,client-id=app broker 1", "user=alice,client-id=app broker 2",
+        ]  # fmt: skip
+        await page.click("#members-box summary")
+        rows = [row.split("\t") for row in await page.locator("#fleet tr, #workers tr").all_inner_texts()]
+        assert rows == [
+            ["gw-1", "this gateway, isolated", "round trip 0.25 s", "produce 75 %"],
+            [HOSTILE[1], "a member", "1.0 s ago", "produce 25 %"],
+            ["worker 1", "7", "2", "12.3 k"],
+        ]
+        assert faults == []
+
+
+async def test_the_page_of_a_cluster_names_it_and_asks_for_what_is_its() -> None:
+    async with page_of(1_440, "light") as (page, faults):
+        below = page.url + "clusters/orders/"
+        text = (resources.files("gateway.server") / "status_page.html").read_text()
+        await page.route(below, lambda route: route.fulfill(body=text, content_type="text/html"))
+        async with page.expect_request(below + "events"):
+            await page.goto(below)
+        assert await page.inner_text("#cluster") == "cluster orders, all clusters"
+        assert await page.title() == "Sluice orders"
+        assert await page.get_attribute("#cluster a", "href") == "../../"
         assert faults == []
 
 
