@@ -62,7 +62,8 @@ _FETCHED: Final = [
 
 def _quotas(throttled: int) -> str:
     tables = [
-        "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 500000\nconsumer_byte_rate = 2000000"
+        '[usage]\ngateway_id = "gw-1"',
+        "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 500000\nconsumer_byte_rate = 2000000",
     ]
     tables += [
         f'[[quotas]]\nclient_id = "{_heavy(at)}"\nproducer_byte_rate = {_LIMIT * (1 + at % 3)}'
@@ -177,7 +178,7 @@ async def page_picture(
 def _fewer_colours(file: Path) -> None:
     """Make a picture of few colours a third as large."""
     with Image.open(file) as image:
-        few = image.convert("RGB").quantize(48, dither=Image.Dither.NONE)
+        few = image.convert("RGB").quantize(128, dither=Image.Dither.NONE)
     few.save(file, optimize=True)
 
 
@@ -186,7 +187,7 @@ async def top_picture(browser: Browser, gateway: GatewayProcess, file: Path, col
     url = f"http://{HOST}:{gateway.admin_port}"
     screen = TopScreen(url, await asyncio.to_thread(snapshot_of, url), interval_s=1.0)
     async with screen.run_test(size=(columns, _TERMINAL_ROWS)) as pilot:
-        await asyncio.sleep(8)
+        await asyncio.sleep(25)
         await pilot.pause()
         drawn = screen.export_screenshot()
     page = await browser.new_page(viewport={"width": min(1_600, 12 * columns), "height": 400})
