@@ -110,7 +110,8 @@ class Status:
         parts = []
         ranked = sorted(clients.values(), key=urgency, reverse=True)
         for client in ranked[: self._max_rows]:
-            parts.append(json.dumps(client))
+            name = OTHER_CLIENTS if "other" in client else counter_name(client["user"], client["client_id"])
+            parts.append(json.dumps({"name": name, **client}))
             if slices.over:
                 await slices.next()
         wall_ms = self._wall_ms()
@@ -139,8 +140,7 @@ def _client(clients: dict[tuple[str, ...], dict[str, Any]], names: list[str]) ->
     key = (OTHER,) if other else (user, client_id, *broker)
     found = clients.get(key)
     if found is None:
-        name = OTHER_CLIENTS if other else counter_name(user, client_id)
-        found = clients[key] = {"name": name, "user": user, "client_id": client_id}
+        found = clients[key] = {"user": user, "client_id": client_id}
         if other:
             found["other"] = True
         if broker and not other:

@@ -14,6 +14,7 @@ from gateway.server.admin_connections import MAX_CONNECTIONS
 from gateway.server.status_routes import MAX_VIEWERS
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
+from quotas.entities import client_name
 from testkit.gateway import RunningGateway, broker_and_gateway, running_gateway
 from testkit.raw_client import HOST, RawClient, until
 from tests.attacks.test_admin_port import MAX_LOOP_CPU_S, healthy, loop_time
@@ -136,11 +137,12 @@ async def test_hostile_names_are_told_as_they_are_and_their_events_are_one_line(
         (client,) = json.loads(text)["clients"]
         assert (status, text.isascii(), "\n" in text) == (200, True, False)
         assert client["client_id"][:100] == name[:100]
+        assert client["name"] == client_name(client_id=client["client_id"])
         async with aiohttp.ClientSession() as session:
             params = {"client_id": name, "user": "ANONYMOUS"}
             async with session.get(url(running, "/why"), params=params) as answer:
                 (told,) = (await answer.json())["throttles"]
-        assert told["client_id"] == name
+        assert (told["client_id"], told["name"]) == (name, client_name("ANONYMOUS", name))
         assert told["entity"] == "client-id=<default>"
 
 
