@@ -81,7 +81,8 @@ def _no_login(config: Config) -> Iterator[Finding]:
             yield _error(
                 f"{upstream.path}.sasl",
                 "missing, so the gateway cannot log in to these brokers and will never be ready; give "
-                f"[{upstream.path.split('.')[0]}.sasl] with mechanism, username and password_file",
+                f"[{upstream.path.split('.')[0]}.sasl] with mechanism, username and password_file, or with "
+                'mechanism = "OAUTHBEARER" and what it needs',
             )
 
 

@@ -215,7 +215,8 @@ class Config(Section, frozen=True):
                 found += [(f"{path}.{key}", file) for key, file in files.items() if file is not None]
         for upstream in self.all_upstreams:
             if upstream.sasl is not None:
-                found.append((f"{upstream.path}.sasl.password_file", upstream.sasl.password_file))
+                secrets = upstream.sasl.secret_files
+                found += [(f"{upstream.path}.sasl.{key}", file) for key, file in secrets.items()]
         return found
 
     def own_topics(self) -> dict[str, str]:

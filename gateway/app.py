@@ -38,6 +38,7 @@ from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.fleet_metrics import FleetMetrics, members_json
 from gateway.observability.operation_metrics import (
     AdminPortMetrics,
+    LoginMetrics,
     QuotaAdminMetrics,
     ReadinessMetrics,
     ReloadMetrics,
@@ -55,6 +56,7 @@ from gateway.quota_admin.store.build import build_store
 from gateway.quota_admin.store.interface import QuotaStore, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.sqlite_store import SqliteStore
+from gateway.runtime.client_settings import ClientSettings
 from gateway.runtime.clock import NowMs, loop_clock, wall_clock_ms
 from gateway.runtime.collector import freeze_survivors
 from gateway.runtime.lateness import LATE_MS
@@ -102,7 +104,7 @@ from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeS
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.routes import build_routes
-from gateway.upstream.librdkafka import ClientSettings, settings_if_needed
+from gateway.upstream.librdkafka import settings_if_needed
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import ClusterMap
 from gateway.upstream.upstreams import MAIN, build_upstreams
@@ -226,7 +228,10 @@ class Gateway:
         self.discovery = self.upstreams[MAIN].discovery
 
         # The quotas in force, and who may change them.
-        own_clients = settings_if_needed(config)
+        self._logins = {name: each.login for name, each in self.upstreams.items() if each.login is not None}
+        for login in self._logins.values():
+            self.tls.look_after(login)
+        own_clients = settings_if_needed(config, self._logins.get(MAIN), self.tls.upstream_identity(MAIN))
         self.traces = _traces_of(config)
         self.limits = config.quota_limits()
         store = _build_store(process, own_clients)
@@ -523,6 +528,7 @@ class Gateway:
             self.tls.metrics,
             ReadinessMetrics(self.why_not_ready),
             QuotaAdminMetrics(self.quota_admin),
+            LoginMetrics(self._logins),
             AdminPortMetrics(self._admin_access, self._admin_keys),
             StoreMetrics(self.live_quotas, self._own_topics, self._now_ms),
             self._watchdog,
@@ -562,6 +568,8 @@ class Gateway:
         try:
             if self._predecessor is not None:
                 await self._prepare_to_replace(self._predecessor)
+            # The gateway's own clients are made next, and need tokens.
+            await asyncio.gather(*(login.start() for login in self._logins.values()))
             await self.live_quotas.open()
             if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
                 if self._worker is None:
@@ -763,6 +771,8 @@ class Gateway:
                 await self.usage.stop()
             if self.traces is not None:
                 await self.traces.stop()
+            for login in self._logins.values():
+                await login.stop()
         # Transports close in the next turn of the loop.
         await asyncio.sleep(0)
 

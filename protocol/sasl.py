@@ -14,7 +14,7 @@ import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
@@ -289,7 +289,8 @@ def oauth_name(message: bytes, claim: str) -> str | None:
     return None if bearer is None else _claim_in(bearer[1], claim)
 
 
-def _claim_in(token: str, claim: str) -> str | None:
+def jwt_claims(token: str) -> dict[str, Any] | None:
+    """What a JWT claims; its signature is not checked. None: it is no JWT with readable claims."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -298,7 +299,11 @@ def _claim_in(token: str, claim: str) -> str | None:
         claims = json.loads(base64.b64decode(payload + "=" * (-len(payload) % 4), altchars=b"-_"))
     except (ValueError, binascii.Error, RecursionError):
         return None
-    value = claims.get(claim) if isinstance(claims, dict) else None
+    return claims if isinstance(claims, dict) else None
+
+
+def _claim_in(token: str, claim: str) -> str | None:
+    value = (jwt_claims(token) or {}).get(claim)
     if not isinstance(value, str) or _HALF_PAIR.search(value) is not None:
         return None
     # As ClaimValidationUtils.validateSubject; only the validator of unsecured tokens leaves blanks where they are.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from config.faults import part_text
 from config.host_port import ConnectAddress
@@ -69,21 +70,84 @@ class UpstreamTls(Section, frozen=True):
         return self
 
 
+def _https(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError('is not a URL such as "https://login.example.com/oauth2/token"')
+    if "@" in parts.netloc or parts.fragment:
+        raise ValueError("has a user or a fragment; give client_id and client_secret_file instead")
+    return text
+
+
+_OF_PASSWORDS: Final = ("username", "password_file")
+_OF_ENDPOINTS: Final = ("client_id", "client_secret_file")
+_OPTIONAL: Final = ("token_endpoint_ca", "scope")
+
+
 class UpstreamSasl(Section, frozen=True):
     """The gateway's own user, for its own requests to the brokers. Clients' connections never use it.
 
-    The password is in a file of its own, so that the configuration holds no secret.
+    Secrets are in files of their own, so that the configuration holds none. The gateway looks at the files every
+    five seconds, so a new secret needs no restart. A file that it cannot use leaves the earlier secret in force.
 
     Attributes:
         mechanism: a SASL mechanism that the brokers' listener supports.
-        username: name of this user.
-        password_file: file with the password. A line end after it is ignored. The gateway reads it at each
-            login, so a new password needs no restart.
+        username: name of this user, for PLAIN and SCRAM.
+        password_file: file with the password, for PLAIN and SCRAM. A line end after it is ignored.
+        token_endpoint: https URL that gives tokens for OAUTHBEARER, by OAuth 2 client credentials.
+        token_endpoint_ca: PEM file with the authorities of the token endpoint. Not set: those that the system
+            trusts.
+        client_id: the gateway's name at the token endpoint.
+        client_secret_file: file with the gateway's secret at the token endpoint. A line end after it is ignored.
+        scope: what the token is for, in words of the token endpoint. Not set: the endpoint decides.
+        token_file: file with a token for OAUTHBEARER, instead of a token endpoint. Another program renews it.
     """
 
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-    username: Annotated[str, Field(min_length=1, max_length=1024)]
-    password_file: NonEmpty
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+    username: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    password_file: NonEmpty | None = None
+    token_endpoint: Annotated[str, AfterValidator(_https)] | None = None
+    token_endpoint_ca: NonEmpty | None = None
+    client_id: NonEmpty | None = None
+    client_secret_file: NonEmpty | None = None
+    scope: NonEmpty | None = None
+    token_file: NonEmpty | None = None
+
+    @property
+    def secret_files(self) -> dict[str, str]:
+        """The files with secrets, by key."""
+        names = ("password_file", "client_secret_file", "token_file")
+        return {name: file for name in names if (file := getattr(self, name)) is not None}
+
+    @model_validator(mode="after")
+    def _check(self) -> UpstreamSasl:
+        required: tuple[str, ...]
+        useless: tuple[str, ...]
+        oauth = ("token_endpoint", *_OF_ENDPOINTS, *_OPTIONAL, "token_file")
+        if self.mechanism != "OAUTHBEARER":
+            required, useless = _OF_PASSWORDS, oauth
+            why = f'mechanism is "{self.mechanism}"'
+        elif self.token_file is not None:
+            required, useless = (), (*_OF_PASSWORDS, *oauth[:-1])
+            why = 'mechanism is "OAUTHBEARER" and token_file is given'
+        else:
+            required, useless = ("token_endpoint", *_OF_ENDPOINTS), _OF_PASSWORDS
+            why = 'mechanism is "OAUTHBEARER" without token_file'
+        faults: list[tuple[Key, str]] = [
+            ((name,), f"required, since {why}") for name in required if getattr(self, name) is None
+        ]
+        faults += [
+            ((name,), f"without effect, since {why}; remove it")
+            for name in useless
+            if getattr(self, name) is not None
+        ]
+        if faults:
+            raise faults_error(faults)
+        return self
 
 
 class UpstreamSettings(Section, frozen=True):

@@ -99,14 +99,12 @@ def _faults_of_files(found: config.Config) -> list[str]:
     protocols += [each.security_protocol for each in found.all_upstreams]
     # Most files have neither TLS nor SASL, and need not wait for their imports.
     if any(protocol.sasl for protocol in protocols):
-        from gateway.upstream.login import LoginFailed, read_password
+        from gateway.upstream.login import BrokerLogin
 
         for upstream in found.all_upstreams:
-            if upstream.sasl is not None:
-                try:
-                    read_password(Path(upstream.sasl.password_file))
-                except LoginFailed as exc:
-                    faults.append(f"{upstream.path}.sasl.password_file: {exc}")
+            login = BrokerLogin.of(upstream.sasl, upstream=upstream.path, path=upstream.path, client_id="")
+            if login is not None:
+                faults += [f"{each.key}: {each.fault}" for each in login.files if each.fault is not None]
     if found.admin.tls is not None or any(protocol.tls for protocol in protocols):
         from gateway.server.tls_setup import load_identities
 

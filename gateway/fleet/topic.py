@@ -29,6 +29,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from gateway.fleet.shares import MalformedShare, Share, decode_share, encode_share
 from gateway.runtime.client_errors import bug_in, reason_of_topic
 from gateway.runtime.client_log import client_logger
+from gateway.runtime.client_settings import ClientAge
 from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
@@ -95,6 +96,8 @@ class ShareTopic:
         self._settings = settings
         self._key = member.encode()
         self._producer: Any = None
+        self._producer_age = ClientAge(settings.client)
+        self._consumer_age = ClientAge(settings.client)
         self._dropped: list[Any] = []  # producers, to be ended where that may take its time
         self._receive: Callable[[Sequence[Share]], None]
         self._loop: asyncio.AbstractEventLoop
@@ -122,7 +125,12 @@ class ShareTopic:
         if self._producer is None:
             if self._stopped.is_set():  # workers send until they have drained
                 return
-            self._producer = self._new_producer()
+            try:
+                self._producer = self._new_producer()
+            except KafkaException:
+                self.undelivered += len(values)
+                return
+        self._producer_age.outdated(self._producer)  # the thread replaces it, with the consumer
         producer, settings = self._producer, self._settings
         for value in values:
             headers = (
@@ -167,6 +175,7 @@ class ShareTopic:
             self.undelivered += 1
 
     def _new_producer(self) -> Any:
+        self._producer_age.begin()
         return Producer(
             {
                 **self._settings.client,
@@ -235,6 +244,7 @@ class ShareTopic:
             )
 
     def _follow(self) -> None:
+        self._consumer_age.begin()
         consumer = Consumer(
             {
                 **self._settings.client,
@@ -255,6 +265,8 @@ class ShareTopic:
             self._again.clear()
             while not self._stopped.is_set() and not self._again.is_set():
                 self._dropped.clear()
+                if self._consumer_age.outdated(consumer):
+                    return
                 first = consumer.poll(_POLL_S)
                 if first is not None:
                     self._take([first, *consumer.consume(_BATCH, 0)])

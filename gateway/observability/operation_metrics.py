@@ -32,6 +32,16 @@ class _AdminKeys(Protocol):
     def last_reload_failed(self) -> bool: ...
 
 
+class _Login(Protocol):
+    @property
+    def refreshes(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def last_refresh_failed(self) -> bool: ...
+    def expires_s(self) -> float | None: ...
+
+
 class _Store(Protocol):
     @property
     def version(self) -> int: ...
@@ -167,6 +177,40 @@ class AdminPortMetrics(Collector):
             "0 while a changed token file of the admin port cannot be used and its earlier tokens stay in force.",
             value=not self._keys.last_reload_failed,
         )
+
+
+class LoginMetrics(Collector):
+    """The gateway's own logins to brokers."""
+
+    def __init__(self, logins: Mapping[str, _Login]) -> None:
+        """Args: logins: by upstream."""
+        self._logins = logins
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of now."""
+        refreshes = CounterMetricFamily(
+            "gateway_upstream_login_refreshes",
+            "Times the gateway had a new password, secret or token for its own login, or could not use it.",
+            labels=["upstream", "result"],
+        )
+        current = GaugeMetricFamily(
+            "gateway_upstream_login_last_refresh_successful",
+            "0 while the gateway cannot use or get a new password, secret or token for its own login. An earlier "
+            "one stays in force.",
+            labels=["upstream"],
+        )
+        expiry = GaugeMetricFamily(
+            "gateway_upstream_login_token_expiry_timestamp_seconds",
+            "End of validity of the token of the gateway's own login.",
+            labels=["upstream"],
+        )
+        for name, login in self._logins.items():
+            refreshes.add_metric([name, "applied"], login.refreshes)
+            refreshes.add_metric([name, "failed"], login.failures)
+            current.add_metric([name], not login.last_refresh_failed)
+            if (expires_s := login.expires_s()) is not None:
+                expiry.add_metric([name], expires_s)
+        yield from (refreshes, current, expiry)
 
 
 class StoreMetrics(Collector):

@@ -25,6 +25,7 @@ SUPERVISORS: Final = (
     "gateway_quota_store_",
     "gateway_ready",
     "gateway_tls_certificate",
+    "gateway_upstream_login_",
     "gateway_connections_limit",
     "gateway_connection_accept_rate",
     "gateway_overall_connection",

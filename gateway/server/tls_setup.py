@@ -158,6 +158,10 @@ class TlsParts:
         """Look after the files of another user too; before `start`."""
         self._file_users.append(user)
 
+    def upstream_identity(self, name: str) -> TlsIdentity | None:
+        """The certificates of an upstream; None without TLS."""
+        return self._upstreams.get(name)
+
     def upstream_tls(self, name: str, section: UpstreamSettings) -> BrokerTls | None:
         """TLS with the brokers of an upstream; None without TLS."""
         identity = self._upstreams.get(name)

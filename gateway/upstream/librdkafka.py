@@ -1,48 +1,65 @@
 """Settings of the gateway's own Kafka clients (librdkafka), for the gateway's topics only.
 
-They log in and verify brokers as discovery does, with three differences. A new password or new certificate files
-are read at the next start. There is no `server_name`: a broker's certificate must hold the host that is connected
-to. `minimum_version` is not passed on: librdkafka has no setting for it, and its OpenSSL takes TLS 1.2 from brokers
-that speak nothing newer.
+They log in and verify brokers as discovery does, with the same credentials, and with two differences. There is no
+`server_name`: a broker's certificate must hold the host that is connected to. `minimum_version` is not passed on:
+librdkafka has no setting for it, and its OpenSSL takes TLS 1.2 from brokers that speak nothing newer.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TypeAlias
+import math
+import time
+from typing import Any, Final, Protocol
+
+from confluent_kafka import KafkaError, KafkaException
 
 from config import Config, ConfigError
 from config.sections.upstream import UpstreamTls
-from gateway.upstream.login import LoginFailed, read_password
+from gateway.runtime.client_settings import ClientSettings, Revision
+from gateway.upstream.login import BrokerLogin, LoginFailed
+from gateway.upstream.secret_file import SecretFault, read_secret_text
+from protocol.sasl import Mechanism
 
-Value: TypeAlias = str | int | float | bool
-
-
-class ClientSettings(dict[str, Value]):
-    """Settings that may hold passwords, and so are not shown."""
-
-    def __repr__(self) -> str:
-        return f"ClientSettings({', '.join(self)})"
+_UNKNOWN_LIFETIME_S: Final = 300.0
+"""After which librdkafka asks again for a token that does not say when it expires; the file may have a new one."""
 
 
-def settings_if_needed(config: Config) -> ClientSettings:
+class _Certificates(Protocol):
+    @property
+    def reloads(self) -> int: ...
+
+
+def settings_if_needed(
+    config: Config, login: BrokerLogin | None = None, certificates: _Certificates | None = None
+) -> ClientSettings:
     """`librdkafka_settings` if the gateway has topics of its own, otherwise nothing.
 
     Raises:
-        ConfigError: a password file can't be read.
+        ConfigError: see there.
     """
-    return librdkafka_settings(config) if config.own_topics() else ClientSettings()
+    return librdkafka_settings(config, login, certificates) if config.own_topics() else ClientSettings()
 
 
-def librdkafka_settings(config: Config) -> ClientSettings:
+def librdkafka_settings(
+    config: Config, login: BrokerLogin | None = None, certificates: _Certificates | None = None
+) -> ClientSettings:
     """The settings that all these clients share; each caller adds its own.
 
+    Args:
+        config: valid.
+        login: of [upstream]; None: without.
+        certificates: of [upstream]; None: without.
+
     Raises:
-        ConfigError: a password file can't be read.
+        ConfigError: a file with a secret can't be used.
     """
+    faults = [] if login is None else [f"{each.key}: {each.fault}" for each in login.files if each.fault]
+    if faults:
+        raise ConfigError(faults)
     upstream = config.upstream
-    settings = ClientSettings(
-        {
+
+    def settings() -> dict[str, Any]:
+        found: dict[str, Any] = {
             "bootstrap.servers": ",".join(str(broker) for broker in upstream.bootstrap),
             "client.id": "sluice",
             "log.connection.close": False,
@@ -50,33 +67,58 @@ def librdkafka_settings(config: Config) -> ClientSettings:
             "socket.connection.setup.timeout.ms": upstream.connect_timeout_ms,
             "security.protocol": upstream.security_protocol.value,
         }
-    )
-    if upstream.security_protocol.tls:
-        settings.update(_tls(upstream.tls or UpstreamTls()))
-    if upstream.sasl is not None:
-        settings["sasl.mechanism"] = upstream.sasl.mechanism
-        settings["sasl.username"] = upstream.sasl.username
-        settings["sasl.password"] = _password("upstream.sasl.password_file", upstream.sasl.password_file)
-    return settings
+        try:
+            if upstream.security_protocol.tls:
+                found.update(_tls(upstream.tls or UpstreamTls()))
+            if login is not None:
+                found.update(_sasl(login))
+        except (LoginFailed, SecretFault) as exc:
+            raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, str(exc))) from None
+        return found
+
+    def revision() -> Revision:
+        return Revision(
+            0 if login is None or login.mechanism is Mechanism.OAUTHBEARER else login.files[0].reloads,
+            0 if certificates is None else certificates.reloads,
+        )
+
+    try:
+        # Tokens come later, and are checked where they are needed.
+        if upstream.security_protocol.tls:
+            _tls(upstream.tls or UpstreamTls())
+    except SecretFault as exc:
+        raise ConfigError([f"upstream.tls.key_password_file: {exc}"]) from None
+    return ClientSettings(settings, revision)
 
 
-def _tls(section: UpstreamTls) -> ClientSettings:
+def _sasl(login: BrokerLogin) -> dict[str, Any]:
+    if login.mechanism is not Mechanism.OAUTHBEARER:
+        return {
+            "sasl.mechanism": login.mechanism.value,
+            "sasl.username": login.user,
+            "sasl.password": login.password(),
+        }
+    # Without a token the making of a client would wait for ten seconds.
+    login.token()
+
+    def give_token(_config: str) -> tuple[str, float]:
+        token = login.token()
+        expires_s = math.inf if token.expires_s is None else token.expires_s
+        return token.text, min(expires_s, time.time() + _UNKNOWN_LIFETIME_S)
+
+    return {"sasl.mechanism": login.mechanism.value, "oauth_cb": give_token}
+
+
+def _tls(section: UpstreamTls) -> dict[str, Any]:
     given = {
         "ssl.ca.location": section.ca,
         "ssl.certificate.location": section.certificate,
         "ssl.key.location": section.key,
         "ssl.cipher.suites": section.ciphers,
     }
-    settings = ClientSettings({key: value for key, value in given.items() if value is not None})
+    settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     settings["enable.ssl.certificate.verification"] = section.verify
     settings["ssl.endpoint.identification.algorithm"] = "https" if section.verify else "none"
     if section.key_password_file is not None:
-        settings["ssl.key.password"] = _password("upstream.tls.key_password_file", section.key_password_file)
+        settings["ssl.key.password"] = read_secret_text(section.key_password_file)
     return settings
-
-
-def _password(key: str, file: str) -> str:
-    try:
-        return read_password(Path(file))
-    except LoginFailed as exc:
-        raise ConfigError([f"{key}: {exc}"]) from None

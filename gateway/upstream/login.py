@@ -1,19 +1,22 @@
 """The gateway's own login to brokers with SASL ([upstream.sasl]), for its own requests only.
 
-The password is read from its file at each login and kept no longer than that, so a new one needs no restart and
-no dump of the process shows it for long. Errors say what the broker said, never what we sent.
+`BrokerLogin` has the credentials in force: files are looked at for changes, tokens are refreshed before they expire.
+Discovery logs in with it here; librdkafka takes the same credentials (`librdkafka.py`). Errors say what the broker
+said, never what we sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from config.sections.upstream import UpstreamSasl
+from gateway.upstream.secret_file import SecretFile
+from gateway.upstream.token_source import TokenEndpoint, TokenSource
+from gateway.upstream.tokens import Token, token_of
 from protocol import sasl
 from protocol.api_keys import ApiKey, describe
 from protocol.error_codes import ErrorCode
@@ -25,37 +28,133 @@ Ask: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 _AUTHENTICATE: Final = describe(ApiKey.SASL_AUTHENTICATE, 1)
 _CORRELATION_ID: Final = 1
-_MOST_PASSWORD_BYTES: Final = 64 * 1024
 _LONGEST_TEXT: Final = 200
 _NONCE_BYTES: Final = 24
+_TELLING: Final = 8
+"""So many characters of a secret in a broker's words, or all of a shorter one, and the words are not repeated."""
 
 
 class LoginFailed(ConnectionError):
-    """The brokers do not let the gateway in, or its password cannot be read."""
+    """The brokers do not let the gateway in, or it has no credentials that can be used."""
 
 
-@dataclass(frozen=True, slots=True)
 class BrokerLogin:
-    """The gateway's credentials at one upstream.
+    """The gateway's credentials at one upstream; a `FileUser`.
 
     Attributes:
-        mechanism: PLAIN or one of SCRAM's.
-        user: name.
-        password_file: see the module.
-        client_id: of the requests.
+        mechanism: of SASL.
+        files: with the secrets.
+        tokens: asks for tokens; None: there is no token endpoint.
     """
 
-    mechanism: Mechanism
-    user: str
-    password_file: Path
-    client_id: str
+    def __init__(self, section: UpstreamSasl, *, upstream: str, path: str, client_id: str) -> None:
+        """Read the files; a file that cannot be used now is read again later.
+
+        Args:
+            section: valid.
+            upstream: its name, for the log.
+            path: of the section with `sasl`, such as ``upstream``.
+            client_id: of the requests.
+        """
+        self.mechanism: Final = Mechanism(section.mechanism)
+        self.user = section.username or ""
+        self.tokens: TokenSource | None = None
+        self._client_id = client_id
+        ((key, file),) = section.secret_files.items()
+        by_token = section.token_file is not None
+        self._secret = SecretFile(
+            f"{path}.sasl.{key}", file, self._check_token if by_token else lambda text: None
+        )
+        self.files: Final = (self._secret,)
+        if section.token_endpoint is not None and section.client_id is not None:
+            endpoint = TokenEndpoint(
+                section.token_endpoint,
+                ca=section.token_endpoint_ca,
+                client_id=section.client_id,
+                secret=self._secret,
+                scope=section.scope,
+            )
+            self.tokens = TokenSource(endpoint.fetch, upstream=upstream)
+        self._sources: tuple[SecretFile | TokenSource, ...] = (
+            self.files if self.tokens is None else (*self.files, self.tokens)
+        )
 
     @classmethod
-    def of(cls, section: UpstreamSasl | None, *, client_id: str) -> BrokerLogin | None:
+    def of(
+        cls, section: UpstreamSasl | None, *, upstream: str, path: str, client_id: str
+    ) -> BrokerLogin | None:
         """From the configuration; None when it has none."""
-        if section is None:
+        return None if section is None else cls(section, upstream=upstream, path=path, client_id=client_id)
+
+    @staticmethod
+    def _check_token(text: str) -> None:
+        token_of(text, now_s=time.time())
+
+    async def start(self) -> None:
+        """Get tokens from now on; returns when the first question was answered, or given up."""
+        if self.tokens is not None:
+            await self.tokens.start()
+
+    async def stop(self) -> None:
+        """Get no more tokens."""
+        if self.tokens is not None:
+            await self.tokens.stop()
+
+    def reload(self, *, only_if_changed: bool, by: str) -> bool:
+        """See `FileUser`."""
+        return self._secret.reload(only_if_changed=only_if_changed, by=by)
+
+    def password(self) -> str:
+        """The password in force. In any thread.
+
+        Raises:
+            LoginFailed: there is none.
+        """
+        if self._secret.text is None:
+            raise LoginFailed(f"{self._secret.key}: {self._secret.fault}")
+        return self._secret.text
+
+    def token(self) -> Token:
+        """The token in force. In any thread.
+
+        Raises:
+            LoginFailed: there is none, or it has expired.
+        """
+        now_s = time.time()
+        if self.tokens is not None:
+            token, fault = self.tokens.token, self.tokens.fault
+            if token is None or not token.usable(now_s):
+                raise LoginFailed(f"no token that is valid: token endpoint: {fault or 'asked again now'}")
+            return token
+        text = self.password()
+        try:
+            return token_of(text, now_s=now_s)
+        except ValueError as exc:
+            raise LoginFailed(f"{self._secret.key}: {exc}") from None
+
+    @property
+    def refreshes(self) -> int:
+        """How often there were new credentials, since the start."""
+        return sum(each.reloads for each in self._sources)
+
+    @property
+    def failures(self) -> int:
+        """How often there could have been new credentials that cannot be used."""
+        return sum(each.failures for each in self._sources)
+
+    @property
+    def last_refresh_failed(self) -> bool:
+        """Whether the credentials in force are older than they should be, or missing."""
+        return any(each.fault is not None for each in self._sources)
+
+    def expires_s(self) -> float | None:
+        """End of the token in force, seconds since 1970; None: there is none, or it does not say."""
+        if self.mechanism is not Mechanism.OAUTHBEARER:
             return None
-        return cls(Mechanism(section.mechanism), section.username, Path(section.password_file), client_id)
+        try:
+            return self.token().expires_s
+        except LoginFailed:
+            return None
 
     async def log_in(self, ask: Ask) -> None:
         """Go through the exchange on a new connection.
@@ -68,44 +167,40 @@ class BrokerLogin:
             ConnectionError: the connection ended in between.
             ProtocolError: a reply cannot be read, or the broker could not prove that it knows the password.
         """
-        password = read_password(self.password_file)
-        reply = await ask(sasl.handshake_request(self.mechanism, _CORRELATION_ID, self.client_id))
+        secret = self.token().text if self.mechanism is Mechanism.OAUTHBEARER else self.password()
+        reply = await ask(sasl.handshake_request(self.mechanism, _CORRELATION_ID, self._client_id))
         if (error_code := sasl.read_handshake_error(reply)) != ErrorCode.NONE:
             raise LoginFailed(f"login: the broker does not take {self.mechanism} (error {error_code})")
         if self.mechanism is Mechanism.PLAIN:
-            await self._send(ask, f"\0{self.user}\0{password}".encode())
-            return
+            await self._send(ask, f"\0{self.user}\0{secret}".encode(), secret)
+        elif self.mechanism is Mechanism.OAUTHBEARER:
+            refusal = await self._send(ask, f"n,,\x01auth=Bearer {secret}\x01\x01".encode(), secret)
+            if refusal.auth_bytes:
+                # The reason; the broker fails the exchange after this answer (RFC 7628, 3.2.3).
+                await self._send(ask, b"\x01", secret)
+                raise LoginFailed("login by token: the broker refuses the token")
+        else:
+            await self._scram(ask, secret)
+
+    async def _scram(self, ask: Ask, password: str) -> None:
         scram = ScramClient(self.mechanism, self.user, password, nonce=secrets.token_urlsafe(_NONCE_BYTES))
-        challenge = await self._send(ask, scram.first())
+        challenge = await self._send(ask, scram.first(), password)
         # A thread: the broker says how many rounds of hashing it takes, up to a second of them.
         proof = await asyncio.to_thread(scram.final, challenge.auth_bytes)
-        signature = await self._send(ask, proof)
+        signature = await self._send(ask, proof, password)
         scram.verify(signature.auth_bytes)
 
-    async def _send(self, ask: Ask, message: bytes) -> AuthenticateReply:
-        frame = await ask(sasl.authenticate_request(message, _CORRELATION_ID, self.client_id))
+    async def _send(self, ask: Ask, message: bytes, secret: str) -> AuthenticateReply:
+        frame = await ask(sasl.authenticate_request(message, _CORRELATION_ID, self._client_id))
         reply = sasl.read_authenticate_reply(frame, _AUTHENTICATE)
         if reply.error_code != ErrorCode.NONE:
             said = sasl.read_error_message(frame, _AUTHENTICATE)[:_LONGEST_TEXT]
-            raise LoginFailed(f"login as {self.user}: {said or f'error {reply.error_code}'}")
+            if not said or _shows(said, secret):
+                said = f"error {reply.error_code}"
+            raise LoginFailed(f"login {f'as {self.user}' if self.user else 'by token'}: {said}")
         return reply
 
 
-def read_password(file: Path) -> str:
-    """What is in a password file, without the line end.
-
-    Raises:
-        LoginFailed: it cannot be read, or there is nothing in it.
-    """
-    try:
-        with file.open("rb") as opened:
-            raw = opened.read(_MOST_PASSWORD_BYTES)
-        password = raw.decode("utf-8").rstrip("\r\n")
-    except OSError as exc:
-        raise LoginFailed(f"password file {file}: {exc.strerror}") from None
-    except UnicodeDecodeError:
-        # The exception holds the bytes: it must not be the cause of ours.
-        raise LoginFailed(f"password file {file}: not UTF-8") from None
-    if not password or "\0" in password:
-        raise LoginFailed(f"password file {file}: {'holds a NUL' if password else 'is empty'}")
-    return password
+def _shows(text: str, secret: str) -> bool:
+    length = min(_TELLING, len(secret))
+    return any(text[at : at + length] in secret for at in range(len(text) - length + 1))

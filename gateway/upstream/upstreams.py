@@ -44,6 +44,7 @@ class Upstream:
         cluster: what is known of the brokers, with the addresses that they advertise there.
         connector: opens connections.
         discovery: keeps `cluster` fresh.
+        login: the gateway's own; None: without SASL.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Upstream:
     cluster: ClusterMap
     connector: Connector
     discovery: Discovery
+    login: BrokerLogin | None
     _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
@@ -115,6 +117,7 @@ def build_upstreams(
             tls=tls(name, section),
             header_sender=_header_sender(section),
         )
+        login = BrokerLogin.of(section.sasl, upstream=name, path=section.path, client_id=CLIENT_ID)
         discovery = Discovery(
             cluster,
             connector,
@@ -123,14 +126,14 @@ def build_upstreams(
             bootstrap=section.brokers,
             refresh_ms=section.topology_refresh_ms,
             on_change=partial(on_change, cluster),
-            login=BrokerLogin.of(section.sasl, client_id=CLIENT_ID),
+            login=login,
             wants_login=section.security_protocol.sasl,
             own_topics=own_topics if name == MAIN else None,
             topic_ids=topic_ids if name == MAIN else None,
             brokers_take=None if announced is None else partial(announced.brokers_take, name),
             needs=needs_of(config),
         )
-        found[name] = Upstream(name, section, cluster, connector, discovery)
+        found[name] = Upstream(name, section, cluster, connector, discovery, login)
     return found
 
 

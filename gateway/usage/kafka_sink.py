@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.runtime.client_log import client_logger
+from gateway.runtime.client_settings import ClientAge
 from gateway.runtime.topic_access import make_topic, open_to_anybody
 from gateway.usage.line import Line, Tally
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
@@ -78,6 +79,7 @@ class KafkaWriter:
         self._key = gateway.encode()
         self._clock = clock
         self._producer: Any = None
+        self._age = ClientAge(settings.client)
         self._error = ""
 
     def open(self) -> None:
@@ -127,6 +129,7 @@ class KafkaWriter:
 
     def _new_producer(self) -> Any:
         settings = self._settings
+        self._age.begin()
         return Producer(
             {
                 **settings.client,
@@ -144,7 +147,10 @@ class KafkaWriter:
     def write(self, line: Line) -> None:
         """See `sink.Writer`."""
         if self._producer is None:
-            self._producer = self._new_producer()
+            try:
+                self._producer = self._new_producer()
+            except KafkaException as exc:
+                raise OSError(f"topic {self._settings.topic}: {exc.args[0].str()}") from exc
 
         def on_delivery(error: Any, _message: Any) -> None:
             _take(self.pending, line)
@@ -188,6 +194,9 @@ class KafkaWriter:
         """See `sink.Writer`; raises what deliveries have failed with since the last call."""
         if self._producer is not None:
             self._producer.poll(0)
+            # What is on its way gets there first.
+            if self._age.outdated(self._producer) and not self.pending.lines:
+                self._producer = None
         error, self._error = self._error, ""
         if error:
             raise OSError(f"topic {self._settings.topic}: lines are lost: {error}")

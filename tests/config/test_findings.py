@@ -37,10 +37,12 @@ def quota(keys: str, limit: str = "controller_mutation_rate = 1") -> str:
 ERRORS: list[tuple[str, str, list[str]]] = [
     ("_no_login", HEAD + SASL + LISTENER + SASL,
      ["upstream.sasl: missing, so the gateway cannot log in to these brokers and will never be ready; give "
-      "[upstream.sasl] with mechanism, username and password_file"]),
+      "[upstream.sasl] with mechanism, username and password_file, or with mechanism = "
+      '"OAUTHBEARER" and what it needs']),
     ("_no_login", HEAD + LISTENER + SASL + 'upstream = "x"\n[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n' + SASL,
      ["upstreams.x.sasl: missing, so the gateway cannot log in to these brokers and will never be ready; give "
-      "[upstreams.sasl] with mechanism, username and password_file"]),
+      "[upstreams.sasl] with mechanism, username and password_file, or with mechanism = "
+      '"OAUTHBEARER" and what it needs']),
     ("_fleet_without_shared_store", HEAD + LISTENER + FLEET,
      ['quota_store.kind: gateways with client_quota.scope = "fleet" share usage, but a changed quota would apply '
       'to only one of them; set quota_store.kind = "topic"']),

@@ -15,6 +15,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from gateway.runtime.client_log import client_logger
+from gateway.runtime.client_settings import ClientAge
 
 EVERY_S: Final = 1.5
 _ASK_S: Final = 5.0
@@ -50,6 +51,7 @@ class TopicIdentity:
         self._topic = topic
         self._client = client
         self._admin: AdminClient | None = None
+        self._age = ClientAge(client)
         self._asked: tuple[Future[Any], ...] | None = None
         self._next_s = 0.0
 
@@ -57,7 +59,10 @@ class TopicIdentity:
         """The answer to the question before if it has come, once; asks again when it is time."""
         if self._asked is None:
             if time.monotonic() >= self._next_s:
-                self._ask()
+                try:
+                    self._ask()
+                except KafkaException:  # such as a certificate that cannot be read now
+                    self._next_s = time.monotonic() + EVERY_S
             return None
         if not all(future.done() for future in self._asked):
             return None
@@ -93,7 +98,10 @@ class TopicIdentity:
             ) from None
 
     def _ask(self) -> None:
+        if self._admin is not None and self._age.outdated(self._admin):
+            self._admin = None
         if self._admin is None:
+            self._age.begin()
             self._admin = AdminClient(dict(self._client), logger=_client_log)
         (described,) = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=_ASK_S

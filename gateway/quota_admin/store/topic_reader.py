@@ -28,6 +28,7 @@ from gateway.quota_admin.store.topic_identity import TopicIdentity
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
 from gateway.runtime.client_errors import RIGHTS, bug_in, reason_of_topic, why_not_reached
 from gateway.runtime.client_log import client_logger
+from gateway.runtime.client_settings import ClientAge
 from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER
 
@@ -251,8 +252,9 @@ class TopicReader:
         self._read: asyncio.Queue[tuple[Callable[..., Awaitable[None]], tuple[object, ...]]] = asyncio.Queue()
         self._delivering: asyncio.Task[None] | None = None
         self._ahead = threading.BoundedSemaphore(_MAX_AHEAD)
+        self._client = client
+        self._age = ClientAge(client)
         self._settings = {
-            **client,
             # A group has to be named, but the partition is assigned by hand and nothing is committed.
             "group.id": "sluice-quotas",
             "enable.auto.commit": False,
@@ -306,17 +308,22 @@ class TopicReader:
         self._topic_id, self._missing, self._position, self._doubt = found.topic_id, 0, 0, ""
         self._asked_at, self._behind = 0, None
         self._at_end_s = _both_clocks()
-        # One that has lost its topic once does not find it again.
-        consumer = Consumer(self._settings, logger=_client_log)
-        try:
-            # Asked for by itself, the partition's leader comes only with the next look of a second.
-            with contextlib.suppress(KafkaException):
-                consumer.list_topics(self._topic, _ASK_S)
-            self._hand_over(self._begun, found.topic_id, found.end)
-            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-            self._read_on(consumer)
-        finally:
-            consumer.close()
+        begun = False
+        while not self._stopped.is_set():
+            self._age.begin()
+            # One that has lost its topic once does not find it again.
+            consumer = Consumer({**self._client, **self._settings}, logger=_client_log)
+            try:
+                # Asked for by itself, the partition's leader comes only with the next look of a second.
+                with contextlib.suppress(KafkaException):
+                    consumer.list_topics(self._topic, _ASK_S)
+                if not begun:
+                    self._hand_over(self._begun, found.topic_id, found.end)
+                begun = True
+                consumer.assign([TopicPartition(self._topic, 0, self._position or OFFSET_BEGINNING)])
+                self._read_on(consumer)
+            finally:
+                consumer.close()
 
     def _check_identity(self) -> None:
         """Whether it is still the topic that is read, and has what was read of it.
@@ -360,7 +367,8 @@ class TopicReader:
             raise _Replaced(f"nothing comes after {self._position}, though there is more up to {readable}")
 
     def _read_on(self, consumer: Any) -> None:
-        while not self._stopped.is_set():
+        """Until the end, or until the consumer has to be replaced."""
+        while not self._stopped.is_set() and not self._age.outdated(consumer):
             self._check_identity()
             self._each_turn()
             # Waiting for a whole batch would hold up the first one of it.

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Written
 from gateway.runtime.client_log import client_logger
+from gateway.runtime.client_settings import ClientAge
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _TRANSACTION_MS: Final = 5_000
@@ -76,6 +77,7 @@ class TopicWriter:
         self._topic = topic
         self._client = client
         self._producer: Any = None
+        self._age = ClientAge(client)
         self._transactional_id = transactional_id(topic, gateway)
 
     def open(self, deadline: float) -> None:
@@ -84,7 +86,10 @@ class TopicWriter:
         Raises:
             KafkaException: the brokers did not answer; nothing is under way.
         """
+        if self._producer is not None and self._age.outdated(self._producer):
+            self.drop()
         if self._producer is None:
+            self._age.begin()
             producer = Producer(
                 {
                     **self._client,

@@ -7,7 +7,9 @@ import confluent_kafka.admin
 import pytest
 
 from config import ConfigError
-from gateway.upstream.librdkafka import ClientSettings, librdkafka_settings
+from gateway.runtime.client_settings import ClientSettings
+from gateway.upstream.librdkafka import librdkafka_settings
+from gateway.upstream.login import BrokerLogin
 from testkit.certificates import Authority
 from testkit.gateway import gateway_config
 
@@ -20,7 +22,9 @@ def settings(**upstream: Any) -> ClientSettings:
         first_broker_port=20_000,
         upstream={"topology_refresh_ms": 60_000, **upstream},
     )
-    return librdkafka_settings(config)
+    section = config.upstream.sasl
+    login = BrokerLogin.of(section, upstream="upstream", path="upstream", client_id="tests")
+    return librdkafka_settings(config, login)
 
 
 def sasl(folder: Path) -> dict[str, Any]:

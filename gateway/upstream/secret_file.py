@@ -1,0 +1,115 @@
+"""Files with a secret of the gateway's own login: what is in force of them, and the look for changes.
+
+A file that cannot be used leaves the earlier secret in force. No error shows what is in a file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from gateway.tls.contexts import stamp_of
+
+_MOST_BYTES: Final = 64 * 1024
+
+_log = structlog.get_logger("gateway.login")
+
+
+class SecretFault(Exception):
+    """A file holds no usable secret; the text names the file and shows nothing of its content."""
+
+
+class SecretFile:
+    """One file; a `FileUser`.
+
+    Attributes:
+        key: of the configuration, such as ``upstream.sasl.password_file``.
+        text: the secret in force; None: there was none yet.
+        fault: why the file as it is now cannot be used; None: it can.
+        reloads, failures: how often a changed file was read, with and without success.
+    """
+
+    def __init__(self, key: str, path: str, check: Callable[[str], object] = lambda text: None) -> None:
+        """Read the file.
+
+        Args:
+            key: see above.
+            path: of the file.
+            check: raises ValueError for a text that is no such secret; its message shows nothing of the text.
+        """
+        self.key = key
+        self.text: str | None = None
+        self.fault: str | None = None
+        self.reloads = self.failures = 0
+        self._path = path
+        self._check = check
+        self._stamp = stamp_of((path,))
+        try:
+            self.text = self._read()
+        except SecretFault as exc:
+            self.fault = str(exc)
+
+    def reload(self, *, only_if_changed: bool, by: str) -> bool:
+        """Read the file again; see `FileUser`. May block on the file system."""
+        # Looked at before it is read: what changes meanwhile is seen next time.
+        stamp = stamp_of((self._path,))
+        again = only_if_changed and stamp == self._stamp
+        if again and self.fault is None:
+            return True
+        self._stamp = stamp
+        try:
+            text = self._read()
+        except SecretFault as exc:
+            if not again or self.fault != str(exc):
+                self.failures += 1
+                _log.error("login_secret_not_reloaded", key=self.key, by=by, fault=str(exc))
+            self.fault = str(exc)
+            return False
+        self.fault = None
+        if text != self.text:
+            self.text = text
+            # Last: others look at it, in their threads, to take the new text.
+            self.reloads += 1
+            _log.info("login_secret_reloaded", key=self.key, by=by)
+        return True
+
+    def _read(self) -> str:
+        text = read_secret_text(self._path)
+        try:
+            self._check(text)
+        except ValueError as exc:
+            raise SecretFault(f"{self._path}: {exc}") from None
+        return text
+
+
+def read_secret_text(path: str) -> str:
+    """What is in a file, without the line end.
+
+    Raises:
+        SecretFault: it cannot be read, or it is empty, too large or no text.
+    """
+    try:
+        # Without waiting: a FIFO would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise SecretFault(f"{path}: is no regular file")
+            raw = os.read(descriptor, _MOST_BYTES + 1)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        raise SecretFault(f"{path}: {exc.strerror}") from None
+    if len(raw) > _MOST_BYTES:
+        raise SecretFault(f"{path}: has more than {_MOST_BYTES} bytes")
+    try:
+        text = raw.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        # The exception holds the bytes: it must not be the cause of ours.
+        raise SecretFault(f"{path}: is not UTF-8") from None
+    if not text or "\0" in text:
+        raise SecretFault(f"{path}: {'has a NUL' if text else 'is empty'}")
+    return text
