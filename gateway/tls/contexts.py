@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 import structlog
@@ -79,11 +79,13 @@ class Loaded:
         context: for new handshakes.
         expires_s: end of validity of our own certificate, seconds since 1970; None without one.
         hosts: names in our own certificate, in lower case.
+        texts: of the files of an upstream, by their keys, for libraries that take no context.
     """
 
     context: ssl.SSLContext
     expires_s: float | None
     hosts: frozenset[str] = frozenset()
+    texts: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def server_context(section: ListenerTls) -> Loaded:
@@ -124,7 +126,12 @@ def client_context(section: UpstreamTls) -> Loaded:
     expires_s = None
     if section.certificate is not None and section.key is not None:
         expires_s, _ = _load_own(context, section.certificate, section.key, section.key_password_file)
-    return Loaded(context, expires_s)
+    # What changes since they were loaded is loaded soon.
+    keys = ("ca", "certificate", "key", "key_password_file")
+    texts = {key: _read(key, path) for key in keys if (path := getattr(section, key)) is not None}
+    return Loaded(
+        context, expires_s, texts={key: text.decode("utf-8", "replace") for key, text in texts.items()}
+    )
 
 
 def _context(protocol: int, section: ListenerTls | UpstreamTls) -> ssl.SSLContext:
@@ -251,6 +258,11 @@ class TlsIdentity:
     def hosts(self) -> frozenset[str]:
         """See `Loaded`."""
         return self._loaded.hosts
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """See `Loaded`."""
+        return self._loaded.texts
 
     def reload(self, *, only_if_changed: bool, by: str) -> bool:
         """Read the files again. May block on the file system.

@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
 from config import Config, ConfigError
 from config.sections.upstream import UpstreamTls
 from gateway.runtime.client_settings import ClientSettings, Revision
+from gateway.tls.contexts import TlsIdentity
 from gateway.upstream.login import BrokerLogin, LoginFailed
-from gateway.upstream.secret_file import SecretFault, read_secret_text
 from protocol.sasl import Mechanism
 
 _UNKNOWN_LIFETIME_S: Final = 300.0
 """After which librdkafka asks again for a token that does not say when it expires; the file may have a new one."""
 
 
-class _Certificates(Protocol):
-    @property
-    def reloads(self) -> int: ...
-
-
 def settings_if_needed(
-    config: Config, login: BrokerLogin | None = None, certificates: _Certificates | None = None
+    config: Config, login: BrokerLogin | None = None, certificates: TlsIdentity | None = None
 ) -> ClientSettings:
     """`librdkafka_settings` if the gateway has topics of its own, otherwise nothing.
 
@@ -41,7 +37,7 @@ def settings_if_needed(
 
 
 def librdkafka_settings(
-    config: Config, login: BrokerLogin | None = None, certificates: _Certificates | None = None
+    config: Config, login: BrokerLogin | None = None, certificates: TlsIdentity | None = None
 ) -> ClientSettings:
     """The settings that all these clients share; each caller adds its own.
 
@@ -67,12 +63,12 @@ def librdkafka_settings(
             "socket.connection.setup.timeout.ms": upstream.connect_timeout_ms,
             "security.protocol": upstream.security_protocol.value,
         }
+        if certificates is not None:
+            found.update(_tls(upstream.tls or UpstreamTls(), certificates.texts))
         try:
-            if upstream.security_protocol.tls:
-                found.update(_tls(upstream.tls or UpstreamTls()))
             if login is not None:
                 found.update(_sasl(login))
-        except (LoginFailed, SecretFault) as exc:
+        except LoginFailed as exc:
             raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, str(exc))) from None
         return found
 
@@ -82,12 +78,6 @@ def librdkafka_settings(
             0 if certificates is None else certificates.reloads,
         )
 
-    try:
-        # Tokens come later, and are checked where they are needed.
-        if upstream.security_protocol.tls:
-            _tls(upstream.tls or UpstreamTls())
-    except SecretFault as exc:
-        raise ConfigError([f"upstream.tls.key_password_file: {exc}"]) from None
     return ClientSettings(settings, revision)
 
 
@@ -109,16 +99,17 @@ def _sasl(login: BrokerLogin) -> dict[str, Any]:
     return {"sasl.mechanism": login.mechanism.value, "oauth_cb": give_token}
 
 
-def _tls(section: UpstreamTls) -> dict[str, Any]:
+def _tls(section: UpstreamTls, texts: Mapping[str, str]) -> dict[str, Any]:
+    # The texts in force and not the files: those may not fit together now.
     given = {
-        "ssl.ca.location": section.ca,
-        "ssl.certificate.location": section.certificate,
-        "ssl.key.location": section.key,
+        "ssl.ca.pem": texts.get("ca"),
+        "ssl.certificate.pem": texts.get("certificate"),
+        "ssl.key.pem": texts.get("key"),
         "ssl.cipher.suites": section.ciphers,
     }
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     settings["enable.ssl.certificate.verification"] = section.verify
     settings["ssl.endpoint.identification.algorithm"] = "https" if section.verify else "none"
-    if section.key_password_file is not None:
-        settings["ssl.key.password"] = read_secret_text(section.key_password_file)
+    if (password := texts.get("key_password_file")) is not None:
+        settings["ssl.key.password"] = password.rstrip("\r\n")
     return settings

@@ -10,6 +10,7 @@ from config.sections.connections import ConnectionSettings
 from config.sections.limits import LimitSettings
 from config.sections.listeners import ListenerSettings, ProxyProtocolSettings
 from config.sections.quotas import CLIENT_KEYS, QuotaRule
+from config.sections.upstream import UpstreamSasl
 from config.security_protocol import SecurityProtocol
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import validate
@@ -166,3 +167,63 @@ def test_amounts_may_have_units_and_a_client_id_kafkas_spelling() -> None:
     assert (limits.max_frame_bytes, limits.min_frame_bytes_per_s) == (10_000_000, 32_768)
     with pytest.raises(ValidationError, match="contradictory settings"):
         QuotaRule.model_validate({"client-id": "a", "client_id": "a", "producer_byte_rate": 1})
+
+
+TOKENS = {
+    "mechanism": "OAUTHBEARER",
+    "token_endpoint": "https://login.example/token",
+    "client_id": "gw",
+    "client_secret_file": "/s",
+}
+PASSWORD = {"mechanism": "PLAIN", "username": "gw", "password_file": "/p"}
+
+
+@pytest.mark.parametrize(
+    ("sasl", "faults"),
+    [
+        (TOKENS, {}),
+        (TOKENS | {"scope": "kafka", "token_endpoint_ca": "/ca"}, {}),
+        ({"mechanism": "OAUTHBEARER", "token_file": "/t"}, {}),
+        (PASSWORD, {}),
+        ({"mechanism": "PLAIN"}, {"username": "required", "password_file": "required"}),
+        (PASSWORD | {"token_file": "/t", "scope": "x"}, {"token_file": "without", "scope": "without"}),
+        (
+            TOKENS | {"token_file": "/t"},
+            dict.fromkeys(("token_endpoint", "client_id", "client_secret_file"), "without"),
+        ),
+        (
+            {"mechanism": "OAUTHBEARER", "client_id": "gw"},
+            dict.fromkeys(("token_endpoint", "client_secret_file"), "req"),
+        ),
+        (TOKENS | {"username": "gw"}, {"username": "without"}),
+    ],
+)
+def test_each_way_to_log_in_has_its_own_keys(sasl: dict[str, str], faults: dict[str, str]) -> None:
+    if not faults:
+        assert set(UpstreamSasl.model_validate(sasl).secret_files.values()) <= {"/s", "/t", "/p"}
+        return
+    with pytest.raises(ValidationError) as caught:
+        UpstreamSasl.model_validate(sasl)
+    (error,) = caught.value.errors()
+    found = {key[0]: text for key, text in error["ctx"]["faults"]}
+    assert found.keys() == faults.keys()
+    assert all(found[key].startswith(text) for key, text in faults.items())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://login.example/token",
+        "https://",
+        "https://gw:secret@login.example/token",
+        "https://login.example/a b",
+        "https://login.example/\r\nX: y",
+        "https://login.example/#x",
+        "https://login.example:99999/",
+        "https://l\u00f6gin.example/",
+        "file:///etc/passwd",
+    ],
+)
+def test_token_endpoint_that_is_no_https_url_or_has_a_password_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError, match="token_endpoint"):
+        UpstreamSasl.model_validate(TOKENS | {"token_endpoint": url})

@@ -28,7 +28,8 @@ _NOTED = {
     "full.toml": [
         'quotas.0.user (client_id="app")',
         "quotas.1.user (default_client_id=true)",
-    ]  # logins are in secure.toml
+    ],  # logins are in secure.toml
+    "secure.toml": ["upstreams.by-token.name", "upstreams.by-token-file.name"],  # no listener leads there
 }
 
 

@@ -64,7 +64,7 @@ def test_new_password_is_for_clients_that_live_and_for_clients_to_come(tmp_path:
 def test_client_is_replaced_for_new_certificates_alone(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text(SECRET)
-    certificates = SimpleNamespace(reloads=0)
+    certificates = SimpleNamespace(reloads=0, texts={})
     _, settings = of_login(file, certificates, mechanism="PLAIN", username="gw", password_file=str(file))
     age, client = ClientAge(settings), Client()
     certificates.reloads = 1

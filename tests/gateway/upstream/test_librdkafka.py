@@ -7,7 +7,9 @@ import confluent_kafka.admin
 import pytest
 
 from config import ConfigError
+from config.sections.upstream import UpstreamTls
 from gateway.runtime.client_settings import ClientSettings
+from gateway.tls.contexts import TlsIdentity
 from gateway.upstream.librdkafka import librdkafka_settings
 from gateway.upstream.login import BrokerLogin
 from testkit.certificates import Authority
@@ -24,7 +26,9 @@ def settings(**upstream: Any) -> ClientSettings:
     )
     section = config.upstream.sasl
     login = BrokerLogin.of(section, upstream="upstream", path="upstream", client_id="tests")
-    return librdkafka_settings(config, login)
+    tls = config.upstream.security_protocol.tls
+    certificates = TlsIdentity("upstream.tls", config.upstream.tls or UpstreamTls()) if tls else None
+    return librdkafka_settings(config, login, certificates)
 
 
 def sasl(folder: Path) -> dict[str, Any]:
