@@ -104,7 +104,7 @@ def _faults_of_files(found: config.Config) -> list[str]:
         for upstream in found.all_upstreams:
             login = BrokerLogin.of(upstream.sasl, upstream=upstream.path, path=upstream.path, client_id="")
             if login is not None:
-                faults += [f"{each.key}: {each.fault}" for each in login.files if each.fault is not None]
+                faults += login.faults()
     if found.admin.tls is not None or any(protocol.tls for protocol in protocols):
         from gateway.server.tls_setup import load_identities
 

@@ -49,8 +49,7 @@ def librdkafka_settings(
     Raises:
         ConfigError: a file with a secret can't be used.
     """
-    faults = [] if login is None else [f"{each.key}: {each.fault}" for each in login.files if each.fault]
-    if faults:
+    if login is not None and (faults := login.faults()):
         raise ConfigError(faults)
     upstream = config.upstream
 

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from config.sections.upstream import UpstreamSasl
-from gateway.upstream.secret_file import SecretFile
-from gateway.upstream.token_source import TokenEndpoint, TokenSource
+from gateway.upstream.secret_file import SecretFault, SecretFile
+from gateway.upstream.token_source import TokenEndpoint, TokenSource, endpoint_context
 from gateway.upstream.tokens import Token, token_of
 from protocol import sasl
 from protocol.api_keys import ApiKey, describe
@@ -60,6 +60,8 @@ class BrokerLogin:
         self.user = section.username or ""
         self.tokens: TokenSource | None = None
         self._client_id = client_id
+        self._path = path
+        self._ca = section.token_endpoint_ca
         ((key, file),) = section.secret_files.items()
         by_token = section.token_file is not None
         self._secret = SecretFile(
@@ -89,6 +91,16 @@ class BrokerLogin:
     @staticmethod
     def _check_token(text: str) -> None:
         token_of(text, now_s=time.time())
+
+    def faults(self) -> list[str]:
+        """Files that cannot be used, with their keys. Blocks."""
+        found = [f"{each.key}: {each.fault}" for each in self.files if each.fault is not None]
+        try:
+            if self._ca is not None:
+                endpoint_context(self._ca)
+        except SecretFault as exc:
+            found.append(f"{self._path}.sasl.token_endpoint_ca: {exc}")
+        return found
 
     async def start(self) -> None:
         """Get tokens from now on; returns when the first question was answered, or given up."""

@@ -86,8 +86,12 @@ class SecretFile:
         return text
 
 
-def read_secret_text(path: str) -> str:
+def read_secret_text(path: str, *, most_bytes: int = _MOST_BYTES) -> str:
     """What is in a file, without the line end.
+
+    Args:
+        path: of the file.
+        most_bytes: a larger file is refused.
 
     Raises:
         SecretFault: it cannot be read, or it is empty, too large or no text.
@@ -98,13 +102,13 @@ def read_secret_text(path: str) -> str:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise SecretFault(f"{path}: is no regular file")
-            raw = os.read(descriptor, _MOST_BYTES + 1)
+            raw = os.read(descriptor, most_bytes + 1)
         finally:
             os.close(descriptor)
     except OSError as exc:
         raise SecretFault(f"{path}: {exc.strerror}") from None
-    if len(raw) > _MOST_BYTES:
-        raise SecretFault(f"{path}: has more than {_MOST_BYTES} bytes")
+    if len(raw) > most_bytes:
+        raise SecretFault(f"{path}: has more than {most_bytes} bytes")
     try:
         text = raw.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:

@@ -20,7 +20,7 @@ import aiohttp
 import structlog
 from aiohttp.connector import Connection
 
-from gateway.upstream.secret_file import SecretFile
+from gateway.upstream.secret_file import SecretFault, SecretFile, read_secret_text
 from gateway.upstream.tokens import (
     MOST_RESPONSE_BYTES,
     Token,
@@ -30,6 +30,7 @@ from gateway.upstream.tokens import (
 )
 
 _TIMEOUT_S: Final = 10.0
+_MOST_CA_BYTES: Final = 4 * 1024 * 1024
 _FIRST_AGAIN_S: Final = 0.5
 _LAST_AGAIN_S: Final = 30.0
 _LOOK_S: Final = 30.0
@@ -86,8 +87,8 @@ class TokenEndpoint:
         except (aiohttp.ClientError, ValueError):
             # Their texts may quote the answer.
             raise ValueError("its answer is no proper HTTP, or broke off") from None
-        except OSError as exc:  # of `ca`
-            raise ValueError(f"{self._ca}: {exc.strerror or 'no PEM certificates'}") from None
+        except SecretFault as exc:  # of `ca`
+            raise ValueError(str(exc)) from None
         if len(body) > MOST_RESPONSE_BYTES:
             raise ValueError(f"its answer has more than {MOST_RESPONSE_BYTES} bytes")
         if status != 200:
@@ -96,7 +97,7 @@ class TokenEndpoint:
 
     async def _ask(self, headers: dict[str, str]) -> tuple[int, bytes]:
         # A thread: the file system may be slow.
-        context = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca)
+        context = await asyncio.to_thread(endpoint_context, self._ca)
         transports: list[asyncio.Transport] = []
 
         class Response(aiohttp.ClientResponse):
@@ -123,6 +124,22 @@ class TokenEndpoint:
             for each in transports:
                 # One that is only closed waits for the TLS of the other side, which may say nothing.
                 each.abort()
+
+
+def endpoint_context(ca: str | None) -> ssl.SSLContext:
+    """TLS with a token endpoint. Blocks.
+
+    Args:
+        ca: PEM file with the authorities; None: the system's.
+
+    Raises:
+        SecretFault: the file can't be used.
+    """
+    authorities = None if ca is None else read_secret_text(ca, most_bytes=_MOST_CA_BYTES)
+    try:
+        return ssl.create_default_context(cadata=authorities)
+    except (ssl.SSLError, ValueError):
+        raise SecretFault(f"{ca}: holds no PEM certificate") from None
 
 
 def _connection_error(exc: aiohttp.ClientConnectorError) -> str:

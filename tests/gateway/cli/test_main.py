@@ -199,6 +199,11 @@ def test_help_tells_exit_codes(run: Run) -> None:
      "fleet.secret_file"),
     ('[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\nsecurity_protocol = "SASL_PLAINTEXT"\n'
      'sasl = {{ mechanism = "PLAIN", username = "u", password_file = "{0}" }}\n', "upstreams.x.sasl.password_file"),
+    ('[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\nsecurity_protocol = "SASL_PLAINTEXT"\n'
+     'sasl = {{ mechanism = "OAUTHBEARER", token_file = "{0}" }}\n', "upstreams.x.sasl.token_file"),
+    ('[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\nsecurity_protocol = "SASL_PLAINTEXT"\n'
+     'sasl = {{ mechanism = "OAUTHBEARER", token_endpoint = "https://k/t", client_id = "u", '
+     'client_secret_file = "{0}" }}\n', "upstreams.x.sasl.client_secret_file"),
 ])  # fmt: skip
 def test_files_that_the_gateway_would_read_are_read(
     more: str, key: str, file: Path, run: Run, tmp_path: Path

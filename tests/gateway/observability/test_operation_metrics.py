@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.observability.events import AdminApi, AdminOutcome, ReloadResult
-from gateway.observability.operation_metrics import QuotaAdminMetrics, ReloadMetrics, StoreMetrics
+from gateway.observability.operation_metrics import LoginMetrics, QuotaAdminMetrics, ReloadMetrics, StoreMetrics
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
@@ -82,3 +82,31 @@ def test_a_reload_without_a_file_is_counted_and_is_no_failed_one() -> None:
     metrics.config_reloaded(ReloadResult.NO_FILE, awaiting_restart=0)
     assert registry.get_sample_value("gateway_config_last_reload_successful") == 1
     assert registry.get_sample_value("gateway_config_reloads_total", {"result": "no_file"}) == 1
+
+
+class _Login:
+    """One that was renewed twice and could not be renewed once."""
+
+    refreshes = 2
+    failures = 1
+    last_refresh_failed = True
+    end: float | None = 5.0
+
+    def expires_s(self) -> float | None:
+        return self.end
+
+
+def test_each_upstreams_login_shows_its_renewals_and_the_end_of_its_token() -> None:
+    registry, login = CollectorRegistry(), _Login()
+    registry.register(LoginMetrics({"upstream": login}))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"gateway_upstream_login_{name}", {"upstream": "upstream", **labels})
+
+    assert value("refreshes_total", result="applied") == 2
+    assert value("refreshes_total", result="failed") == 1
+    assert value("last_refresh_successful") == 0
+    assert value("token_expiry_timestamp_seconds") == 5
+    login.last_refresh_failed, login.end = False, None
+    assert value("last_refresh_successful") == 1
+    assert value("token_expiry_timestamp_seconds") is None

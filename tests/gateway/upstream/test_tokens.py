@@ -4,6 +4,7 @@ import asyncio
 import base64
 import itertools
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -226,8 +227,11 @@ async def test_endpoint_is_not_asked_unless_the_own_authority_has_signed_its_cer
     Authority(tmp_path, "other")
     with pytest.raises(ValueError, match="certificate is not trusted"):
         await client(tmp_path, endpoint, ca="other.pem").fetch()
-    with pytest.raises(ValueError, match=r"nowhere\.pem: No such file"):
-        await client(tmp_path, endpoint, ca="nowhere.pem").fetch()
+    os.mkfifo(tmp_path / "fifo.pem")
+    (tmp_path / "text.pem").write_text("no certificate")
+    for file, fault in (("nowhere", "No such file"), ("fifo", "no regular file"), ("text", "no PEM certificate")):
+        with pytest.raises(ValueError, match=rf"{file}\.pem: .*{fault}"):
+            await client(tmp_path, endpoint, ca=f"{file}.pem").fetch()
     with TokenEndpoint(authority.issue("wrong", "wrong", hosts=("elsewhere",)), list) as wrong:
         with pytest.raises(ValueError, match="certificate is not trusted"):
             await client(tmp_path, wrong).fetch()
