@@ -566,10 +566,10 @@ class Gateway:
         if self._worker is None and self._predecessor is None:
             await self._open_other_ports()
         try:
+            # Discovery and the gateway's own clients need tokens.
+            await asyncio.gather(*(login.start() for login in self._logins.values()))
             if self._predecessor is not None:
                 await self._prepare_to_replace(self._predecessor)
-            # The gateway's own clients are made next, and need tokens.
-            await asyncio.gather(*(login.start() for login in self._logins.values()))
             await self.live_quotas.open()
             if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
                 if self._worker is None:

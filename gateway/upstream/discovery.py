@@ -20,7 +20,7 @@ import structlog
 from gateway.observability.events import CloseCause
 from gateway.runtime.clock import NowMs
 from gateway.upstream.connector import Connector
-from gateway.upstream.login import Ask, BrokerLogin, LoginFailed
+from gateway.upstream.login import Ask, BrokerLogin, LoginFailed, NoCredentials
 from gateway.upstream.needs import Need, Offered, offered_text, offers, unmet
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import ClusterMap
@@ -366,6 +366,8 @@ def _shown(error: str) -> str:
 def _trouble(exc: Exception, error: str) -> str:
     if isinstance(exc, UpstreamUnusable):
         return error
+    if isinstance(exc, NoCredentials):
+        return f"can't be logged in to: {error}"
     return f"refuses the login: {error}" if isinstance(exc, LoginFailed) else f"not reached: {error}"
 
 

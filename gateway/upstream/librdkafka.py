@@ -18,7 +18,7 @@ from config import Config, ConfigError
 from config.sections.upstream import UpstreamTls
 from gateway.runtime.client_settings import ClientSettings, Revision
 from gateway.tls.contexts import TlsIdentity
-from gateway.upstream.login import BrokerLogin, LoginFailed
+from gateway.upstream.login import BrokerLogin, NoCredentials
 from protocol.sasl import Mechanism
 
 _UNKNOWN_LIFETIME_S: Final = 300.0
@@ -67,7 +67,7 @@ def librdkafka_settings(
         try:
             if login is not None:
                 found.update(_sasl(login))
-        except LoginFailed as exc:
+        except NoCredentials as exc:
             raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, str(exc))) from None
         return found
 

@@ -35,7 +35,11 @@ _TELLING: Final = 8
 
 
 class LoginFailed(ConnectionError):
-    """The brokers do not let the gateway in, or it has no credentials that can be used."""
+    """The brokers do not let the gateway in."""
+
+
+class NoCredentials(LoginFailed):
+    """The gateway has no password or token that it can use now."""
 
 
 class BrokerLogin:
@@ -120,29 +124,29 @@ class BrokerLogin:
         """The password in force. In any thread.
 
         Raises:
-            LoginFailed: there is none.
+            NoCredentials: there is none.
         """
         if self._secret.text is None:
-            raise LoginFailed(f"{self._secret.key}: {self._secret.fault}")
+            raise NoCredentials(f"{self._secret.key}: {self._secret.fault}")
         return self._secret.text
 
     def token(self) -> Token:
         """The token in force. In any thread.
 
         Raises:
-            LoginFailed: there is none, or it has expired.
+            NoCredentials: there is none, or it has expired.
         """
         now_s = time.time()
         if self.tokens is not None:
             token, fault = self.tokens.token, self.tokens.fault
             if token is None or not token.usable(now_s):
-                raise LoginFailed(f"no token that is valid: token endpoint: {fault or 'asked again now'}")
+                raise NoCredentials(f"no token that is valid: token endpoint: {fault or 'asked again now'}")
             return token
         text = self.password()
         try:
             return token_of(text, now_s=now_s)
         except ValueError as exc:
-            raise LoginFailed(f"{self._secret.key}: {exc}") from None
+            raise NoCredentials(f"{self._secret.key}: {exc}") from None
 
     @property
     def refreshes(self) -> int:
@@ -165,7 +169,7 @@ class BrokerLogin:
             return None
         try:
             return self.token().expires_s
-        except LoginFailed:
+        except NoCredentials:
             return None
 
     async def log_in(self, ask: Ask) -> None:
@@ -175,7 +179,7 @@ class BrokerLogin:
             ask: see `Ask`.
 
         Raises:
-            LoginFailed: see there.
+            LoginFailed: see there; NoCredentials among them.
             ConnectionError: the connection ended in between.
             ProtocolError: a reply cannot be read, or the broker could not prove that it knows the password.
         """
