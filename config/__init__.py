@@ -1,10 +1,9 @@
 """The configuration file, read and checked: its models, and the quota objects made from it.
 
 `sections/` has a module for each section of the file, `model.py` the rules between them, `clusters.py` several
-clusters in one file, `loader.py` the reading,
-`environment.py` the variables in it, `faults.py` the error lines, `findings.py` what is allowed and can hardly be
-meant. The configuration is valid before a socket is opened. This package imports `quotas`, neither the gateway nor
-the protocol.
+clusters in one file, `loader.py` the reading, `environment.py` the values from elsewhere, `faults.py` the error
+lines, `findings.py` what is allowed and can hardly be meant. The configuration is valid before a socket is opened.
+This package imports `quotas`, neither the gateway nor the protocol.
 """
 
 from config.clusters import Clusters, cluster_findings
@@ -12,6 +11,7 @@ from config.findings import Finding, Severity, any_authenticates, findings, name
 from config.host_port import HostPort
 from config.loader import (
     ConfigError,
+    Substituted,
     default_config,
     load,
     load_file,
@@ -20,7 +20,6 @@ from config.loader import (
     parse_bootstrap,
     parse_file,
     replace_upstream,
-    variables,
 )
 from config.model import Config
 from config.secret_file import read_secret
@@ -38,6 +37,7 @@ __all__ = [
     "ListenerSettings",
     "QuotaRule",
     "Severity",
+    "Substituted",
     "cluster_findings",
     "default_config",
     "any_authenticates",
@@ -51,5 +51,4 @@ __all__ = [
     "parse_file",
     "read_secret",
     "replace_upstream",
-    "variables",
 ]

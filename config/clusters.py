@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from config.faults import lines, path_text, unknown_key, value_text
 from config.findings import Finding, Severity, findings
 from config.host_port import HostPort
 from config.model import Config, PortClaim
-from config.section_base import Section
+from config.section_base import Key, Section
 from config.sections.admin import AdminSettings
 from config.sections.log import LogSettings
 from config.sections.metrics import MetricSettings
@@ -70,11 +70,12 @@ class ClusterFaults(Exception):
         self.lines = lines
 
 
-def read_clusters(tables: Mapping[str, Any]) -> Clusters:
+def read_clusters(tables: Mapping[str, Any], *, hidden: Collection[Key] = ()) -> Clusters:
     """The clusters of a file.
 
     Args:
         tables: the file; has [[clusters]].
+        hidden: keys whose values are not to be shown.
 
     Raises:
         ClusterFaults: a rule is broken. Rules between clusters are only looked at once each cluster is right.
@@ -85,7 +86,7 @@ def read_clusters(tables: Mapping[str, Any]) -> Clusters:
     try:
         shared = SharedSettings.model_validate(given)
     except ValidationError as exc:
-        faults += lines(exc, SharedSettings, given)
+        faults += lines(exc, SharedSettings, given, hidden=hidden)
     found = tables[SECTION]
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise ClusterFaults(
@@ -105,7 +106,8 @@ def read_clusters(tables: Mapping[str, Any]) -> Clusters:
         try:
             config = Config.model_validate({**rest, "admin": _ANY_PORT})
         except ValidationError as exc:
-            faults += [f"{path}.{line}" for line in lines(exc, Config, rest)]
+            below = [key[2:] for key in hidden if key[:2] == (SECTION, at)]
+            faults += [f"{path}.{line}" for line in lines(exc, Config, rest, hidden=below)]
             continue
         if not name_faults:
             by_name[names[at]] = _completed(names[at], config, shared)

@@ -6,7 +6,7 @@ Allowed values are read from the models, so a range is written down in one place
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from types import NoneType, UnionType
@@ -32,13 +32,16 @@ _UNIONS: Final = (Union, UnionType)
 _MAX_VALUE_CHARS: Final = 80  # with its key a line of a terminal or two
 
 
-def lines(error: ValidationError, model: type[BaseModel], data: object) -> list[str]:
+def lines(
+    error: ValidationError, model: type[BaseModel], data: object, *, hidden: Collection[Key] = ()
+) -> list[str]:
     """One line per fault, in the order of the file's sections, without the file's name.
 
     Args:
         error: from validating `model`.
         model: gives the ranges and the known keys.
         data: what was validated: gives the names of listeners and upstreams.
+        hidden: keys whose values are not to be shown, not even in part.
     """
     details = [
         each for each in error.errors(include_url=False) if each["type"] != "default_factory_not_called"
@@ -47,7 +50,7 @@ def lines(error: ValidationError, model: type[BaseModel], data: object) -> list[
     for each in details:
         if each["type"] == "too_short" and any(_inside(other["loc"], each["loc"]) for other in details):
             continue  # only "too short" because its items are faulty
-        for key, text in _texts(each, model):
+        for key, text in _texts(each, model, hidden):
             found[f"{path_text(key, data)}: {text}" if key else text] = None
     return list(found)
 
@@ -56,8 +59,9 @@ def _inside(inner: Key, outer: Key) -> bool:
     return len(inner) > len(outer) and inner[: len(outer)] == outer
 
 
-def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, str]]:
+def _texts(error: ErrorDetails, model: type[BaseModel], hidden: Collection[Key]) -> Iterator[tuple[Key, str]]:
     key: Key = error["loc"]
+    from_file = any(key[:length] in hidden for length in range(len(key) + 1))
     if key[-1:] == ("[key]",) and error["type"] == "value_error":
         key = key[:-1]  # the key of a table is at fault, and named just before
     context: dict[str, Any] = error.get("ctx", {})
@@ -68,13 +72,16 @@ def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, s
         yield key, "required, but missing"
     elif error["type"] == "extra_forbidden":
         yield key, _unknown(str(key[-1]), _found_at(model, key[:-1])[0])
+    elif error["type"] == "value_error" and from_file:
+        yield key, "the value, which is from a file, cannot be used here"
     elif error["type"] == "value_error":
         yield key, f"{_shown(key, error['input'])} {context['error']}"
     else:
         kind, metadata, depth = _found_at(model, key)
         value = error["input"]
-        hint = _hint(str(key[depth - 1]), value) if kind in (int, float) and isinstance(value, str) else ""
-        shown = _shown(key, value)
+        number = kind in (int, float) and isinstance(value, str) and not from_file
+        hint = _hint(str(key[depth - 1]), value) if number else ""
+        shown = "the value, which is from a file," if from_file else _shown(key, value)
         yield key[:depth], f"{shown} is not {_allowed(kind, metadata, value)}{hint}"
 
 

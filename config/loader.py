@@ -1,4 +1,4 @@
-"""Reads a configuration file. No socket, no name lookup, no log."""
+"""Reads a configuration file and the files that it takes values from. No socket, no name lookup, no log."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from config.environment import Substitution
 from config.faults import lines, path_text, value_text
 from config.host_port import HostPort, parse_host_port
 from config.model import Config
+from config.section_base import Key
 from config.sections.listeners import ListenerSettings
 from config.sections.quota_admin import QuotaAdminSettings
 from config.sections.quotas import QuotaRule
@@ -37,7 +38,7 @@ class ConfigError(Exception):
 
 
 def load(path: str | Path, *, cluster: str | None = None) -> Config:
-    """The configuration in a TOML file, with values from this process's environment.
+    """The configuration in a TOML file, with values from this process's environment and from files.
 
     Args:
         path: of the file.
@@ -84,14 +85,17 @@ def parse_file(text: str, *, name: str, environment: Mapping[str, str] = os.envi
     Raises:
         ConfigError: as `load_file`.
     """
-    tables = _substitution(text, name, environment).tables
+    found = _substitution(text, name, environment)
+    tables = found.tables
     try:
-        return read_clusters(tables) if SECTION in tables else Config.model_validate(tables)
+        if SECTION in tables:
+            return read_clusters(tables, hidden=found.files)
+        return Config.model_validate(tables)
     except ValidationError as exc:
-        faults = lines(exc, Config, tables)
+        faults = lines(exc, Config, tables, hidden=found.files)
     except ClusterFaults as exc:
         faults = exc.lines
-    raise ConfigError([f"{name}: {line}" for line in faults])
+    raise ConfigError([f"{name}: {found.hide(line)}" for line in faults])
 
 
 def one_of(found: Config | Clusters, name: str, cluster: str | None) -> Config:
@@ -116,14 +120,29 @@ def one_of(found: Config | Clusters, name: str, cluster: str | None) -> Config:
     return found.by_name[cluster]
 
 
-def variables(path: str | Path) -> list[tuple[str, str]]:
-    """The variables of the environment that a file uses: each key that has one, and its name.
+class Substituted:
+    """What of a file comes from elsewhere.
 
-    Raises:
-        ConfigError: as `load`, except for rules.
+    Attributes:
+        variables: each key with a variable of the environment, and the variable's name.
+        files: each key with the text of a file, and the file's path.
+        hide: makes a message about the configuration one without the texts of these files.
     """
-    found = _substitution(_text(path), str(path), os.environ)
-    return [(path_text(key, found.tables), name) for key, names in found.variables.items() for name in names]
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the file.
+
+        Raises:
+            ConfigError: as `load`, except for rules.
+        """
+        found = _substitution(_text(path), str(path), os.environ)
+
+        def shown(names: Mapping[Key, list[str]]) -> list[tuple[str, str]]:
+            return [(found.hide(path_text(key, found.tables)), name) for key in names for name in names[key]]
+
+        self.variables = shown(found.variables)
+        self.files = shown(found.files)
+        self.hide = found.hide
 
 
 def _text(path: str | Path) -> str:
@@ -141,7 +160,9 @@ def _substitution(text: str, name: str, environment: Mapping[str, str]) -> Subst
     except (ValueError, RecursionError) as exc:  # a plain ValueError is a number with thousands of digits
         raise ConfigError([f"{name}: not TOML: {exc}{toml_hint(text, str(exc))}"]) from exc
     if found.faults:
-        raise ConfigError([f"{name}: {path_text(key, found.tables)}: {fault}" for key, fault in found.faults])
+        raise ConfigError(
+            [f"{name}: {found.hide(path_text(key, found.tables))}: {fault}" for key, fault in found.faults]
+        )
     return found
 
 

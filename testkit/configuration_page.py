@@ -50,6 +50,13 @@ page is generated from the code by `python -m testkit.configuration_page`.
   `${`, and any other dollar is a dollar. Only strings have variables, and a value is not searched
   for more of them. Do not put a secret into one, except `token` of `[[admin.keys]]`: error messages
   show all other values.
+* `${file:/PATH}` in a string is the text of that file, without the line end behind it:
+  `username = "${file:/run/secrets/user}"`. A reload reads the file again. The text is one line of at
+  most 4,096 bytes. Error messages and `check-config` hide it. Names of listeners, users and hosts
+  are in logs and metrics, wherever they come from.
+* Such files are below `/run/secrets`, `/etc/sluice`, systemd's `$CREDENTIALS_DIRECTORY`, or a
+  directory in the variable `SLUICE_SECRET_DIRS` of the environment (a list with colons). Links must
+  not lead out of them.
 * `sluice check-config FILE` checks a file without starting anything: see
   [the command line](cli.md).
 

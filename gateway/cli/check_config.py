@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints a summary; errors and notes go to standard error."""
     file = arguments.file
     found = config.load_file(file)
+    elsewhere = config.Substituted(file)
     if isinstance(found, config.Clusters):
         clusters, findings = found.by_name, config.cluster_findings(found)
     else:
@@ -60,25 +61,31 @@ def run(arguments: argparse.Namespace) -> int:
     for name, one in clusters.items():
         path = f"clusters.{name}." if name else ""
         faults += [f"{path}{line}" for line in _faults_of_files(one)]
-        notes += [f"{path}{line}" for line in _open_files(one) + _too_much_for_this_machine(one)]
+        notes += [
+            f"{path}{line}" for line in _open_files(one.private_files()) + _too_much_for_this_machine(one)
+        ]
         if not faults:
             notes += [f"{path}{line}" for line in _hosts_without_certificate(one)]
     first = next(iter(clusters.values()))  # the admin port is the same for all
-    notes += _literal_tokens(file, first)
+    notes += _literal_tokens(elsewhere, first) + _open_files(elsewhere.files)
     if not faults:
         notes += _keys_without_tokens(first)
     for line in notes:
-        print(f"sluice: {file}: note: {line}", file=sys.stderr)
+        print(f"sluice: {file}: note: {elsewhere.hide(line)}", file=sys.stderr)
     if faults:
-        raise config.ConfigError([f"{file}: {line}" for line in faults])
+        raise config.ConfigError([f"{file}: {elsewhere.hide(line)}" for line in faults])
     many = "" if not notes else f", with {len(notes)} note{'s' if len(notes) > 1 else ''}"
     print(f"{file}: ok{many}")
-    for name, one in clusters.items():
-        rows = [("cluster", name)] if name else []
-        for line in aligned(rows + _summary(one) + (_variables(file) if one is found else []), indent="  "):
-            print(line)
+    tables = [([("cluster", name)] if name else []) + _summary(one) for name, one in clusters.items()]
+    rows = _by_source("variable", elsewhere.variables) + _by_source("file", elsewhere.files)
     if isinstance(found, config.Clusters):
-        for line in aligned(_variables(file), indent="  "):
+        tables.append(rows)
+    else:
+        tables[0] += rows
+    for table in tables:
+        for line in aligned(
+            [(elsewhere.hide(name), elsewhere.hide(text)) for name, text in table], indent="  "
+        ):
             print(line)
     return NOTES if notes and arguments.strict else 0
 
@@ -143,21 +150,21 @@ def _keys_without_tokens(found: config.Config) -> list[str]:
     ]
 
 
-def _literal_tokens(file: str, found: config.Config) -> list[str]:
+def _literal_tokens(elsewhere: config.Substituted, found: config.Config) -> list[str]:
     """Tokens that stand in the file itself."""
-    from_environment = {key for key, _ in config.variables(file)}
+    not_here = {key for key, _ in elsewhere.variables + elsewhere.files}
     keys = (f"admin.keys.{at}.token" for at, each in enumerate(found.admin.keys) if each.token is not None)
     return [
-        f'{key}: a token is in this file; use token_file, or a variable: token = "${{NAME}}"'
+        f'{key}: a token is in this file; use token_file, or take it from a file: token = "${{file:/PATH}}"'
         for key in keys
-        if key not in from_environment
+        if key not in not_here
     ]
 
 
-def _open_files(found: config.Config) -> list[str]:
+def _open_files(files: list[tuple[str, str]]) -> list[str]:
     """Files with secrets that every user of this machine may read or write."""
     notes = []
-    for key, file in found.private_files():
+    for key, file in files:
         with contextlib.suppress(OSError):  # found missing elsewhere
             mode = Path(file).stat().st_mode
             if mode & _OF_OTHERS:
@@ -203,12 +210,12 @@ def _too_much_for_this_machine(found: config.Config) -> list[str]:
     return []
 
 
-def _variables(file: str) -> list[tuple[str, str]]:
-    """Which keys have values from the environment; the values may be anything, so they are not shown."""
+def _by_source(kind: str, found: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Which keys have values from where; the values may be anything, so they are not shown."""
     keys: dict[str, dict[str, None]] = {}
-    for key, name in config.variables(file):
+    for key, name in found:
         keys.setdefault(name, {})[key] = None
-    return [(f"variable {name}", f"in {', '.join(where)}") for name, where in keys.items()]
+    return [(f"{kind} {name}", f"in {', '.join(where)}") for name, where in keys.items()]
 
 
 def _summary(found: config.Config) -> list[tuple[str, str]]:

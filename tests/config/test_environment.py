@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from config import ConfigError, parse, variables
+from config import ConfigError, Substituted, parse
 
 FILE = """
 [upstream]
@@ -41,7 +41,9 @@ def test_every_missing_variable_is_a_fault_with_its_key() -> None:
 def test_what_only_begins_like_a_variable_is_a_fault(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(FILE.replace("${POD}.sluice", text), name="f", environment=ENVIRONMENT | {"A": "a"})
-    assert caught.value.lines == ["f: listeners.a.advertised_host: ${ begins no ${NAME}; write $${ for the text ${"]
+    assert caught.value.lines == [
+        "f: listeners.a.advertised_host: ${ begins no ${NAME} and no ${file:/PATH}; write $${ for the text ${"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_variables_lists_keys_and_names(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     file = tmp_path / "sluice.toml"
     file.write_text(FILE)
-    assert variables(file) == [
+    assert Substituted(file).variables == [
         ("upstream.bootstrap.1", "HOST"),
         ("upstream.bootstrap.1", "PORT"),
         ("listeners.a.advertised_host", "POD"),

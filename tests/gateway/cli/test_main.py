@@ -247,7 +247,9 @@ def test_files_and_tokens_of_the_admin_port_are_looked_at(
     assert (code, err) == (0, f"sluice: {file}: note: {empty}\n")
     assert out.startswith(f"{file}: ok, with 1 note\n")
     file.write_text(f'{TEXT}{key}token = "{"0123456789abcdef" * 2}"\n')
-    note = 'admin.keys.0.token: a token is in this file; use token_file, or a variable: token = "${NAME}"'
+    note = (
+        'admin.keys.0.token: a token is in this file; use token_file, or take it from a file: token = "${file:/PATH}"'
+    )
     assert run("check-config", file)[2] == f"sluice: {file}: note: {note}\n"
     monkeypatch.setenv("TOKEN_OF_A_TEST", "0123456789abcdef" * 2)
     file.write_text(f'{TEXT}{key}token = "${{TOKEN_OF_A_TEST}}"\n')

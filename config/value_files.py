@@ -1,0 +1,105 @@
+"""Files whose text may be a value of the configuration: ``${file:/run/secrets/x}``. [io]
+
+Who writes the configuration need not have the gateway's rights on the file system. So files are read only below
+directories that the gateway's own start allows, and no link leads out of them. A message about a file says nothing
+of what is in it, and nothing about files elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from config.faults import value_text
+
+DIRECTORIES: Final = ("/run/secrets", "/etc/sluice")
+"""Always allowed."""
+
+MORE_DIRECTORIES: Final = "SLUICE_SECRET_DIRS"
+"""The variable with further ones, separated by colons. A key of the file could be set by who writes the file."""
+
+_OF_SYSTEMD: Final = "CREDENTIALS_DIRECTORY"  # systemd sets it for a unit with LoadCredential=
+_MOST_BYTES: Final = 4_096
+
+
+class ValueFiles:
+    """Reads each file once, so that all keys of one configuration have the same text of it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Nothing is read yet.
+
+        Args:
+            environment: may allow more directories.
+        """
+        more = [*environment.get(MORE_DIRECTORIES, "").split(":"), environment.get(_OF_SYSTEMD, "")]
+        self._directories = [*DIRECTORIES, *(each for each in more if os.path.isabs(each))]
+        self._texts: dict[str, str] = {}
+
+    def read(self, path: str) -> str:
+        """The text of a file, without the line end behind it.
+
+        Args:
+            path: absolute.
+
+        Raises:
+            ValueError: the file cannot or may not be read, or its text is no value.
+        """
+        if path not in self._texts:
+            if not os.path.isabs(path) or not path.isprintable():
+                raise ValueError(f"the file {value_text(path)} is no absolute path")
+            try:
+                self._texts[path] = _text(self._content(path))
+            except OSError as exc:
+                raise ValueError(f"the file {value_text(path)} cannot be read: {exc.strerror}") from None
+            except ValueError as exc:
+                raise ValueError(f"the file {value_text(path)} {exc}") from None
+        return self._texts[path]
+
+    def _content(self, path: str) -> bytes:
+        found = Path(os.path.realpath(path))
+        for directory in self._directories:
+            real = Path(os.path.realpath(directory))
+            if found.is_relative_to(real):
+                return _read_below(real, found.relative_to(real).parts)
+        raise ValueError(
+            f"is below none of the directories with values: {', '.join(self._directories)}; "
+            f"{MORE_DIRECTORIES} names more of them"
+        )
+
+
+def _read_below(directory: Path, parts: tuple[str, ...]) -> bytes:
+    """The content of a file. No part of its path is a link: a link that came after the look at it is an error."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            below = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        # Looked at before it is opened: opening a device may do something, and opening a FIFO waits.
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("is not a regular file")
+        with open(f"/proc/self/fd/{descriptor}", "rb", buffering=0) as opened:
+            content = b""
+            while len(content) <= _MOST_BYTES and (more := opened.read(_MOST_BYTES + 1 - len(content))):
+                content += more
+    finally:
+        os.close(descriptor)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"is larger than {_MOST_BYTES:,} bytes")
+    return content
+
+
+def _text(content: bytes) -> str:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8 text") from None
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise ValueError("is empty")
+    if not text.isprintable():
+        raise ValueError("is not one line of printable characters")
+    return text
