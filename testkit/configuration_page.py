@@ -51,9 +51,9 @@ page is generated from the code by `python -m testkit.configuration_page`.
   for more of them. Do not put a secret into one, except `token` of `[[admin.keys]]`: error messages
   show all other values.
 * `${file:/PATH}` in a string is the text of that file, without the line end behind it:
-  `username = "${file:/run/secrets/user}"`. A reload reads the file again. The text is one line of at
-  most 4,096 bytes. Error messages and `check-config` hide it. Names of listeners, users and hosts
-  are in logs and metrics, wherever they come from.
+  `username = "${file:/run/secrets/user}"`. A reload reads the file again. The text is one line of
+  at most 4,096 bytes. Error messages and `check-config` hide it. Names of listeners, users and
+  hosts are in logs and metrics, wherever they come from.
 * Such files are below `/run/secrets`, `/etc/sluice`, systemd's `$CREDENTIALS_DIRECTORY`, or a
   directory in the variable `SLUICE_SECRET_DIRS` of the environment (a list with colons). Links must
   not lead out of them.
@@ -152,7 +152,7 @@ def _section(
             if found
             else _values(model, key, field.annotation),
             _default(field),
-            "yes" if _is_live(path, key) else "restart",
+            "yes" if is_live(path, key) else "restart",
             meanings[key],
         )
         yield f"| {' | '.join(cells)} |"
@@ -200,7 +200,13 @@ def _default(field: FieldInfo) -> str:
     return f"`{json.dumps(str(value) if isinstance(value, HostPort) else value)}`"
 
 
-def _is_live(path: str, key: str) -> bool:
+def is_live(path: str, key: str) -> bool:
+    """Whether a reload takes a key.
+
+    Args:
+        path: of its table.
+        key: its name there.
+    """
     if path == "listeners":
         return key in LIVE_OF_LISTENERS
     return path.partition(".")[0] in LIVE and LIVE_EXCEPT.isdisjoint((path, f"{path}.{key}"))

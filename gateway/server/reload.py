@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from config import Config, ListenerSettings
+from config.section_base import Section
 from gateway.observability.events import ReloadResult
 
 LIVE: Final = frozenset(
@@ -43,7 +44,7 @@ class ReloadPlan:
     Attributes:
         config: what is in force afterwards.
         applies: settings that change now, as ``section.key``.
-        needs_restart: settings of the file that differ from `config` all the same.
+        needs_restart: settings of the file that differ from `config` all the same, each by its whole path.
     """
 
     config: Config
@@ -91,7 +92,9 @@ def plan(running: Config, wanted: Config) -> ReloadPlan:
                 applies.append(f"{after.path}.{key}")
     if sections["listeners"] == wanted.listeners and "listeners" in needs_restart:
         needs_restart.remove("listeners")
-    return ReloadPlan(Config.model_construct(**sections), tuple(applies), tuple(needs_restart))
+    in_force = Config.model_construct(**sections)
+    waits = [name for key in needs_restart for name in _named(in_force, wanted, key)]
+    return ReloadPlan(in_force, tuple(applies), tuple(waits))
 
 
 def waiting_settings(differences: Container[str]) -> frozenset[str]:
@@ -99,6 +102,44 @@ def waiting_settings(differences: Container[str]) -> frozenset[str]:
     if "admin.tls" in differences:  # clients would send new tokens in plain text meanwhile
         return LIVE_EXCEPT | {"admin.keys"}
     return LIVE_EXCEPT
+
+
+def changed_settings(before: Section, after: Section, path: str) -> Iterator[str]:
+    """The paths of the settings that differ, in the tables below too.
+
+    A default that follows from another setting is not one that the file has changed.
+
+    Args:
+        before, after: of one model.
+        path: theirs.
+    """
+    for key in type(after).model_fields:
+        old, new = getattr(before, key), getattr(after, key)
+        if old == new or key not in before.model_fields_set | after.model_fields_set:
+            continue
+        if isinstance(old, Section) and isinstance(new, Section):
+            yield from changed_settings(old, new, f"{path}.{key}")
+        else:
+            yield f"{path}.{key}"
+
+
+def _named(in_force: Config, wanted: Config, key: str) -> Iterator[str]:
+    """The settings behind a difference that waits."""
+    section, _, name = key.partition(".")
+    before, after = getattr(in_force, section), getattr(wanted, section)
+    if name:
+        old, new = getattr(before, name), getattr(after, name)
+        both = isinstance(old, Section) and isinstance(new, Section)
+        yield from changed_settings(old, new, key) if both else [key]
+        return
+    old_ones, new_ones = ({each.path: each for each in some} for some in (before, after))
+    names: list[str] = []
+    for path in old_ones | new_ones:
+        if path in old_ones and path in new_ones:
+            names += changed_settings(old_ones[path], new_ones[path], path)
+        else:
+            names.append(path)
+    yield from names or [key]  # their order alone
 
 
 def _listeners(running: Config, wanted: Config) -> tuple[ListenerSettings, ...]:

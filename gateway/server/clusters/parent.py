@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -24,6 +24,7 @@ import uvloop
 from prometheus_client.core import Metric
 
 from config import Clusters, Config, ConfigError
+from config.clusters import SharedSettings
 from config.host_port import HostPort, parse_host_port
 from config.sections.admin import AdminSettings
 from config.sections.log import LogSettings
@@ -41,7 +42,7 @@ from gateway.server.clusters.notices import Notices
 from gateway.server.clusters.process import STALLED_S, ClusterProcess, ClusterState
 from gateway.server.control import Control, UpgradeReport, ask_for_upgrade, control_name
 from gateway.server.operations import ReloadReport
-from gateway.server.reload import waiting_settings
+from gateway.server.reload import changed_settings, waiting_settings
 from gateway.server.systemd import Notify
 from gateway.server.tls_setup import TlsParts
 from gateway.server.upgrade import UPGRADE_S, command_of_this_process
@@ -421,8 +422,8 @@ class ClusterParent:
                 return ReloadReport(ReloadResult.INVALID, faults=tuple(exc.lines))
             applied: list[str] = []
             admin = self._admin_of(wanted.shared.admin)
-            applied += [f"admin.{key}" for key in _differences(self._found.shared.admin, admin)]
-            waits = [f"admin.{key}" for key in _differences(admin, wanted.shared.admin)]
+            applied += changed_settings(self._found.shared.admin, admin, "admin")
+            waits = [*changed_settings(admin, wanted.shared.admin, "admin")]
             self._keys.use(admin.keys)
             self._tls.look_now()
             faults: list[str] = []
@@ -430,8 +431,8 @@ class ClusterParent:
             for name, report in zip(
                 common, await asyncio.gather(*(self._reload_one(each, by) for each in common)), strict=True
             ):
-                applied += [f"clusters.{name}.{key}" for key in report.applied if _of_cluster(key)]
-                waits += [f"clusters.{name}.{key}" for key in report.needs_restart if _of_cluster(key)]
+                applied += _keys_of_file(name, report.applied)
+                waits += _keys_of_file(name, report.needs_restart)
                 faults += [f"clusters.{name}: {line}" for line in report.faults]
             for name in wanted.by_name:
                 if name not in self.clusters:
@@ -442,6 +443,10 @@ class ClusterParent:
                 self._source.set_log(wanted.shared.log)
             shared = self._found.shared.model_copy(update={"log": wanted.shared.log, "admin": admin})
             self._found = Clusters(shared, wanted.by_name)
+        applied, waits = (
+            list(dict.fromkeys(applied)),
+            list(dict.fromkeys(waits)),
+        )  # shared ones came once a cluster
         _log.info("config_reloaded", by=by, changed=",".join(applied) or "nothing")
         for key in waits:
             _log.warning("config_needs_restart", by=by, setting=key)
@@ -587,8 +592,12 @@ def _no_clusters(file: str) -> str:
     return f"{file}: has no [[clusters]] any more; this needs a restart"
 
 
-def _of_cluster(key: str) -> bool:
-    return key.partition(".")[0] != "admin"
+def _keys_of_file(name: str, keys: Iterable[str]) -> Iterator[str]:
+    """What a cluster reports of its keys, as they are in the file; [admin] is the parent's."""
+    for key in keys:
+        section = key.partition(".")[0]
+        if section != "admin":
+            yield key if section in SharedSettings.model_fields else f"clusters.{name}.{key}"
 
 
 def _differences(before: Any, after: Any) -> list[str]:

@@ -1,12 +1,16 @@
 """What a new configuration changes, as a plan."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from config import Config
+from config.section_base import Section
 from gateway.observability.events import ReloadResult
 from gateway.server.reload import LIVE, LIVE_EXCEPT, plan
+from testkit.configuration_page import PAGE, is_live
 
 BASE: dict[str, Any] = {
     "upstream": {"bootstrap": ["k:1"]},
@@ -53,7 +57,8 @@ def test_setting_that_can_change_is_in_force_afterwards(section: str, value: Any
     ("section", "value", "key"),
     [
         ("upstream", {"bootstrap": ["other:1"]}, "upstream.bootstrap"),
-        ("listeners", [{"name": "a", "bind": "127.0.0.1:29092"}], "listeners"),
+        ("listeners", [{"name": "a", "bind": "127.0.0.1:29092"}], "listeners.a.bind"),
+        ("upstreams", [{"name": "u", "bootstrap": ["k:2"]}], "upstreams.u"),
         ("admin", {"bind": "127.0.0.1:1"}, "admin.bind"),
         ("client_quota", {"window_num": 5}, "client_quota.window_num"),
         ("mutation_quota", {"window_num": 5}, "mutation_quota.window_num"),
@@ -121,7 +126,7 @@ def test_limits_of_a_listener_change_and_its_ports_wait_for_the_restart() -> Non
     moved = two_listeners({"max_connections": 3}, {"max_connections": 5, "broker_ports": 3})
     found = plan(running, moved)
     assert found.applies == ("listeners.a.max_connections",)
-    assert found.needs_restart == ("listeners",)
+    assert found.needs_restart == ("listeners.b.broker_ports",)
     assert found.config == two_listeners({"max_connections": 3}, {"max_connections": 5})
 
 
@@ -130,4 +135,105 @@ def test_limits_follow_the_name_of_a_listener_and_one_gone_from_the_file_keeps_i
     only_second = config(listeners=[{"name": "b", "bind": "127.0.0.1:29092", "max_connections": 9}])
     found = plan(running, only_second)
     assert found.config == two_listeners({"max_connections": 5}, {"max_connections": 9})
-    assert found.needs_restart == ("listeners",)
+    assert found.needs_restart == ("listeners.a",)
+
+
+def test_order_of_listeners_waits_for_the_restart() -> None:
+    running = two_listeners({}, {})
+    turned = running.model_copy(update={"listeners": running.listeners[::-1]})
+    assert plan(running, turned).needs_restart == ("listeners",)
+
+
+def test_settings_of_tables_below_are_named_and_defaults_that_follow_are_not() -> None:
+    tls = {"certificate": "c", "key": "k"}
+    running = config(upstream={"bootstrap": ["k:1"], "security_protocol": "SSL", "tls": {"ca": "a"}})
+    wanted = config(
+        upstream={"bootstrap": ["k:1"], "security_protocol": "SSL", "tls": {"ca": "b", "server_name": "k"}},
+        listeners=[{"name": "a", "bind": "127.0.0.2:29092", "security_protocol": "SSL", "tls": tls}],
+    )
+    assert plan(running, wanted).needs_restart == (
+        "upstream.tls.ca",
+        "upstream.tls.server_name",
+        "listeners.a.bind",
+        "listeners.a.security_protocol",
+        "listeners.a.tls",
+    )
+
+
+TLS: dict[str, Any] = {
+    "certificate": "c",
+    "key": "k",
+    "client_auth": "required",
+    "client_ca": "a",
+    "certificates": [{"certificate": "c", "key": "k"}],
+}
+WITH_ALL_TABLES: dict[str, Any] = {
+    "upstream": {
+        "bootstrap": ["k:1"],
+        "security_protocol": "SASL_SSL",
+        "tls": {},
+        "sasl": {"mechanism": "PLAIN", "username": "u", "password_file": "p"},
+    },
+    "listeners": [
+        {
+            "name": "a",
+            "bind": "127.0.0.1:19092",
+            "security_protocol": "SASL_SSL",
+            "tls": TLS,
+            "sasl": {},
+            "proxy_protocol": {"trusted": ["127.0.0.1"]},
+            "sni": {"bootstrap_name": "k.example", "broker_name": "b{node}.k.example"},
+        }
+    ],
+    "admin": {
+        "tls": {key: value for key, value in TLS.items() if key != "certificates"},
+        "keys": [{"name": "k", "roles": ["read"], "certificate": "c"}],
+    },
+    "quotas": [{"user": "a", "producer_byte_rate": 1}],
+}
+
+
+def with_other_values(of: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Copies of a table, or of an array of tables, each with another value of one key; with the key's path."""
+    if isinstance(of, tuple):
+        for other, copy in with_other_values(of[0], path):
+            yield other, (copy, *of[1:])
+        return
+    for key in type(of).model_fields:
+        value = getattr(of, key)
+        below = value if isinstance(value, Section) or (value and isinstance(value, tuple)) else None
+        if isinstance(below, Section) or (below and isinstance(below[0], Section)):
+            for other, copy in with_other_values(below, f"{path}.{key}"):
+                yield other, of.model_copy(update={key: copy})
+        else:
+            yield f"{path}.{key}", of.model_copy(update={key: "another value"})
+
+
+def keys_of_the_page() -> Iterator[str]:
+    path = ""
+    for line in PAGE.read_text().partition("## `[[clusters]]`")[0].splitlines():
+        if heading := re.fullmatch(r"## `\[+(.*?)\]+`", line):
+            path = heading[1]
+        elif (row := re.match(r"\| `(\w+)` \|", line)) and "[below](" not in line and "[as `" not in line:
+            yield f"{path}.{row[1]}"
+
+
+def test_each_key_of_the_reference_is_reloaded_or_named_as_waiting() -> None:
+    upstream = {**WITH_ALL_TABLES["upstream"], "name": "u"}
+    running = Config.model_validate({**WITH_ALL_TABLES, "upstreams": [upstream]})
+    seen = set()
+    for section in Config.model_fields:
+        for path, value in with_other_values(getattr(running, section), section):
+            wanted = running.model_copy(update={section: value})
+            found = plan(running, wanted)
+            shown = path.replace("listeners.", "listeners.a.", 1).replace("upstreams.", "upstreams.u.", 1)
+            if path in ("listeners.name", "upstreams.name"):
+                shown = f'{section}."another value"'
+            table, _, key = path.rpartition(".")
+            live = is_live(table, key)
+            named, others = (found.applies, found.needs_restart)[:: 1 if live else -1]
+            assert any(f"{shown}.".startswith(f"{each}.") for each in named), (path, named)
+            assert not others, path
+            assert (found.config == wanted) is live, path
+            seen.add(path)
+    assert seen > set(keys_of_the_page())
