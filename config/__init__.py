@@ -11,7 +11,7 @@ from config.findings import Finding, Severity, any_authenticates, findings, name
 from config.host_port import HostPort
 from config.loader import (
     ConfigError,
-    Substituted,
+    Source,
     default_config,
     load,
     load_file,
@@ -37,7 +37,7 @@ __all__ = [
     "ListenerSettings",
     "QuotaRule",
     "Severity",
-    "Substituted",
+    "Source",
     "cluster_findings",
     "default_config",
     "any_authenticates",

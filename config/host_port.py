@@ -9,7 +9,7 @@ import ipaddress
 import re
 from typing import Annotated, Final, NamedTuple, TypeAlias
 
-from pydantic import PlainSerializer, PlainValidator
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 MAX_PORT: Final = 65_535  # 16 bits in TCP
 
@@ -99,5 +99,7 @@ def _validated(value: object, *, lowest_port: int) -> HostPort:
     return parse_host_port(text, lowest_port=lowest_port)
 
 
-ConnectAddress: TypeAlias = Annotated[HostPort, PlainValidator(_connectable), PlainSerializer(str)]
-BindAddress: TypeAlias = Annotated[HostPort, PlainValidator(_bindable), PlainSerializer(str)]
+_SCHEMA: Final = WithJsonSchema({"type": "string", "pattern": r"^(\[[0-9A-Fa-f:.%]+\]|[^:\s]+):[0-9]{1,5}$"})
+
+ConnectAddress: TypeAlias = Annotated[HostPort, PlainValidator(_connectable), PlainSerializer(str), _SCHEMA]
+BindAddress: TypeAlias = Annotated[HostPort, PlainValidator(_bindable), PlainSerializer(str), _SCHEMA]

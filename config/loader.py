@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from config.environment import Substitution
 from config.faults import lines, path_text, value_text
 from config.host_port import HostPort, parse_host_port
 from config.model import Config
+from config.places import Places
 from config.section_base import Key
 from config.sections.listeners import ListenerSettings
 from config.sections.quota_admin import QuotaAdminSettings
@@ -29,7 +30,7 @@ class ConfigError(Exception):
     """The configuration can't be used.
 
     Attributes:
-        lines: one per fault, each complete: file, key path, value, what is allowed.
+        lines: one per fault, each complete: file and line, key path, value, what is allowed.
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -95,7 +96,7 @@ def parse_file(text: str, *, name: str, environment: Mapping[str, str] = os.envi
         faults = lines(exc, Config, tables, hidden=found.files)
     except ClusterFaults as exc:
         faults = exc.lines
-    raise ConfigError([f"{name}: {found.hide(line)}" for line in faults])
+    raise ConfigError(_located(faults, text, name, found))
 
 
 def one_of(found: Config | Clusters, name: str, cluster: str | None) -> Config:
@@ -120,13 +121,12 @@ def one_of(found: Config | Clusters, name: str, cluster: str | None) -> Config:
     return found.by_name[cluster]
 
 
-class Substituted:
-    """What of a file comes from elsewhere.
+class Source:
+    """A configuration file as it is written: where its keys are, and what of it comes from elsewhere.
 
     Attributes:
         variables: each key with a variable of the environment, and the variable's name.
         files: each key with the text of a file, and the file's path.
-        hide: makes a message about the configuration one without the texts of these files.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -135,14 +135,32 @@ class Substituted:
         Raises:
             ConfigError: as `load`, except for rules.
         """
-        found = _substitution(_text(path), str(path), os.environ)
+        self._text, self._name = _text(path), str(path)
+        self._found = _substitution(self._text, self._name, os.environ)
+        self.hide = self._found.hide
+        self.variables = self._shown(self._found.variables)
+        self.files = self._shown(self._found.files)
 
-        def shown(names: Mapping[Key, list[str]]) -> list[tuple[str, str]]:
-            return [(found.hide(path_text(key, found.tables)), name) for key in names for name in names[key]]
+    def located(self, lines: Sequence[str], *, kind: str = "") -> list[str]:
+        """Messages with the file and the line, and without texts of files.
 
-        self.variables = shown(found.variables)
-        self.files = shown(found.files)
-        self.hide = found.hide
+        Args:
+            lines: each begins with a key.
+            kind: stands before the key.
+        """
+        return _located(lines, self._text, self._name, self._found, kind=kind)
+
+    def _shown(self, names: Mapping[Key, list[str]]) -> list[tuple[str, str]]:
+        return [(self.hide(path_text(key, self._found.tables)), name) for key in names for name in names[key]]
+
+
+def _located(lines: Sequence[str], text: str, name: str, found: Substitution, *, kind: str = "") -> list[str]:
+    places = Places(text, found.tables) if lines else None
+    shown = []
+    for each in lines:
+        line = None if places is None else places.line_of(each)
+        shown.append(f"{name}{'' if line is None else f':{line}'}: {kind}{found.hide(each)}")
+    return shown
 
 
 def _text(path: str | Path) -> str:
@@ -160,9 +178,8 @@ def _substitution(text: str, name: str, environment: Mapping[str, str]) -> Subst
     except (ValueError, RecursionError) as exc:  # a plain ValueError is a number with thousands of digits
         raise ConfigError([f"{name}: not TOML: {exc}{toml_hint(text, str(exc))}"]) from exc
     if found.faults:
-        raise ConfigError(
-            [f"{name}: {found.hide(path_text(key, found.tables))}: {fault}" for key, fault in found.faults]
-        )
+        faults = [f"{path_text(key, found.tables)}: {fault}" for key, fault in found.faults]
+        raise ConfigError(_located(faults, text, name, found))
     return found
 
 

@@ -6,7 +6,6 @@ a reload takes a changed key is what `gateway.server.reload` says.
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from pydantic_core import PydanticUndefined
 
 from config import Config, HostPort
 from config.clusters import NAME, SharedSettings
+from config.descriptions import meanings, summary
 from config.faults import allowed
 from config.section_base import Section
 from gateway.server.reload import LIVE, LIVE_EXCEPT, LIVE_OF_LISTENERS
@@ -57,6 +57,8 @@ page is generated from the code by `python -m testkit.configuration_page`.
 * Such files are below `/run/secrets`, `/etc/sluice`, systemd's `$CREDENTIALS_DIRECTORY`, or a
   directory in the variable `SLUICE_SECRET_DIRS` of the environment (a list with colons). Links must
   not lead out of them.
+* Editors use the [JSON Schema](configuration.schema.json) of the file
+  ([how to](../how-to/change-the-configuration.md#1-start-from-a-file)).
 * `sluice check-config FILE` checks a file without starting anything: see
   [the command line](cli.md).
 
@@ -86,10 +88,8 @@ Two of these have other defaults here: `quota_store.data_dir` is `sluice-data/NA
 `usage.gateway_id` is the host's name, a dot and the cluster's name.
 """
 
-_ATTRIBUTE: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _SPAN: Final = re.compile(r"a whole number in (-?\d+)\.\.(\d+)")
 _TEXT: Final = re.compile(r"a string(?: that matches (\S+)| of at least one character)?")
-_VALUE_FIRST: Final = re.compile(r"\w+: ")
 _ADDRESSES: Final = {
     "ip": "IP address or block",
     "trusted": "array of IP addresses and blocks",
@@ -126,14 +126,13 @@ def _models(kind: Any) -> list[type[BaseModel]]:
 def _section(
     path: str, title: str, model: type[BaseModel], described: dict[type[BaseModel], str]
 ) -> Iterator[str]:
-    summary = (inspect.getdoc(model) or "").partition("\n\nAttributes:")[0]
-    paragraphs = [fill(each, 100, break_on_hyphens=False) for each in _plain(summary).split("\n\n")]
+    paragraphs = [fill(each, 100, break_on_hyphens=False) for each in summary(model).split("\n\n")]
     yield "\n\n".join([f"## `{title}`", *paragraphs]) + "\n"
     extended = model.__mro__[1].model_fields if model.__mro__[1] is not Section else {}
     if extended:
         yield "It has all keys of `[upstream]`, and one more:\n"
     yield "| Key | Value | Default | Reload | Meaning |\n|---|---|---|---|---|"
-    meanings = _meanings(model)
+    texts = meanings(model)
     tables = []
     for key, field in model.model_fields.items():
         if key in extended:
@@ -153,24 +152,12 @@ def _section(
             else _values(model, key, field.annotation),
             _default(field),
             "yes" if is_live(path, key) else "restart",
-            meanings[key],
+            texts[key],
         )
         yield f"| {' | '.join(cells)} |"
     yield ""
     for below, title, each in tables:
         yield from _section(below, title, each, described)
-
-
-def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    found = _ATTRIBUTE.findall(inspect.getdoc(model) or "")
-    texts = {key: _plain(" ".join(text.split())) for key, text in found}
-    return {
-        key: text if _VALUE_FIRST.match(text) else text[:1].upper() + text[1:] for key, text in texts.items()
-    }
-
-
-def _plain(text: str) -> str:
-    return text.replace("``", "`")
 
 
 def _values(model: type[BaseModel], key: str, kind: Any) -> str:

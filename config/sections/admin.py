@@ -42,7 +42,8 @@ class AdminKey(Section, frozen=True):
             quotas. No role includes another one.
         token_file: file with up to 8 tokens, one per line. A token has at least 32 characters. The gateway reads the
             file again when it changes. A file without lines has no token.
-        token: the token itself, only as a variable: `token = "${NAME}"`.
+        token: the token itself, only as a variable or from a file: `token = "${NAME}"`,
+            `token = "${file:/PATH}"`.
         certificate: name in a client's certificate, after `principal_mapping_rules`. Needs `[admin.tls]` with
             client_auth.
     """

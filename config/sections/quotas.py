@@ -14,7 +14,7 @@ from quotas.limits import IP_KEYS, TOPIC_KEYS, validate_entity
 
 ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]  # a LONG, as Kafka stores it
 Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_OTHER_SPELLINGS: Final = {"client-id": "client_id", "default-client-id": "default_client_id"}
+OTHER_SPELLINGS: Final = {"client-id": "client_id", "default-client-id": "default_client_id"}
 
 
 class QuotaRule(Section, frozen=True):
@@ -64,12 +64,12 @@ class QuotaRule(Section, frozen=True):
         """`client-id`, as Kafka's tools and the YAML of quotas have it, is `client_id`."""
         if not isinstance(data, dict):
             return data
-        twice = [name for name in _OTHER_SPELLINGS if name in data and _OTHER_SPELLINGS[name] in data]
+        twice = [name for name in OTHER_SPELLINGS if name in data and OTHER_SPELLINGS[name] in data]
         if twice:
             raise faults_error(
-                [((name,), f"is the same as {_OTHER_SPELLINGS[name]}; give one") for name in twice]
+                [((name,), f"is the same as {OTHER_SPELLINGS[name]}; give one") for name in twice]
             )
-        return {_OTHER_SPELLINGS.get(name, name): value for name, value in data.items()}
+        return {OTHER_SPELLINGS.get(name, name): value for name, value in data.items()}
 
     @property
     def entity(self) -> QuotaEntity:

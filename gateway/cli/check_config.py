@@ -40,18 +40,32 @@ def add_parser(commands: Any) -> None:
         "are notes and nothing worse.",
         allow_abbrev=False,
     )
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file", metavar="FILE", nargs="?")
     parser.add_argument(
         "--strict", action="store_true", help="exit with code 3 if there are notes; for pipelines"
     )
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--schema",
+        action="store_true",
+        help="print the JSON Schema of the file (draft 2020-12), for editors; takes no FILE",
+    )
+    parser.set_defaults(run=run, command=parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a summary; errors and notes go to standard error."""
     file = arguments.file
+    if arguments.schema:
+        if file is not None or arguments.strict:
+            arguments.command.error("argument --schema: not allowed with other arguments")
+        from config.json_schema import schema_text
+
+        print(schema_text(), end="")
+        return 0
+    if file is None:
+        arguments.command.error("the following arguments are required: FILE")
     found = config.load_file(file)
-    elsewhere = config.Substituted(file)
+    source = config.Source(file)
     if isinstance(found, config.Clusters):
         clusters, findings = found.by_name, config.cluster_findings(found)
     else:
@@ -67,25 +81,23 @@ def run(arguments: argparse.Namespace) -> int:
         if not faults:
             notes += [f"{path}{line}" for line in _hosts_without_certificate(one)]
     first = next(iter(clusters.values()))  # the admin port is the same for all
-    notes += _literal_tokens(elsewhere, first) + _open_files(elsewhere.files)
+    notes += _literal_tokens(source, first) + _open_files(source.files)
     if not faults:
         notes += _keys_without_tokens(first)
-    for line in notes:
-        print(f"sluice: {file}: note: {elsewhere.hide(line)}", file=sys.stderr)
+    for line in source.located(notes, kind="note: "):
+        print(f"sluice: {line}", file=sys.stderr)
     if faults:
-        raise config.ConfigError([f"{file}: {elsewhere.hide(line)}" for line in faults])
+        raise config.ConfigError(source.located(faults))
     many = "" if not notes else f", with {len(notes)} note{'s' if len(notes) > 1 else ''}"
     print(f"{file}: ok{many}")
     tables = [([("cluster", name)] if name else []) + _summary(one) for name, one in clusters.items()]
-    rows = _by_source("variable", elsewhere.variables) + _by_source("file", elsewhere.files)
+    rows = _by_source("variable", source.variables) + _by_source("file", source.files)
     if isinstance(found, config.Clusters):
         tables.append(rows)
     else:
         tables[0] += rows
     for table in tables:
-        for line in aligned(
-            [(elsewhere.hide(name), elsewhere.hide(text)) for name, text in table], indent="  "
-        ):
+        for line in aligned([(source.hide(name), source.hide(text)) for name, text in table], indent="  "):
             print(line)
     return NOTES if notes and arguments.strict else 0
 
@@ -150,9 +162,9 @@ def _keys_without_tokens(found: config.Config) -> list[str]:
     ]
 
 
-def _literal_tokens(elsewhere: config.Substituted, found: config.Config) -> list[str]:
+def _literal_tokens(source: config.Source, found: config.Config) -> list[str]:
     """Tokens that stand in the file itself."""
-    not_here = {key for key, _ in elsewhere.variables + elsewhere.files}
+    not_here = {key for key, _ in source.variables + source.files}
     keys = (f"admin.keys.{at}.token" for at, each in enumerate(found.admin.keys) if each.token is not None)
     return [
         f'{key}: a token is in this file; use token_file, or take it from a file: token = "${{file:/PATH}}"'

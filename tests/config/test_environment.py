@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from config import ConfigError, Substituted, parse
+from config import ConfigError, Source, parse
 
 FILE = """
 [upstream]
@@ -31,9 +31,9 @@ def test_every_missing_variable_is_a_fault_with_its_key() -> None:
         parse(FILE, name="f", environment={"PORT": "9092"})
     hint = "; write $${ for the text ${"
     assert caught.value.lines == [
-        f"f: upstream.bootstrap.1: the environment has no variable HOST{hint}",
-        f"f: listeners.a.advertised_host: the environment has no variable POD{hint}",
-        f"f: fleet.member: the environment has no variable POD{hint}",
+        f"f:3: upstream.bootstrap.1: the environment has no variable HOST{hint}",
+        f"f:7: listeners.a.advertised_host: the environment has no variable POD{hint}",
+        f"f:9: fleet.member: the environment has no variable POD{hint}",
     ]
 
 
@@ -42,7 +42,7 @@ def test_what_only_begins_like_a_variable_is_a_fault(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(FILE.replace("${POD}.sluice", text), name="f", environment=ENVIRONMENT | {"A": "a"})
     assert caught.value.lines == [
-        "f: listeners.a.advertised_host: ${ begins no ${NAME} and no ${file:/PATH}; write $${ for the text ${"
+        "f:7: listeners.a.advertised_host: ${ begins no ${NAME} and no ${file:/PATH}; write $${ for the text ${"
     ]
 
 
@@ -81,7 +81,7 @@ def test_variables_lists_keys_and_names(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     file = tmp_path / "sluice.toml"
     file.write_text(FILE)
-    assert Substituted(file).variables == [
+    assert Source(file).variables == [
         ("upstream.bootstrap.1", "HOST"),
         ("upstream.bootstrap.1", "PORT"),
         ("listeners.a.advertised_host", "POD"),

@@ -1,5 +1,6 @@
 """Each fault is one line that names key path, value, and what would be allowed."""
 
+import re
 from collections.abc import Iterator
 from typing import cast, get_args, get_origin
 
@@ -21,8 +22,8 @@ def faults(**changed: str) -> list[str]:
     text = "".join(f"[{name}]\n{body}\n" for name, body in sections.items())
     with pytest.raises(config.ConfigError) as caught:
         config.parse(text, name="sluice.toml")
-    assert all(line.startswith("sluice.toml: ") and "\n" not in line for line in caught.value.lines)
-    return [line.removeprefix("sluice.toml: ") for line in caught.value.lines]
+    assert all(re.match(r"sluice\.toml:(\d+:)? .*\Z", line) for line in caught.value.lines)
+    return [re.sub(r"sluice\.toml:(\d+:)? ", "", line, count=1) for line in caught.value.lines]
 
 
 @pytest.mark.parametrize(("section", "body", "line"), [

@@ -1,3 +1,4 @@
+import re
 from dataclasses import asdict
 
 import pytest
@@ -23,7 +24,7 @@ def read(text: str) -> Config:
 def faults(text: str) -> list[str]:
     with pytest.raises(config.ConfigError) as caught:
         read(text)
-    return [line.removeprefix("f: ") for line in caught.value.lines]
+    return [re.sub(r"^f:(\d+:)? ", "", line) for line in caught.value.lines]
 
 
 def quota(keys: str) -> str:

@@ -42,7 +42,7 @@ def fault_of(path: object) -> str:
     with pytest.raises(ConfigError) as caught:
         token_of(path)
     (line,) = caught.value.lines
-    return line.removeprefix("f: admin.keys.0.token: ")
+    return line.removeprefix("f:10: admin.keys.0.token: ")
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])

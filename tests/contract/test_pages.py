@@ -10,6 +10,7 @@ from quotas.usage_record import Event, Row, TopicRow
 from testkit import (
     cli_page,
     configuration_page,
+    configuration_schema,
     exit_codes_page,
     hazards,
     limits_page,
@@ -89,7 +90,16 @@ def test_every_name_in_the_glossary_is_defined_somewhere() -> None:
 
 @pytest.mark.parametrize(
     "made",
-    [hazards, configuration_page, cli_page, exit_codes_page, limits_page, module_map, upstream_page],
+    [
+        hazards,
+        configuration_page,
+        configuration_schema,
+        cli_page,
+        exit_codes_page,
+        limits_page,
+        module_map,
+        upstream_page,
+    ],
     ids=lambda made: made.__name__.rpartition(".")[2],
 )
 def test_a_generated_page_is_up_to_date(made: Any) -> None:

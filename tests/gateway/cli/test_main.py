@@ -1,6 +1,7 @@
 """The command line as a whole: dispatch, exit codes, one clear line per error, no traceback (hazard F17)."""
 
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -61,7 +62,7 @@ def test_wrong_configuration_is_one_line_per_fault_and_code_2(command: list[str]
         2,
         "",
         f"sluice: {file}: listeners: required, but missing\n"
-        f'sluice: {file}: admin.bind: "x" is not host:port with a port in 0..65535\n',
+        f'sluice: {file}:4: admin.bind: "x" is not host:port with a port in 0..65535\n',
     )
 
 
@@ -175,7 +176,7 @@ def test_notes_count_with_strict_alone(strict: tuple[str, ...], code: int, file:
     found, out, err = run("check-config", *strict, file)
     assert (found, out.splitlines()[0]) == (code, f"{file}: ok, with 1 note")
     note = "quota_admin.authorize: every client may change quotas; for development only"
-    assert err == f"sluice: {file}: note: {note}\n"
+    assert err == f"sluice: {file}:14: note: {note}\n"
 
 
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
@@ -183,7 +184,7 @@ def test_what_will_never_be_ready_is_an_error(strict: tuple[str, ...], file: Pat
     file.write_text(TEXT.replace("[[listeners]]", f"{NEVER_READY}[[listeners]]") + NOTED)
     code, out, err = run("check-config", *strict, file)
     assert (code, out) == (2, "")
-    lines = [line.removeprefix(f"sluice: {file}: ").partition(" ")[0] for line in err.splitlines()]
+    lines = [line.removeprefix(f"sluice: {file}:").split(" ")[1] for line in err.splitlines()]
     assert lines == ["note:", "note:", "upstream.sasl:"]
 
 
@@ -212,7 +213,7 @@ def test_files_that_the_gateway_would_read_are_read(
     file.write_text(TEXT + more.format(secret))
     code, out, err = run("check-config", file)
     assert (code, out) == (2, "")
-    assert f"sluice: {file}: {key}: " in err
+    assert re.search(rf"^sluice: {file}:\d+: {key}: ", err, re.MULTILINE)
     assert "No such file" in err
     secret.write_text("x" * 40)
     secret.chmod(0o640)
@@ -234,7 +235,7 @@ def test_files_and_tokens_of_the_admin_port_are_looked_at(
     assert run("check-config", file) == (
         2,
         "",
-        f"sluice: {file}: admin.keys.0.token_file: {token}: No such file or directory\n",
+        f"sluice: {file}:16: admin.keys.0.token_file: {token}: No such file or directory\n",
     )
     token.write_text("0123456789abcdef" * 2)
     token.chmod(0o644)
@@ -244,13 +245,13 @@ def test_files_and_tokens_of_the_admin_port_are_looked_at(
     token.chmod(0o600)
     empty = f"admin.keys.0.token_file: {token} has no token, so the key opens nothing; add a line with one"
     code, out, err = run("check-config", file)
-    assert (code, err) == (0, f"sluice: {file}: note: {empty}\n")
+    assert (code, err) == (0, f"sluice: {file}:16: note: {empty}\n")
     assert out.startswith(f"{file}: ok, with 1 note\n")
     file.write_text(f'{TEXT}{key}token = "{"0123456789abcdef" * 2}"\n')
     note = (
         'admin.keys.0.token: a token is in this file; use token_file, or take it from a file: token = "${file:/PATH}"'
     )
-    assert run("check-config", file)[2] == f"sluice: {file}: note: {note}\n"
+    assert run("check-config", file)[2] == f"sluice: {file}:16: note: {note}\n"
     monkeypatch.setenv("TOKEN_OF_A_TEST", "0123456789abcdef" * 2)
     file.write_text(f'{TEXT}{key}token = "${{TOKEN_OF_A_TEST}}"\n')
     code, out, err = run("check-config", file)
@@ -258,7 +259,7 @@ def test_files_and_tokens_of_the_admin_port_are_looked_at(
     assert "variable TOKEN_OF_A_TEST" in out
     assert "0123456789" not in out
     file.write_text(f'{TEXT}[admin.tls]\ncertificate = "{token}"\nkey = "{token}"\n')
-    assert f"{file}: admin.tls.certificate: " in run("check-config", file)[2]
+    assert f"{file}:14: admin.tls.certificate: " in run("check-config", file)[2]
 
 
 def test_packages_that_are_not_there_are_found(file: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +272,8 @@ def test_packages_that_are_not_there_are_found(file: Path, run: Run, monkeypatch
         file.write_text(text)
         code, _, err = run("check-config", file)
         assert code == 2
-        assert err.startswith(f"sluice: {file}: {name}.endpoint: needs more packages")
+        line = text.splitlines().index(f"[{name}]") + 2
+        assert err.startswith(f"sluice: {file}:{line}: {name}.endpoint: needs more packages")
 
 
 def test_a_command_that_lacks_its_packages_gives_the_command_that_installs_them(

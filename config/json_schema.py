@@ -1,0 +1,218 @@
+"""The JSON Schema of the configuration file (draft 2020-12), made from its models: for editors and pipelines.
+
+It refuses less than the models do: rules between sections, and what depends on values of the environment or on files,
+are `sluice check-config`'s alone. It refuses nothing that the models accept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from config.clusters import NAME, SECTION, SharedSettings
+from config.descriptions import meanings, summary
+from config.host_port import HostPort
+from config.model import Config
+from config.section_base import Section, kind_of
+from config.sections.admin import AdminKey
+from config.sections.fleet import FleetSettings
+from config.sections.listeners import ListenerSettings, ListenerTls
+from config.sections.quota_store import QuotaStoreSettings
+from config.sections.quotas import ENFORCED_KEYS, OTHER_SPELLINGS, QuotaRule
+from config.sections.upstream import UpstreamTls
+from config.sections.usage import UsageSettings
+from quotas.entities import QuotaKey
+from quotas.limits import IP_KEYS, TOPIC_KEYS
+from quotas.units import Kind
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_ELSEWHERE: Final = "FromElsewhere"
+_CLUSTER: Final = "Cluster"
+_TITLES: Final = ("title", "writeOnly", "format")  # pydantic's own; no editor shows them better than the key
+
+
+def _if(key: str, values: list[str], then: dict[str, Any]) -> dict[str, Any]:
+    """A rule for tables whose key has one of some values."""
+    condition = {"properties": {key: {"enum": values}}, "required": [key]}
+    return {"if": condition, "then": then}
+
+
+def _without(key: str, of: list[str]) -> dict[str, Any]:
+    """A rule: with the key, none of the others."""
+    return {"if": {"required": [key]}, "then": {"properties": dict.fromkeys(of, False)}}
+
+
+_TRUE: Final = {"const": True}
+_NAMES: Final = ("user", "client_id", "ip", "topic")
+_SPELLINGS: Final = {"client_id": ["client_id", "client-id"]}
+
+
+def _limits(*of: Container[QuotaKey]) -> list[str]:
+    """Quotas that none of some entities has."""
+    return [str(key) for key in ENFORCED_KEYS if not any(key in each for each in of)]
+
+
+def _names_of(name: str) -> list[dict[str, Any]]:
+    """The ways to name a quota's entity by one of its parts."""
+    named = [{"required": [each]} for each in _SPELLINGS.get(name, [name])]
+    defaults = [f"default{'-' if '-' in each else '_'}{each}" for each in _SPELLINGS.get(name, [name])]
+    return named + [{"required": [each], "properties": {each: _TRUE}} for each in defaults]
+
+
+_RULES: Final[dict[type[Section], list[dict[str, Any]]]] = {
+    AdminKey: [{"oneOf": [{"required": [each]} for each in ("token_file", "token", "certificate")]}],
+    FleetSettings: [{"dependentRequired": {"previous_secret_file": ["secret_file"]}}],
+    ListenerSettings: [
+        _if("security_protocol", ["SSL", "SASL_SSL"], {"required": ["tls"]}),
+        _without("sni", ["advertised_host", "first_broker_port", "lowest_broker_id", "broker_ports"]),
+    ],
+    ListenerTls: [
+        _if("client_auth", ["requested", "required"], {"required": ["client_ca"]}),
+        {"dependentRequired": {"client_ca": ["client_auth"], "client_crl": ["client_auth"]}},
+    ],
+    QuotaRule: [
+        {"anyOf": [each for name in _NAMES for each in _names_of(name)]},
+        {"anyOf": [{"required": [each]} for each in _limits()]},
+        *(
+            {"not": {"allOf": [{"required": [name]}, _names_of(name)[-1]]}}
+            for name in ("user", "ip", "topic")
+        ),
+        _without("ip", ["user", "client_id", "client-id", "topic", *_limits(IP_KEYS)]),
+        _without("topic", ["ip", *_limits(TOPIC_KEYS)]),
+    ],
+    QuotaStoreSettings: [
+        {"dependentRequired": {key: ["secret_file"] for key in ("previous_secret_file", "accept_unsigned")}}
+    ],
+    UpstreamTls: [
+        {"dependentRequired": {"certificate": ["key"], "key": ["certificate"], "key_password_file": ["key"]}}
+    ],
+    UsageSettings: [_if("kind", ["files"], {"required": ["directory"]})],
+}
+"""Rules of a section that a schema can state."""
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of the file."""
+    found = Config.model_json_schema(ref_template="#/$defs/{model}")
+    defs: dict[str, Any] = found.pop("$defs")
+    models = {model.__name__: model for model in _models(Config)}
+    for name, each in defs.items():
+        if name in models:
+            _describe(each, models[name])
+        else:
+            defs[name] = _text({"description": each["description"], "enum": each["enum"]})
+    defs[_ELSEWHERE] = {
+        "type": "string",
+        "pattern": r"\$\{",
+        "description": "A text with a value from elsewhere: ${NAME} of the environment, ${file:/PATH} of a file.",
+    }
+    _describe(found, Config)
+    properties, required = found["properties"], found["required"]
+    defs[_CLUSTER] = {
+        "type": "object",
+        "description": "One of several Kafka clusters behind the gateway.",
+        "properties": {
+            "name": {
+                **_text({"type": "string", "pattern": f"^{NAME.pattern}$"}),
+                "description": "Unique name. Metrics, logs, paths of the admin port and --cluster use it.",
+            },
+            **{key: each for key, each in properties.items() if key not in SharedSettings.model_fields},
+        },
+        "required": ["name", *required],
+        "additionalProperties": False,
+    }
+    clusters = {
+        "type": "array",
+        "items": {"$ref": f"#/$defs/{_CLUSTER}"},
+        "minItems": 1,
+        "description": "Several Kafka clusters behind one gateway, each with the sections of a file of its own.",
+    }
+    others = properties.keys() - SharedSettings.model_fields.keys()
+    return {
+        "$schema": _DIALECT,
+        "title": "Configuration of Sluice",
+        "type": "object",
+        "properties": {**properties, SECTION: clusters},
+        "additionalProperties": False,
+        "if": {"required": [SECTION]},
+        "then": {"properties": dict.fromkeys(sorted(others), False)},
+        "else": {"required": required},
+        "$defs": dict(sorted(defs.items())),
+    }
+
+
+def schema_text() -> str:
+    """The schema as a file has it."""
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _models(model: type[BaseModel]) -> set[type[BaseModel]]:
+    found = {model}
+    for field in model.model_fields.values():
+        stack = [field.annotation]
+        while stack:
+            kind: Any = stack.pop()
+            stack += getattr(kind, "__args__", ())
+            if isinstance(kind, type) and issubclass(kind, Section) and kind not in found:
+                found |= _models(kind)
+    return found
+
+
+def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Give a model's schema the meanings of its keys, units, and values from elsewhere."""
+    schema.pop("title", None)
+    schema["description"] = summary(model)
+    texts = meanings(model)
+    for key, found in schema["properties"].items():
+        described = _value(found, kind_of(key))
+        if key in texts:
+            described["description"] = texts[key]
+        default = model.model_fields[key].default
+        if isinstance(default, HostPort):
+            described["default"] = str(default)
+        elif isinstance(default, Section):
+            described.pop("default", None)  # they are those of its keys
+        schema["properties"][key] = described
+    if model is QuotaRule:
+        for other, key in OTHER_SPELLINGS.items():
+            schema["properties"][other] = schema["properties"][key]
+    if model in _RULES:
+        schema["allOf"] = _RULES[model]
+
+
+def _value(schema: Mapping[str, Any], kind: Kind | None) -> dict[str, Any]:
+    """What a key takes in a file: TOML has no null, numbers have units, texts may come from elsewhere."""
+    found = {name: each for name, each in schema.items() if name not in _TITLES}
+    if found.get("default", "") is None:
+        del found["default"]
+    choices = [_value(each, kind) for each in found.pop("anyOf", ()) if each != {"type": "null"}]
+    if len(choices) == 1:
+        return {**found, **choices[0]}
+    if choices:
+        return {**found, "anyOf": choices}
+    if found.get("type") in ("integer", "number") and kind is not None:
+        default = {"default": found.pop("default")} if "default" in found else {}
+        return {**default, "anyOf": [found, {"type": "string", "pattern": _units(kind)}, _reference()]}
+    if found.get("type") == "array":
+        return {**found, "items": _value(found["items"], None)}
+    return _text(found) if found.get("type") == "string" or "enum" in found or "const" in found else found
+
+
+def _text(schema: dict[str, Any]) -> dict[str, Any]:
+    if not schema.keys() & {"pattern", "enum", "const"}:
+        return schema
+    default = {"default": schema.pop("default")} if "default" in schema else {}
+    return {**default, "anyOf": [schema, _reference()]}
+
+
+def _reference() -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{_ELSEWHERE}"}
+
+
+def _units(kind: Kind) -> str:
+    units = "|".join(map(re.escape, kind.units))
+    return rf"^\s*[0-9][0-9_]*(\.[0-9]+)? ?({units})\s*$"
