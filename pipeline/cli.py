@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from pinned_jars import completion
 from pinned_jars.extras import install_command
 from pipeline.errors import Exit, JobError, exit_codes
 
@@ -29,6 +30,7 @@ JOBS: Final = {
     "erase": "remove all rows of one client from tables, usage files and results",
     "plan": "show a plan, compare it with the quotas that are set, apply it, revert it",
 }
+_COMPLETION: Final = "print a script for bash, zsh or fish that completes jobs and options"
 _OURS: Final = frozenset({"pipeline", "quota_client", "quotas"})
 
 
@@ -81,6 +83,8 @@ def _run(words: Sequence[str]) -> int:
         print(_usage(), file=sys.stdout if words else sys.stderr)
         return Exit.DONE if words else Exit.WRONG_ARGUMENTS
     job, *rest = words
+    if job == "completion":
+        return _print_completion(rest)
     if job not in JOBS:
         print(f"sluice-pipeline: no job {job!r}: it is one of {', '.join(JOBS)}", file=sys.stderr)
         return Exit.WRONG_ARGUMENTS
@@ -106,13 +110,34 @@ def _run(words: Sequence[str]) -> int:
     return code
 
 
+def _print_completion(words: Sequence[str]) -> Exit:
+    program = "sluice-pipeline"
+    parser = _Parser(
+        prog=f"{program} completion",
+        description=completion.DESCRIPTION.format(f"{program} completion", program),
+        allow_abbrev=False,
+    )
+    completion.add_arguments(parser)
+    try:
+        arguments = parser.parse_args(words)
+    except SystemExit as exc:
+        return Exit(int(exc.code or 0))
+    every = _Parser(prog=program)
+    jobs = every.add_subparsers()
+    for job, text in JOBS.items():
+        _module(job).add_arguments(jobs.add_parser(job, help=text))
+    completion.add_arguments(jobs.add_parser("completion", help=_COMPLETION))
+    print(completion.script(every, arguments.shell))
+    return Exit.DONE
+
+
 def _module(job: str) -> Any:
     return importlib.import_module(f"pipeline.jobs.{job}")
 
 
 def _usage() -> str:
     lines = ["usage: sluice-pipeline JOB ...", "", "jobs:"]
-    lines += [f"  {name:<10} {text}" for name, text in JOBS.items()]
+    lines += [f"  {name:<10} {text}" for name, text in {**JOBS, "completion": _COMPLETION}.items()]
     return "\n".join([*lines, "", exit_codes(), "", "sluice-pipeline JOB --help shows a job's arguments."])
 
 

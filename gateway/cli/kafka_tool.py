@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
         "Maven.",
         allow_abbrev=False,
     )
-    parser.add_argument("tool", choices=TOOLS, metavar="TOOL", help="the tool, such as kafka-configs")
+    parser.add_argument("tool", choices=list(TOOLS), metavar="TOOL", help="the tool, such as kafka-configs")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="the arguments of the tool"
     )

@@ -89,6 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     from gateway.cli import (
         check_config,
+        completion,
         enforcement,
         kafka_tool,
         quotas,
@@ -113,4 +114,5 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in (serve, check_config, quotas, usage, top, why, enforcement, reload, upgrade, kafka_tool):
         command.add_parser(commands)
+    completion.add_parser(commands, parser)
     return parser
