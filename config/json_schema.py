@@ -30,7 +30,8 @@ from quotas.limits import IP_KEYS, TOPIC_KEYS
 from quotas.units import Kind
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_ELSEWHERE: Final = "FromElsewhere"
+_ELSEWHERE: Final = r"\$\{"
+"""Begins a value from elsewhere."""
 _CLUSTER: Final = "Cluster"
 _TITLES: Final = ("title", "writeOnly", "format")  # pydantic's own; no editor shows them better than the key
 
@@ -100,24 +101,17 @@ def json_schema() -> dict[str, Any]:
     found = Config.model_json_schema(ref_template="#/$defs/{model}")
     defs: dict[str, Any] = found.pop("$defs")
     models = {model.__name__: model for model in _models(Config)}
+    words = {name: {"type": "string", "enum": defs.pop(name)["enum"]} for name in defs.keys() - models.keys()}
     for name, each in defs.items():
-        if name in models:
-            _describe(each, models[name])
-        else:
-            defs[name] = _text({"description": each["description"], "enum": each["enum"]})
-    defs[_ELSEWHERE] = {
-        "type": "string",
-        "pattern": r"\$\{",
-        "description": "A text with a value from elsewhere: ${NAME} of the environment, ${file:/PATH} of a file.",
-    }
-    _describe(found, Config)
+        _describe(each, models[name], words)
+    _describe(found, Config, words)
     properties, required = found["properties"], found["required"]
     defs[_CLUSTER] = {
         "type": "object",
         "description": "One of several Kafka clusters behind the gateway.",
         "properties": {
             "name": {
-                **_text({"type": "string", "pattern": f"^{NAME.pattern}$"}),
+                **_text({"type": "string", "pattern": f"^{NAME.pattern}$"}, ""),
                 "description": "Unique name. Metrics, logs, paths of the admin port and --cluster use it.",
             },
             **{key: each for key, each in properties.items() if key not in SharedSettings.model_fields},
@@ -162,15 +156,19 @@ def _models(model: type[BaseModel]) -> set[type[BaseModel]]:
     return found
 
 
-def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """Give a model's schema the meanings of its keys, units, and values from elsewhere."""
+def _describe(schema: dict[str, Any], model: type[BaseModel], words: Mapping[str, Any]) -> None:
+    """Give a model's schema the meanings of its keys, units, and values from elsewhere.
+
+    Args:
+        schema: of the model.
+        model: with the meanings.
+        words: the types that are lists of words, by name.
+    """
     schema.pop("title", None)
     schema["description"] = summary(model)
     texts = meanings(model)
     for key, found in schema["properties"].items():
-        described = _value(found, kind_of(key))
-        if key in texts:
-            described["description"] = texts[key]
+        described = _value(found, kind_of(key), words, texts.get(key, ""))
         default = model.model_fields[key].default
         if isinstance(default, HostPort):
             described["default"] = str(default)
@@ -184,33 +182,44 @@ def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
         schema["allOf"] = _RULES[model]
 
 
-def _value(schema: Mapping[str, Any], kind: Kind | None) -> dict[str, Any]:
+def _value(
+    schema: Mapping[str, Any], kind: Kind | None, words: Mapping[str, Any], text: str
+) -> dict[str, Any]:
     """What a key takes in a file: TOML has no null, numbers have units, texts may come from elsewhere."""
     found = {name: each for name, each in schema.items() if name not in _TITLES}
     if found.get("default", "") is None:
         del found["default"]
-    choices = [_value(each, kind) for each in found.pop("anyOf", ()) if each != {"type": "null"}]
+    found |= words.get(found.get("$ref", "").rpartition("/")[2], {})
+    if "enum" in found:
+        found.pop("$ref", None)
+    choices = [each for each in found.pop("anyOf", ()) if each != {"type": "null"}]
     if len(choices) == 1:
-        return {**found, **choices[0]}
+        return {**_value(choices[0], kind, words, text), **found}
     if choices:
-        return {**found, "anyOf": choices}
+        return _described({**found, "anyOf": [_value(each, kind, words, text) for each in choices]}, text)
     if found.get("type") in ("integer", "number") and kind is not None:
-        default = {"default": found.pop("default")} if "default" in found else {}
-        return {**default, "anyOf": [found, {"type": "string", "pattern": _units(kind)}, _reference()]}
+        # A bound is for numbers and a pattern for texts, so editors have one choice to show.
+        return _described(
+            {**found, "type": [found["type"], "string"], "pattern": f"{_units(kind)}|{_ELSEWHERE}"}, text
+        )
     if found.get("type") == "array":
-        return {**found, "items": _value(found["items"], None)}
-    return _text(found) if found.get("type") == "string" or "enum" in found or "const" in found else found
+        return _described({**found, "items": _value(found["items"], None, words, "")}, text)
+    return _text(found, text)
 
 
-def _text(schema: dict[str, Any]) -> dict[str, Any]:
-    if not schema.keys() & {"pattern", "enum", "const"}:
-        return schema
+def _text(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    if "pattern" in schema:
+        return _described({**schema, "pattern": f"{schema['pattern']}|{_ELSEWHERE}"}, text)
+    if not schema.keys() & {"enum", "const"}:
+        return _described(schema, text)
     default = {"default": schema.pop("default")} if "default" in schema else {}
-    return {**default, "anyOf": [schema, _reference()]}
+    choices = [schema, {"type": "string", "pattern": _ELSEWHERE}]
+    # Editors show the meaning of a choice before that of its key.
+    return _described({**default, "anyOf": [_described(each, text) for each in choices]}, text)
 
 
-def _reference() -> dict[str, Any]:
-    return {"$ref": f"#/$defs/{_ELSEWHERE}"}
+def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**schema, "description": text} if text else schema
 
 
 def _units(kind: Kind) -> str:

@@ -96,6 +96,17 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
+def python_of(version: str) -> str | None:
+    """The Python of a version such as 3.12 on this machine: on the path, or one of pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates = [*sorted(pyenv.glob(f"versions/{version}.*/bin/python")), shutil.which(f"python{version}")]
+    for each in filter(None, candidates):
+        asked = subprocess.run([each, "-c", "import ssl, venv"], capture_output=True, check=False)
+        if asked.returncode == 0:
+            return str(each)
+    return None
+
+
 def copied_by_docker() -> list[str]:
     """Files and folders of the project that the Dockerfile copies, in its order."""
     text = (ROOT / "Dockerfile").read_text()
@@ -111,16 +122,17 @@ class Environment:
         packages: its `site-packages`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
         """An empty one; not even pip is in it.
 
         Args:
             folder: where to make it, and where its programs run.
+            python: the program that it is an environment of.
         """
         self._home = folder / "home"
         self._home.mkdir(parents=True)
         self._root = folder / "environment"
-        _run(sys.executable, "-m", "venv", "--without-pip", str(self._root), cwd=folder)
+        _run(python, "-m", "venv", "--without-pip", str(self._root), cwd=folder)
         self.programs = self._root / "bin"
         (self.packages,) = self._root.glob("lib/python*/site-packages")
 
