@@ -46,13 +46,22 @@ def cut_name(name: str) -> str:
 
 
 class QuotaKey(StrEnum):
-    """The quota names that AlterClientQuotas carries."""
+    """The quota names that AlterClientQuotas carries; Kafka knows the first five."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
     REQUEST_PERCENTAGE = "request_percentage"
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
     CONNECTION_CREATION_RATE = "connection_creation_rate"
+    PRODUCER_BYTE_BURST_SECONDS = "producer_byte_burst_seconds"
+    CONSUMER_BYTE_BURST_SECONDS = "consumer_byte_burst_seconds"
+
+
+BURST_KEYS: Final = {
+    QuotaKey.PRODUCER_BYTE_RATE: QuotaKey.PRODUCER_BYTE_BURST_SECONDS,
+    QuotaKey.CONSUMER_BYTE_RATE: QuotaKey.CONSUMER_BYTE_BURST_SECONDS,
+}
+"""By rate: what says of an entity that its rate is counted by a bucket, and for how many seconds that lasts."""
 
 
 class EntityType(StrEnum):

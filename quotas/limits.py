@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 from quotas.addresses import is_host_name, one_spelling
-from quotas.entities import TOPIC_FAMILIES, Default, EntityType, Family, QuotaEntity, QuotaKey
+from quotas.entities import BURST_KEYS, TOPIC_FAMILIES, Default, EntityType, Family, QuotaEntity, QuotaKey
 from quotas.ip_table import IpTable
 from quotas.name_prefixes import NamePrefixes
 
@@ -44,6 +44,7 @@ _INTEGRAL: Final = {
     QuotaKey.CONSUMER_BYTE_RATE: (float(2**63 - 1), "a LONG"),
     QuotaKey.CONNECTION_CREATION_RATE: (float(2**31 - 1), "an INT"),
 }
+MOST_BURST_SECONDS: Final = 86_400.0
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FRACTION_TOLERANCE: Final = 1e-6
 
@@ -116,6 +117,16 @@ class Limits:
     def get(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
         """The quota set for exactly this entity, None when there is none. Resolves nothing."""
         return self._values[key].get(entity)
+
+    def burst_s(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
+        """For how many seconds the bucket of an entity's rate lasts; None: Kafka's window counts it.
+
+        Args:
+            entity: the one whose rate decides. What is set for any other level does not matter.
+            key: the rate.
+        """
+        burst_key = BURST_KEYS.get(key)
+        return None if burst_key is None else self._values[burst_key].get(entity)
 
     def items(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float]]:
         """Every configured quota, by key and then in the order it was set."""
@@ -322,6 +333,8 @@ def _validate_value(key: QuotaKey, value: float) -> str | None:
         return f"Quota {key} must be a finite number"
     if value <= 0:
         return f"Quota {key} must be greater than 0"
+    if key in BURST_KEYS.values() and value > MOST_BURST_SECONDS:
+        return f"Quota {key} must be at most {MOST_BURST_SECONDS:.0f}"
     if key in _INTEGRAL:
         largest, java_type = _INTEGRAL[key]
         if value > largest:

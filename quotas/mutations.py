@@ -25,7 +25,7 @@ from quotas.rate_quotas import CounterState
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
 from quotas.set_aside import SetAside, bind_alike
 from quotas.throttle_stats import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleStats, average_throttle_ms
-from quotas.trackers import UNLIMITED, Kind, TrackerTable
+from quotas.trackers import UNLIMITED, Kind, SharedBy, TrackerTable
 
 KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE
 
@@ -225,7 +225,7 @@ class MutationTracker:
         return aside
 
     @property
-    def limit_per_s(self) -> float:
+    def limit_per_s(self) -> SharedBy:
         return self.match.shared_by
 
     def absorb(self, other: MutationTracker, *, now_ms: int) -> None:

@@ -21,7 +21,7 @@ from quotas.rate import MAX_THROTTLE_MS, SampledRate, clamp_throttle_ms
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
 from quotas.set_aside import SetAside, bind_alike
 from quotas.throttle_stats import ThrottleStats, average_throttle_ms
-from quotas.trackers import UNLIMITED, Kind, TrackerTable
+from quotas.trackers import UNLIMITED, Kind, SharedBy, TrackerTable
 
 Scope: TypeAlias = int | None
 
@@ -64,6 +64,7 @@ class RateSnapshot:
     client_id: str
     rule: Rule
     limit: float | None
+    tokens: float | None  # left in the bucket, below 0 a debt; None: there is none
     rate: float
     utilisation: float | None  # rate over limit, None when unlimited
     throttle_time_ms: float | None  # average over Kafka's metric windows, None when nothing was throttled
@@ -122,6 +123,10 @@ class RateTracker:
     more than two windows (2 x S samples) nothing passes. In any span of time the counter thus passes at most
     limit x (time + 2 windows), and the one request that went beyond (hazards K03, K04).
 
+    Where the quota has a burst (`Match.burst_s`), the bucket alone decides and holds so many seconds: the counter
+    passes at most limit x (time + burst) and one request. A client that is silent collects no more than that. Where
+    it is only observed, what goes beyond is counted and forgotten, as no client has waited for it.
+
     Attributes:
         key: whose it is; None: it is shared.
         blocked_until_ms: nothing of this counter passes before.
@@ -142,6 +147,7 @@ class RateTracker:
         "_forgotten",
         "_limit",
         "_meter",
+        "_most_at_once",
         "_ms_per_unit",
         "_observe",
         "_others",
@@ -188,6 +194,7 @@ class RateTracker:
         self._ms_per_unit = 0.0  # 0: not bounded
         self.key = key
         self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
+        self._most_at_once = UNLIMITED  # by a client that has used nothing; within it no average can violate
         self._others = 0.0  # of all that was recorded: what was not recorded by clients of this process
         self._quiet = 0.0  # until so much was recorded, what others do not know can not matter
         self._urgent = urgent
@@ -211,7 +218,7 @@ class RateTracker:
         return self._meter.last_ms
 
     @property
-    def limit_per_s(self) -> float:
+    def limit_per_s(self) -> SharedBy:
         """See `Tracked`."""
         return self.match.shared_by
 
@@ -222,17 +229,21 @@ class RateTracker:
         self.version = version
         self._limit = UNLIMITED if match.limit is None else match.limit
         self._observe = match.observe
-        self._allowance = _allowance(self._limit, self._allowance_s)
+        burst_s = match.burst_s
+        self._most_at_once = _allowance(self._limit, self._allowance_s if burst_s is None else burst_s)
+        self._allowance = self._most_at_once if burst_s is None else math.inf
         self._quiet = 0.0
         self._urgent_from = math.inf
-        unbounded = match.limit is None or match.observe
+        unbounded = match.limit is None or (match.observe and burst_s is None)
         ms_per_unit = 0.0 if unbounded else min(1000 / self._limit, _MOST_MS_PER_UNIT)
-        if ms_per_unit == self._ms_per_unit and match.share == old.share:
+        if ms_per_unit == self._ms_per_unit and match.share == old.share and burst_s == old.burst_s:
             return
         if self.queue is not None:  # its costs are those of the old limit
             self.blocked_until_ms -= self.queue.promised_ms
             self.queue = None
         fill = self._fill(self.blocked_until_ms, now_ms)
+        if burst_s != old.burst_s:
+            fill = self._resize(fill, now_ms)
         if self._ms_per_unit and not _same(match.whole_limit, old.whole_limit):
             self.left_until_ms = self.owed_until_ms = 0
         if match.share != old.share and match.limit is not None and old.limit is not None:
@@ -244,6 +255,16 @@ class RateTracker:
             self._aside = None
         else:
             self._put_aside(now_ms).change(self._rest_of_limit(), 0.0, now_ms=now_ms)
+
+    def _resize(self, fill: float, now_ms: int) -> float:
+        """What the bucket holds of this in its new size: what fits, and the debt, all beyond the old size."""
+        burst_s = self.match.burst_s
+        debt = min(fill, max(0.0, self.blocked_until_ms - now_ms) / self._ms_per_unit) if fill else 0.0
+        self._bound_ms = _BOUND_WINDOWS * self.window_ms if burst_s is None else burst_s * 1000
+        self.blocked_until_ms = now_ms - self._bound_ms  # empty
+        if burst_s is None or self.match.limit is None:
+            return fill
+        return min(fill - debt, self._limit * burst_s) + debt
 
     def _put_aside(self, now_ms: int) -> SetAside:
         aside = self._aside
@@ -285,7 +306,8 @@ class RateTracker:
 
         Returns:
             throttle_time_ms: until the average is within the limit and the next request may pass; where the family
-            has a cap, up to that and for the average alone. 0 in observe mode, which only counts it.
+            has a cap, up to that and for the average alone. With a bucket that is what it holds beyond its size,
+            divided by the limit. 0 in observe mode, which only counts it.
         """
         meter = self._meter
         throttle_time_ms = meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)
@@ -297,7 +319,11 @@ class RateTracker:
             blocked_ms = empty_ms
         blocked_ms += value * self._ms_per_unit
         self.blocked_until_ms = blocked_ms
-        if blocked_ms > now_ms and self._cap_ms == MAX_THROTTLE_MS:
+        if blocked_ms > now_ms and (self._cap_ms == MAX_THROTTLE_MS or self._observe):
+            if self._observe:
+                self.blocked_until_ms = float(now_ms)
+                self.throttles.would_throttle_total += 1
+                return 0
             self.owed_until_ms = max(self.owed_until_ms, now_ms + throttle_time_ms)
             return max(throttle_time_ms, self._tell(value, waiter, now_ms=now_ms))
         if not throttle_time_ms:
@@ -321,7 +347,7 @@ class RateTracker:
         """
         queue = self.queue
         if queue is None:
-            if now_ms >= self.blocked_until_ms:
+            if now_ms >= self.blocked_until_ms or self._observe:
                 return 0
             queue = self.queue = BoundQueue()
         self.blocked_until_ms -= queue.settle(None, now_ms=now_ms)
@@ -348,7 +374,7 @@ class RateTracker:
         queue = self.queue
         if queue is not None:
             self.blocked_until_ms -= queue.settle(waiter, now_ms=now_ms)
-        if now_ms >= self.blocked_until_ms:
+        if now_ms >= self.blocked_until_ms or self._observe:
             return 0
         if queue is None:
             queue = self.queue = BoundQueue()
@@ -365,7 +391,7 @@ class RateTracker:
 
     def _next_cost_ms(self, value: float) -> float:
         """Of a request that follows one like this. The largest are rare, and would keep others away for long."""
-        return min(value, self._allowance) * self._ms_per_unit
+        return min(value, self._most_at_once) * self._ms_per_unit
 
     def _tell(self, value: float, waiter: object, *, now_ms: int) -> int:
         if waiter is None:
@@ -415,9 +441,7 @@ class RateTracker:
         if back_ms > 0:
             self.blocked_until_ms -= back_ms
         # A mute that is left behind ends when what has come is paid for.
-        still_ms = max(
-            self._meter.throttle_time_ms(self._limit, now_ms=now_ms), self.blocked_until_ms - now_ms
-        )
+        still_ms = max(self._average_ms(now_ms), self.blocked_until_ms - now_ms)
         self.owed_until_ms = min(self.owed_until_ms, now_ms + max(0, math.ceil(still_ms)))
 
     def _look_for_urgency(self) -> None:
@@ -453,8 +477,8 @@ class RateTracker:
             now_ms: the present.
         """
         meter = self._meter
-        self._urgent_from = self._allowance / _URGENT_PART
-        room = self._allowance - meter.held
+        self._urgent_from = self._most_at_once / _URGENT_PART
+        room = self._most_at_once - (meter.held if self.match.burst_s is None else 0.0)
         if self._ms_per_unit:
             room = min(room, (now_ms - self.blocked_until_ms) / self._ms_per_unit)
         if untold * 4 * members >= room:
@@ -541,18 +565,35 @@ class RateTracker:
         """How long a client would have to wait now, without recording anything; 0 in observe mode."""
         if self._observe:
             return 0
-        return min(self._meter.throttle_time_ms(self._limit, now_ms=now_ms), self._cap_ms)
+        return min(self._average_ms(now_ms), self._cap_ms)
+
+    def _average_ms(self, now_ms: int) -> int:
+        """The wait that Kafka's window asks for; with a bucket there is none."""
+        return (
+            0 if self.match.burst_s is not None else self._meter.throttle_time_ms(self._limit, now_ms=now_ms)
+        )
 
     def rate(self, *, now_ms: int) -> float:
         """The average per second."""
         return self._meter.rate(now_ms=now_ms)
 
-    def reading(self, *, now_ms: int) -> tuple[float, float, int, int]:
-        """Rate, what it comes from, the milliseconds it was taken over, and those for which nothing passes."""
+    def reading(self, *, now_ms: int) -> tuple[float, float, int, int, float | None]:
+        """What decides now.
+
+        Returns:
+            Rate, what it comes from, the milliseconds it was taken over, those for which nothing passes; `tokens`.
+        """
         meter = self._meter
         window_ms = meter.window_size_ms(now_ms=now_ms)
         held = meter.held
-        return held / (window_ms / 1000), held, window_ms, max(0, math.ceil(self.blocked_until_ms - now_ms))
+        blocked_ms = max(0, math.ceil(self.blocked_until_ms - now_ms))
+        return held / (window_ms / 1000), held, window_ms, blocked_ms, self.tokens(now_ms=now_ms)
+
+    def tokens(self, *, now_ms: int) -> float | None:
+        """What is left in the bucket, below 0 a debt; None: the quota has no burst."""
+        if self.match.burst_s is None or self.match.limit is None:
+            return None
+        return self._most_at_once - self._fill(self.blocked_until_ms, now_ms)
 
     def load(self, *, now_ms: int) -> float:
         """Roughly which part of the limit is in use. Cheap enough to ask thousands of counters at once."""
@@ -565,10 +606,10 @@ class RateTracker:
         return 0.0 if idle or not self._allowance_s else self._meter.held / self._allowance_s
 
     def max_in_window(self) -> int | None:
-        """The most that passes unthrottled within an otherwise empty window; None without a wait."""
+        """The most that passes unthrottled when nothing has been used; None without a wait."""
         if self.match.limit is None or self._observe:
             return None
-        return int(self._allowance)
+        return int(self._most_at_once)
 
     def forgettable(self, *, now_ms: int) -> bool:
         """Whether a new counter would decide the same."""
@@ -874,6 +915,7 @@ def _row(
         client_id=key.tracker_key.client_id,
         rule=match.rule,
         limit=match.limit,
+        tokens=None if other or len(trackers) != 1 else trackers[0].tokens(now_ms=now_ms),
         rate=rate,
         utilisation=None if match.limit is None else rate / match.limit,
         throttle_time_ms=average_throttle_ms([tracker.throttles for tracker in trackers], now_ms=now_ms),

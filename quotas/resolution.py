@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from quotas.entities import DEFAULT, EntityType, Family, Name, QuotaEntity, QuotaKey
 from quotas.limits import Limits
-from quotas.trackers import UNLIMITED
+from quotas.trackers import UNLIMITED, SharedBy
 
 
 class Rule(StrEnum):
@@ -54,6 +54,7 @@ class Match:
     observe: bool = False  # computed and reported, without a wait
     topic_entity: QuotaEntity | None = None  # what a topic's quota is set for
     share: float = 1.0  # the limit is so much of the configured one; see `Limits.set_share`
+    burst_s: float | None = None  # counted by a bucket of so many seconds; None: by Kafka's window
 
     @property
     def whole_limit(self) -> float | None:
@@ -63,10 +64,12 @@ class Match:
         return round(self.limit / self.share, 6)
 
     @property
-    def shared_by(self) -> float:
+    def shared_by(self) -> SharedBy:
         """The configured limit, in or out of touch with a fleet, by which clients share counters."""
         whole_limit = self.whole_limit
-        return UNLIMITED if whole_limit is None else whole_limit
+        if whole_limit is None:
+            return UNLIMITED
+        return whole_limit if self.burst_s is None else (whole_limit, self.burst_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +219,11 @@ def _match(limits: Limits, key: QuotaKey, family: Family, tracker_key: TrackerKe
     rule, limit = _first(limits, key, user, client_id, _RULES_OF_FAMILY[family])
     if limit is not None and limits.share != 1.0:
         limit *= limits.share
-    observe = rule is not Rule.NONE and limits.observes(_entity(rule, user, client_id))
-    return Match(limit, rule, tracker_key, observe, share=limits.share)
+    if rule is Rule.NONE:
+        return Match(limit, rule, tracker_key, share=limits.share)
+    entity = _entity(rule, user, client_id)
+    burst_s = limits.burst_s(entity, key)
+    return Match(limit, rule, tracker_key, limits.observes(entity), share=limits.share, burst_s=burst_s)
 
 
 def _shadowed_pair(limits: Limits, key: QuotaKey, user: str) -> bool:

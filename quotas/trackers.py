@@ -32,6 +32,9 @@ UNLIMITED: Final = float(2**63 - 1)  # what Kafka's sensors are bound by when no
 Kind: TypeAlias = str | tuple[str, str]
 """A user or a network; of clients without a name of their own, the listener and the network that they come from."""
 
+SharedBy: TypeAlias = float | tuple[float, float]
+"""What clients that share a counter have in common: their limit, and the seconds of their bucket where it has one."""
+
 _SWEEP: Final = 4
 _SWEEP_WHEN_FULL: Final = 8
 _SWEEP_NOW_AND_THEN: Final = 256
@@ -53,7 +56,7 @@ class Tracked(Protocol):
         """When it was used last."""
 
     @property
-    def limit_per_s(self) -> float:
+    def limit_per_s(self) -> SharedBy:
         """The configured limit, of which a part may be in force."""
 
     def forgettable(self, *, now_ms: int) -> bool:
@@ -89,7 +92,7 @@ class TrackerTable(Generic[K, T]):
         self._by_kind: dict[Kind, dict[K, T]] = {}
         self._sizes: GroupSizes[Kind] = GroupSizes()
         # By kind, by the hash of a kind, by nothing but the limit.
-        self._shared: tuple[dict[tuple[Kind | int | None, float], T], ...] = ({}, {}, {})
+        self._shared: tuple[dict[tuple[Kind | int | None, SharedBy], T], ...] = ({}, {}, {})
 
     def own(self) -> ItemsView[K, T]:
         """The counters that have a key."""
@@ -99,7 +102,7 @@ class TrackerTable(Generic[K, T]):
         """The counters that clients without one of their own share."""
         return chain.from_iterable(level.values() for level in self._shared)
 
-    def find(self, key: K, limit_per_s: float, kind: Kind) -> T | None:
+    def find(self, key: K, limit_per_s: SharedBy, kind: Kind) -> T | None:
         """The counter with what a client has used, None when there is none yet."""
         return self._own.get(key) or self.find_shared(limit_per_s, kind)
 
@@ -107,7 +110,7 @@ class TrackerTable(Generic[K, T]):
         """The counter of this key alone."""
         return self._own.get(key)
 
-    def find_shared(self, limit_per_s: float, kind: Kind) -> T | None:
+    def find_shared(self, limit_per_s: SharedBy, kind: Kind) -> T | None:
         """The shared counter that clients of this kind with this limit use or would begin with."""
         found = self._shared[0].get((kind, limit_per_s))
         if found is None and not self._has_place_for(kind):
@@ -115,7 +118,7 @@ class TrackerTable(Generic[K, T]):
             found = found or self._shared[2].get((None, limit_per_s))
         return found
 
-    def find_or_make(self, key: K, limit_per_s: float, kind: Kind, *, now_ms: int) -> T:
+    def find_or_make(self, key: K, limit_per_s: SharedBy, kind: Kind, *, now_ms: int) -> T:
         """The counter of this key; one that its kind shares when the table is full.
 
         Args:
@@ -134,7 +137,7 @@ class TrackerTable(Generic[K, T]):
             return self._find_or_make_shared(limit_per_s, kind, now_ms=now_ms)
         if len(self._own) >= self._max_trackers:
             self._take_from_largest(now_ms=now_ms)
-        tracker = self._make(key, limit_per_s, now_ms)
+        tracker = self._make(key, _limit_of(limit_per_s), now_ms)
         shared = self._shared[0].get((kind, limit_per_s))
         if shared is not None and not shared.forgettable(now_ms=now_ms):
             tracker.absorb(shared, now_ms=now_ms)
@@ -165,7 +168,7 @@ class TrackerTable(Generic[K, T]):
             shared.absorb(tracker, now_ms=now_ms)
         tracker.forget()
 
-    def _find_or_make_shared(self, limit_per_s: float, kind: Kind, *, now_ms: int) -> T:
+    def _find_or_make_shared(self, limit_per_s: SharedBy, kind: Kind, *, now_ms: int) -> T:
         places = (
             (self._shared[0], (kind, limit_per_s)),
             (self._shared[1], (_bucket(kind), limit_per_s)),
@@ -174,7 +177,7 @@ class TrackerTable(Generic[K, T]):
         for level, name in places:
             if name in level:
                 return level[name]
-        tracker = self._make(None, limit_per_s, now_ms)
+        tracker = self._make(None, _limit_of(limit_per_s), now_ms)
         tracker.kind = kind
         for level, name in places:
             _sweep_shared(level, _SWEEP, now_ms=now_ms)
@@ -201,11 +204,15 @@ class TrackerTable(Generic[K, T]):
             del self._by_kind[tracker.kind]
 
 
+def _limit_of(shared_by: SharedBy) -> float:
+    return shared_by[0] if isinstance(shared_by, tuple) else shared_by
+
+
 def _bucket(kind: Kind) -> int:
     return hash(kind) % _BUCKETS
 
 
-def _sweep_shared(level: dict[tuple[Kind | int | None, float], T], count: int, *, now_ms: int) -> None:
+def _sweep_shared(level: dict[tuple[Kind | int | None, SharedBy], T], count: int, *, now_ms: int) -> None:
     for name in list(islice(level, count)):
         tracker = level.pop(name)
         if tracker.forgettable(now_ms=now_ms):

@@ -39,6 +39,7 @@ class Kind(Enum):
     PERCENT = ({"%": 1}, "a number of percent of one core, alone or with %", False)
     RATE = ({"/s": 1}, "a number per second, alone or with /s", False)
     WHOLE_RATE = ({"/s": 1}, "a whole number per second, alone or with /s", True)
+    SECONDS = ({"s": 1}, "a number of seconds, alone or with s", False)
 
     def __init__(self, units: Mapping[str, int], allowed: str, whole: bool) -> None:
         self.units = units
@@ -52,6 +53,8 @@ KINDS: Final = {
     QuotaKey.REQUEST_PERCENTAGE: Kind.PERCENT,
     QuotaKey.CONTROLLER_MUTATION_RATE: Kind.RATE,
     QuotaKey.CONNECTION_CREATION_RATE: Kind.WHOLE_RATE,
+    QuotaKey.PRODUCER_BYTE_BURST_SECONDS: Kind.SECONDS,
+    QuotaKey.CONSUMER_BYTE_BURST_SECONDS: Kind.SECONDS,
 }
 """Of each quota."""
 

@@ -10,10 +10,11 @@ from pydantic import Field, model_validator
 from config.ip_address import AddressOrBlock
 from config.section_base import Count, Key, NonEmpty, Section, faults_error
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
-from quotas.limits import IP_KEYS, TOPIC_KEYS, validate_entity
+from quotas.limits import IP_KEYS, MOST_BURST_SECONDS, TOPIC_KEYS, validate_entity
 
 ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]  # a LONG, as Kafka stores it
 Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=MOST_BURST_SECONDS)]
 OTHER_SPELLINGS: Final = {"client-id": "client_id", "default-client-id": "default_client_id"}
 
 
@@ -41,6 +42,9 @@ class QuotaRule(Section, frozen=True):
         request_percentage: percent of one core. 200 is two cores.
         controller_mutation_rate: partitions per second, created or deleted.
         connection_creation_rate: connections per second. The only quota that addresses have.
+        producer_byte_burst_seconds: `producer_byte_rate` of this entity is counted by a bucket that holds so many
+            seconds of it, and not by Kafka's window.
+        consumer_byte_burst_seconds: the same for `consumer_byte_rate`.
     """
 
     user: NonEmpty | None = None
@@ -57,6 +61,8 @@ class QuotaRule(Section, frozen=True):
     request_percentage: Rate | None = None
     controller_mutation_rate: Rate | None = None
     connection_creation_rate: Count | None = None
+    producer_byte_burst_seconds: Seconds | None = None
+    consumer_byte_burst_seconds: Seconds | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -16,7 +16,7 @@ from gateway.cli import admin_port, quota_apply, quota_export, quota_history, qu
 from gateway.cli.quota_view import QuotaView, add_config_argument, of_file, of_gateway
 from gateway.cli.table import aligned, number
 from gateway.quota_admin.store.quota_json import entity_json
-from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey, client_name, format_name
+from quotas.entities import BURST_KEYS, DEFAULT, EntityType, QuotaEntity, QuotaKey, client_name, format_name
 from quotas.ip_limits import UNLIMITED, IpLimits, normalise
 from quotas.limits import Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
@@ -33,7 +33,10 @@ _UNITS: Final = {
     QuotaKey.REQUEST_PERCENTAGE: " %",
     QuotaKey.CONTROLLER_MUTATION_RATE: "/s",
     QuotaKey.CONNECTION_CREATION_RATE: "/s",
+    QuotaKey.PRODUCER_BYTE_BURST_SECONDS: " s",
+    QuotaKey.CONSUMER_BYTE_BURST_SECONDS: " s",
 }
+_RATE_KEYS: Final = tuple(key for key in config.CLIENT_KEYS if key not in BURST_KEYS.values())
 _BYTE_RATES: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
 _MODE_TEXTS: Final = {
     Enforcement.OBSERVE: "observe: no client is throttled or refused",
@@ -107,9 +110,12 @@ class _Bursts:
         self._mutation = mutation
         self._rate = rate
 
-    def of(self, key: QuotaKey, limit: float | None) -> float | None:
+    def of(self, key: QuotaKey, match: Match) -> float | None:
+        limit = match.limit
         if limit is None:
             return None
+        if match.burst_s is not None:
+            return limit * match.burst_s
         if key in _BYTE_RATES:
             # The window in progress counts as whole, so one window less is averaged over at its beginning.
             return limit * (self._rate.window_num - 1) * self._rate.window_ms / 1000
@@ -170,7 +176,7 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
         head.append(("enforcement", _MODE_TEXTS[limits.mode]))
     blocks = [aligned(head)]
     unused = []
-    for key in config.CLIENT_KEYS:
+    for key in _RATE_KEYS:
         if not any(limits.entities(key)):
             unused.append(key.value)
             continue
@@ -195,9 +201,11 @@ def _limit_text(key: QuotaKey, match: Match, bursts: _Bursts) -> str:
     if match.limit is None:
         return "unlimited"
     text = f"{number(match.limit)}{_UNITS[key]}"
-    burst = bursts.of(key, match.limit)
+    burst = bursts.of(key, match)
     if burst is not None:
         text += f", in a burst up to {number(burst)} before the debt begins"
+    if match.burst_s is not None:
+        text += f" ({BURST_KEYS[key]} = {number(match.burst_s)})"
     return f"{text}; only observed" if match.observe else text
 
 
@@ -216,13 +224,14 @@ def _counter_text(match: Match) -> str:
 
 def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> str:
     answers = []
-    for key in config.CLIENT_KEYS:
+    for key in _RATE_KEYS:
         match = resolve(limits, key, user, client_id)
         answers.append(
             {
                 "quota": key,
                 "limit": match.limit,
-                "burst": bursts.of(key, match.limit),
+                "burst": bursts.of(key, match),
+                "burst_seconds": match.burst_s,
                 "rule": match.rule,
                 "observe": match.observe,
                 "counted": limits.enabled(key),

@@ -174,7 +174,10 @@ def text_of(answer: dict[str, Any], clients: str = "") -> str:
     if answer["quotas"]:
         rows = [("NOW", "LIMIT", "LEVEL", "ENTITY")]
         for quota in answer["quotas"]:
-            limit = number(quota["limit"]) + (" (observed only)" if quota["observe"] else "")
+            limit = number(quota["limit"])
+            if quota.get("burst_s") is not None:
+                limit += f", bucket of {number(quota['burst_s'])} s"
+            limit += " (observed only)" if quota["observe"] else ""
             rows.append((quota["quota"], limit, quota["rule"], quota["entity"] or "-"))
         table = aligned(rows)
         blocks.append("\n".join([f"quotas of {client}", *table] if clients else table))

@@ -203,6 +203,7 @@ class RateSeries:
         rate_text: str,
         quotas: RateQuotas,
         *,
+        bursts: bool,
         max_rows: int,
         per_broker: bool,
     ) -> None:
@@ -213,6 +214,7 @@ class RateSeries:
             rate_name: of the rate itself, after "gateway_".
             rate_text: says what the rate is.
             quotas: the counters.
+            bursts: whether they may have a burst.
             max_rows: see `ShownRows`.
             per_broker: whether each broker is counted by itself.
         """
@@ -220,6 +222,7 @@ class RateSeries:
         self._prefix = f"gateway_{prefix}"
         self._rate_name = f"gateway_{rate_name}"
         self._rate_text = rate_text
+        self._bursts = bursts
         self._quotas = quotas
         self._rows = ShownRows[ScopedKey, RateSnapshot](
             max_rows=max_rows,
@@ -245,6 +248,11 @@ class RateSeries:
             "The rate divided by its limit; above 1 the client has to wait.",
             labels=labels,
         )
+        tokens = GaugeMetricFamily(
+            f"{prefix}_tokens",
+            "What is left of the burst of a quota that has one; below 0 the client has to wait.",
+            labels=labels,
+        )
         throttle, throttled = _throttle_families(prefix, labels)
         would = CounterMetricFamily(
             f"{prefix}_would_throttle",
@@ -260,9 +268,13 @@ class RateSeries:
             if row.limit is not None and row.utilisation is not None:
                 limit.add_metric(names, row.limit)
                 utilisation.add_metric(names, row.utilisation)
+            if row.tokens is not None:
+                tokens.add_metric(names, row.tokens)
             if row.throttle_time_ms is not None:
                 throttle.add_metric(names, row.throttle_time_ms / 1000)
         yield from (rate, limit, utilisation, throttle, throttled, would)
+        if self._bursts:
+            yield tokens
 
 
 class MutationSeries:
@@ -384,7 +396,8 @@ class QuotaMetrics(Collector):
             ),
         )
         self.rates = tuple(
-            RateSeries(*rate, max_rows=max_entity_series, per_broker=per_broker) for rate in rates
+            RateSeries(*rate, bursts=rate[0] != "request", max_rows=max_entity_series, per_broker=per_broker)
+            for rate in rates
         )
         self.mutations = MutationSeries(mutations, max_rows=max_entity_series)
 

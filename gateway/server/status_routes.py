@@ -33,7 +33,7 @@ from gateway.quota_admin.store.interface import HistoryEntry, StoreError
 from gateway.quota_admin.store.quota_json import history_json
 from gateway.server.admin_connections import AdminConnections
 from gateway.server.page_headers import NOT_FOR_OTHER_SITES, page_headers
-from quotas.entities import QuotaEntity, QuotaKey
+from quotas.entities import BURST_KEYS, QuotaEntity, QuotaKey
 from quotas.ip_limits import normalise
 from quotas.limits import Limits
 from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, resolve
@@ -51,7 +51,9 @@ MAX_TOLD: Final = 200
 _CHANGES_LOOKED_AT: Final = 200
 _CHANGES_TOLD: Final = 10
 
-_CLIENT_KEYS: Final = tuple(key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE)
+_CLIENT_KEYS: Final = tuple(
+    key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE and key not in BURST_KEYS.values()
+)
 _OWN: Final = ("same-origin", "none")
 
 
@@ -287,6 +289,7 @@ def _quota_json(quota: QuotaKey, match: Match) -> dict[str, Any]:
         "rule": match.rule.value,
         "entity": None if entity is None else str(entity),
         "observe": match.observe,
+        "burst_s": match.burst_s,
     }
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 import config
 from config.faults import lines, value_text
+from config.sections.quotas import CLIENT_KEYS
 from config.security_protocol import SecurityProtocol, useless_faults
 from config.value_hints import number_hint
 
@@ -76,7 +77,7 @@ def faults(**changed: str) -> list[str]:
     ("upstream", "", "upstream.bootstrap: required, but missing"),
     ("array_of_quotas", 'user = "a"\nconnection_creation_rate = 1\ncontroller_mutation_rate = 1',
      'quotas.0.connection_creation_rate (user="a"): users and client ids have no such quota; give '
-     "producer_byte_rate or consumer_byte_rate or request_percentage or controller_mutation_rate"),
+     + " or ".join(CLIENT_KEYS)),
     ("array_of_quotas", 'default_ip = true\nproducer_byte_rate = 1',
      "quotas.0.producer_byte_rate (default_ip=true): addresses have no such quota; give connection_creation_rate"),
     ("array_of_quotas", "default_ip = true",
@@ -123,8 +124,7 @@ def faults(**changed: str) -> list[str]:
      "quotas.0: names no entity; give user, default_user, client_id, default_client_id, ip, default_ip, "
      "topic or default_topic"),
     ("array_of_quotas", 'user = "a"',
-     'quotas.0 (user="a"): limits nothing; give producer_byte_rate or consumer_byte_rate or request_percentage or '
-     "controller_mutation_rate"),
+     'quotas.0 (user="a"): limits nothing; give ' + " or ".join(CLIENT_KEYS)),
     ("usage", 'kind = "files"', "usage.directory: required, since kind is files"),
     ("usage", 'kind = "topic"\nprivacy = "hashed"',
      "usage.salt_file: required, since names are hashed and there is no directory"),

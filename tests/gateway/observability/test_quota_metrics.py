@@ -27,7 +27,7 @@ class Produced:
         settings = RateSettings(max_trackers=max_trackers, idle_expiry_ms=1)
         self.quotas = ByteRateQuotas(self.limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
         self.series = RateSeries(
-            "produce", "produce_byte_rate", "x", self.quotas, max_rows=max_rows, per_broker=per_broker
+            "produce", "produce_byte_rate", "x", self.quotas, bursts=True, max_rows=max_rows, per_broker=per_broker
         )
         self.now_ms = NOW_MS
 
