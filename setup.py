@@ -43,6 +43,7 @@ CORE = (
     "gateway/runtime/clock.py",
     "gateway/runtime/eager.py",
     "gateway/session/announced.py",
+    "gateway/session/api_limits.py",
     "gateway/session/chunk_relay.py",
     "gateway/session/client_quotas.py",
     "gateway/session/memory_budget.py",

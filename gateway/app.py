@@ -251,6 +251,7 @@ class Gateway:
             self.client_quotas.request_time,
             self.mutations,
             (self.client_quotas.produce_topics, self.client_quotas.fetch_topics),
+            self.client_quotas.further_rates,
         )
         self.fleet = _build_fleet(process, counters, self.limits, own_clients)
         if worker is not None:
@@ -513,6 +514,7 @@ class Gateway:
             request_time=self.client_quotas.request_time,
             mutations=self.mutations,
             topics=(self.client_quotas.produce_topics, self.client_quotas.fetch_topics),
+            further=self.client_quotas.further_rates,
             now_ms=self._now_ms,
             per_broker=self._config.client_quota.scope == "broker",
             max_entity_series=max_series,

@@ -15,6 +15,14 @@ class ThrottledBy(StrEnum):
     REQUEST = "request"
     CONTROLLER_MUTATION = "controller_mutation"
     UPSTREAM = "upstream"
+    METADATA = "metadata"
+    OFFSET_COMMIT = "offset_commit"
+    GROUP_MEMBERSHIP = "group_membership"
+    FIND_COORDINATOR = "find_coordinator"
+    INIT_PRODUCER_ID = "init_producer_id"
+    LIST_OFFSETS = "list_offsets"
+    DESCRIBE_CONFIGS = "describe_configs"
+    ALTER_CONFIGS = "alter_configs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,14 @@ class QuotaKey(StrEnum):
     CONNECTION_CREATION_RATE = "connection_creation_rate"
     PRODUCER_BYTE_BURST_SECONDS = "producer_byte_burst_seconds"
     CONSUMER_BYTE_BURST_SECONDS = "consumer_byte_burst_seconds"
+    METADATA_REQUEST_RATE = "metadata_request_rate"
+    OFFSET_COMMIT_REQUEST_RATE = "offset_commit_request_rate"
+    GROUP_MEMBERSHIP_REQUEST_RATE = "group_membership_request_rate"
+    FIND_COORDINATOR_REQUEST_RATE = "find_coordinator_request_rate"
+    INIT_PRODUCER_ID_REQUEST_RATE = "init_producer_id_request_rate"
+    LIST_OFFSETS_REQUEST_RATE = "list_offsets_request_rate"
+    DESCRIBE_CONFIGS_REQUEST_RATE = "describe_configs_request_rate"
+    ALTER_CONFIGS_REQUEST_RATE = "alter_configs_request_rate"
 
 
 BURST_KEYS: Final = {
@@ -62,6 +70,13 @@ BURST_KEYS: Final = {
     QuotaKey.CONSUMER_BYTE_RATE: QuotaKey.CONSUMER_BYTE_BURST_SECONDS,
 }
 """By rate: what says of an entity that its rate is counted by a bucket, and for how many seconds that lasts."""
+
+
+API_RATE_KEYS: Final = tuple(key for key in QuotaKey if key.endswith("_request_rate"))
+"""Requests per second of a family of APIs; the gateway's table says which these are."""
+
+API_BURST_S: Final = 2.0
+"""What their buckets hold, in seconds of the rate."""
 
 
 class EntityType(StrEnum):

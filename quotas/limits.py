@@ -19,7 +19,17 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 from quotas.addresses import is_host_name, one_spelling
-from quotas.entities import BURST_KEYS, TOPIC_FAMILIES, Default, EntityType, Family, QuotaEntity, QuotaKey
+from quotas.entities import (
+    API_BURST_S,
+    API_RATE_KEYS,
+    BURST_KEYS,
+    TOPIC_FAMILIES,
+    Default,
+    EntityType,
+    Family,
+    QuotaEntity,
+    QuotaKey,
+)
 from quotas.ip_table import IpTable
 from quotas.name_prefixes import NamePrefixes
 
@@ -126,7 +136,9 @@ class Limits:
             key: the rate.
         """
         burst_key = BURST_KEYS.get(key)
-        return None if burst_key is None else self._values[burst_key].get(entity)
+        if burst_key is None:
+            return API_BURST_S if key in API_RATE_KEYS else None
+        return self._values[burst_key].get(entity)
 
     def items(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float]]:
         """Every configured quota, by key and then in the order it was set."""

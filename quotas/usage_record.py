@@ -73,6 +73,15 @@ class UsageApi(StrEnum):
     REQUEST = "request"  # request time; units are ms of a request handler thread
     MUTATION = "mutation"  # units are partitions
     CONNECT = "connect"  # units are connections; the address stands in place of the client id
+    # Units are requests; there are rows while such a family of APIs has a limit, and older gateways have none.
+    METADATA = "metadata"
+    OFFSET_COMMIT = "offset_commit"
+    GROUP_MEMBERSHIP = "group_membership"
+    FIND_COORDINATOR = "find_coordinator"
+    INIT_PRODUCER_ID = "init_producer_id"
+    LIST_OFFSETS = "list_offsets"
+    DESCRIBE_CONFIGS = "describe_configs"
+    ALTER_CONFIGS = "alter_configs"
 
 
 class Row(IntEnum):

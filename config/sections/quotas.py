@@ -45,6 +45,16 @@ class QuotaRule(Section, frozen=True):
         producer_byte_burst_seconds: `producer_byte_rate` of this entity is counted by a bucket that holds so many
             seconds of it, and not by Kafka's window.
         consumer_byte_burst_seconds: the same for `consumer_byte_rate`.
+        metadata_request_rate: Metadata, DescribeTopicPartitions and DescribeCluster requests per second.
+        offset_commit_request_rate: OffsetCommit and TxnOffsetCommit requests per second.
+        group_membership_request_rate: requests per second to join, leave and stay in groups: JoinGroup, SyncGroup,
+            LeaveGroup and all heartbeats.
+        find_coordinator_request_rate: FindCoordinator requests per second.
+        init_producer_id_request_rate: InitProducerId requests per second.
+        list_offsets_request_rate: ListOffsets requests per second.
+        describe_configs_request_rate: DescribeConfigs requests per second.
+        alter_configs_request_rate: AlterConfigs, IncrementalAlterConfigs and AlterPartitionReassignments requests per
+            second.
     """
 
     user: NonEmpty | None = None
@@ -63,6 +73,14 @@ class QuotaRule(Section, frozen=True):
     connection_creation_rate: Count | None = None
     producer_byte_burst_seconds: Seconds | None = None
     consumer_byte_burst_seconds: Seconds | None = None
+    metadata_request_rate: Rate | None = None
+    offset_commit_request_rate: Rate | None = None
+    group_membership_request_rate: Rate | None = None
+    find_coordinator_request_rate: Rate | None = None
+    init_producer_id_request_rate: Rate | None = None
+    list_offsets_request_rate: Rate | None = None
+    describe_configs_request_rate: Rate | None = None
+    alter_configs_request_rate: Rate | None = None
 
     @model_validator(mode="before")
     @classmethod

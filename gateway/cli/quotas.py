@@ -16,7 +16,16 @@ from gateway.cli import admin_port, quota_apply, quota_export, quota_history, qu
 from gateway.cli.quota_view import QuotaView, add_config_argument, of_file, of_gateway
 from gateway.cli.table import aligned, number
 from gateway.quota_admin.store.quota_json import entity_json
-from quotas.entities import BURST_KEYS, DEFAULT, EntityType, QuotaEntity, QuotaKey, client_name, format_name
+from quotas.entities import (
+    API_RATE_KEYS,
+    BURST_KEYS,
+    DEFAULT,
+    EntityType,
+    QuotaEntity,
+    QuotaKey,
+    client_name,
+    format_name,
+)
 from quotas.ip_limits import UNLIMITED, IpLimits, normalise
 from quotas.limits import Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
@@ -35,6 +44,7 @@ _UNITS: Final = {
     QuotaKey.CONNECTION_CREATION_RATE: "/s",
     QuotaKey.PRODUCER_BYTE_BURST_SECONDS: " s",
     QuotaKey.CONSUMER_BYTE_BURST_SECONDS: " s",
+    **dict.fromkeys(API_RATE_KEYS, "/s"),
 }
 _RATE_KEYS: Final = tuple(key for key in config.CLIENT_KEYS if key not in BURST_KEYS.values())
 _BYTE_RATES: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
@@ -101,6 +111,11 @@ def run(arguments: argparse.Namespace) -> int:
     render = _client_json if arguments.json else _client_text
     print(render(limits, bursts, user, client_id))
     return 0
+
+
+def _shown_keys(limits: Limits) -> list[QuotaKey]:
+    """The rates that Kafka knows, and of the others those that are set."""
+    return [key for key in _RATE_KEYS if key not in API_RATE_KEYS or any(limits.entities(key))]
 
 
 class _Bursts:
@@ -176,7 +191,7 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
         head.append(("enforcement", _MODE_TEXTS[limits.mode]))
     blocks = [aligned(head)]
     unused = []
-    for key in _RATE_KEYS:
+    for key in _shown_keys(limits):
         if not any(limits.entities(key)):
             unused.append(key.value)
             continue
@@ -204,7 +219,7 @@ def _limit_text(key: QuotaKey, match: Match, bursts: _Bursts) -> str:
     burst = bursts.of(key, match)
     if burst is not None:
         text += f", in a burst up to {number(burst)} before the debt begins"
-    if match.burst_s is not None:
+    if match.burst_s is not None and key in BURST_KEYS:
         text += f" ({BURST_KEYS[key]} = {number(match.burst_s)})"
     return f"{text}; only observed" if match.observe else text
 
@@ -224,7 +239,7 @@ def _counter_text(match: Match) -> str:
 
 def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> str:
     answers = []
-    for key in _RATE_KEYS:
+    for key in _shown_keys(limits):
         match = resolve(limits, key, user, client_id)
         answers.append(
             {

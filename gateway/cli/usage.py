@@ -184,7 +184,7 @@ def _text(readings: Readings, uses: list[Use], top: int) -> str:
     blocks = ["\n".join([_head(readings), *notes])]
     for api in dict.fromkeys(use.api for use in uses):
         found = [use for use in uses if use.api == api]
-        unit = _UNITS.get(UsageApi(api), "") if api in set(UsageApi) else ""
+        unit = _UNITS.get(UsageApi(api), "/s") if api in set(UsageApi) else ""
         rows: list[tuple[str, ...]] = [
             (
                 api.upper(),

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from gateway.cli import admin_port
 from gateway.cli.table import aligned, number
-from quotas.entities import client_name, counted, counter_name
+from quotas.entities import BURST_KEYS, client_name, counted, counter_name
 
 _UNITS: Final = {
     "produce": "B/s",
@@ -175,7 +175,7 @@ def text_of(answer: dict[str, Any], clients: str = "") -> str:
         rows = [("NOW", "LIMIT", "LEVEL", "ENTITY")]
         for quota in answer["quotas"]:
             limit = number(quota["limit"])
-            if quota.get("burst_s") is not None:
+            if quota.get("burst_s") is not None and quota["quota"] in BURST_KEYS:
                 limit += f", bucket of {number(quota['burst_s'])} s"
             limit += " (observed only)" if quota["observe"] else ""
             rows.append((quota["quota"], limit, quota["rule"], quota["entity"] or "-"))
@@ -195,7 +195,8 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
             f"throttled {entry['count']} times, for at most {entry['told_ms']} ms, {entry['total_ms']} ms in "
             "total"
         )
-    by, unit = entry["by"], _UNITS[entry["by"]]
+    by = entry["by"]
+    unit = _UNITS.get(by, "requests/s")
     if by == "connection":
         waits = f"{counted(entry['count'], 'connection')} {_OUTCOMES.get(entry['api'], entry['api'])}" + (
             f", for at most {entry['told_ms']} ms" if entry["told_ms"] else ""

@@ -144,6 +144,7 @@ def counters_of(
     request_time: RateQuotas,
     mutations: MutationQuotas | None,
     topics: tuple[TopicQuotas, TopicQuotas] | None = None,
+    further: Mapping[QuotaKey, RateQuotas] | None = None,
 ) -> AllCounters:
     """All quotas of clients and of topics, by key.
 
@@ -151,6 +152,7 @@ def counters_of(
         produce, fetch, request_time: of clients.
         mutations: None: these are charged elsewhere.
         topics: what is produced to them and what is fetched; None: not shared.
+        further: rates that Kafka has not.
     """
     produced, fetched = topics or (None, None)
     found: dict[QuotaKey, Counters] = {
@@ -158,6 +160,7 @@ def counters_of(
         QuotaKey.CONSUMER_BYTE_RATE: RateCounters(fetch, fetched),
         QuotaKey.REQUEST_PERCENTAGE: RateCounters(request_time),
     }
+    found |= {key: RateCounters(quotas) for key, quotas in (further or {}).items()}
     if mutations is not None:
         found[QuotaKey.CONTROLLER_MUTATION_RATE] = MutationCounters(mutations)
     return found

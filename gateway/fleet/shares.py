@@ -14,6 +14,8 @@ All but the first four fields may be absent: then it is a sign of life. Counters
 (producer_byte_rate), ``f`` (consumer_byte_rate), ``r`` (request_percentage), ``m`` (controller_mutation_rate), each
 with scope, user and client id as they are counted, in units of the quota. Counters of topics (``p``, ``f``) stand by
 themselves, with the family of their quota and the topic: members of a version that does not know them pass them over.
+So do those of rates that Kafka has not (``rate_use``, ``rate_levels``): by the names of their quotas, of which a
+member passes over those that it does not know.
 There is no time in it: clocks may differ.
 """
 
@@ -26,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import orjson
 
-from quotas.entities import MAX_NAME_CHARS, TOPIC_FAMILIES, Family, QuotaKey
+from quotas.entities import API_RATE_KEYS, MAX_NAME_CHARS, TOPIC_FAMILIES, Family, QuotaKey
 from quotas.rate_quotas import ScopedKey
 from quotas.resolution import TrackerKey
 from quotas.topic_quotas import CounterKey, TopicKey
@@ -45,6 +47,7 @@ _CODES: Final = {
     QuotaKey.CONTROLLER_MUTATION_RATE: "m",
 }
 _KEYS: Final = {code: key for key, code in _CODES.items()}
+_FURTHER_KEYS: Final = {key.value: key for key in API_RATE_KEYS}
 _TOPIC_KEYS: Final = {code: _KEYS[code] for code in ("p", "f")}
 _MOST: Final = 1e18
 _MOST_NAME_CHARS: Final = 255
@@ -194,11 +197,13 @@ def _listed(name: str, counters: Mapping[QuotaKey, Sequence[tuple[Any, ...]]]) -
     for quota, some in counters.items():
         for key, *values in some:
             row = [key.scope, *key.tracker_key]
-            field_name = name
+            field_name = name if quota in _CODES else f"rate_{name}"
             if isinstance(key, TopicKey):
                 row += [key.family, key.topic]
                 field_name = f"topic_{name}"
-            fields.setdefault(field_name, {}).setdefault(_CODES[quota], []).append([*row, *values])
+            fields.setdefault(field_name, {}).setdefault(_CODES.get(quota, quota.value), []).append(
+                [*row, *values]
+            )
     return fields
 
 
@@ -241,6 +246,9 @@ def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[Quota
     found = {_KEYS[code]: [read(each, code) for each in some] for code, some in body.get(name, {}).items()}
     for code, some in body.get(f"topic_{name}", {}).items():
         found.setdefault(_TOPIC_KEYS[code], []).extend(read(each, _TOPIC) for each in some)
+    for code, some in body.get(f"rate_{name}", {}).items():
+        if code in _FURTHER_KEYS:
+            found[_FURTHER_KEYS[code]] = [read(each, code) for each in some]
     return found
 
 

@@ -9,7 +9,7 @@ out of ``other`` begins at zero and leaves there what was shown of it, one that 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Hashable, Iterator, Mapping, Sequence
 from heapq import heappush, heapreplace
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from gateway.runtime.clock import NowMs
 from protocol.steps import finish
+from quotas.entities import QuotaKey
 from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas, TrackerSnapshot
 from quotas.rate_quotas import RateQuotas, RateSnapshot, RequestTimeQuotas, ScopedKey
@@ -194,6 +195,7 @@ class RateSeries:
 
     Attributes:
         name: of the quota's family.
+        quota: see `__init__`.
     """
 
     def __init__(
@@ -203,6 +205,7 @@ class RateSeries:
         rate_text: str,
         quotas: RateQuotas,
         *,
+        quota: QuotaKey | None = None,
         bursts: bool,
         max_rows: int,
         per_broker: bool,
@@ -214,6 +217,7 @@ class RateSeries:
             rate_name: of the rate itself, after "gateway_".
             rate_text: says what the rate is.
             quotas: the counters.
+            quota: names the quota in a label of its own, where several have the same series; None: there is none.
             bursts: whether they may have a burst.
             max_rows: see `ShownRows`.
             per_broker: whether each broker is counted by itself.
@@ -223,6 +227,7 @@ class RateSeries:
         self._rate_name = f"gateway_{rate_name}"
         self._rate_text = rate_text
         self._bursts = bursts
+        self.quota = quota
         self._quotas = quotas
         self._rows = ShownRows[ScopedKey, RateSnapshot](
             max_rows=max_rows,
@@ -235,9 +240,13 @@ class RateSeries:
         """See `ShownRows.look`."""
         return self._rows.look(self._quotas, now_ms=now_ms)
 
-    def collect(self, rows: list[Shown[RateSnapshot]]) -> Iterator[Metric]:
-        """All series, of these rows."""
-        labels = self._rows.label_names
+    def collect(
+        self,
+        rows: list[Shown[RateSnapshot]],
+        others: Sequence[tuple[RateSeries, list[Shown[RateSnapshot]]]] = (),
+    ) -> Iterator[Metric]:
+        """All series, of these rows, and of others that have the same series for other quotas."""
+        labels = [*self._rows.label_names, *(["quota"] if self.quota else [])]
         prefix, rate_name = self._prefix, self._rate_name
         rate = GaugeMetricFamily(rate_name, self._rate_text, labels=labels)
         limit = GaugeMetricFamily(
@@ -259,7 +268,12 @@ class RateSeries:
             "Requests that this quota would have throttled if it were enforced and not only observed.",
             labels=labels,
         )
-        for names, row, totals in rows:
+        labelled = [
+            ([*shown.labels, *([series.quota] if series.quota else [])], shown.row, shown.totals)
+            for series, found in ((self, rows), *others)
+            for shown in found
+        ]
+        for names, row, totals in labelled:
             throttled.add_metric(names, totals[0])
             would.add_metric(names, totals[1])
             if row is None:
@@ -342,17 +356,18 @@ class MutationSeries:
 
 
 class Looked(NamedTuple):
-    """Rows of all series; byte rates and request time in the order of `QuotaMetrics.rates`."""
+    """Rows of all series, in the order of `QuotaMetrics.rates` and of `QuotaMetrics.further`."""
 
     rates: list[list[Shown[RateSnapshot]]]
     mutations: list[Shown[TrackerSnapshot]]
+    further: list[list[Shown[RateSnapshot]]]
 
 
 class QuotaMetrics(Collector):
     """The series per client of all quotas, and what is done with quotas.
 
     Attributes:
-        rates, mutations: the series.
+        rates, mutations, further: the series.
     """
 
     def __init__(
@@ -364,6 +379,7 @@ class QuotaMetrics(Collector):
         request_time: RequestTimeQuotas,
         mutations: MutationQuotas,
         topics: Sequence[TopicQuotas] = (),
+        further: Mapping[QuotaKey, RateQuotas] | None = None,
         now_ms: NowMs,
         per_broker: bool = False,
         max_entity_series: int = MAX_ENTITY_SERIES,
@@ -376,6 +392,7 @@ class QuotaMetrics(Collector):
             request_time: of requests.
             mutations: controller mutations.
             topics: byte rates of topics, which have no series; their old counters are forgotten with the others.
+            further: rates that Kafka has not, which have the same series with a label for the quota.
             now_ms: the clock.
             per_broker: whether byte rates and request time are counted for each broker by itself.
             max_entity_series: how many clients have series of their own, per quota.
@@ -400,6 +417,19 @@ class QuotaMetrics(Collector):
             for rate in rates
         )
         self.mutations = MutationSeries(mutations, max_rows=max_entity_series)
+        self.further = tuple(
+            RateSeries(
+                "api",
+                "api_rate",
+                "Use per second under a quota of an API: requests of the quota's APIs.",
+                quotas,
+                quota=quota,
+                bursts=True,
+                max_rows=max_entity_series,
+                per_broker=per_broker,
+            )
+            for quota, quotas in (further or {}).items()
+        )
 
     def collect(self) -> Iterator[Metric]:
         """All series, as of now."""
@@ -418,15 +448,20 @@ class QuotaMetrics(Collector):
         for series, rows in zip(self.rates, looked.rates, strict=True):
             yield from series.collect(rows)
         yield from self.mutations.collect(looked.mutations)
+        if self.further:
+            others = list(zip(self.further, looked.further, strict=True))
+            yield from self.further[0].collect(looked.further[0], others[1:])
 
     def look(self) -> Generator[None, None, Looked]:
         """The rows of all series as of now, in many small steps."""
         for quotas in self._topics:
             quotas.expire(now_ms=self._now_ms())
-        rates = []
+        rates, further = [], []
         for series in self.rates:
             rates.append((yield from series.look(now_ms=self._now_ms())))
-        return Looked(rates, (yield from self.mutations.look(now_ms=self._now_ms())))
+        for series in self.further:
+            further.append((yield from series.look(now_ms=self._now_ms())))
+        return Looked(rates, (yield from self.mutations.look(now_ms=self._now_ms())), further)
 
     def prepare(self, looked: Looked) -> None:
         """The next `collect` shows these rows, which have just been looked at."""

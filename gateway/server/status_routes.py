@@ -33,7 +33,7 @@ from gateway.quota_admin.store.interface import HistoryEntry, StoreError
 from gateway.quota_admin.store.quota_json import history_json
 from gateway.server.admin_connections import AdminConnections
 from gateway.server.page_headers import NOT_FOR_OTHER_SITES, page_headers
-from quotas.entities import BURST_KEYS, QuotaEntity, QuotaKey
+from quotas.entities import API_RATE_KEYS, BURST_KEYS, QuotaEntity, QuotaKey
 from quotas.ip_limits import normalise
 from quotas.limits import Limits
 from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, resolve
@@ -236,7 +236,7 @@ class StatusRoutes:
         elif query.get("of") == "counter":
             key = TrackerKey(client.user, client.client_id)
             found = await self._found("of_counter", client, key, MAX_TOLD)
-            matches = {quota: match_of_tracker(self._limits, quota, key) for quota in _CLIENT_KEYS}
+            matches = {quota: match_of_tracker(self._limits, quota, key) for quota in self._shown_keys()}
         else:
             if user is None or client_id is None:
                 found = await self._found("of_clients", client, user, client_id, MAX_TOLD)
@@ -244,7 +244,8 @@ class StatusRoutes:
             else:
                 found = await self._found("of", client, user, client_id)
             matches = {
-                quota: resolve(self._limits, quota, client.user, client.client_id) for quota in _CLIENT_KEYS
+                quota: resolve(self._limits, quota, client.user, client.client_id)
+                for quota in self._shown_keys()
             }
         answer = {
             "user": client.user,
@@ -258,6 +259,10 @@ class StatusRoutes:
             "changes": await self._changes({quota: entity_of(match) for quota, match in matches.items()}),
         }
         return web.json_response(answer, headers=NOT_FOR_OTHER_SITES)
+
+    def _shown_keys(self) -> list[QuotaKey]:
+        """Kafka's, and those of APIs that have a quota."""
+        return [key for key in _CLIENT_KEYS if key not in API_RATE_KEYS or self._limits.enabled(key)]
 
     async def _found(
         self, what: str, client: JournalClient, *values: Any

@@ -14,6 +14,7 @@ from typing import Final
 
 from gateway.observability.events import RequestObserver
 from gateway.observability.throttle_journal import JournalClient, Reading, ThrottleJournal
+from gateway.session.api_limits import FAMILIES, ApiLimit
 from gateway.session.response_queue import TimedRequest
 from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES, CachedSensor, ThrottleState, TopicWait
 from gateway.usage.row import UsageRow
@@ -23,7 +24,7 @@ from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from quotas.limits import Limits
-from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker, RequestTimeQuotas
+from quotas.rate_quotas import ByteRateQuotas, RateQuotas, RateSettings, RateTracker, RequestTimeQuotas
 from quotas.resolution import resolve
 from quotas.topic_quotas import TopicQuotas
 from quotas.trackers import Kind
@@ -52,6 +53,7 @@ _KEYS: Final = {
     ThrottledBy.PRODUCE: QuotaKey.PRODUCER_BYTE_RATE,
     ThrottledBy.FETCH: QuotaKey.CONSUMER_BYTE_RATE,
     ThrottledBy.REQUEST: QuotaKey.REQUEST_PERCENTAGE,
+    **{family.by: family.key for family in FAMILIES},
 }
 
 
@@ -81,6 +83,9 @@ class ClientQuotas:
         topic_ids: names of topics.
         counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
         times_requests: whether any request_percentage is set, as of `version`.
+        api_limits: counters of requests per API, of all families.
+        limited_apis: those that have any quota, by API, as of `version`.
+        watches: whether some request is looked at for another quota than a byte rate: there is one of these two.
         usage: the usage records' table; None: none are kept.
     """
 
@@ -90,10 +95,12 @@ class ClientQuotas:
         "_per_broker",
         "_source",
         "_topic_waits",
+        "api_limits",
         "counts_fetch",
         "counts_produce",
         "fetch",
         "fetch_topics",
+        "limited_apis",
         "limits",
         "produce",
         "produce_topics",
@@ -102,6 +109,7 @@ class ClientQuotas:
         "topic_ids",
         "usage",
         "version",
+        "watches",
     )
 
     def __init__(
@@ -124,12 +132,18 @@ class ClientQuotas:
         self.produce = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
         self.fetch = ByteRateQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
         self.request_time = RequestTimeQuotas(limits, settings)
+        self.api_limits = tuple(ApiLimit(family, limits, settings) for family in FAMILIES)
         self.limits = limits
         self._observer = observer
         self._per_broker = scope is QuotaScope.BROKER
         self._source = source
         self.usage = usage
         self.refresh()
+
+    @property
+    def further_rates(self) -> dict[QuotaKey, RateQuotas]:
+        """The counters of all rates that Kafka has not, for fleet and metrics."""
+        return {limit.family.key: limit.quotas for limit in self.api_limits}
 
     def refresh(self) -> None:
         """Look again which keys have a quota at all: without one nothing is measured for it."""
@@ -142,6 +156,13 @@ class ClientQuotas:
         self.counts_produce = recorded or limits.enabled(QuotaKey.PRODUCER_BYTE_RATE) or by_topic[0]
         self.counts_fetch = recorded or limits.enabled(QuotaKey.CONSUMER_BYTE_RATE) or by_topic[1]
         self.times_requests = limits.enabled(QuotaKey.REQUEST_PERCENTAGE)
+        self.limited_apis: dict[ApiKey, ApiLimit] = {
+            api: limit
+            for limit in self.api_limits
+            if limits.enabled(limit.family.key)
+            for api in limit.family.apis
+        }
+        self.watches = self.times_requests or bool(self.limited_apis)
 
     def scope_of(self, broker_id: int | None) -> int | None:
         """What the counters of connections to this broker cover; see `QuotaScope`."""
@@ -284,6 +305,26 @@ class ClientQuotas:
             now_ms=now_ms,
         )
         return wait_ms
+
+    def api_counter(
+        self, limit: ApiLimit, user: str, client_id: str, broker_id: int | None, *, kind: Kind, now_ms: int
+    ) -> RateTracker | None:
+        """What the requests of a client are counted by; None when no quota of the family is set any more."""
+        return limit.quotas.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
+
+    def api_row(
+        self,
+        limit: ApiLimit,
+        listener: str,
+        user: str,
+        client_id: str,
+        broker_id: int | None,
+        tracker: RateTracker,
+    ) -> UsageRow | None:
+        """The usage record of a client's requests of a family; None when none is kept."""
+        if self.usage is None:
+            return None
+        return self.usage.row(listener, user, client_id, limit.family.usage, broker_id, tracker)
 
     def record_request_time(
         self,

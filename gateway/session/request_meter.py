@@ -113,6 +113,10 @@ class RequestMeter:
             connection=self.serial,
         )
 
+    def not_measured(self) -> None:
+        """The reply is here of a request whose time is not counted."""
+        self.request_ms = 0
+
     def add_steps(
         self, user: str, timed: TimedRequest, broker_id: int | None, *, kind: Kind, now_ms: int
     ) -> None:

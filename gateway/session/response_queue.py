@@ -18,6 +18,7 @@ from protocol.headers import REPLY_HEAD
 from protocol.node_endpoints import MAX_TAIL_BYTES, NodeEndpoints, TailFinder
 from protocol.steps import Steps, put_off
 from protocol.throttle import behind_head
+from quotas.combine import ThrottledBy
 
 OnReply: TypeAlias = Callable[[bytes, int], bytes | Steps[bytes | None] | None]
 """(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see.
@@ -25,6 +26,7 @@ OnReply: TypeAlias = Callable[[bytes, int], bytes | Steps[bytes | None] | None]
 What takes long is a walk that returns the same; the replies behind it wait, and the broker is not read meanwhile.
 """
 
+_NO_FAMILY: Final = ThrottledBy.NONE
 _SIZE_BYTES: Final = 4
 _STALLED: Final = 2**62
 """In the place of what is left to relay while a reply is changed in steps: more than anything that may arrive."""
@@ -140,14 +142,25 @@ Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer | SizedAnswer | T
 
 
 class TimedRequest:
-    """A request whose time is measured: whose it is, and when it was forwarded (ns, `perf_counter` scale)."""
+    """A request whose reply is looked at for a quota.
 
-    __slots__ = ("api", "client_id", "forwarded_ns")
+    Attributes:
+        api, client_id: whose it is.
+        forwarded_ns: when it was forwarded, on the `perf_counter` scale.
+        measured: whether its time is counted.
+        until_ms: how long its client has to wait by a limit of its API; 0: it has not.
+        by: that limit's family.
+    """
 
-    def __init__(self, api: Api, client_id: str, forwarded_ns: int) -> None:
+    __slots__ = ("api", "by", "client_id", "forwarded_ns", "measured", "until_ms")
+
+    def __init__(self, api: Api, client_id: str, forwarded_ns: int, *, measured: bool = True) -> None:
         self.api = api
         self.client_id = client_id
         self.forwarded_ns = forwarded_ns
+        self.measured = measured
+        self.until_ms = 0
+        self.by = _NO_FAMILY
 
 
 class Pending:

@@ -15,7 +15,7 @@ a mute waits in `_held`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.auth.authentication import Authentication, Unauthenticated
@@ -23,6 +23,7 @@ from gateway.observability.events import CloseCause, Side
 from gateway.observability.traces import Attribute, OpenTraces, Trace, TraceSink
 from gateway.runtime.lateness import LATE_MS
 from gateway.session.announced import PASS_ON_BYTES, AnnouncedBytes, AnnouncedLimits
+from gateway.session.api_limits import ApiLimit
 from gateway.session.chunk_relay import NEVER_MS, ChunkTaker
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import PATIENCE_MS, SMALL_BYTES, MemoryBudget
@@ -51,7 +52,7 @@ from gateway.session.routes import (
 from gateway.session.settings import SessionSettings
 from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol import throttle
-from protocol.api_keys import Api
+from protocol.api_keys import Api, ApiKey
 from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
 from protocol.steps import Steps, put_off
@@ -134,6 +135,7 @@ class ClientSession(Session, ChunkTaker):
         "_memory",
         "_open_traces",
         "_parser",
+        "_put_back",
         "_sasl",
         "_settings",
         "_started",
@@ -226,6 +228,7 @@ class ClientSession(Session, ChunkTaker):
         self.on_memory_freed: Callable[[], None] | None = None
         self.begins_now: Callable[[int], bool] = _at_once
         self._held: list[bytes] = []
+        self._put_back = False  # the next request has been counted already
         self._holding = False  # a request until it may pass; no answer has announced it to the client
         self._end_cause: CloseCause | None = None  # why no more is taken; the close follows the last reply
         self._delayed_close: tuple[int, bytes | None, CloseCause] | None = None
@@ -280,7 +283,11 @@ class ClientSession(Session, ChunkTaker):
                 return False
             if meter is not None:  # the quotas are asked too: `on` is as of the last chunk that was walked
                 quotas = meter.quotas
-                if meter.on or quotas.times_requests or quotas.version != quotas.limits.version:
+                if (
+                    meter.on
+                    or quotas.version != quotas.limits.version
+                    or (quotas.watches and (quotas.times_requests or route.api.key in quotas.limited_apis))
+                ):
                     return False
             head = route.head
             if head is not None:
@@ -391,6 +398,7 @@ class ClientSession(Session, ChunkTaker):
         parser = self._parser
         pending = self.responses.pending
         timing = self._begin_chunk()
+        limited = self._limited_apis()
         most_in_flight = self.throttling.most_in_flight - 1
         wanted_bytes = HEAD_BYTES
         try:
@@ -410,6 +418,14 @@ class ClientSession(Session, ChunkTaker):
                         wanted_bytes = HEAD_BYTES + parser.client_id_length
                         break
                     if self._hold_for_time(route.api, client_id, now_ms):
+                        continue
+                limit = None if limited is None else limited.get(route.api.key)
+                if limit is not None:
+                    client_id = self.client_id_at(data, at, parser.client_id_length)
+                    if client_id is None:
+                        wanted_bytes = HEAD_BYTES + parser.client_id_length
+                        break
+                    if self._hold_for_api(limit, route.api, client_id, now_ms):
                         continue
                 owed = len(pending)
                 head = route.head
@@ -461,6 +477,8 @@ class ClientSession(Session, ChunkTaker):
                     continue
                 if timing:
                     self._time(route.api, client_id or "", reply)
+                if limit is not None and reply is not None:
+                    reply.timed = self._charge_api(limit, route.api, client_id or "", reply.timed, now_ms)
                 route.requests += 1
                 at = parser.frame_end
                 if owed >= most_in_flight and pending:  # empty behind acks=0: no reply would wake us
@@ -556,6 +574,12 @@ class ClientSession(Session, ChunkTaker):
         meter = self.meter
         timed = meter is not None and meter.on
         self._in_hand = meter.take_up(route.api, self.client_id_of(frame)) if meter and timed else None
+        limited = self._limited_apis()
+        limit = None if limited is None else limited.get(route.api.key)
+        if limit is not None:
+            self._in_hand = self._charge_api(
+                limit, route.api, self.client_id_of(frame), self._in_hand, now_ms
+            )
         route.collect.on_request(self, route, frame, now_ms=now_ms)
         if len(self.responses) >= self.throttling.most_in_flight:
             self.muted |= _IN_FLIGHT_FULL
@@ -573,6 +597,99 @@ class ClientSession(Session, ChunkTaker):
         self._holding = throttling.held_for_time = wait_ms > 0
         self.throttle(wait_ms, now_ms=now_ms)
         return wait_ms > 0
+
+    def _limited_apis(self) -> Mapping[ApiKey, ApiLimit] | None:
+        """The APIs whose requests are counted; None: there are none."""
+        meter = self.meter
+        if meter is None or not meter.quotas.watches or self._sasl is not None:
+            return None
+        return meter.quotas.limited_apis
+
+    def _hold_for_api(self, limit: ApiLimit, api: Api, client_id: str, now_ms: int) -> bool:
+        """Mute the client while the limit of an API lets no request of its pass, on whatever connection."""
+        assert self.meter is not None
+        quotas, throttling = self.meter.quotas, self.throttling
+        tracker = quotas.api_counter(
+            limit, self.user, client_id, self.broker_id, kind=self.kind, now_ms=now_ms
+        )
+        if tracker is None or self._put_back:
+            return False
+        waited = throttling.held_by_api is tracker
+        wait_ms = limit.wait_ms(tracker, throttling, waited=waited, now_ms=now_ms)
+        if wait_ms <= 0:
+            return False
+        if not limit.family.keep_members:
+            throttling.counted_by(limit.family.key, tracker)
+        throttling.held_by_api = tracker
+        throttling.held_for_time = self.times_requests  # it has been asked about that
+        self._holding = True
+        self._throttle_for_api(limit, tracker, api, client_id, wait_ms, again=waited, now_ms=now_ms)
+        return True
+
+    def _charge_api(
+        self, limit: ApiLimit, api: Api, client_id: str, timed: TimedRequest | None, now_ms: int
+    ) -> TimedRequest | None:
+        """Count a request that passes; where its client has to wait for it, its reply is to say so."""
+        assert self.meter is not None
+        if self._put_back:  # it was counted when it came first
+            self._put_back = False
+            return timed
+        quotas, throttling = self.meter.quotas, self.throttling
+        held_by, throttling.held_by_api = throttling.held_by_api, None
+        tracker = quotas.api_counter(
+            limit, self.user, client_id, self.broker_id, kind=self.kind, now_ms=now_ms
+        )
+        if tracker is None:
+            return timed
+        row = quotas.api_row(limit, self.listener, self.user, client_id, self.broker_id, tracker)
+        if row is not None:
+            row.use(throttling.serial, now_ms=now_ms)
+            row.count(1)
+        wanted_ms = limit.record(tracker, throttling, now_ms=now_ms)
+        if wanted_ms <= 0:
+            return timed
+        if not limit.family.keep_members:
+            throttling.counted_by(limit.family.key, tracker)
+        if timed is None:
+            timed = TimedRequest(api, client_id, 0, measured=False)
+        timed.by = limit.family.by
+        timed.until_ms = self._throttle_for_api(
+            limit, tracker, api, client_id, wanted_ms, again=held_by is tracker, now_ms=now_ms
+        )
+        return timed
+
+    def _throttle_for_api(
+        self,
+        limit: ApiLimit,
+        tracker: RateTracker,
+        api: Api,
+        client_id: str,
+        wanted_ms: int,
+        *,
+        again: bool,
+        now_ms: int,
+    ) -> int:
+        """Mute the client, and record it; returns until when this limit wants it to wait."""
+        assert self.meter is not None
+        quotas = self.meter.quotas
+        wait_ms = min(wanted_ms, self.throttling.max_mute_ms)
+        self.throttle(wait_ms, now_ms=now_ms)
+        row = quotas.api_row(limit, self.listener, self.user, client_id, self.broker_id, tracker)
+        if row is not None:
+            row.mute(now_ms + wait_ms, now_ms=now_ms)
+        quotas.record_throttle(
+            api.key,
+            limit.family.by,
+            tracker,
+            wait_ms,
+            user=self.user,
+            client_id=client_id,
+            kind=self.kind,
+            now_ms=now_ms,
+            row=row,
+            again=again,
+        )
+        return now_ms + wait_ms
 
     def _time(self, api: Api, client_id: str, reply: Pending | None) -> None:
         """Have the time of a relayed request measured (KIP-124); acks=0 has no reply and is exempt."""
@@ -798,11 +915,18 @@ class ClientSession(Session, ChunkTaker):
     def request_answered(self, timed: TimedRequest, *, now_ms: int) -> None:
         """See `Timekeeper`."""
         assert self.meter is not None
-        self.meter.answered(self.user, timed, self.broker_id, kind=self.kind, now_ms=now_ms)
+        if timed.measured:
+            self.meter.answered(self.user, timed, self.broker_id, kind=self.kind, now_ms=now_ms)
+        else:
+            self.meter.not_measured()
 
     def seal_reply(self, timed: TimedRequest, reply: bytes, *, now_ms: int) -> bytes:
         """See `Timekeeper`."""
         assert self.meter is not None
+        if timed.until_ms > now_ms:
+            reply = self._told_of_api(timed, reply, now_ms)
+        if not timed.measured:
+            return reply
         if not self.meter.request_ms:
             self.throttling.many_at_once()
             return reply
@@ -812,9 +936,21 @@ class ClientSession(Session, ChunkTaker):
         self.throttle(final_ms, now_ms=now_ms)
         return bytes(sealed)
 
+    def _told_of_api(self, timed: TimedRequest, reply: bytes, now_ms: int) -> bytes:
+        """The reply with what is left of the wait that a limit of its API asks for."""
+        assert self.meter is not None
+        told = bytearray(reply)
+        wanted_ms = timed.until_ms - now_ms
+        final_ms = throttle.patch(told, timed.api, wanted_ms)
+        self.throttle(final_ms, now_ms=now_ms)
+        self.meter.claim(timed.by, wanted_ms, final_ms)
+        return bytes(told)
+
     def answered_in_steps(self, timed: TimedRequest, *, now_ms: int) -> None:
         """See `Timekeeper`."""
         assert self.meter is not None
+        if not timed.measured:
+            return
         self.meter.add_steps(self.user, timed, self.broker_id, kind=self.kind, now_ms=now_ms)
 
     # -- verbs for handlers ----------------------------------------------------------------------------------
@@ -825,9 +961,13 @@ class ClientSession(Session, ChunkTaker):
 
     def relay(self, frame: bytes, api: Api, reply: Pending | None) -> None:
         """See `Session`."""
+        in_hand, self._in_hand = self._in_hand, None  # its reply is timed
         if self.times_requests:
             self._time(api, self.client_id_of(frame), reply)
-        self._in_hand = None  # its reply is timed
+        if in_hand is not None and in_hand.until_ms and reply is not None:
+            timed = reply.timed or TimedRequest(api, in_hand.client_id, 0, measured=False)
+            timed.until_ms, timed.by = in_hand.until_ms, in_hand.by
+            reply.timed = timed
         if reply is None:
             self.responses.unanswered = True
         else:
@@ -1037,6 +1177,8 @@ class ClientSession(Session, ChunkTaker):
 
     def put_back(self, frame: bytes) -> None:
         """See `Session`. A client that has half-closed meanwhile counts as gone, as one that is throttled does."""
+        limited = self._limited_apis()
+        self._put_back = limited is not None and HEAD.unpack_from(frame, 0)[1] >> 16 in limited
         if self.muted & MuteReason.HALF_CLOSED:
             self._held.clear()
         else:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from gateway.session.settings import SessionSettings
 from gateway.usage.row import UsageRow
+from quotas.entities import QuotaKey
 from quotas.rate_quotas import RateTracker
 
 MAX_CACHED_NAME_BYTES: Final = 1_024
@@ -87,6 +88,7 @@ class ThrottleState:
         held_by: the counter that holds the next request, or made the Fetch under way wait; what it then asks for is
             no throttle of another request.
         held_for_time: the next request has waited for the request quota, and passes.
+        held_by_api: the counter of its API that made the next request wait.
         max_mute_ms: see the module.
         most_in_flight: how many requests may be without a reply; fewer while the request quota throttles.
         topic_wait: of the topics that were fetched last; None: no quota of a topic has counted them.
@@ -94,11 +96,13 @@ class ThrottleState:
     """
 
     __slots__ = (
+        "_api_counters",
         "_fetching",
         "_max_in_flight_requests",
         "_muting",
         "fetch_sensor",
         "held_by",
+        "held_by_api",
         "held_for_time",
         "inherited_until_ms",
         "max_mute_ms",
@@ -117,6 +121,8 @@ class ThrottleState:
         self.inherited_until_ms = 0
         self.held_by: RateTracker | None = None
         self.held_for_time = False
+        self.held_by_api: RateTracker | None = None
+        self._api_counters: dict[QuotaKey, RateTracker] | None = None  # where it may have places
         self.most_in_flight = settings.max_in_flight_requests
         self.topic_wait: TopicWait | None = None
         self.produce_sensor: CachedSensor | None = None
@@ -137,6 +143,17 @@ class ThrottleState:
             limited = tracker.max_in_window() is not None
             self.inherited_until_ms = tracker.left_until_ms if limited else 0
 
+    def counted_by(self, key: QuotaKey, tracker: RateTracker) -> None:
+        """Requests of a family of APIs are counted by this, where the connection may wait in turn with others."""
+        counters = self._api_counters
+        if counters is None:
+            counters = self._api_counters = {}
+        before = counters.get(key)
+        if before is not tracker:
+            if before is not None:
+                before.leave(self)
+            counters[key] = tracker
+
     def fetch_begins(self, tracker: RateTracker) -> None:
         """A Fetch is forwarded whose answer counts; no other of this connection is under way."""
         self._fetching = tracker
@@ -150,6 +167,8 @@ class ThrottleState:
 
     def leave(self) -> None:
         """The connection has ended; what is left of its mute is for the next ones."""
+        for counter in (self._api_counters or {}).values():
+            counter.leave(self)
         self.fetch_ends()
         for sensor in (self.produce_sensor, self.fetch_sensor):
             if sensor is not None and sensor.tracker is not None:

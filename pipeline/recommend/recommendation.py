@@ -182,7 +182,7 @@ def amount(value: float, key: QuotaKey) -> str:
         QuotaKey.REQUEST_PERCENTAGE: " %",
         QuotaKey.CONTROLLER_MUTATION_RATE: " partitions/s",
         QuotaKey.CONNECTION_CREATION_RATE: " connections/s",
-    }[key]
+    }.get(key, " requests/s")
     return f"{value:.4g}{unit}"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.errors import RefusedError
 from pipeline.replay.algorithms import Algorithm, Model
-from pipeline.replay.demand import Demand
+from pipeline.replay.demand import KEY_OF_API, Demand
 from pipeline.replay.kernels import models
 from pipeline.replay.kernels.deferral import deferred
 from pipeline.replay.kernels.meters import MakeMeters, TokenBuckets
@@ -20,6 +20,7 @@ from pipeline.replay.kernels.sampled_rate import SampledRates
 from pipeline.replay.kernels.spread_rate import SpreadRates
 from pipeline.replay.kernels.token_bucket import permissive_token_bucket, strict_token_bucket
 from pipeline.storage.layout import CompactedDay
+from quotas.entities import API_BURST_S, API_RATE_KEYS
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.usage_record import UsageApi
 
@@ -67,6 +68,15 @@ class ReplaySettings:
             ValueError: there is no such combination.
         """
         mutation = api is UsageApi.MUTATION
+        if KEY_OF_API[api] in API_RATE_KEYS and self.algorithm is None and self.model is None:
+            # Always a bucket, whatever the windows of the other quotas are.
+            return replace(
+                self,
+                algorithm=Algorithm.TOKEN_BUCKET,
+                model=Model.CLOSED_LOOP,
+                window_num=1,
+                window_ms=int(API_BURST_S * 1000),
+            )
         model = self.model
         if model is None:
             model = (

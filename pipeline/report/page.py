@@ -46,6 +46,14 @@ _TITLES: Final = {
     UsageApi.REQUEST: "Request time",
     UsageApi.MUTATION: "Controller mutations",
     UsageApi.CONNECT: "Connections",
+    UsageApi.METADATA: "Metadata",
+    UsageApi.OFFSET_COMMIT: "Offset commits",
+    UsageApi.GROUP_MEMBERSHIP: "Group membership",
+    UsageApi.FIND_COORDINATOR: "FindCoordinator",
+    UsageApi.INIT_PRODUCER_ID: "InitProducerId",
+    UsageApi.LIST_OFFSETS: "ListOffsets",
+    UsageApi.DESCRIBE_CONFIGS: "DescribeConfigs",
+    UsageApi.ALTER_CONFIGS: "Changes of configurations",
 }
 
 

@@ -18,10 +18,12 @@ from pipeline.client_tables.profile import CLIENT, SUMS
 from pipeline.client_tables.tables import read_clients
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, Timeline, largest_first
 from pipeline.errors import ArgumentError
+from pipeline.replay.demand import KEY_OF_API
 from pipeline.storage.compacted_days import compacted_days
 from pipeline.storage.coverage import Expectation, short_gateways
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.losses import with_losses
+from quotas.entities import API_RATE_KEYS
 from quotas.usage_record import UsageApi
 
 FORMAT: Final = "sluice-report"
@@ -44,6 +46,7 @@ UNITS: Final = {
     UsageApi.REQUEST: "ms",
     UsageApi.MUTATION: "partitions",
     UsageApi.CONNECT: "connections",
+    **{api: "requests" for api, key in KEY_OF_API.items() if key in API_RATE_KEYS},
 }
 """What is counted, by API; quotas are these per second, for request a percentage of one core."""
 

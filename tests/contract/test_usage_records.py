@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gateway.session.api_limits import FAMILIES
 from gateway.usage.connections import ConnectionUsage
 from gateway.usage.mutations import mutation_level, record_mutations
 from gateway.usage.part_file import PartFile
@@ -48,6 +49,8 @@ def write(directory: Path) -> tuple[bytes, int, float, int]:
             table.row("in", user, name, UsageApi.FETCH).count(50)
             table.row("in", user, name, UsageApi.REQUEST, 1).count(0.25)
             offered += 100 * at
+        for family in FAMILIES:
+            table.row("in", "alice", "app", family.usage, 1).count(1)
         decision = mutations.charge_request("alice", "app", [20, 9, 3], strict=second > 1, now_ms=now_ms)
         record_mutations(
             table,

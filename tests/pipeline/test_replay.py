@@ -9,9 +9,12 @@ import pytest
 
 from campaigns.fidelity.comparison import producers
 from campaigns.fidelity.truth import errors, replayed, truth_of
+from pipeline.recommend.waiting import burst_s, kept_burst_s
 from pipeline.replay.algorithms import Algorithm, Model
-from pipeline.replay.demand import Demand, demands
+from pipeline.replay.demand import KEY_OF_API, Demand, demands
 from pipeline.replay.dispatch import ReplaySettings, replay, replay_all
+from pipeline.report.report import UNITS
+from quotas.entities import API_BURST_S, API_RATE_KEYS
 from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import compacted_rows
 
@@ -171,3 +174,14 @@ def test_connections_of_a_second_are_decided_one_by_one_and_count_when_they_are(
     # Ten of the window's first ten seconds; as four records of a second each, the third would have passed whole.
     assert found.outcome.throttled.tolist() == [[6, 0]]
     assert (found.requests.tolist(), found.units.tolist()) == ([16], [16.0])
+
+
+def test_requests_per_api_are_replayed_and_recommended_for_with_the_bucket_of_the_gateway() -> None:
+    for api in (api for api, key in KEY_OF_API.items() if key in API_RATE_KEYS):
+        how = ReplaySettings().of_api(api)
+        assert (how.algorithm, how.model) == (Algorithm.TOKEN_BUCKET, Model.CLOSED_LOOP)
+        assert how.window_num * how.window_ms == API_BURST_S * 1_000
+        assert burst_s(api, 11, 1_000) == API_BURST_S
+        # No table lets more pass at once than the gateway does.
+        assert kept_burst_s(api, API_BURST_S) <= API_BURST_S
+    assert set(KEY_OF_API) == set(UsageApi) == set(UNITS)
