@@ -23,6 +23,8 @@ class ThrottledBy(StrEnum):
     LIST_OFFSETS = "list_offsets"
     DESCRIBE_CONFIGS = "describe_configs"
     ALTER_CONFIGS = "alter_configs"
+    PRODUCE_RECORDS = "produce_records"
+    FETCH_RECORDS = "fetch_records"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ class QuotaKey(StrEnum):
     LIST_OFFSETS_REQUEST_RATE = "list_offsets_request_rate"
     DESCRIBE_CONFIGS_REQUEST_RATE = "describe_configs_request_rate"
     ALTER_CONFIGS_REQUEST_RATE = "alter_configs_request_rate"
+    PRODUCER_RECORD_RATE = "producer_record_rate"
+    CONSUMER_RECORD_RATE = "consumer_record_rate"
 
 
 BURST_KEYS: Final = {
@@ -75,8 +77,11 @@ BURST_KEYS: Final = {
 API_RATE_KEYS: Final = tuple(key for key in QuotaKey if key.endswith("_request_rate"))
 """Requests per second of a family of APIs; the gateway's table says which these are."""
 
+FURTHER_RATE_KEYS: Final = (*API_RATE_KEYS, QuotaKey.PRODUCER_RECORD_RATE, QuotaKey.CONSUMER_RECORD_RATE)
+"""All rates of users and client ids that Kafka does not know."""
+
 API_BURST_S: Final = 2.0
-"""What their buckets hold, in seconds of the rate."""
+"""What the buckets of `API_RATE_KEYS` hold, in seconds of the rate."""
 
 
 class EntityType(StrEnum):

@@ -12,7 +12,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final
 
-from quotas.entities import API_RATE_KEYS, QuotaKey
+from quotas.entities import FURTHER_RATE_KEYS, QuotaKey
 
 _DECIMAL: Final = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY: Final = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -55,7 +55,7 @@ KINDS: Final = {
     QuotaKey.CONNECTION_CREATION_RATE: Kind.WHOLE_RATE,
     QuotaKey.PRODUCER_BYTE_BURST_SECONDS: Kind.SECONDS,
     QuotaKey.CONSUMER_BYTE_BURST_SECONDS: Kind.SECONDS,
-    **dict.fromkeys(API_RATE_KEYS, Kind.RATE),
+    **dict.fromkeys(FURTHER_RATE_KEYS, Kind.RATE),
 }
 """Of each quota."""
 

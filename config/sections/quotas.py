@@ -55,6 +55,8 @@ class QuotaRule(Section, frozen=True):
         describe_configs_request_rate: DescribeConfigs requests per second.
         alter_configs_request_rate: AlterConfigs, IncrementalAlterConfigs and AlterPartitionReassignments requests per
             second.
+        producer_record_rate: produced records per second, as the heads of batches say.
+        consumer_record_rate: fetched records per second, as the heads of batches say.
     """
 
     user: NonEmpty | None = None
@@ -81,6 +83,8 @@ class QuotaRule(Section, frozen=True):
     list_offsets_request_rate: Rate | None = None
     describe_configs_request_rate: Rate | None = None
     alter_configs_request_rate: Rate | None = None
+    producer_record_rate: Rate | None = None
+    consumer_record_rate: Rate | None = None
 
     @model_validator(mode="before")
     @classmethod

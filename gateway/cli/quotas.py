@@ -17,9 +17,9 @@ from gateway.cli.quota_view import QuotaView, add_config_argument, of_file, of_g
 from gateway.cli.table import aligned, number
 from gateway.quota_admin.store.quota_json import entity_json
 from quotas.entities import (
-    API_RATE_KEYS,
     BURST_KEYS,
     DEFAULT,
+    FURTHER_RATE_KEYS,
     EntityType,
     QuotaEntity,
     QuotaKey,
@@ -44,7 +44,7 @@ _UNITS: Final = {
     QuotaKey.CONNECTION_CREATION_RATE: "/s",
     QuotaKey.PRODUCER_BYTE_BURST_SECONDS: " s",
     QuotaKey.CONSUMER_BYTE_BURST_SECONDS: " s",
-    **dict.fromkeys(API_RATE_KEYS, "/s"),
+    **dict.fromkeys(FURTHER_RATE_KEYS, "/s"),
 }
 _RATE_KEYS: Final = tuple(key for key in config.CLIENT_KEYS if key not in BURST_KEYS.values())
 _BYTE_RATES: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _shown_keys(limits: Limits) -> list[QuotaKey]:
     """The rates that Kafka knows, and of the others those that are set."""
-    return [key for key in _RATE_KEYS if key not in API_RATE_KEYS or any(limits.entities(key))]
+    return [key for key in _RATE_KEYS if key not in FURTHER_RATE_KEYS or any(limits.entities(key))]
 
 
 class _Bursts:

@@ -22,6 +22,8 @@ _UNITS: Final = {
     "request": "%",
     "controller_mutation": "partitions/s",
     "connection": "connections/s",
+    "produce_records": "records/s",
+    "fetch_records": "records/s",
 }
 # The word in the journal, and the one for people.
 _OUTCOMES: Final = {"held": "throttled"}

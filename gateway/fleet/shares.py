@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import orjson
 
-from quotas.entities import API_RATE_KEYS, MAX_NAME_CHARS, TOPIC_FAMILIES, Family, QuotaKey
+from quotas.entities import FURTHER_RATE_KEYS, MAX_NAME_CHARS, TOPIC_FAMILIES, Family, QuotaKey
 from quotas.rate_quotas import ScopedKey
 from quotas.resolution import TrackerKey
 from quotas.topic_quotas import CounterKey, TopicKey
@@ -47,7 +47,7 @@ _CODES: Final = {
     QuotaKey.CONTROLLER_MUTATION_RATE: "m",
 }
 _KEYS: Final = {code: key for key, code in _CODES.items()}
-_FURTHER_KEYS: Final = {key.value: key for key in API_RATE_KEYS}
+_FURTHER_KEYS: Final = {key.value: key for key in FURTHER_RATE_KEYS}
 _TOPIC_KEYS: Final = {code: _KEYS[code] for code in ("p", "f")}
 _MOST: Final = 1e18
 _MOST_NAME_CHARS: Final = 255

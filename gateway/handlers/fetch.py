@@ -115,7 +115,7 @@ class FetchHandler(HeadHandler):
             longer = self._acknowledges or wait_ms > topics.sensor.tracker.window_ms
             if longer and size <= MAX_REQUEST_BYTES:
                 return HeadDecision.COLLECT
-            return session.hold(route.api, ThrottledBy.FETCH, topics.sensor, wait_ms, now_ms=now_ms)
+            return session.hold(route.api, topics.by, topics.sensor, wait_ms, now_ms=now_ms)
         lowered = None
         share: int | None = None
         if most_bytes is not None:
@@ -160,7 +160,7 @@ class FetchHandler(HeadHandler):
         topics = self._quotas.topic_wait(session.throttling, known)
         if topics is not None and topics.until_ms > now_ms:
             self._answer_later(
-                session, route.api, frame, known, topics.sensor, topics.until_ms - now_ms, now_ms
+                session, route.api, frame, known, topics.sensor, topics.until_ms - now_ms, now_ms, topics.by
             )
             return
         if tracker is not None and most_bytes is not None:
@@ -185,14 +185,15 @@ class FetchHandler(HeadHandler):
         asking: CachedSensor,
         wait_ms: int,
         now_ms: int,
+        by: ThrottledBy = ThrottledBy.FETCH,
     ) -> None:
         """Give no records now, and send the throttle time that `asking` asks for."""
         if not self._acknowledges:
-            self._answer_empty(session, api, frame, asking, wait_ms, now_ms)
+            self._answer_empty(session, api, frame, asking, wait_ms, now_ms, by)
             return
         assert self._quotas is not None
         reply = _FetchReply(session, self._quotas, api, known)
-        on_head = partial(reply.on_acknowledged, asking, now_ms + wait_ms)
+        on_head = partial(reply.on_acknowledged, asking, now_ms + wait_ms, by)
         answer = HeadAnswer(on_head, self._tail(api), reply)
         session.forward(without_wish_for_records(frame, api), api, answer)
 
@@ -216,7 +217,14 @@ class FetchHandler(HeadHandler):
         return None if relayed is None else relayed.tail
 
     def _answer_empty(
-        self, session: Session, api: Api, frame: bytes, known: CachedSensor, wait_ms: int, now_ms: int
+        self,
+        session: Session,
+        api: Api,
+        frame: bytes,
+        known: CachedSensor,
+        wait_ms: int,
+        now_ms: int,
+        by: ThrottledBy,
     ) -> None:
         session.begin_answer(now_ms=now_ms)
         empty = without_records(frame, api)
@@ -225,9 +233,7 @@ class FetchHandler(HeadHandler):
         if known.row is not None:
             known.row.use(throttling.serial, now_ms=now_ms)
             known.row.count(0)
-        told = session.throttle_reply(
-            empty, api, ThrottledBy.FETCH, known, wait_ms, held_by=held_by, now_ms=now_ms
-        )
+        told = session.throttle_reply(empty, api, by, known, wait_ms, held_by=held_by, now_ms=now_ms)
         session.answer(told, now_ms=now_ms)
 
 
@@ -249,7 +255,7 @@ class _FetchReply:
         self._now_ms = 0
 
     def on_acknowledged(
-        self, asking: CachedSensor, until_ms: int, head: bytes, size: int, now_ms: int
+        self, asking: CachedSensor, until_ms: int, by: ThrottledBy, head: bytes, size: int, now_ms: int
     ) -> bytes | None:
         """The reply to a ShareFetch that came at the wrong time: it has the throttle time for the next."""
         self._now_ms = now_ms
@@ -258,9 +264,7 @@ class _FetchReply:
             self._known.tracker.record_unchecked(counted_bytes(size, self._api), now_ms=now_ms)
         if until_ms <= now_ms:
             return None
-        return self._session.throttle_reply(
-            head, self._api, ThrottledBy.FETCH, asking, until_ms - now_ms, now_ms=now_ms
-        )
+        return self._session.throttle_reply(head, self._api, by, asking, until_ms - now_ms, now_ms=now_ms)
 
     def on_head(self, head: bytes, size: int, now_ms: int) -> bytes | None:
         """See `OnHead`."""

@@ -256,4 +256,4 @@ def _hold_for_topics(session: Session, api: Api, topics: ProduceTopics, now_ms: 
         return HeadDecision.MORE
     if held is None:
         return None
-    return session.hold(api, ThrottledBy.PRODUCE, *held, now_ms=now_ms)
+    return session.hold(api, held.by, held.sensor, held.until_ms - now_ms, now_ms=now_ms)

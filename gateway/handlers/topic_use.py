@@ -41,7 +41,7 @@ from protocol.plain_topics import (
 )
 from protocol.produce import MAX_BYTES_BEFORE_ACKS
 from protocol.steps import finish
-from protocol.topic_sizes import TopicWalk
+from protocol.topic_sizes import MAX_STEPS, TopicWalk
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
 from quotas.topic_quotas import TopicQuotas
@@ -97,9 +97,20 @@ class TopicCounters:
 
     Attributes:
         row: the usage record's; None: not counted there.
+        most_topics: of one message.
     """
 
-    __slots__ = ("_api", "_limited", "_quotas", "_sensor", "_session", "row")
+    __slots__ = (
+        "_api",
+        "_by",
+        "_by_records",
+        "_limited",
+        "_quotas",
+        "_sensor",
+        "_session",
+        "most_topics",
+        "row",
+    )
 
     def __init__(self, session: Session, quotas: ClientQuotas, api: Api, sensor: CachedSensor) -> None:
         """Find out what there is to count for.
@@ -116,13 +127,51 @@ class TopicCounters:
         self._sensor = sensor
         by_topic = quotas.produce_topics if api.key is ApiKey.PRODUCE else quotas.fetch_topics
         self._limited: TopicQuotas | None = by_topic if sensor.of_topics else None
+        self.most_topics = MOST_TOPICS if sensor.of_topics and by_topic.enabled else MAX_STEPS
+        produces = api.key is ApiKey.PRODUCE
+        self._by = ThrottledBy.PRODUCE if produces else ThrottledBy.FETCH
+        self._by_records = ThrottledBy.PRODUCE_RECORDS if produces else ThrottledBy.FETCH_RECORDS
         row = sensor.row
         self.row: UsageRow | None = None if row is None or row.topics is None else row
 
     @property
     def limited(self) -> bool:
-        """Whether any topic has a quota that counts this client's bytes."""
+        """Whether any topic has a quota that counts this client's bytes, or its records have one."""
         return self._limited is not None
+
+    def _of_records(self, now_ms: int) -> RateTracker | None:
+        """What the records are counted by; None: they have no limit."""
+        session, sensor = self._session, self._sensor
+        if not sensor.of_topics:
+            return None
+        return self._quotas.record_counter(
+            self._api.key,
+            sensor.user,
+            sensor.client_id,
+            session.broker_id,
+            kind=session.kind,
+            now_ms=now_ms,
+        )
+
+    def held_by(self, found: Iterable[tuple[bytes, int, int]], now_ms: int) -> TopicWait | None:
+        """The longest wait of the counters that let nothing pass now of a request with these topics."""
+        throttling = self._session.throttling
+        longest: TopicWait | None = None
+        records = 0
+        for called, size_bytes, in_topic in found:
+            records += max(0, in_topic)
+            for tracker in self.trackers(called, now_ms):
+                wait_ms = tracker.wait_ms(throttling, float(size_bytes), now_ms=now_ms)
+                if wait_ms > 0:
+                    wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), None, self._by)
+                    longest = longer(longest, wait)
+        of_records = self._of_records(now_ms)
+        if of_records is not None:
+            wait_ms = of_records.wait_ms(throttling, float(records), now_ms=now_ms)
+            if wait_ms > 0:
+                wait = TopicWait(now_ms + wait_ms, self.sensor_of(of_records), None, self._by_records)
+                longest = longer(longest, wait)
+        return longest
 
     def trackers(self, called: bytes, now_ms: int, *, by_client: bool = False) -> tuple[RateTracker, ...]:
         """Of the topic that a message calls so; nothing while the name of an id is not known."""
@@ -154,7 +203,15 @@ class TopicCounters:
             tracker.last_value = float(size_bytes)
             wait_ms = tracker.record(size_bytes, now_ms=now_ms)
             most_bytes = tracker.max_in_window()
-            longest = longer(longest, TopicWait(now_ms + wait_ms, self.sensor_of(tracker), most_bytes))
+            wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), most_bytes, self._by)
+            longest = longer(longest, wait)
+        of_records = self._of_records(now_ms)
+        if (
+            of_records is not None and records > 0
+        ):  # the client says how many: a negative number takes back nothing
+            wait_ms = of_records.record(float(records), now_ms=now_ms)
+            wait = TopicWait(now_ms + wait_ms, self.sensor_of(of_records), None, self._by_records)
+            longest = longer(longest, wait)
         return longest
 
     def wait_to_fetch(self, named: Iterable[bytes], now_ms: int) -> TopicWait | None:
@@ -162,10 +219,13 @@ class TopicCounters:
         longest: TopicWait | None = None
         for called in named:
             for tracker in self.trackers(called, now_ms, by_client=True):
-                until_ms = now_ms + tracker.throttle_time_ms(now_ms=now_ms)
-                until_ms = max(until_ms, math.ceil(tracker.blocked_until_ms))
-                wait = TopicWait(until_ms, self.sensor_of(tracker), tracker.max_in_window())
+                until_ms = _free_ms(tracker, now_ms)
+                wait = TopicWait(until_ms, self.sensor_of(tracker), tracker.max_in_window(), self._by)
                 longest = longer(longest, wait)
+        of_records = self._of_records(now_ms)
+        if of_records is not None:
+            until_ms = _free_ms(of_records, now_ms)
+            longest = longer(longest, TopicWait(until_ms, self.sensor_of(of_records), None, self._by_records))
         return longest
 
     def sensor_of(self, tracker: RateTracker) -> CachedSensor:
@@ -180,6 +240,12 @@ class TopicCounters:
         """What stood around the records of a message."""
         if self.row is not None:
             self.row.count_topic(OVERHEAD_KEY, size_bytes, 0)
+
+
+def _free_ms(tracker: RateTracker, now_ms: int) -> int:
+    """From when on a counter lets something pass."""
+    until_ms = now_ms + tracker.throttle_time_ms(now_ms=now_ms)
+    return max(until_ms, math.ceil(tracker.blocked_until_ms))
 
 
 def _uncounted_bytes(size: int, api: Api) -> int:
@@ -203,7 +269,17 @@ class _Count:
         wait: the longest that the quotas of its topics ask for.
     """
 
-    __slots__ = ("_api", "_counters", "_left_bytes", "_now_ms", "_on_end", "_topics", "_walk", "wait")
+    __slots__ = (
+        "_api",
+        "_counters",
+        "_left_bytes",
+        "_most_topics",
+        "_now_ms",
+        "_on_end",
+        "_topics",
+        "_walk",
+        "wait",
+    )
 
     def __init__(
         self,
@@ -211,6 +287,7 @@ class _Count:
         api: Api,
         counted: int,
         on_end: Callable[[TopicWait, int], None] | None = None,
+        most_topics: int = MOST_TOPICS,
     ) -> None:
         """Nothing was found yet.
 
@@ -219,7 +296,9 @@ class _Count:
             api: of the message.
             counted: what has counted of it before its first bytes are taken; below 0: so much does not count.
             on_end: called with the longest wait, when one is asked for.
+            most_topics: of a request.
         """
+        self._most_topics = most_topics
         self._counters = counters
         self._left_bytes = counted  # of what has come, and is of no topic that was found
         self._on_end = on_end
@@ -258,7 +337,7 @@ class _Count:
             if self._on_end is None or self._api.key is not ApiKey.PRODUCE:
                 return
             # What cannot be counted is not relayed: records behind it would pass by the quota.
-            if walk.fault is not None or self._topics > MOST_TOPICS:
+            if walk.fault is not None or self._topics > self._most_topics:
                 self._left_bytes = max(0, self._left_bytes - (end - at))
                 raise walk.fault or TooManyElements
 
@@ -411,8 +490,8 @@ class ProduceTopics:
         if self._end <= len(data):
             self._found = plain_produce(data, self._body_at, self._end, api)
 
-    def held_by(self, now_ms: int) -> tuple[CachedSensor, int] | None:
-        """The counter that lets nothing pass now, and for how long; None: the request passes.
+    def held_by(self, now_ms: int) -> TopicWait | None:
+        """What the counter asks for that lets nothing pass now; None: the request passes.
 
         Of one that comes in pieces, or that is not plain, the topics that have come are asked about.
 
@@ -430,7 +509,7 @@ class ProduceTopics:
             walk.take(self._data, self._body_at, min(self._end, len(self._data)))
             if walk.fault is not None:
                 raise walk.fault
-            if len(found) > MOST_TOPICS:
+            if len(found) > counters.most_topics:
                 raise TooManyElements
             if walk.topic is not None:
                 found.append((walk.topic, 0, 0))
@@ -438,13 +517,7 @@ class ProduceTopics:
                 if len(self._data) - self._body_at > _MOST_HEAD_BYTES:
                     raise MalformedBody("a topic hidden behind too many bytes")
                 raise Truncated
-        longest: tuple[CachedSensor, int] | None = None
-        for called, size_bytes, _ in found:
-            for tracker in counters.trackers(called, now_ms):
-                wait_ms = tracker.wait_ms(self._session.throttling, float(size_bytes), now_ms=now_ms)
-                if wait_ms > 0 and (longest is None or wait_ms > longest[1]):
-                    longest = counters.sensor_of(tracker), wait_ms
-        return longest
+        return counters.held_by(found, now_ms)
 
     def relayed(self, now_ms: int, pending: Pending | None) -> Watch | None:
         """The request is relayed: count it, now or as it comes.
@@ -460,7 +533,8 @@ class ProduceTopics:
         counters = self._counters
         data, self._data = self._data, b""
         head_bytes = self._body_at - (self._end - self._size)
-        count = _Count(counters, self._api, head_bytes, self._over if counters.limited else None)
+        on_end = self._over if counters.limited else None
+        count = _Count(counters, self._api, head_bytes, on_end, counters.most_topics)
         if self._found is not None:
             count.found_all(self._found, self._size, now_ms)
             return None
@@ -492,9 +566,7 @@ class ProduceTopics:
         if wait is None or wait.until_ms <= now_ms:
             return frame
         wanted_ms = wait.until_ms - now_ms
-        return self._session.throttle_reply(
-            frame, self._api, ThrottledBy.PRODUCE, wait.sensor, wanted_ms, now_ms=now_ms
-        )
+        return self._session.throttle_reply(frame, self._api, wait.by, wait.sensor, wanted_ms, now_ms=now_ms)
 
 
 class TopicsOfReply:

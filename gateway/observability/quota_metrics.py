@@ -421,7 +421,7 @@ class QuotaMetrics(Collector):
             RateSeries(
                 "api",
                 "api_rate",
-                "Use per second under a quota of an API: requests of the quota's APIs.",
+                "Use per second under a quota of an API: its requests, or records.",
                 quotas,
                 quota=quota,
                 bursts=True,

@@ -33,7 +33,7 @@ from gateway.quota_admin.store.interface import HistoryEntry, StoreError
 from gateway.quota_admin.store.quota_json import history_json
 from gateway.server.admin_connections import AdminConnections
 from gateway.server.page_headers import NOT_FOR_OTHER_SITES, page_headers
-from quotas.entities import API_RATE_KEYS, BURST_KEYS, QuotaEntity, QuotaKey
+from quotas.entities import BURST_KEYS, FURTHER_RATE_KEYS, QuotaEntity, QuotaKey
 from quotas.ip_limits import normalise
 from quotas.limits import Limits
 from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, resolve
@@ -262,7 +262,7 @@ class StatusRoutes:
 
     def _shown_keys(self) -> list[QuotaKey]:
         """Kafka's, and those of APIs that have a quota."""
-        return [key for key in _CLIENT_KEYS if key not in API_RATE_KEYS or self._limits.enabled(key)]
+        return [key for key in _CLIENT_KEYS if key not in FURTHER_RATE_KEYS or self._limits.enabled(key)]
 
     async def _found(
         self, what: str, client: JournalClient, *values: Any

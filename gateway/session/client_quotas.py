@@ -54,6 +54,8 @@ _KEYS: Final = {
     ThrottledBy.FETCH: QuotaKey.CONSUMER_BYTE_RATE,
     ThrottledBy.REQUEST: QuotaKey.REQUEST_PERCENTAGE,
     **{family.by: family.key for family in FAMILIES},
+    ThrottledBy.PRODUCE_RECORDS: QuotaKey.PRODUCER_RECORD_RATE,
+    ThrottledBy.FETCH_RECORDS: QuotaKey.CONSUMER_RECORD_RATE,
 }
 
 
@@ -80,6 +82,7 @@ class ClientQuotas:
         request_time: counters of the request percentage.
         limits: the configured quotas; `refresh` is due when their `version` is another.
         produce_topics, fetch_topics: counters of the byte rates of topics.
+        produce_records, fetch_records: counters of records.
         topic_ids: names of topics.
         counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
         times_requests: whether any request_percentage is set, as of `version`.
@@ -99,10 +102,12 @@ class ClientQuotas:
         "counts_fetch",
         "counts_produce",
         "fetch",
+        "fetch_records",
         "fetch_topics",
         "limited_apis",
         "limits",
         "produce",
+        "produce_records",
         "produce_topics",
         "request_time",
         "times_requests",
@@ -132,6 +137,8 @@ class ClientQuotas:
         self.produce = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
         self.fetch = ByteRateQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
         self.request_time = RequestTimeQuotas(limits, settings)
+        self.produce_records = RateQuotas(limits, QuotaKey.PRODUCER_RECORD_RATE, settings)
+        self.fetch_records = RateQuotas(limits, QuotaKey.CONSUMER_RECORD_RATE, settings)
         self.api_limits = tuple(ApiLimit(family, limits, settings) for family in FAMILIES)
         self.limits = limits
         self._observer = observer
@@ -143,7 +150,11 @@ class ClientQuotas:
     @property
     def further_rates(self) -> dict[QuotaKey, RateQuotas]:
         """The counters of all rates that Kafka has not, for fleet and metrics."""
-        return {limit.family.key: limit.quotas for limit in self.api_limits}
+        return {
+            **{limit.family.key: limit.quotas for limit in self.api_limits},
+            QuotaKey.PRODUCER_RECORD_RATE: self.produce_records,
+            QuotaKey.CONSUMER_RECORD_RATE: self.fetch_records,
+        }
 
     def refresh(self) -> None:
         """Look again which keys have a quota at all: without one nothing is measured for it."""
@@ -154,7 +165,9 @@ class ClientQuotas:
         by_topic = metered or self.produce_topics.enabled, metered or self.fetch_topics.enabled
         self.topic_ids.wanted = any(by_topic)
         self.counts_produce = recorded or limits.enabled(QuotaKey.PRODUCER_BYTE_RATE) or by_topic[0]
+        self.counts_produce = self.counts_produce or limits.enabled(QuotaKey.PRODUCER_RECORD_RATE)
         self.counts_fetch = recorded or limits.enabled(QuotaKey.CONSUMER_BYTE_RATE) or by_topic[1]
+        self.counts_fetch = self.counts_fetch or limits.enabled(QuotaKey.CONSUMER_RECORD_RATE)
         self.times_requests = limits.enabled(QuotaKey.REQUEST_PERCENTAGE)
         self.limited_apis: dict[ApiKey, ApiLimit] = {
             api: limit
@@ -200,7 +213,10 @@ class ClientQuotas:
         row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
-        of_topics = self.produce_topics.may_apply(user, client_id)
+        of_topics = self.produce_topics.may_apply(user, client_id) or (
+            self.record_counter(ApiKey.PRODUCE, user, client_id, broker_id, kind=kind, now_ms=now_ms)
+            is not None
+        )
         return CachedSensor(client_id, user, version, tracker, row, raw, of_topics=of_topics)
 
     def fetch_sensor(
@@ -219,8 +235,19 @@ class ClientQuotas:
         row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
-        of_topics = self.fetch_topics.may_apply(user, client_id)
+        of_topics = self.fetch_topics.may_apply(user, client_id) or (
+            self.record_counter(ApiKey.FETCH, user, client_id, broker_id, kind=kind, now_ms=now_ms)
+            is not None
+        )
         return CachedSensor(client_id, user, version, tracker, row, raw, of_topics)
+
+    def record_counter(
+        self, api_key: ApiKey, user: str, client_id: str, broker_id: int | None, *, kind: Kind, now_ms: int
+    ) -> RateTracker | None:
+        """What the records of a client are counted by that it sends or fetches; None without a limit."""
+        quotas = self.produce_records if api_key is ApiKey.PRODUCE else self.fetch_records
+        tracker = quotas.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
+        return None if tracker is None or tracker.match.limit is None else tracker
 
     def topic_wait(self, throttling: ThrottleState, known: CachedSensor) -> TopicWait | None:
         """What the topics that were fetched last ask of a connection; a new one finds what others have left.

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from gateway.session.settings import SessionSettings
 from gateway.usage.row import UsageRow
+from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from quotas.rate_quotas import RateTracker
 
@@ -28,7 +29,7 @@ class CachedSensor:
         row: the usage record's; None when none is kept.
         raw_client_id: with its length, as it stands in the request: one comparison shows that it is the same. Empty
             where it is too long to be kept; the version is -1 then.
-        of_topics: whether any topic has a quota that counts them too.
+        of_topics: whether any topic has a quota that counts them too, or their records have one.
     """
 
     __slots__ = ("client_id", "of_topics", "raw_client_id", "row", "tracker", "user", "version")
@@ -67,12 +68,14 @@ class TopicWait(NamedTuple):
     Attributes:
         until_ms: nothing is to be fetched before.
         sensor: of the counter that asks for it.
-        most_bytes: what the smallest window of theirs can pass; None: they are only observed.
+        most_bytes: what the smallest window of theirs can pass; None: they are only observed, or count records.
+        by: the family of the quota that asks for it.
     """
 
     until_ms: int
     sensor: CachedSensor
     most_bytes: int | None
+    by: ThrottledBy
 
 
 _SERIALS: Final = itertools.count(1)
