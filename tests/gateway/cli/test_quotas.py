@@ -160,6 +160,22 @@ def test_every_quota_is_walked_with_its_own_unit_and_burst(quotas: Quotas) -> No
     ]  # fmt: skip
 
 
+def test_a_burst_is_shown_with_its_rate_and_limits_of_apis_where_they_are_set(quotas: Quotas) -> None:
+    text = HEAD + (
+        '[[quotas]]\nuser = "alice"\nproducer_byte_rate = 1000\nproducer_byte_burst_seconds = 3\n'
+        "metadata_request_rate = 5\n"
+    )
+    shown = quotas("--user", "alice", text=text)
+    assert [line[12:] for line in shown.splitlines() if line.startswith("limit ")] == [
+        "1000 B/s, in a burst up to 3000 before the debt begins (producer_byte_burst_seconds = 3)",
+        "5/s, in a burst up to 10 before the debt begins",
+    ]
+    answers = {each["quota"]: each for each in quotas.json("--user", "alice", text=text)["quotas"]}
+    assert answers["producer_byte_rate"]["burst_seconds"] == 3
+    assert "producer_byte_burst_seconds" not in answers
+    assert "list_offsets_request_rate" not in answers
+
+
 def test_observed_quotas_and_bursts_of_the_token_bucket_are_told(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nuser = "alice"\nobserve = true\nproducer_byte_rate = 1000\n'
     assert quotas(text=text).splitlines()[1].endswith("observe")
