@@ -12,6 +12,7 @@ from config.faults import path_text
 from config.host_port import HostPort, is_loopback
 from config.section_base import Key, Section, faults_error
 from config.sections.admin import AdminSettings
+from config.sections.capacity import CapacitySettings
 from config.sections.client_ids import ClientIdSettings
 from config.sections.client_quota import ClientQuotaSettings
 from config.sections.connections import ConnectionSettings
@@ -50,6 +51,7 @@ class Config(Section, frozen=True):
     log: LogSettings = LogSettings()
     enforcement: EnforcementSettings = EnforcementSettings()
     client_quota: ClientQuotaSettings = ClientQuotaSettings()
+    capacity: CapacitySettings = CapacitySettings()
     mutation_quota: MutationQuotaSettings = MutationQuotaSettings()
     client_ids: ClientIdSettings = ClientIdSettings()
     quota_store: QuotaStoreSettings = QuotaStoreSettings()
@@ -249,6 +251,11 @@ class Config(Section, frozen=True):
             )
 
     def _quota_faults(self) -> Iterator[tuple[Key, str]]:
+        if self.capacity.by_quota() and self.client_quota.scope == "broker":
+            yield (
+                ("capacity",),
+                'is divided over all brokers; client_quota.scope = "broker" counts each by itself',
+            )
         seen: dict[tuple[QuotaEntity, QuotaKey], int] = {}
         entities: dict[QuotaEntity, int] = {}
         for at, rule in enumerate(self.quotas):

@@ -34,6 +34,7 @@ from gateway.net.channel import ChannelFactory
 from gateway.net.listener import Listener, Listeners
 from gateway.net.listening import ListeningSockets
 from gateway.net.long_work import LongWork
+from gateway.observability.capacity_metrics import CapacityMetrics
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.fleet_metrics import FleetMetrics, members_json
 from gateway.observability.operation_metrics import (
@@ -77,6 +78,7 @@ from gateway.server.connection_capacity import (
     session_settings,
 )
 from gateway.server.control import Control, UpgradeReport, control_name
+from gateway.server.division_timer import DivisionTimer
 from gateway.server.link import LinkLost
 from gateway.server.live_settings import LiveSettings
 from gateway.server.loop_watchdog import TICK_S, LoopWatchdog
@@ -275,8 +277,11 @@ class Gateway:
             quota_admin=self.quota_admin,
             handshake_limiter=self.tls.handshake_limiter,
             admin_keys=self._admin_keys,
+            client_quotas=self.client_quotas,
             now_ms=now_ms,
         )
+        self.settings.set_capacity(config)
+        self._division = DivisionTimer(self.client_quotas, loop, now_ms)
         self.memory = MemoryBudget(config.limits.queued_max_request_bytes)
         self.memory.later = self._soon
         self._supervisor = self._build_supervisor()
@@ -533,6 +538,7 @@ class Gateway:
             LoginMetrics(self._logins),
             AdminPortMetrics(self._admin_access, self._admin_keys),
             StoreMetrics(self.live_quotas, self._own_topics, self._now_ms),
+            CapacityMetrics({"produce": self.client_quotas.produce, "fetch": self.client_quotas.fetch}),
             self._watchdog,
         ):
             self.registry.register(metrics)
@@ -592,6 +598,7 @@ class Gateway:
             self.usage.start()
         self.tls.start()
         self._watchdog.start()
+        self._division.start()
         if self._predecessor is None:
             self._discover()
         if self.otlp_metrics is not None:
@@ -752,6 +759,7 @@ class Gateway:
     async def stop(self) -> None:
         """Release every port, task and thread."""
         self._watchdog.stop()
+        self._division.stop()
         await self._stop_discovering()
         await self.tls.stop()
         self._listeners.stop()

@@ -65,6 +65,10 @@ class QuotaKey(StrEnum):
     ALTER_CONFIGS_REQUEST_RATE = "alter_configs_request_rate"
     PRODUCER_RECORD_RATE = "producer_record_rate"
     CONSUMER_RECORD_RATE = "consumer_record_rate"
+    PRODUCER_BYTE_GUARANTEE = "producer_byte_guarantee"
+    CONSUMER_BYTE_GUARANTEE = "consumer_byte_guarantee"
+    WEIGHT = "weight"
+    TIER = "tier"
 
 
 BURST_KEYS: Final = {
@@ -72,6 +76,17 @@ BURST_KEYS: Final = {
     QuotaKey.CONSUMER_BYTE_RATE: QuotaKey.CONSUMER_BYTE_BURST_SECONDS,
 }
 """By rate: what says of an entity that its rate is counted by a bucket, and for how many seconds that lasts."""
+
+GUARANTEE_KEYS: Final = {
+    QuotaKey.PRODUCER_BYTE_RATE: QuotaKey.PRODUCER_BYTE_GUARANTEE,
+    QuotaKey.CONSUMER_BYTE_RATE: QuotaKey.CONSUMER_BYTE_GUARANTEE,
+}
+"""By rate: what its entity gets in any case; the rate is then the ceiling of what is lent to it."""
+
+ATTRIBUTE_KEYS: Final = frozenset(
+    {*BURST_KEYS.values(), *GUARANTEE_KEYS.values(), QuotaKey.WEIGHT, QuotaKey.TIER}
+)
+"""What says more of the quotas of its entity and limits nothing alone."""
 
 
 API_RATE_KEYS: Final = tuple(key for key in QuotaKey if key.endswith("_request_rate"))

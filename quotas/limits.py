@@ -31,6 +31,7 @@ from quotas.entities import (
     QuotaKey,
 )
 from quotas.ip_table import IpTable
+from quotas.lending import TIERS
 from quotas.name_prefixes import NamePrefixes
 
 EmptyClientId: TypeAlias = Literal["kafka", "as_named"]
@@ -53,6 +54,8 @@ _INTEGRAL: Final = {
     QuotaKey.PRODUCER_BYTE_RATE: (float(2**63 - 1), "a LONG"),
     QuotaKey.CONSUMER_BYTE_RATE: (float(2**63 - 1), "a LONG"),
     QuotaKey.CONNECTION_CREATION_RATE: (float(2**31 - 1), "an INT"),
+    QuotaKey.PRODUCER_BYTE_GUARANTEE: (float(2**63 - 1), "a LONG"),
+    QuotaKey.CONSUMER_BYTE_GUARANTEE: (float(2**63 - 1), "a LONG"),
 }
 MOST_BURST_SECONDS: Final = 86_400.0
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -85,6 +88,7 @@ class Limits:
         self._families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
         self._topic_families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
         self._clear_names()
+        self._divided: frozenset[QuotaKey] = frozenset()
         self._mode = Enforcement.ENFORCE
         self._observed: frozenset[QuotaEntity] = frozenset()
 
@@ -204,11 +208,11 @@ class Limits:
         return self._addresses.find(address)
 
     def enabled(self, key: QuotaKey) -> bool:
-        """Whether any quota is set for this key and not switched off. When not, nothing is counted for it.
+        """Whether any quota of this key is set, or a capacity, and not switched off. When not, nothing is counted.
 
         Those of topics are another question.
         """
-        return bool(self._families[key]) and self._mode is not Enforcement.OFF
+        return (bool(self._families[key]) or key in self._divided) and self._mode is not Enforcement.OFF
 
     def topics_enabled(self, key: QuotaKey) -> bool:
         """The same of quotas of topics."""
@@ -248,6 +252,11 @@ class Limits:
         if observed != self._observed:
             self._observed = observed
             self._changed()
+
+    def set_divided(self, keys: Iterable[QuotaKey]) -> None:
+        """Sets the keys of which a capacity is divided; see `quotas.lent_rates`. Their clients are found again."""
+        self._divided = frozenset(keys)
+        self._changed()
 
     def set_share(self, share: float) -> None:
         """Multiplies the limits of clients; what is configured stays as it is."""
@@ -343,6 +352,8 @@ def validate_entity(entity: QuotaEntity) -> str | None:
 def _validate_value(key: QuotaKey, value: float) -> str | None:
     if not math.isfinite(value):
         return f"Quota {key} must be a finite number"
+    if key is QuotaKey.TIER:
+        return None if value in range(TIERS) else f"Quota {key} must be 0, 1, 2 or 3"
     if value <= 0:
         return f"Quota {key} must be greater than 0"
     if key in BURST_KEYS.values() and value > MOST_BURST_SECONDS:

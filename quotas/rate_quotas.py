@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Container, ItemsView, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from quotas.bound_queue import BoundQueue
 from quotas.entities import QuotaKey
+from quotas.lent_rates import Lender
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS, SampledRate, clamp_throttle_ms
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
@@ -218,6 +220,11 @@ class RateTracker:
         return self._meter.last_ms
 
     @property
+    def recorded(self) -> float:
+        """All that was ever recorded, here or by others."""
+        return self._meter.recorded
+
+    @property
     def limit_per_s(self) -> SharedBy:
         """See `Tracked`."""
         return self.match.shared_by
@@ -244,6 +251,9 @@ class RateTracker:
         fill = self._fill(self.blocked_until_ms, now_ms)
         if burst_s != old.burst_s:
             fill = self._resize(fill, now_ms)
+        if match.lent is not None and match.limit is not None and old.limit is not None:
+            # What was lent was within the limit, and stays the same part of it when the lender takes it back.
+            fill *= match.limit / old.limit
         if self._ms_per_unit and not _same(match.whole_limit, old.whole_limit):
             self.left_until_ms = self.owed_until_ms = 0
         if match.share != old.share and match.limit is not None and old.limit is not None:
@@ -680,6 +690,7 @@ class RateQuotas:
 
     Attributes:
         urgent: those of its counters that the other members of a fleet should know at once.
+        lender: divides a capacity among its clients; None: the limits are those that are set.
     """
 
     def __init__(
@@ -699,6 +710,7 @@ class RateQuotas:
         self._cap_ms = cap_ms
         self._forgotten = ThrottleStats()
         self.urgent = Urgent()
+        self.lender: Lender | None = None
         self._table: TrackerTable[ScopedKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -726,6 +738,15 @@ class RateQuotas:
             if tracker is not None and now_ms < tracker.good_until_ms:
                 return tracker
         return self._find(user, client_id, kind, scope, now_ms)
+
+    def _in_force(self, match: Match) -> Match:
+        return match if self.lender is None else self.lender.lend(match)
+
+    def divide(self, *, now_ms: int) -> None:
+        """Divides the capacity anew; see `Lender`."""
+        if self.lender is not None and self._limits.enabled(self._key):
+            shared = ((id(tracker), tracker) for tracker in self._table.shared())
+            self.lender.divide(chain(self._table.own(), shared), self._limits.version, now_ms=now_ms)
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
@@ -759,7 +780,7 @@ class RateQuotas:
         version = self._limits.version
         if tracker is not None and tracker.version == version:
             return None if tracker.match.limit is None else tracker
-        match = match_of_tracker(self._limits, self._key, key.tracker_key)
+        match = self._in_force(match_of_tracker(self._limits, self._key, key.tracker_key))
         if match.limit is None:
             return None
         if tracker is None:
@@ -806,7 +827,7 @@ class RateQuotas:
                 yield None
                 continue
             if tracker.version != self._limits.version and self._limits.enabled(self._key):
-                match = match_of_tracker(self._limits, self._key, key.tracker_key)
+                match = self._in_force(match_of_tracker(self._limits, self._key, key.tracker_key))
                 tracker.bind(match, self._limits.version, now_ms=now_ms)
             yield _row(
                 key, [tracker], tracker.match, tracker.throttles, tracker.rate(now_ms=now_ms), now_ms=now_ms
@@ -830,7 +851,7 @@ class RateQuotas:
             self._bound_version = version
         if not self._limits.enabled(self._key):
             return None
-        match = resolve(self._limits, self._key, user, client_id)
+        match = self._in_force(resolve(self._limits, self._key, user, client_id))
         key = ScopedKey(scope, match.tracker_key)
         tracker = self._table.find_or_make(key, match.shared_by, kind, now_ms=now_ms)
         tracker.bind(match, version, now_ms=now_ms)

@@ -11,11 +11,13 @@ user first, then for the client id; a longer prefix goes before a shorter one. A
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from quotas.entities import DEFAULT, EntityType, Family, Name, QuotaEntity, QuotaKey
+from quotas.lending import Claim
 from quotas.limits import Limits
 from quotas.trackers import UNLIMITED, SharedBy
 
@@ -55,13 +57,17 @@ class Match:
     topic_entity: QuotaEntity | None = None  # what a topic's quota is set for
     share: float = 1.0  # the limit is so much of the configured one; see `Limits.set_share`
     burst_s: float | None = None  # counted by a bucket of so many seconds; None: by Kafka's window
+    lent: Claim | None = None  # the limit is what this has of a capacity; None: it is the configured one
 
     @property
     def whole_limit(self) -> float | None:
         """The configured one."""
-        if self.limit is None or self.share == 1.0:
-            return self.limit
-        return round(self.limit / self.share, 6)
+        limit = self.limit
+        if self.lent is not None:
+            limit = None if self.lent.ceiling == math.inf else self.lent.ceiling
+        if limit is None or self.share == 1.0:
+            return limit
+        return round(limit / self.share, 6)
 
     @property
     def shared_by(self) -> SharedBy:

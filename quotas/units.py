@@ -40,6 +40,7 @@ class Kind(Enum):
     RATE = ({"/s": 1}, "a number per second, alone or with /s", False)
     WHOLE_RATE = ({"/s": 1}, "a whole number per second, alone or with /s", True)
     SECONDS = ({"s": 1}, "a number of seconds, alone or with s", False)
+    NUMBER = (dict[str, int](), "a number", False)
 
     def __init__(self, units: Mapping[str, int], allowed: str, whole: bool) -> None:
         self.units = units
@@ -56,6 +57,10 @@ KINDS: Final = {
     QuotaKey.PRODUCER_BYTE_BURST_SECONDS: Kind.SECONDS,
     QuotaKey.CONSUMER_BYTE_BURST_SECONDS: Kind.SECONDS,
     **dict.fromkeys(FURTHER_RATE_KEYS, Kind.RATE),
+    QuotaKey.PRODUCER_BYTE_GUARANTEE: Kind.BYTE_RATE,
+    QuotaKey.CONSUMER_BYTE_GUARANTEE: Kind.BYTE_RATE,
+    QuotaKey.WEIGHT: Kind.NUMBER,
+    QuotaKey.TIER: Kind.NUMBER,
 }
 """Of each quota."""
 
@@ -107,7 +112,7 @@ def amount_text(key: QuotaKey, value: float) -> str:
     if kind.whole and not value.is_integer():
         return number
     if kind is not Kind.BYTE_RATE:
-        return number if "e" in number else number + next(iter(kind.units))
+        return number if "e" in number else number + next(iter(kind.units), "")
     whole = int(value)
     # Of two that are equally short the first, so 512kB and not 500KiB.
     texts = (f"{whole // factor}{unit}" for unit, factor in _WRITTEN if whole % factor == 0)

@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from config.ip_address import AddressOrBlock
 from config.section_base import Count, Key, NonEmpty, Section, faults_error
-from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, GUARANTEE_KEYS, Name, QuotaEntity, QuotaKey
+from quotas.lending import TIERS
 from quotas.limits import IP_KEYS, MOST_BURST_SECONDS, TOPIC_KEYS, validate_entity
 
 ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]  # a LONG, as Kafka stores it
@@ -57,6 +58,11 @@ class QuotaRule(Section, frozen=True):
             second.
         producer_record_rate: produced records per second, as the heads of batches say.
         consumer_record_rate: fetched records per second, as the heads of batches say.
+        producer_byte_guarantee: produced bytes per second that this entity gets in any case, where a capacity is set
+            (`[capacity]`). Its `producer_byte_rate` is then the most that it gets.
+        consumer_byte_guarantee: the same for `consumer_byte_rate`.
+        weight: how much of what is left beyond guarantees this entity gets, compared with others. Not set: 1.
+        tier: 0 to 3. The highest loses first when the brokers carry less than their capacity. Not set: 2.
     """
 
     user: NonEmpty | None = None
@@ -85,6 +91,10 @@ class QuotaRule(Section, frozen=True):
     alter_configs_request_rate: Rate | None = None
     producer_record_rate: Rate | None = None
     consumer_record_rate: Rate | None = None
+    producer_byte_guarantee: ByteRate | None = None
+    consumer_byte_guarantee: ByteRate | None = None
+    weight: Rate | None = None
+    tier: Annotated[int, Field(ge=0, lt=TIERS)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -133,9 +143,18 @@ class QuotaRule(Section, frozen=True):
             faults.extend(self._key_faults(TOPIC_KEYS))
         else:
             faults.extend(self._key_faults(IP_KEYS if entity.ip is not None else CLIENT_KEYS))
+        faults.extend(self._guarantee_faults())
         if faults:
             raise faults_error(faults)
         return self
+
+    def _guarantee_faults(self) -> Iterator[tuple[Key, str]]:
+        values = self.values()
+        for rate, guarantee in GUARANTEE_KEYS.items():
+            if guarantee in values and rate not in values:
+                yield (str(guarantee),), f"needs {rate}, the most that this entity gets"
+            elif guarantee in values and values[guarantee] > values[rate]:
+                yield (str(guarantee),), f"is more than {rate}, the most that this entity gets"
 
     def _key_faults(self, allowed: Collection[QuotaKey]) -> Iterator[tuple[Key, str]]:
         known = [key for key in ENFORCED_KEYS if key in allowed]

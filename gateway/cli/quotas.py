@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -17,9 +18,11 @@ from gateway.cli.quota_view import QuotaView, add_config_argument, of_file, of_g
 from gateway.cli.table import aligned, number
 from gateway.quota_admin.store.quota_json import entity_json
 from quotas.entities import (
+    ATTRIBUTE_KEYS,
     BURST_KEYS,
     DEFAULT,
     FURTHER_RATE_KEYS,
+    GUARANTEE_KEYS,
     EntityType,
     QuotaEntity,
     QuotaKey,
@@ -31,7 +34,7 @@ from quotas.limits import Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationSettings
 from quotas.rate_quotas import RateSettings
-from quotas.resolution import Match, Rule, resolve, walk
+from quotas.resolution import Match, Rule, entity_of, resolve, walk
 
 # What Kafka calls the user of a connection that did not authenticate.
 ANONYMOUS: Final = "ANONYMOUS"
@@ -45,8 +48,12 @@ _UNITS: Final = {
     QuotaKey.PRODUCER_BYTE_BURST_SECONDS: " s",
     QuotaKey.CONSUMER_BYTE_BURST_SECONDS: " s",
     **dict.fromkeys(FURTHER_RATE_KEYS, "/s"),
+    QuotaKey.PRODUCER_BYTE_GUARANTEE: " B/s",
+    QuotaKey.CONSUMER_BYTE_GUARANTEE: " B/s",
+    QuotaKey.WEIGHT: "",
+    QuotaKey.TIER: "",
 }
-_RATE_KEYS: Final = tuple(key for key in config.CLIENT_KEYS if key not in BURST_KEYS.values())
+_RATE_KEYS: Final = tuple(key for key in config.CLIENT_KEYS if key not in ATTRIBUTE_KEYS)
 _BYTE_RATES: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
 _MODE_TEXTS: Final = {
     Enforcement.OBSERVE: "observe: no client is throttled or refused",
@@ -198,7 +205,7 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
         match = resolve(limits, key, user, client_id)
         facts = [
             ("quota", key.value),
-            ("limit", _limit_text(key, match, bursts)),
+            ("limit", _limit_text(limits, key, match, bursts)),
             ("decided by", "nothing" if match.rule is Rule.NONE else f"level {match.rule.value}"),
             ("counted by", _counter_text(match)),
         ]
@@ -212,7 +219,7 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _limit_text(key: QuotaKey, match: Match, bursts: _Bursts) -> str:
+def _limit_text(limits: Limits, key: QuotaKey, match: Match, bursts: _Bursts) -> str:
     if match.limit is None:
         return "unlimited"
     text = f"{number(match.limit)}{_UNITS[key]}"
@@ -221,7 +228,22 @@ def _limit_text(key: QuotaKey, match: Match, bursts: _Bursts) -> str:
         text += f", in a burst up to {number(burst)} before the debt begins"
     if match.burst_s is not None and key in BURST_KEYS:
         text += f" ({BURST_KEYS[key]} = {number(match.burst_s)})"
+    text += "".join(f", {name} {value}" for name, value in _attributes(limits, key, match))
     return f"{text}; only observed" if match.observe else text
+
+
+def _attributes(limits: Limits, key: QuotaKey, match: Match) -> Iterator[tuple[str, str]]:
+    """What else is set for the entity that decides, by its name."""
+    entity = entity_of(match)
+    if entity is None or key not in GUARANTEE_KEYS:
+        return
+    guarantee = limits.get(entity, GUARANTEE_KEYS[key])
+    if guarantee is not None:
+        yield "guaranteed", f"{number(guarantee)}{_UNITS[key]}"
+    for more in (QuotaKey.WEIGHT, QuotaKey.TIER):
+        value = limits.get(entity, more)
+        if value is not None:
+            yield more.value, number(value)
 
 
 def _counter_text(match: Match) -> str:

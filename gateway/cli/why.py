@@ -208,6 +208,15 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {number(entry['limit'])} {unit}")]
     if not entry["ip"]:
         facts.insert(0, ("client", _name(entry)))
+    if (lent := entry.get("lent")) is not None:
+        ceiling = "all of it" if lent["ceiling"] is None else f"{number(lent['ceiling'])} {unit}"
+        facts.append(
+            (
+                "capacity",
+                f"the limit is its share; guaranteed {number(lent['guarantee'])} {unit}, at most {ceiling}, "
+                f"weight {lent['weight']:g}, tier {lent['tier']}",
+            )
+        )
     facts.append(("measured", _measured(entry, unit)))
     if by != "connection":
         counter = counter_name(entry["counter"]["user"], entry["counter"]["client_id"])

@@ -7,6 +7,7 @@ The text is put together in slices, and is bounded by the number of series per c
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,7 @@ from gateway.observability.quota_metrics import OTHER, QuotaMetrics, label_value
 from gateway.observability.throttle_journal import JournalClient, ThrottleJournal, Throttles
 from gateway.runtime.slices import Slices, in_slices
 from quotas.entities import OTHER_CLIENTS, client_name, counter_name
+from quotas.lending import Claim
 from quotas.mutations import TrackerSnapshot
 from quotas.rate_quotas import RateSnapshot
 from quotas.resolution import TrackerKey
@@ -199,6 +201,7 @@ def throttles_json(entry: Throttles) -> dict[str, Any]:
         "rule": entry.rule.value,
         "entity": None if entry.entity is None else str(entry.entity),
         "limit": entry.limit,
+        "lent": None if entry.lent is None else lent_json(entry.lent),
         "counter": counter_json(entry.counter),
         "shared": entry.shared,
         "measured": entry.reading._asdict(),
@@ -207,6 +210,12 @@ def throttles_json(entry: Throttles) -> dict[str, Any]:
         "count": entry.count,
         "until_ms": entry.until_ms,
     }
+
+
+def lent_json(claim: Claim) -> dict[str, Any]:
+    """What a client may have of a capacity; a ceiling of null: all of it."""
+    ceiling = None if claim.ceiling == math.inf else claim.ceiling
+    return {"guarantee": claim.guarantee, "ceiling": ceiling, "weight": claim.weight, "tier": claim.tier}
 
 
 def counter_json(key: TrackerKey) -> dict[str, str]:

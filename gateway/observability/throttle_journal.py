@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity
 from quotas.group_sizes import GroupSizes
+from quotas.lending import Claim
 from quotas.resolution import Match, Rule, TrackerKey, entity_of
 from quotas.trackers import Kind
 
@@ -66,6 +67,7 @@ class Throttles:
         api: of the request; for a connection what became of it.
         rule, entity: the level that decided, and the quota's entity.
         limit: in the unit of the quota; None: unlimited since.
+        lent: what the client may have of a capacity, of which the limit is a part; None: the limit is the quota's.
         counter: whose use the counter holds.
         shared: the counter is one that clients share because there are too many.
         reading: see `Reading`.
@@ -81,6 +83,7 @@ class Throttles:
     rule: Rule
     entity: QuotaEntity | None
     limit: float | None
+    lent: Claim | None
     counter: TrackerKey
     shared: bool
     reading: Reading
@@ -91,7 +94,9 @@ class Throttles:
 
     def like(self, by: str, api: str, match: Match) -> bool:
         """Whether it is about the same as another throttle of its client."""
-        return self.by == by and self.api == api and self.rule is match.rule and self.limit == match.limit
+        if self.by != by or self.api != api or self.rule is not match.rule or self.lent != match.lent:
+            return False
+        return self.lent is not None or self.limit == match.limit
 
     def add(self, told_ms: int, reading: Callable[[], Reading], *, now_ms: int) -> None:
         """Stand for one more."""
@@ -111,6 +116,7 @@ class Throttles:
         if later.told_ms >= self.told_ms:
             self.told_ms, self.reading = later.told_ms, later.reading
             self.counter, self.shared, self.entity = later.counter, later.shared, later.entity
+            self.limit = later.limit
 
 
 def latest_of(
@@ -343,6 +349,7 @@ class ThrottleJournal:
             rule=match.rule,
             entity=whose and self._cut_entity(whose, names),
             limit=match.limit,
+            lent=match.lent,
             counter=TrackerKey(*(self._short(name, names) for name in match.tracker_key)),
             shared=shared,
             reading=reading(),
@@ -373,7 +380,7 @@ class ThrottleJournal:
 
     def _age(self, kept: _Client) -> None:
         oldest = kept.seconds.popleft()
-        match = Match(oldest.limit, oldest.rule, oldest.counter)
+        match = Match(oldest.limit, oldest.rule, oldest.counter, lent=oldest.lent)
         for earlier in reversed(kept.minutes):
             if earlier.first_ms // 60_000 != oldest.first_ms // 60_000:
                 break

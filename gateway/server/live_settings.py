@@ -11,6 +11,7 @@ from gateway.runtime.clock import NowMs
 from gateway.server.admin_keys import AdminKeys
 from gateway.server.connection_capacity import connection_limits, plan_descriptors, session_settings
 from gateway.server.reload import ReloadPlan
+from gateway.session.client_quotas import ClientQuotas
 from gateway.session.settings import SessionSettings
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from quotas.connections import ConnectionQuotas
@@ -36,6 +37,7 @@ class LiveSettings:
         quota_admin: QuotaAdmin,
         handshake_limiter: HandshakeRateLimiter,
         admin_keys: AdminKeys,
+        client_quotas: ClientQuotas,
         now_ms: NowMs,
     ) -> None:
         """Nothing has changed yet.
@@ -49,6 +51,7 @@ class LiveSettings:
             quota_admin: gets the rights.
             handshake_limiter: gets its rate.
             admin_keys: get other keys.
+            client_quotas: get the capacity.
             now_ms: the clock.
         """
         self._config = config
@@ -59,6 +62,7 @@ class LiveSettings:
         self._quota_admin = quota_admin
         self._handshake_limiter = handshake_limiter
         self._admin_keys = admin_keys
+        self._client_quotas = client_quotas
         self._now_ms = now_ms
         self.broker_limits = BrokerLimits(
             [listener.name for listener in config.listeners],
@@ -90,9 +94,16 @@ class LiveSettings:
         rights = plan.config.quota_admin
         self._quota_admin.set_rights(rights.authorize, rights.admin_names())
         self._admin_keys.use(plan.config.admin.keys)
+        if plan.changes("capacity"):
+            self.set_capacity(plan.config)
         if plan.changes("connections") or plan.changes("listeners"):
             self._handshake_limiter.per_second = plan.config.connections.max_tls_handshakes_per_second
             self._apply_limits(self.broker_limits.values)
+
+    def set_capacity(self, config: Config) -> None:
+        """Put the capacity of a configuration in force."""
+        section = config.capacity
+        self._client_quotas.set_capacity(section.by_quota(), observe=section.observe, now_ms=self._now_ms())
 
     def _check_limits(self, values: Values) -> None:
         plan_descriptors(self.broker_limits.over(self._config, values), self._descriptor_limit)

@@ -33,7 +33,7 @@ from gateway.quota_admin.store.interface import HistoryEntry, StoreError
 from gateway.quota_admin.store.quota_json import history_json
 from gateway.server.admin_connections import AdminConnections
 from gateway.server.page_headers import NOT_FOR_OTHER_SITES, page_headers
-from quotas.entities import BURST_KEYS, FURTHER_RATE_KEYS, QuotaEntity, QuotaKey
+from quotas.entities import ATTRIBUTE_KEYS, FURTHER_RATE_KEYS, QuotaEntity, QuotaKey
 from quotas.ip_limits import normalise
 from quotas.limits import Limits
 from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, resolve
@@ -52,7 +52,7 @@ _CHANGES_LOOKED_AT: Final = 200
 _CHANGES_TOLD: Final = 10
 
 _CLIENT_KEYS: Final = tuple(
-    key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE and key not in BURST_KEYS.values()
+    key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE and key not in ATTRIBUTE_KEYS
 )
 _OWN: Final = ("same-origin", "none")
 

@@ -9,6 +9,7 @@ takes to answer.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -23,6 +24,7 @@ from gateway.usage.topic_ids import TopicIds
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
+from quotas.lent_rates import Lender
 from quotas.limits import Limits
 from quotas.rate_quotas import ByteRateQuotas, RateQuotas, RateSettings, RateTracker, RequestTimeQuotas
 from quotas.resolution import resolve
@@ -155,6 +157,31 @@ class ClientQuotas:
             QuotaKey.PRODUCER_RECORD_RATE: self.produce_records,
             QuotaKey.CONSUMER_RECORD_RATE: self.fetch_records,
         }
+
+    def set_capacity(self, capacity: Mapping[QuotaKey, float], *, observe: bool, now_ms: int) -> None:
+        """Divide so much among all clients, beyond their guarantees; see `quotas.lent_rates`.
+
+        Args:
+            capacity: bytes per second by quota; of others nothing is divided.
+            observe: only compute and report it.
+            now_ms: the time.
+        """
+        for key, quotas in (
+            (QuotaKey.PRODUCER_BYTE_RATE, self.produce),
+            (QuotaKey.CONSUMER_BYTE_RATE, self.fetch),
+        ):
+            there_is = capacity.get(key)
+            quotas.lender = (
+                None
+                if there_is is None
+                else Lender(self.limits, key, there_is, observe=observe, now_ms=now_ms)
+            )
+        self.limits.set_divided(capacity)
+
+    def divide(self, *, now_ms: int) -> None:
+        """Divide the capacity anew."""
+        self.produce.divide(now_ms=now_ms)
+        self.fetch.divide(now_ms=now_ms)
 
     def refresh(self) -> None:
         """Look again which keys have a quota at all: without one nothing is measured for it."""

@@ -1,0 +1,38 @@
+"""Divides the capacity of the brokers among clients, once per second. [io]"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from gateway.runtime.clock import NowMs
+from gateway.session.client_quotas import ClientQuotas
+
+_INTERVAL_S: Final = 1.0
+
+
+class DivisionTimer:
+    """Calls `ClientQuotas.divide`; without a capacity that does nothing."""
+
+    def __init__(self, quotas: ClientQuotas, loop: asyncio.AbstractEventLoop, now_ms: NowMs) -> None:
+        """Nothing happens before `start`.
+
+        Args:
+            quotas: of the gateway.
+            loop: the running loop.
+            now_ms: the clock.
+        """
+        self._quotas = quotas
+        self._loop = loop
+        self._now_ms = now_ms
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Divide now and from then on."""
+        self._quotas.divide(now_ms=self._now_ms())
+        self._timer = self._loop.call_later(_INTERVAL_S, self.start)
+
+    def stop(self) -> None:
+        """Divide no more."""
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,201 @@
+"""The limits that guarantees and lending give to counters, once per interval; the arithmetic is in `quotas.lending`.
+
+What an entity wants is what it used since the last division, or more than its limit if its counter asked anybody to
+wait meanwhile. A counter of a fleet holds what all members record, so each member sees the same use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from quotas.entities import GUARANTEE_KEYS, QuotaKey
+from quotas.lending import DEFAULT_TIER, Claim, Division, divide
+from quotas.limits import Limits
+from quotas.resolution import Match, entity_of
+
+_SAME: Final = 0.002
+"""A limit that would change by less stays: each change costs, and is within the error of a rate."""
+
+
+LENT_BURST_S: Final = 1.0
+"""Of a bucket where the quota has none. Kafka's window lets a client use ten seconds of its limit in one, and mutes
+it for ten then: no guarantee could be seen to be kept."""
+
+
+class LentCounter(Protocol):
+    """A counter whose limit is divided.
+
+    Attributes:
+        match: its limit, with `Match.lent`.
+        owed_until_ms: the end of the longest wait that it has asked for.
+        blocked_until_ms: nothing of it passes before.
+    """
+
+    match: Match
+    owed_until_ms: int
+    blocked_until_ms: float
+
+    @property
+    def recorded(self) -> float:
+        """All that was ever recorded, by this process or others."""
+
+    def bind(self, match: Match, version: int, *, now_ms: int) -> None:
+        """Puts a limit in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One counter at the last division.
+
+    Attributes:
+        recorded: see there.
+        used_per_s: between the two last divisions.
+        wanting_until_ms: the end of the longest wait that it has asked for.
+    """
+
+    recorded: float
+    used_per_s: float
+    wanting_until_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """The sums of a division, for metrics; per second, in the unit of the quota.
+
+    Attributes:
+        capacity, usable: what there is, and what of it the cluster can take.
+        guaranteed: what entities use of their guarantees.
+        lent: what they use beyond.
+        waiting: how many want more than they get.
+        by_tier: what each tier uses.
+    """
+
+    capacity: float
+    usable: float
+    guaranteed: float
+    lent: float
+    waiting: int
+    by_tier: tuple[float, ...]
+
+
+class Lender:
+    """Divides the capacity of one key.
+
+    Attributes:
+        capacity: per second; a reload changes it.
+        observe: the division is only computed.
+        usable_part: which part of it the cluster can take at present.
+        division: the last one.
+        last: its sums; None: there was none.
+    """
+
+    def __init__(
+        self, limits: Limits, key: QuotaKey, capacity: float, *, observe: bool = False, now_ms: int
+    ) -> None:
+        """Nothing is known to be used: everybody may have all of it.
+
+        Args:
+            limits: with the guarantees, weights and tiers.
+            key: a key of `GUARANTEE_KEYS`.
+            capacity: > 0.
+            observe: see `Lender`.
+            now_ms: the present.
+        """
+        self._limits = limits
+        self._key = key
+        self._guarantee_key = GUARANTEE_KEYS[key]
+        self.capacity = capacity
+        self.observe = observe
+        self.usable_part = 1.0
+        self.division = Division(spare=capacity)
+        self.last: Lent | None = None
+        self._seen: dict[Hashable, _Seen] = {}
+        self._divided_ms = now_ms
+
+    def lend(self, match: Match) -> Match:
+        """The limit that is in force for a client by the last division, which knows nothing of its use.
+
+        Args:
+            match: its configured limit.
+        """
+        return match if self.observe else self._lent(match, self._claim(match))
+
+    def _lent(self, match: Match, claim: Claim) -> Match:
+        limit = self.division.limit(claim)
+        burst_s = LENT_BURST_S if match.burst_s is None else match.burst_s
+        # No quota says of a client without one that it is only observed.
+        observe = match.observe or self._limits.observes(None)
+        return replace(match, limit=limit, burst_s=burst_s, observe=observe, lent=replace(claim, demand=0.0))
+
+    def _claim(self, match: Match) -> Claim:
+        limits = self._limits
+        ceiling = math.inf if match.limit is None else match.limit
+        entity = entity_of(match)
+        if entity is None:
+            return Claim(ceiling=ceiling, demand=0.0)
+        guarantee = (limits.get(entity, self._guarantee_key) or 0.0) * limits.share
+        weight = limits.get(entity, QuotaKey.WEIGHT)
+        tier = limits.get(entity, QuotaKey.TIER)
+        return Claim(
+            min(guarantee, ceiling),
+            ceiling,
+            1.0 if weight is None else weight,
+            DEFAULT_TIER if tier is None else int(tier),
+            demand=0.0,
+        )
+
+    def divide(self, counters: Iterable[tuple[Hashable, LentCounter]], version: int, *, now_ms: int) -> None:
+        """Divide the capacity anew, and put the limits in force.
+
+        Args:
+            counters: all of the key, with what names them.
+            version: of the limits.
+            now_ms: the present.
+        """
+        elapsed_s = (now_ms - self._divided_ms) / 1000
+        if elapsed_s <= 0:
+            return
+        claims, active = [], []
+        seen = {}
+        for name, counter in counters:
+            before = self._seen.get(name)
+            recorded = counter.recorded
+            used_per_s = (recorded - (0.0 if before is None else before.recorded)) / elapsed_s
+            wanting_until_ms = float(max(counter.owed_until_ms, counter.blocked_until_ms))
+            last_per_s = 0.0
+            if before is not None:
+                wanting_until_ms = max(wanting_until_ms, before.wanting_until_ms)
+                last_per_s = before.used_per_s
+            seen[name] = _Seen(recorded, used_per_s, wanting_until_ms)
+            wants_more = wanting_until_ms > self._divided_ms
+            if not (used_per_s or last_per_s or wants_more):
+                continue
+            match = counter.match
+            demand = math.inf if wants_more and not match.observe else max(used_per_s, last_per_s)
+            claims.append(replace(match.lent or self._claim(match), demand=demand))
+            active.append((counter, match, used_per_s))
+        self._seen = seen
+        self._divided_ms = now_ms
+        capacity = self.capacity * self._limits.share
+        usable = capacity * self.usable_part
+        self.division = divide(capacity, claims, usable=usable)
+        self._sum_up(capacity, usable, claims, [used_per_s for _, _, used_per_s in active])
+        if self.observe:
+            return
+        for claim, (counter, match, _) in zip(claims, active, strict=True):
+            lent = self._lent(match, claim)
+            if match.limit is None or not math.isclose(lent.limit or 0.0, match.limit, rel_tol=_SAME):
+                counter.bind(lent, version, now_ms=now_ms)
+
+    def _sum_up(self, capacity: float, usable: float, claims: list[Claim], used: list[float]) -> None:
+        by_tier = [0.0, 0.0, 0.0, 0.0]
+        guaranteed = waiting = 0.0
+        for claim, used_per_s in zip(claims, used, strict=True):
+            guaranteed += min(claim.guarantee, used_per_s)
+            by_tier[claim.tier] += used_per_s
+            waiting += claim.demand == math.inf
+        total = math.fsum(used)
+        self.last = Lent(capacity, usable, guaranteed, total - guaranteed, int(waiting), tuple(by_tier))

@@ -1,0 +1,198 @@
+"""Counters whose limits are divided anew each second, with clients that send as their waits allow."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.lent_rates import Lender
+from quotas.limits import Enforcement, Limits
+from quotas.rate_quotas import ByteRateQuotas, RateSettings
+
+PRODUCE, GUARANTEE = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.PRODUCER_BYTE_GUARANTEE
+MB = 1_000_000
+REQUEST = 20_000
+START_MS = 7_300_000
+STEP_MS = 10
+
+Load = Callable[[float], float]
+"""The bytes per second that a user offers at a time in seconds since the start."""
+
+
+class World:
+    """One gateway, with users who produce requests of one size."""
+
+    def __init__(self, capacity: float = 100 * MB) -> None:
+        self.limits = Limits()
+        self.quotas = ByteRateQuotas(self.limits, PRODUCE, RateSettings())
+        self.lender = self.quotas.lender = Lender(self.limits, PRODUCE, capacity, now_ms=START_MS)
+        self.limits.set_divided({PRODUCE})
+
+    def user(self, name: str, ceiling: float = 100 * MB, **more: float) -> None:
+        """Sets the quotas of a user."""
+        self.limits.set(QuotaEntity(user=name), PRODUCE, ceiling)
+        for key, value in more.items():
+            self.limits.set(QuotaEntity(user=name), QuotaKey(key), value)
+
+    def run(self, loads: Mapping[str, Load], seconds: int) -> dict[str, list[float]]:
+        """What each user passes in each second; a user sends when it has something and does not wait."""
+        passed: dict[str, list[float]] = defaultdict(lambda: [0.0] * seconds)
+        backlog = dict.fromkeys(loads, 0.0)
+        until_ms = dict.fromkeys(loads, 0)
+        for now_ms in range(START_MS, START_MS + seconds * 1000, STEP_MS):
+            at_s = (now_ms - START_MS) / 1000
+            if now_ms % 1000 == 0:
+                self.quotas.divide(now_ms=now_ms)
+            for user, load in loads.items():
+                # What can not be sent for a second is given up: a client has bounded buffers.
+                backlog[user] = min(backlog[user] + load(at_s) * STEP_MS / 1000, load(at_s) + REQUEST)
+                while backlog[user] >= REQUEST and now_ms >= until_ms[user]:
+                    tracker = self.quotas.tracker(user, "", now_ms=now_ms)
+                    assert tracker is not None
+                    if now_ms < tracker.blocked_until_ms:
+                        until_ms[user] = math.ceil(tracker.blocked_until_ms)
+                        break
+                    until_ms[user] = now_ms + tracker.record(REQUEST, now_ms=now_ms)
+                    backlog[user] -= REQUEST
+                    passed[user][int(at_s)] += REQUEST
+        return passed
+
+
+def always(mb: float) -> Load:
+    return lambda _at_s: mb * MB
+
+
+def mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def test_what_is_not_used_is_lent_and_nothing_is_left() -> None:
+    world = World()
+    world.user("idle", producer_byte_guarantee=60 * MB)
+    world.user("hungry", producer_byte_guarantee=20 * MB)
+    passed = world.run({"idle": always(10), "hungry": always(300)}, 40)
+    assert mean(passed["idle"][20:]) == pytest.approx(10 * MB, rel=0.02)
+    assert mean(passed["hungry"][20:]) + mean(passed["idle"][20:]) == pytest.approx(100 * MB, rel=0.05)
+
+
+def test_a_lender_has_its_guarantee_back_at_once() -> None:
+    """In each 10 seconds from the moment when it wants it; the borrower follows within two."""
+    world = World()
+    world.user("lender", producer_byte_guarantee=60 * MB)
+    world.user("borrower", producer_byte_guarantee=20 * MB)
+    passed = world.run({"lender": lambda at_s: 60 * MB * (at_s >= 20), "borrower": always(300)}, 60)
+    for at in range(20, 50):
+        assert mean(passed["lender"][at : at + 10]) >= 0.98 * 60 * MB
+        assert mean(passed["borrower"][at : at + 10]) >= 0.98 * 20 * MB
+    for at in range(22, 60):
+        assert passed["lender"][at] + passed["borrower"][at] <= 1.1 * 100 * MB
+
+
+def test_equals_get_equal_parts() -> None:
+    """Jain's index of ten, whatever they offer beyond it."""
+    world = World()
+    for at in range(10):
+        world.user(f"user-{at}")
+    passed = world.run({f"user-{at}": always(20 + 10 * at) for at in range(10)}, 40)
+    shares = [mean(values[10:]) for values in passed.values()]
+    index = math.fsum(shares) ** 2 / (len(shares) * math.fsum(share**2 for share in shares))
+    assert index >= 0.98
+    assert 0.95 * 100 * MB <= math.fsum(shares) <= 1.02 * 100 * MB
+
+
+def test_clients_that_nothing_is_set_for_share_what_is_left() -> None:
+    world = World()
+    world.user("guaranteed", producer_byte_guarantee=80 * MB)
+    passed = world.run({"guaranteed": always(300), "unknown": always(300)}, 40)
+    assert mean(passed["guaranteed"][10:]) >= 0.98 * 80 * MB
+    assert math.fsum(mean(values[10:]) for values in passed.values()) <= 1.02 * 100 * MB
+
+
+def test_a_new_client_never_has_more_than_the_capacity() -> None:
+    world = World()
+    tracker = world.quotas.tracker("new", "", now_ms=START_MS)
+    assert tracker is not None
+    assert tracker.match.limit == 100 * MB
+
+
+def test_without_a_capacity_limits_are_those_that_are_set() -> None:
+    world = World()
+    world.user("alice", ceiling=5 * MB, producer_byte_guarantee=MB)
+    world.quotas.lender = None
+    tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
+    assert tracker is not None
+    assert (tracker.match.limit, tracker.match.lent) == (5 * MB, None)
+
+
+def test_what_is_only_observed_is_lent_and_never_waits() -> None:
+    """Also a client without a quota, which no entity says that of."""
+    world = World(capacity=MB)
+    world.limits.set_mode(Enforcement.OBSERVE)
+    passed = world.run({"unknown": always(5)}, 5)
+    assert mean(passed["unknown"]) == pytest.approx(5 * MB, rel=0.02)
+
+
+def test_a_division_that_is_observed_changes_no_limit() -> None:
+    world = World(capacity=MB)
+    world.lender.observe = True
+    world.user("alice", ceiling=50 * MB, producer_byte_guarantee=MB)
+    passed = world.run({"alice": always(5)}, 5)
+    assert mean(passed["alice"]) == pytest.approx(5 * MB, rel=0.02)
+    assert world.lender.last is not None
+    assert world.lender.last.lent == pytest.approx(4 * MB, rel=0.05)
+
+
+def test_switched_off_nothing_is_counted() -> None:
+    world = World()
+    world.limits.set_mode(Enforcement.OFF)
+    assert world.quotas.tracker("alice", "", now_ms=START_MS) is None
+
+
+def test_inventing_names_gets_no_more_than_the_capacity() -> None:
+    """A client that changes its id with each request: each name has a share, but all of them only the capacity."""
+    world = World(capacity=10 * MB)
+    world.limits.set(QuotaEntity(client_id=DEFAULT), PRODUCE, 10 * MB)
+    passed = [0.0] * 20
+    for now_ms in range(START_MS, START_MS + 20_000, STEP_MS):
+        if now_ms % 1000 == 0:
+            world.quotas.divide(now_ms=now_ms)
+        at = (now_ms - START_MS) // STEP_MS
+        tracker = world.quotas.tracker("mallory", f"id-{at % 50}", now_ms=now_ms)
+        assert tracker is not None
+        if now_ms >= tracker.blocked_until_ms:
+            tracker.record(10 * MB * STEP_MS / 100, now_ms=now_ms)  # ten times the capacity
+            passed[at * STEP_MS // 1000] += 10 * MB * STEP_MS / 100
+    assert mean(passed[5:]) <= 1.1 * 10 * MB
+
+
+def test_members_of_a_fleet_divide_one_capacity() -> None:
+    """Each hears within 100 ms what the other has recorded, and divides for itself."""
+    members = [World(), World()]
+    for world in members:
+        for name in ("alice", "bob"):
+            world.user(name, producer_byte_guarantee=30 * MB)
+    seconds = 30
+    passed = {name: [0.0] * seconds for name in ("alice", "bob")}
+    told: dict[tuple[int, str], float] = defaultdict(float)
+    until_ms: dict[tuple[int, str], float] = defaultdict(float)
+    for now_ms in range(START_MS, START_MS + seconds * 1000, STEP_MS):
+        if now_ms % 1000 == 0:
+            for world in members:
+                world.quotas.divide(now_ms=now_ms)
+        for at, world in enumerate(members):
+            for name, mb in (("alice", 200), ("bob", 20)):
+                tracker = world.quotas.tracker(name, "", now_ms=now_ms)
+                assert tracker is not None
+                if now_ms >= max(until_ms[at, name], tracker.blocked_until_ms):
+                    sent = mb / 2 * MB * STEP_MS / 1000
+                    until_ms[at, name] = now_ms + tracker.record(sent, now_ms=now_ms)
+                    told[at, name] += sent
+                    passed[name][(now_ms - START_MS) // 1000] += sent
+                if now_ms % 100 == 0:
+                    other = members[1 - at].quotas.tracker(name, "", now_ms=now_ms)
+                    assert other is not None
+                    other.record_others(told.pop((at, name), 0.0), now_ms=now_ms)
+    assert mean(passed["bob"][10:]) == pytest.approx(20 * MB, rel=0.02)
+    assert mean(passed["alice"][10:]) == pytest.approx(80 * MB, rel=0.05)
