@@ -19,6 +19,7 @@ from config.sections.connections import ConnectionSettings
 from config.sections.drain import DrainSettings
 from config.sections.enforcement import EnforcementSettings
 from config.sections.fleet import FleetSettings
+from config.sections.groups import GroupRule
 from config.sections.limits import LimitSettings
 from config.sections.listeners import ListenerSettings, ListenerTls
 from config.sections.log import LogSettings
@@ -32,6 +33,7 @@ from config.sections.traces import TraceSettings
 from config.sections.upstream import NamedUpstreamSettings, SendProxyProtocol, UpstreamSettings, UpstreamTls
 from config.sections.usage import UsageSettings
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.groups import MOST_GROUPS, Groups
 from quotas.limits import Limits
 from quotas.mutations import MutationSettings
 from quotas.rate_quotas import RateSettings
@@ -60,6 +62,7 @@ class Config(Section, frozen=True):
     metrics: MetricSettings = MetricSettings()
     fleet: FleetSettings = FleetSettings()
     quota_admin: QuotaAdminSettings = QuotaAdminSettings()
+    groups: Annotated[tuple[GroupRule, ...], Field(strict=False, max_length=MOST_GROUPS)] = ()
     quotas: Annotated[tuple[QuotaRule, ...], Field(strict=False)] = ()
 
     def with_upstream(self, bootstrap: tuple[HostPort, ...]) -> Config:
@@ -80,11 +83,16 @@ class Config(Section, frozen=True):
         """Entities with quotas that are only watched; for `Limits.set_observed`."""
         return frozenset(rule.entity for rule in self.quotas if rule.observe)
 
+    def member_groups(self) -> Groups:
+        """The groups of clients; for `Limits.set_groups`."""
+        return Groups(rule.group for rule in self.groups)
+
     def quota_limits(self) -> Limits:
         """A new set of limits that holds the configured quotas."""
         limits = Limits(empty_client_id=self.client_ids.empty, prefixes=self.client_ids.prefixes)
         limits.replace_all(self.quota_items())
         limits.set_observed(self.observed_entities())
+        limits.set_groups(self.member_groups())
         limits.set_mode(self.enforcement.mode)
         return limits
 
@@ -128,6 +136,7 @@ class Config(Section, frozen=True):
             *self._port_faults(),
             *self._loop_faults(),
             *self._quota_faults(),
+            *self._group_faults(),
         ]
         if faults:
             raise faults_error(faults)
@@ -269,6 +278,13 @@ class Config(Section, frozen=True):
                         ("quotas", at, str(key)),
                         f"{rule.entity} has this quota from quotas.{first} already",
                     )
+
+    def _group_faults(self) -> Iterator[tuple[Key, str]]:
+        seen: dict[str, int] = {}
+        for at, rule in enumerate(self.groups):
+            first = seen.setdefault(rule.name, at)
+            if first != at:
+                yield ("groups", at, "name"), f"is the name of groups.{first} already"
 
     def port_claims(self) -> Iterator[PortClaim]:
         for at, listener in enumerate(self.listeners):

@@ -253,6 +253,11 @@ class Gateway:
             self.client_quotas.request_time,
             self.mutations,
             (self.client_quotas.produce_topics, self.client_quotas.fetch_topics),
+            (
+                self.client_quotas.produce_groups,
+                self.client_quotas.fetch_groups,
+                self.client_quotas.request_groups,
+            ),
             self.client_quotas.further_rates,
         )
         self.fleet = _build_fleet(process, counters, self.limits, own_clients)
@@ -519,6 +524,11 @@ class Gateway:
             request_time=self.client_quotas.request_time,
             mutations=self.mutations,
             topics=(self.client_quotas.produce_topics, self.client_quotas.fetch_topics),
+            groups=(
+                ("produce", self.client_quotas.produce_groups),
+                ("fetch", self.client_quotas.fetch_groups),
+                ("request", self.client_quotas.request_groups),
+            ),
             further=self.client_quotas.further_rates,
             now_ms=self._now_ms,
             per_broker=self._config.client_quota.scope == "broker",

@@ -17,7 +17,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, KafkaTimeoutError, for_code
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
-from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, Default, Name, QuotaEntity, QuotaKey, entity_of_names
 from quotas.usage_record import SCOPE_SETTING
 
 _ENTITIES_PER_REQUEST: Final = 500
@@ -248,9 +248,4 @@ def _entity(components: Iterable[Any]) -> QuotaEntity:
     names: dict[str, Name] = {
         each.entity_type: DEFAULT if each.entity_name is None else each.entity_name for each in components
     }
-    return QuotaEntity(
-        user=names.get(EntityType.USER.value),
-        client_id=names.get(EntityType.CLIENT_ID.value),
-        ip=names.get(EntityType.IP.value),
-        topic=names.get(EntityType.TOPIC.value),
-    )
+    return entity_of_names(names)

@@ -1,6 +1,7 @@
-"""Quota entities: users, client ids, addresses, topics; by name or as the default (KIP-55, KIP-612).
+"""Quota entities: users, client ids, addresses, topics, groups; by name or as the default (KIP-55, KIP-612).
 
-A topic is an entity too, alone or with a user or a client id, which Kafka lacks. An address has one spelling,
+A topic is an entity too, alone or with a user or a client id, and so is a group of clients, alone and by name
+(`quotas.groups`). Kafka lacks both. An address has one spelling,
 however it was written: see `quotas.addresses`.
 
 The default entity has no name on the wire (null). ``<default>`` is only how this project's text forms
@@ -11,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum, StrEnum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from quotas.addresses import one_spelling
 
@@ -106,6 +107,7 @@ class EntityType(StrEnum):
     USER = "user"
     IP = "ip"
     TOPIC = "topic"
+    GROUP = "group"
 
 
 class Family(StrEnum):
@@ -118,6 +120,7 @@ class Family(StrEnum):
     TOPIC = "topic"
     USER_TOPIC = "user_topic"
     CLIENT_TOPIC = "client_topic"
+    GROUP = "group"
 
 
 TOPIC_FAMILIES: Final = frozenset({Family.TOPIC, Family.USER_TOPIC, Family.CLIENT_TOPIC})
@@ -134,6 +137,7 @@ class QuotaEntity:
     client_id: Name | None = None
     ip: Name | None = None
     topic: Name | None = None
+    group: Name | None = None
 
     def __post_init__(self) -> None:
         """Cut user and client id, and spell the address."""
@@ -149,8 +153,11 @@ class QuotaEntity:
     def family(self) -> Family | None:
         """The entity's shape, None when it names nothing, or types that do not go together.
 
-        An address stands alone; a topic may stand with a user or a client id, not with both.
+        An address and a group stand alone; a topic may stand with a user or a client id, not with both.
         """
+        if self.group is not None:
+            others = (self.user, self.client_id, self.ip, self.topic)
+            return Family.GROUP if others == (None, None, None, None) else None
         if self.ip is not None:
             alone = self.user is None and self.client_id is None and self.topic is None
             return Family.IP if alone else None
@@ -163,12 +170,13 @@ class QuotaEntity:
         return None if self.client_id is None else Family.CLIENT
 
     def components(self) -> Iterator[tuple[EntityType, Name]]:
-        """The named components, in the order a person reads them: user, client id, address, topic."""
+        """The named components, in the order a person reads them: user, client id, address, topic, group."""
         for entity_type, name in (
             (EntityType.USER, self.user),
             (EntityType.CLIENT_ID, self.client_id),
             (EntityType.IP, self.ip),
             (EntityType.TOPIC, self.topic),
+            (EntityType.GROUP, self.group),
         ):
             if name is not None:
                 yield entity_type, name
@@ -176,6 +184,17 @@ class QuotaEntity:
     def __str__(self) -> str:
         """The text form that `parse_entity` reads, such as ``user=alice,client-id=<default>``."""
         return ",".join(f"{entity_type}={format_name(name)}" for entity_type, name in self.components())
+
+
+def entity_of_names(names: Mapping[Any, Name | None]) -> QuotaEntity:
+    """The entity with these names, by type or its text, not yet checked; other types are passed over."""
+    return QuotaEntity(
+        user=names.get(EntityType.USER),
+        client_id=names.get(EntityType.CLIENT_ID),
+        ip=names.get(EntityType.IP),
+        topic=names.get(EntityType.TOPIC),
+        group=names.get(EntityType.GROUP),
+    )
 
 
 def format_name(name: Name) -> str:
@@ -230,12 +249,7 @@ def parse_entity(text: str, *, other_spellings: bool = False) -> QuotaEntity:
         ValueError: a type is unknown or given twice, or the text has another form.
     """
     names = {each: name for each, (name, _) in parse_names(text, other_spellings=other_spellings).items()}
-    return QuotaEntity(
-        user=names.get(EntityType.USER),
-        client_id=names.get(EntityType.CLIENT_ID),
-        ip=names.get(EntityType.IP),
-        topic=names.get(EntityType.TOPIC),
-    )
+    return entity_of_names(names)
 
 
 def parse_names(text: str, *, other_spellings: bool = False) -> dict[EntityType, tuple[Name, bool]]:

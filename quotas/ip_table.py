@@ -8,6 +8,7 @@ a time, and is never built again.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 
 from quotas.entities import Name
 
@@ -56,17 +57,20 @@ class IpTable:
         Args:
             address: in its one spelling.
         """
+        return next(self.covering(address), None)
+
+    def covering(self, address: str) -> Iterator[str]:
+        """The address, if it is in the table, and then all blocks that it is in, the longest first."""
         if address in self._addresses:
-            return address
+            yield address
         version, most = (6, 128) if ":" in address else (4, 32)
         by_length = self._blocks[version]
         if not by_length:
-            return None
+            return
         bits = int(ipaddress.IPv6Address(address)) if version == 6 else _bits_of_ipv4(address)
         for length, blocks in by_length.items():
             if bits >> (most - length) in blocks:
-                return str(ipaddress.ip_network(f"{address}/{length}", strict=False))
-        return None
+                yield str(ipaddress.ip_network(f"{address}/{length}", strict=False))
 
 
 def _block(name: str) -> tuple[int, int, int] | None:

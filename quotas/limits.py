@@ -30,6 +30,7 @@ from quotas.entities import (
     QuotaEntity,
     QuotaKey,
 )
+from quotas.groups import Groups
 from quotas.ip_table import IpTable
 from quotas.lending import TIERS
 from quotas.name_prefixes import NamePrefixes
@@ -48,6 +49,7 @@ class Enforcement(StrEnum):
 IP_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
 CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
 TOPIC_KEYS: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
+GROUP_KEYS: Final = TOPIC_KEYS | {QuotaKey.REQUEST_PERCENTAGE}
 
 # Keys whose values Kafka stores as whole numbers, with the largest value and its Java type as Kafka names it.
 _INTEGRAL: Final = {
@@ -59,6 +61,7 @@ _INTEGRAL: Final = {
 }
 MOST_BURST_SECONDS: Final = 86_400.0
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_GROUP_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _FRACTION_TOLERANCE: Final = 1e-6
 
 
@@ -74,6 +77,7 @@ class Limits:
             ``kafka``: the other choice closes no door, since a client that wants to leave a counter shared
             by its peers can name itself anything, and answers here can be compared with a broker's.
         prefixes: whether users and client ids that end in ``*`` stand for all names that begin so.
+        groups: of clients, with their members.
         share: by what the limits of clients are multiplied, in a gateway that has no touch with its fleet.
     """
 
@@ -82,11 +86,13 @@ class Limits:
         self.prefixes: Final = prefixes
         self.version: int = 1
         self.share = 1.0
+        self.groups = Groups()
         self.address_version: int = 1
         self.empty_client_id: EmptyClientId = empty_client_id
         self._values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}
         self._families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
         self._topic_families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
+        self._group_families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
         self._clear_names()
         self._divided: frozenset[QuotaKey] = frozenset()
         self._mode = Enforcement.ENFORCE
@@ -189,6 +195,7 @@ class Limits:
         self._values = {key: {} for key in QuotaKey}
         self._families = {key: {} for key in QuotaKey}
         self._topic_families = {key: {} for key in QuotaKey}
+        self._group_families = {key: {} for key in QuotaKey}
         self._clear_names()
         for key, of_key in values.items():
             for entity, value in of_key.items():
@@ -210,7 +217,7 @@ class Limits:
     def enabled(self, key: QuotaKey) -> bool:
         """Whether any quota of this key is set, or a capacity, and not switched off. When not, nothing is counted.
 
-        Those of topics are another question.
+        Those of topics and of groups are other questions.
         """
         return (bool(self._families[key]) or key in self._divided) and self._mode is not Enforcement.OFF
 
@@ -218,12 +225,16 @@ class Limits:
         """The same of quotas of topics."""
         return bool(self._topic_families[key]) and self._mode is not Enforcement.OFF
 
+    def groups_enabled(self, key: QuotaKey) -> bool:
+        """The same of quotas of groups; it does not say whether any group has members."""
+        return bool(self._group_families[key]) and self._mode is not Enforcement.OFF
+
     def topic_families(self, key: QuotaKey) -> frozenset[Family]:
         """The families with a topic that have at least one quota for this key."""
         return frozenset(self._topic_families[key])
 
     def families(self, key: QuotaKey) -> frozenset[Family]:
-        """The entity families without a topic that have at least one quota for this key."""
+        """The entity families without a topic or a group that have at least one quota for this key."""
         return frozenset(self._families[key])
 
     def sole_family(self, key: QuotaKey) -> Family | None:
@@ -258,6 +269,12 @@ class Limits:
         self._divided = frozenset(keys)
         self._changed()
 
+    def set_groups(self, groups: Groups) -> None:
+        """Says which clients are members of which groups. Replaces what was said before."""
+        if groups != self.groups:
+            self.groups = groups
+            self._changed()
+
     def set_share(self, share: float) -> None:
         """Multiplies the limits of clients; what is configured stays as it is."""
         if share != self.share:
@@ -269,6 +286,8 @@ class Limits:
         return self._mode is Enforcement.OBSERVE or entity in self._observed
 
     def _families_like(self, family: Family) -> dict[QuotaKey, dict[Family, int]]:
+        if family is Family.GROUP:
+            return self._group_families
         return self._topic_families if family in TOPIC_FAMILIES else self._families
 
     def _changed(self, key: QuotaKey | None = None) -> None:
@@ -321,6 +340,8 @@ def allowed_keys(entity: QuotaEntity) -> frozenset[QuotaKey]:
     """The quotas that an entity can have."""
     if entity.family is Family.IP:
         return IP_KEYS
+    if entity.family is Family.GROUP:
+        return GROUP_KEYS
     return CLIENT_KEYS if entity.topic is None else TOPIC_KEYS
 
 
@@ -339,6 +360,8 @@ def validate_entity(entity: QuotaEntity) -> str | None:
         ):
             # Half a character, which JSON can hold and no answer on the wire.
             return f"The {entity_type} is no valid text"
+    if entity.group is not None:
+        return _group_fault(entity)
     if entity.family is None and entity.topic is not None:
         return "Invalid quota entity combination, a topic can be combined with a user or a client id alone"
     if isinstance(entity.topic, str) and not _TOPIC_NAME.fullmatch(entity.topic):
@@ -347,6 +370,21 @@ def validate_entity(entity: QuotaEntity) -> str | None:
         # Kafka's text, with its missing blank: clients and tests compare it.
         return "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
     return None if entity.ip is None or isinstance(entity.ip, Default) else _address_fault(entity.ip)
+
+
+def _group_fault(entity: QuotaEntity) -> str | None:
+    if entity.family is None:
+        return "Invalid quota entity combination, a group can not be combined with anything"
+    if isinstance(entity.group, Default):
+        return "There is no default group"
+    return group_name_fault(entity.group or "")
+
+
+def group_name_fault(name: str) -> str | None:
+    """Why a group can not be called so."""
+    if _GROUP_NAME.fullmatch(name):
+        return None
+    return f"{name[:100]} is not a valid name of a group: letters, digits, dot, _ and -, at most 100"
 
 
 def _validate_value(key: QuotaKey, value: float) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey, entity_of_names
 from quotas.layered_quotas import LayeredQuotas, Owner, QuotaChange
 from quotas.limits import validate, validate_entity
 
@@ -28,7 +28,7 @@ Operation: TypeAlias = tuple[str, float, bool]
 _KEYS: Final = frozenset(key.value for key in QuotaKey)
 
 # Kafka prints the types in the order of a Java hash map.
-_PRINTED: Final = {"client-id": 0, "user": 1, "ip": 2, "topic": 3}
+_PRINTED: Final = {"client-id": 0, "user": 1, "ip": 2, "topic": 3, "group": 4}
 
 
 @dataclass(slots=True)
@@ -144,12 +144,7 @@ def known_types(names: Names) -> bool:
 def entity_of(names: Names) -> QuotaEntity:
     """The entity of these names; its types are known."""
     given = {entity_type: DEFAULT if name is None else name for entity_type, name in names.items()}
-    return QuotaEntity(
-        user=given.get(EntityType.USER),
-        client_id=given.get(EntityType.CLIENT_ID),
-        ip=given.get(EntityType.IP),
-        topic=given.get(EntityType.TOPIC),
-    )
+    return entity_of_names(given)
 
 
 def names_of(entity: QuotaEntity) -> dict[str, str | None]:

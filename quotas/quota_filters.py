@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from quotas.addresses import one_spelling
-from quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, QuotaKey, cut_name
+from quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, QuotaKey, cut_name, entity_of_names
 from quotas.limits import Limits
 
 
@@ -56,7 +56,7 @@ class QuotaFilter:
     @property
     def entity(self) -> QuotaEntity | None:
         """The one entity that can match, None when it may be any number."""
-        return None if self.specified or not self.strict else _entity(self.named)
+        return None if self.specified or not self.strict else entity_of_names(self.named)
 
     def select(self, limits: Limits) -> Iterator[tuple[QuotaEntity, dict[QuotaKey, float]]]:
         """The entities that match, each with all its values.
@@ -78,17 +78,16 @@ class QuotaFilter:
 
     def group(self, key: QuotaKey, quotas: Iterable[tuple[QuotaEntity, float]], found: Grouped) -> None:
         """Add what matches of these quotas to `found`; a part of them at a time, where all would take too long."""
-        tests = [
-            self._test(entity_type) for entity_type in (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP)
-        ]
-        (user_test, client_test, ip_test) = tests
-        topic_test = self._test(EntityType.TOPIC)
+        user_test, client_test = self._test(EntityType.USER), self._test(EntityType.CLIENT_ID)
+        ip_test, topic_test = self._test(EntityType.IP), self._test(EntityType.TOPIC)
+        group_test = self._test(EntityType.GROUP)
         for entity, value in quotas:
             if (
                 user_test(entity.user)
                 and client_test(entity.client_id)
                 and ip_test(entity.ip)
                 and topic_test(entity.topic)
+                and group_test(entity.group)
             ):
                 found.setdefault(entity, {})[key] = value
 
@@ -154,12 +153,3 @@ def _spelled(address: str) -> str:
     with suppress(ValueError):  # as Kafka: a name that nothing can have selects nothing
         return one_spelling(address)
     return address
-
-
-def _entity(names: Mapping[EntityType, Name]) -> QuotaEntity:
-    return QuotaEntity(
-        user=names.get(EntityType.USER),
-        client_id=names.get(EntityType.CLIENT_ID),
-        ip=names.get(EntityType.IP),
-        topic=names.get(EntityType.TOPIC),
-    )

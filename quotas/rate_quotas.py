@@ -32,7 +32,7 @@ AnyKey = TypeVar("AnyKey")
 # How long a client that shares a counter is content with it before a place of its own is looked for again.
 _SHARED_RECHECK_MS: Final = 1_000
 
-_PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
+PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
 
 _BOUND_WINDOWS: Final = 2
 _URGENT_PART: Final = 64
@@ -911,7 +911,7 @@ class RequestTimeQuotas(RateQuotas):
         tracker = self.tracker(user, client_id, kind=kind, scope=scope, now_ms=now_ms)
         if tracker is None:
             return 0
-        tracker.last_value = time_ns * _PERCENT_SECONDS_PER_NS
+        tracker.last_value = time_ns * PERCENT_SECONDS_PER_NS
         return tracker.record(tracker.last_value, now_ms=now_ms)
 
     def record_exempt(self, time_ns: int) -> None:

@@ -23,7 +23,7 @@ from quotas.trackers import UNLIMITED, SharedBy
 
 
 class Rule(StrEnum):
-    """The eight levels, first match wins; topics', which all apply; and NONE. Closed: it is a metric label."""
+    """The eight levels, first match wins; topics and groups, which all apply; NONE. Closed: it is a metric label."""
 
     USER_CLIENT = "user_client"
     USER_DEFAULT_CLIENT = "user_default_client"
@@ -36,6 +36,7 @@ class Rule(StrEnum):
     TOPIC = "topic"
     USER_TOPIC = "user_topic"
     CLIENT_TOPIC = "client_topic"
+    GROUP = "group"
     NONE = "none"
 
 
@@ -54,7 +55,7 @@ class Match:
     rule: Rule
     tracker_key: TrackerKey
     observe: bool = False  # computed and reported, without a wait
-    topic_entity: QuotaEntity | None = None  # what a topic's quota is set for
+    beside: QuotaEntity | None = None  # the topic or group that a quota beside the eight levels is set for
     share: float = 1.0  # the limit is so much of the configured one; see `Limits.set_share`
     burst_s: float | None = None  # counted by a bucket of so many seconds; None: by Kafka's window
     lent: Claim | None = None  # the limit is what this has of a capacity; None: it is the configured one
@@ -143,10 +144,36 @@ def match_of_tracker(limits: Limits, key: QuotaKey, tracker_key: TrackerKey) -> 
     return _match(limits, key, family, tracker_key)
 
 
+def match_of_group(limits: Limits, key: QuotaKey, group: str) -> Match | None:
+    """The quota of a group; None without one, and without such a group."""
+    entity = QuotaEntity(group=group)
+    limit = limits.get(entity, key)
+    if limit is None or group not in limits.groups:
+        return None
+    nobody = TrackerKey("", "")
+    return Match(limit * limits.share, Rule.GROUP, nobody, limits.observes(entity), entity, limits.share)
+
+
+def matches_of_groups(
+    limits: Limits, key: QuotaKey, user: str, client_id: str, address: str = ""
+) -> list[Match]:
+    """The quotas of a client's groups, which count its use beside its own.
+
+    Args:
+        limits: the configured quotas and groups.
+        key: one that groups may have.
+        user, client_id: see `resolve`.
+        address: where the client comes from; "": it is not known, so groups by address are left out.
+    """
+    of_client = limits.groups.of(user, client_id, address)
+    found = (match_of_group(limits, key, group) for group in of_client)
+    return [match for match in found if match is not None]
+
+
 def entity_of(match: Match) -> QuotaEntity | None:
     """What the quota is set for that a match comes from; None without one."""
-    if match.topic_entity is not None:
-        return match.topic_entity
+    if match.beside is not None:
+        return match.beside
     return None if match.rule is Rule.NONE else _entity(match.rule, *match.tracker_key)
 
 

@@ -8,12 +8,12 @@ itself, and for every user or client id by itself where it names one. The longes
 from __future__ import annotations
 
 from collections.abc import ItemsView
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from quotas.entities import DEFAULT, MAX_NAME_CHARS, Family, Name, QuotaEntity, QuotaKey, cut_name
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS
-from quotas.rate_quotas import RateSettings, RateTracker, Scope, ScopedKey, Urgent, stirred
+from quotas.rate_quotas import RateSettings, RateTracker, Scope, Urgent, stirred
 from quotas.resolution import Match, Rule, TrackerKey
 from quotas.throttle_stats import ThrottleStats
 from quotas.trackers import Kind, TrackerTable
@@ -38,10 +38,6 @@ class TopicKey(NamedTuple):
     def tracker_key(self) -> TrackerKey:
         """Whose bytes, as counters of clients have it."""
         return TrackerKey(self.user, self.client_id)
-
-
-CounterKey: TypeAlias = ScopedKey | TopicKey
-"""Names a counter of a client, or of a topic, among those of one quota."""
 
 
 class TopicQuotas:

@@ -1,4 +1,4 @@
-"""[[quotas]]: the quotas of users, client ids, addresses and topics."""
+"""[[quotas]]: the quotas of users, client ids, addresses, topics and groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from config.ip_address import AddressOrBlock
 from config.section_base import Count, Key, NonEmpty, Section, faults_error
 from quotas.entities import DEFAULT, GUARANTEE_KEYS, Name, QuotaEntity, QuotaKey
 from quotas.lending import TIERS
-from quotas.limits import IP_KEYS, MOST_BURST_SECONDS, TOPIC_KEYS, validate_entity
+from quotas.limits import GROUP_KEYS, IP_KEYS, MOST_BURST_SECONDS, TOPIC_KEYS, validate_entity
 
 ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]  # a LONG, as Kafka stores it
 Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -20,9 +20,9 @@ OTHER_SPELLINGS: Final = {"client-id": "client_id", "default-client-id": "defaul
 
 
 class QuotaRule(Section, frozen=True):
-    """The quotas of one entity: a user, a client id, a pair of them, an address or a topic.
+    """The quotas of one entity: a user, a client id, a pair of them, an address, a topic or a group.
 
-    Each is given by name or as the default.
+    Each is given by name or, except a group, as the default.
 
     The default has a key of its own, so that every name stays a name: ``user = "<default>"`` is a user with
     that name.
@@ -37,6 +37,7 @@ class QuotaRule(Section, frozen=True):
         default_ip: every other address, each separately.
         topic: a topic, by name. Alone, or together with a user or a client id.
         default_topic: every other topic, each separately.
+        group: a group of clients, which [[groups]] defines. Its quotas count beside those of its members.
         observe: compute and report, but throttle and refuse nothing. Applies to all quotas of this entity.
         producer_byte_rate: produced bytes per second. A whole number, as Kafka stores it.
         consumer_byte_rate: fetched bytes per second. A whole number, as Kafka stores it.
@@ -73,6 +74,7 @@ class QuotaRule(Section, frozen=True):
     default_ip: bool = False
     topic: NonEmpty | None = None
     default_topic: bool = False
+    group: NonEmpty | None = None
     observe: bool = False
     producer_byte_rate: ByteRate | None = None
     consumer_byte_rate: ByteRate | None = None
@@ -115,7 +117,7 @@ class QuotaRule(Section, frozen=True):
         user: Name | None = DEFAULT if self.default_user else self.user
         client_id: Name | None = DEFAULT if self.default_client_id else self.client_id
         ip: Name | None = DEFAULT if self.default_ip else self.ip
-        return QuotaEntity(user, client_id, ip, DEFAULT if self.default_topic else self.topic)
+        return QuotaEntity(user, client_id, ip, DEFAULT if self.default_topic else self.topic, self.group)
 
     def values(self) -> dict[QuotaKey, float]:
         """The limits that are given, by quota."""
@@ -130,15 +132,20 @@ class QuotaRule(Section, frozen=True):
                 faults.append(((name,), f"give {name} or default_{name}, not both"))
         entity = self.entity
         if not any(entity.components()):
-            names = "user, default_user, client_id, default_client_id, ip, default_ip, topic or default_topic"
+            names = "user, default_user, client_id, default_client_id, ip, default_ip, topic, default_topic or group"
             faults.append(((), f"names no entity; give {names}"))
         elif entity.family is None:
             what = "an address can not be combined with a user, a client id or a topic"
-            if entity.ip is None:
+            if entity.group is not None:
+                what = "a group can not be combined with anything"
+            elif entity.ip is None:
                 what = "a topic can be combined with a user or a client id, not with both"
             faults.append(((), what))
         elif (fault := validate_entity(entity)) is not None and entity.topic is not None:
             faults.append((("topic",), fault))
+        elif entity.group is not None:
+            fault = validate_entity(entity)
+            faults.extend(self._key_faults(GROUP_KEYS) if fault is None else [(("group",), fault)])
         elif entity.topic is not None:
             faults.extend(self._key_faults(TOPIC_KEYS))
         else:
@@ -162,6 +169,7 @@ class QuotaRule(Section, frozen=True):
             yield (), f"limits nothing; give {' or '.join(known)}"
         subject = "users and client ids have" if allowed is CLIENT_KEYS else "addresses have"
         subject = "topics have" if allowed is TOPIC_KEYS else subject
+        subject = "groups have" if allowed is GROUP_KEYS else subject
         for key in self.values():
             if key not in allowed:
                 yield (str(key),), f"{subject} no such quota; give {' or '.join(known)}"

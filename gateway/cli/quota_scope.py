@@ -11,7 +11,7 @@ from quotas.entities import Default, EntityType, Name, QuotaEntity, format_name,
 
 ALL: Final = "all"
 _STAR: Final = "*"
-_ORDER: Final = (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP, EntityType.TOPIC)
+_ORDER: Final = (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP, EntityType.TOPIC, EntityType.GROUP)
 
 
 class ScopeError(ValueError):

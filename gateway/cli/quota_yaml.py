@@ -22,12 +22,23 @@ import yaml
 
 from config.faults import part_text, unknown_key
 from gateway.cli.quota_scope import Scope, ScopeError
-from quotas.entities import DEFAULT, Default, EntityType, Family, Name, QuotaEntity, QuotaKey, counted
+from quotas.entities import (
+    DEFAULT,
+    Default,
+    EntityType,
+    Family,
+    Name,
+    QuotaEntity,
+    QuotaKey,
+    counted,
+    entity_of_names,
+)
 from quotas.limits import allowed_keys, validate, validate_entity
 from quotas.units import KINDS, UnitError, amount_of, amount_text, has_unit
 
 _NAMES: Final = {
-    each: str(each) for each in (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP, EntityType.TOPIC)
+    each: str(each)
+    for each in (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP, EntityType.TOPIC, EntityType.GROUP)
 }
 
 _KEYS: Final = (*_NAMES.values(), *(f"default-{name}" for name in _NAMES.values()), *QuotaKey)
@@ -48,6 +59,7 @@ _FAMILIES: Final = (
     Family.TOPIC,
     Family.USER_TOPIC,
     Family.CLIENT_TOPIC,
+    Family.GROUP,
 )
 
 # libyaml where there is one: ten times as fast.
@@ -302,9 +314,7 @@ def _entity(given: dict[str, Any]) -> QuotaEntity:
         if name is not None and default:
             raise ValueError(f"give {key} or default-{key}, not both")
         names[entity_type] = DEFAULT if default else name
-    entity = QuotaEntity(
-        names[EntityType.USER], names[EntityType.CLIENT_ID], names[EntityType.IP], names[EntityType.TOPIC]
-    )
+    entity = entity_of_names(names)
     if not any(entity.components()):
         raise ValueError(f"names no entity; give {', '.join(_KEYS[: len(_NAMES)])} or one of their defaults")
     if (fault := validate_entity(entity)) is not None:

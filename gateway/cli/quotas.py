@@ -34,7 +34,7 @@ from quotas.limits import Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationSettings
 from quotas.rate_quotas import RateSettings
-from quotas.resolution import Match, Rule, entity_of, resolve, walk
+from quotas.resolution import Match, Rule, entity_of, matches_of_groups, resolve, walk
 
 # What Kafka calls the user of a connection that did not authenticate.
 ANONYMOUS: Final = "ANONYMOUS"
@@ -164,6 +164,8 @@ def _list_text(view: QuotaView) -> str:
         types.append(EntityType.IP)
     if any(entity.topic is not None for entity, _, _ in items):
         types.append(EntityType.TOPIC)
+    if any(entity.group is not None for entity, _, _ in items):
+        types.append(EntityType.GROUP)
     # Of a file there is only one source.
     more = () if view.origins is None else ("SOURCE",)
     rows = [(*(each.value.upper() for each in types), "QUOTA", "LIMIT", "MODE", *more)]
@@ -213,6 +215,10 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
         for at, step in enumerate(walk(limits, key, user, client_id), start=1):
             decides = "<- decides" if step.applies else ""
             rows.append((str(at), step.rule.value, str(step.entity), number(step.limit), decides))
+        for group in matches_of_groups(limits, key, user, client_id):
+            rows.append(
+                ("", group.rule.value, str(group.beside), _limit_text(limits, key, group, bursts), "<- counts too")
+            )
         blocks.append([*aligned(facts), "", *aligned(rows, indent="  ")])
     if unused:
         blocks.append([f"set for no entity, so not counted: {', '.join(unused)}"])
@@ -281,6 +287,11 @@ def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
                         "decides": step.applies,
                     }
                     for step in walk(limits, key, user, client_id)
+                ],
+                "groups": [
+                    {"entity": entity_json(group.beside), "limit": group.limit, "observe": group.observe}
+                    for group in matches_of_groups(limits, key, user, client_id)
+                    if group.beside is not None
                 ],
             }
         )

@@ -221,6 +221,8 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     if by != "connection":
         counter = counter_name(entry["counter"]["user"], entry["counter"]["client_id"])
         shared = "; too many clients for a counter each, so they share one" if entry["shared"] else ""
+        if entry["rule"] == "group":
+            counter = f"{entry['entity']}, all its members together"
         facts.append(("counted by", counter + shared))
         facts.insert(1, ("request", entry["api"]))
     return [f"{when}  {waits}", *aligned(facts, indent="    ")]

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol, TypeAlias
 
 from quotas.entities import QuotaKey
+from quotas.group_quotas import CounterKey, GroupKey, GroupQuotas
 from quotas.mutations import MutationQuotas
 from quotas.rate_quotas import CounterState, RateQuotas, ScopedKey
 from quotas.resolution import Match
-from quotas.topic_quotas import CounterKey, TopicKey, TopicQuotas
+from quotas.topic_quotas import TopicQuotas
 from quotas.trackers import Kind
 
 KIND: Final[Kind] = ("", "fleet")
@@ -51,7 +52,7 @@ class Counters(Protocol):
     """The counters of one quota."""
 
     def own(self) -> Iterable[tuple[CounterKey, Counter]]:
-        """Those of one client, group of clients or topic each."""
+        """Those of one client, topic or group each."""
 
     def stirred(self) -> Iterable[tuple[CounterKey, Counter]]:
         """Those of which others may need a message."""
@@ -70,24 +71,31 @@ AllCounters: TypeAlias = Mapping[QuotaKey, Counters]
 
 
 class RateCounters:
-    """`RateQuotas` as `Counters`, and with them those of topics, which count the same bytes."""
+    """`RateQuotas` as `Counters`, and with them those of topics and groups, which count the same."""
 
-    def __init__(self, clients: RateQuotas, topics: TopicQuotas | None = None) -> None:
+    def __init__(
+        self, clients: RateQuotas, topics: TopicQuotas | None = None, groups: GroupQuotas | None = None
+    ) -> None:
         self._clients = clients
         self._topics = topics
-        self._urgent = [clients.urgent] if topics is None else [clients.urgent, topics.urgent]
+        self._groups = groups
+        self._urgent = [each.urgent for each in (clients, topics, groups) if each is not None]
 
     def own(self) -> Iterator[tuple[CounterKey, Counter]]:
         """See `Counters`."""
         yield from self._clients.own()
         if self._topics is not None:
             yield from self._topics.own()
+        if self._groups is not None:
+            yield from self._groups.own()
 
     def stirred(self) -> Iterator[tuple[CounterKey, Counter]]:
         """See `Counters`."""
         yield from self._clients.stirred()
         if self._topics is not None:
             yield from self._topics.stirred()
+        if self._groups is not None:
+            yield from self._groups.stirred()
 
     def on_urgent(self, wake: Callable[[], None]) -> None:
         """See `Counters`."""
@@ -105,6 +113,8 @@ class RateCounters:
         """See `Counters`."""
         if isinstance(key, ScopedKey):
             return self._clients.counter_of(key, kind, now_ms=now_ms)
+        if isinstance(key, GroupKey):
+            return None if self._groups is None else self._groups.counter_of(key, now_ms=now_ms)
         return None if self._topics is None else self._topics.counter_of(key, kind, now_ms=now_ms)
 
 
@@ -133,7 +143,7 @@ class MutationCounters:
 
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""
-        if isinstance(key, TopicKey):
+        if not isinstance(key, ScopedKey):
             return None
         return self._mutations.counter_of(key.tracker_key, kind, now_ms=now_ms)
 
@@ -144,21 +154,24 @@ def counters_of(
     request_time: RateQuotas,
     mutations: MutationQuotas | None,
     topics: tuple[TopicQuotas, TopicQuotas] | None = None,
+    groups: tuple[GroupQuotas, GroupQuotas, GroupQuotas] | None = None,
     further: Mapping[QuotaKey, RateQuotas] | None = None,
 ) -> AllCounters:
-    """All quotas of clients and of topics, by key.
+    """All quotas of clients, topics and groups, by key.
 
     Args:
         produce, fetch, request_time: of clients.
         mutations: None: these are charged elsewhere.
         topics: what is produced to them and what is fetched; None: not shared.
+        groups: what they produce and fetch, and the time of their requests; None: not shared.
         further: rates that Kafka has not.
     """
     produced, fetched = topics or (None, None)
+    of_produce, of_fetch, of_time = groups or (None, None, None)
     found: dict[QuotaKey, Counters] = {
-        QuotaKey.PRODUCER_BYTE_RATE: RateCounters(produce, produced),
-        QuotaKey.CONSUMER_BYTE_RATE: RateCounters(fetch, fetched),
-        QuotaKey.REQUEST_PERCENTAGE: RateCounters(request_time),
+        QuotaKey.PRODUCER_BYTE_RATE: RateCounters(produce, produced, of_produce),
+        QuotaKey.CONSUMER_BYTE_RATE: RateCounters(fetch, fetched, of_fetch),
+        QuotaKey.REQUEST_PERCENTAGE: RateCounters(request_time, groups=of_time),
     }
     found |= {key: RateCounters(quotas) for key, quotas in (further or {}).items()}
     if mutations is not None:

@@ -39,8 +39,8 @@ from gateway.fleet.shares import (
 )
 from protocol.steps import Steps, finish
 from quotas.entities import QuotaKey
+from quotas.group_quotas import CounterKey
 from quotas.rate_quotas import ScopedKey
-from quotas.topic_quotas import CounterKey
 
 _ANSWERERS: Final = 3
 _FROM_ANY: Final = 3

@@ -29,9 +29,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import orjson
 
 from quotas.entities import FURTHER_RATE_KEYS, MAX_NAME_CHARS, TOPIC_FAMILIES, Family, QuotaKey
+from quotas.group_quotas import CounterKey, GroupKey
+from quotas.limits import GROUP_KEYS, group_name_fault
 from quotas.rate_quotas import ScopedKey
 from quotas.resolution import TrackerKey
-from quotas.topic_quotas import CounterKey, TopicKey
+from quotas.topic_quotas import TopicKey
 
 MOST_COUNTERS: Final = 2_000
 """In one message; a receiver works on a message without a pause."""
@@ -49,6 +51,7 @@ _CODES: Final = {
 _KEYS: Final = {code: key for key, code in _CODES.items()}
 _FURTHER_KEYS: Final = {key.value: key for key in FURTHER_RATE_KEYS}
 _TOPIC_KEYS: Final = {code: _KEYS[code] for code in ("p", "f")}
+_GROUP_KEYS: Final = {code: key for code, key in _KEYS.items() if key in GROUP_KEYS}
 _MOST: Final = 1e18
 _MOST_NAME_CHARS: Final = 255
 _DIGITS: Final = 6
@@ -57,6 +60,9 @@ _COUNTER_BYTES: Final = 120
 
 _TOPIC: Final = "topic"
 """In place of a code, of all counters of topics."""
+
+_GROUP: Final = "group"
+"""The same of groups."""
 
 T = TypeVar("T")
 
@@ -154,6 +160,8 @@ def in_messages(counters: Sequence[tuple[QuotaKey, Told]]) -> Iterator[Sequence[
 
 
 def _names(key: CounterKey) -> str:
+    if isinstance(key, GroupKey):
+        return key.group
     names = "".join(key.tracker_key)
     return names + key.topic if isinstance(key, TopicKey) else names
 
@@ -192,12 +200,14 @@ def encode_share(share: Share) -> bytes:
 
 
 def _listed(name: str, counters: Mapping[QuotaKey, Sequence[tuple[Any, ...]]]) -> dict[str, Any]:
-    """The field of this name, and that of topics, as far as there is anything in them."""
+    """The field of this name, and those of topics and groups, as far as there is anything in them."""
     fields: dict[str, dict[str, list[Any]]] = {}
     for quota, some in counters.items():
         for key, *values in some:
-            row = [key.scope, *key.tracker_key]
+            row = [key.scope, key.group] if isinstance(key, GroupKey) else [key.scope, *key.tracker_key]
             field_name = name if quota in _CODES else f"rate_{name}"
+            if isinstance(key, GroupKey):
+                field_name = f"group_{name}"
             if isinstance(key, TopicKey):
                 row += [key.family, key.topic]
                 field_name = f"topic_{name}"
@@ -242,10 +252,12 @@ def decode_share(data: bytes) -> Share:
 
 
 def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[QuotaKey, list[T]]:
-    """What both fields contain: of clients, and of topics."""
+    """What all fields contain: of clients, of topics and of groups."""
     found = {_KEYS[code]: [read(each, code) for each in some] for code, some in body.get(name, {}).items()}
     for code, some in body.get(f"topic_{name}", {}).items():
         found.setdefault(_TOPIC_KEYS[code], []).extend(read(each, _TOPIC) for each in some)
+    for code, some in body.get(f"group_{name}", {}).items():
+        found.setdefault(_GROUP_KEYS[code], []).extend(read(each, _GROUP) for each in some)
     for code, some in body.get(f"rate_{name}", {}).items():
         if code in _FURTHER_KEYS:
             found[_FURTHER_KEYS[code]] = [read(each, code) for each in some]
@@ -263,6 +275,11 @@ def _level(item: Any, code: str) -> Level:
 
 
 def _named(names: list[Any], code: str) -> CounterKey:
+    if code == _GROUP:
+        scope, group = names
+        if type(group) is not str or group_name_fault(group) or not (scope is None or type(scope) is int):
+            raise MalformedShare("no counter of a group")
+        return GroupKey(scope, group)
     if code != _TOPIC:
         scope, user, client_id = names
         return _key(scope, user, client_id)

@@ -95,11 +95,11 @@ class FetchHandler(HeadHandler):
         if quotas is None or not quotas.counts_fetch:
             return Pending(head.correlation_id, self._relayed.get(route.api.version))
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
-        tracker, row = known.tracker, known.row
-        if tracker is None and row is not None and not known.of_topics and not session.times_requests:
+        row = known.row
+        if not known.trackers and row is not None and not known.of_topics and not session.times_requests:
             row.use(session.throttling.serial, now_ms=now_ms)
             return Pending(head.correlation_id, self._sized(route.api, row))
-        most_bytes = None if tracker is None else tracker.max_in_window()
+        limited = _limited(known)
         topics = quotas.topic_wait(session.throttling, known)
         if topics is None and known.of_topics and not self._acknowledges:
             named = topics_named(data, at, size, client_id_length, route.api, most=_MOST_NAMED)
@@ -118,24 +118,23 @@ class FetchHandler(HeadHandler):
             return session.hold(route.api, topics.by, topics.sensor, wait_ms, now_ms=now_ms)
         lowered = None
         share: int | None = None
-        if most_bytes is not None:
+        counting: CachedSensor | None = None
+        if limited:
             if session.responses.awaits_head:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return HeadDecision.WAIT
-            assert tracker is not None
-            most_held_ms = 0.0 if self._acknowledges else float(tracker.window_ms)
+            most_held_ms = 0.0 if self._acknowledges else float(limited[0][0].window_ms)
             if size > MAX_REQUEST_BYTES:
                 most_held_ms = math.inf
-            wait_ms = _wait_ms(session, tracker, most_held_ms, now_ms)
+            asking, wait_ms = _longest_wait(session, known, limited, most_held_ms, now_ms)
             if wait_ms > most_held_ms:
                 return HeadDecision.COLLECT
             if wait_ms > 0:
-                return session.hold(route.api, ThrottledBy.FETCH, known, wait_ms, now_ms=now_ms)
-            share = most_bytes // (tracker.fetches + 1)
+                return session.hold(route.api, ThrottledBy.FETCH, asking, wait_ms, now_ms=now_ms)
+            share, counting = _share_of(limited), known
         if topics is not None and topics.most_bytes is not None:
             share = topics.most_bytes if share is None else min(share, topics.most_bytes)
-            if most_bytes is None:
-                tracker, most_bytes = topics.sensor.tracker, share
+            counting = counting or topics.sensor
         if share is not None and not asks_within(data, at, client_id_length, route.api, share):
             try:
                 lowered = clamped_head(data, at, size, client_id_length, route.api, share)
@@ -143,11 +142,11 @@ class FetchHandler(HeadHandler):
                 return HeadDecision.MORE
         reply = Pending(head.correlation_id, self._answer(session, route.api, known))
         if lowered is not None:
-            assert tracker is not None
+            assert counting is not None
             # Begun when its head is replaced: this may be asked again before.
-            return RewrittenHead(lowered, reply, tracker)
-        if tracker is not None and most_bytes is not None:
-            session.throttling.fetch_begins(tracker)
+            return RewrittenHead(lowered, reply, counting)
+        if counting is not None:
+            session.throttling.fetch_begins(counting)
         return reply
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
@@ -155,24 +154,22 @@ class FetchHandler(HeadHandler):
         assert self._quotas is not None
         _, _, _, client_id_length = HEAD.unpack_from(frame, 0)
         known = _counter(self._quotas, session, frame, 0, client_id_length, now_ms)
-        tracker = known.tracker
-        most_bytes = None if tracker is None else tracker.max_in_window()
+        limited = _limited(known)
         topics = self._quotas.topic_wait(session.throttling, known)
         if topics is not None and topics.until_ms > now_ms:
             self._answer_later(
                 session, route.api, frame, known, topics.sensor, topics.until_ms - now_ms, now_ms, topics.by
             )
             return
-        if tracker is not None and most_bytes is not None:
-            wait_ms = _wait_ms(session, tracker, 0, now_ms)
+        if limited:
+            asking, wait_ms = _longest_wait(session, known, limited, 0, now_ms)
             if wait_ms > 0:
-                self._answer_later(session, route.api, frame, known, known, wait_ms, now_ms)
+                self._answer_later(session, route.api, frame, known, asking, wait_ms, now_ms)
                 return
-            share = most_bytes // (tracker.fetches + 1)
-            lowered = clamped_head(frame, 0, len(frame) - 4, client_id_length, route.api, share)
+            lowered = clamped_head(frame, 0, len(frame) - 4, client_id_length, route.api, _share_of(limited))
             if lowered is not None:
                 frame = lowered + frame[len(lowered) :]
-            session.throttling.fetch_begins(tracker)
+            session.throttling.fetch_begins(known)
         answer = self._answer(session, route.api, known)
         session.forward(frame, route.api, answer)
 
@@ -260,8 +257,8 @@ class _FetchReply:
         """The reply to a ShareFetch that came at the wrong time: it has the throttle time for the next."""
         self._now_ms = now_ms
         self._session.release(MuteReason.AWAITING_FETCH)
-        if self._known.tracker is not None:
-            self._known.tracker.record_unchecked(counted_bytes(size, self._api), now_ms=now_ms)
+        for tracker in self._known.trackers:
+            tracker.record_unchecked(counted_bytes(size, self._api), now_ms=now_ms)
         if until_ms <= now_ms:
             return None
         return self._session.throttle_reply(head, self._api, by, asking, until_ms - now_ms, now_ms=now_ms)
@@ -276,33 +273,42 @@ class _FetchReply:
         held_by, throttling.held_by = throttling.held_by, None
         # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
         if not asked.is_of(session.user, asked.raw_client_id, quotas.limits.version, now_ms=now_ms):
-            if asked.tracker is not None:
-                asked.tracker.leave(session.throttling)
+            for tracker in asked.trackers:
+                tracker.leave(session.throttling)
             self._known = _look_up(quotas, session, asked.client_id, asked.raw_client_id, now_ms)
             if self._topics is not None:
                 self._topics.counters = TopicCounters(session, quotas, api, self._known)
         known = self._known
-        tracker = known.tracker
-        if tracker is None:
+        counter = known.tracker
+        if not known.trackers:
             return None
         if api.key is ApiKey.SHARE_FETCH:
-            tracker.leave(session.throttling)
-        elif (wanted_ms := tracker.empties(session.throttling, now_ms=now_ms)) > 0:
-            self._emptied = True
-            if known.row is not None:
-                known.row.use(throttling.serial, now_ms=now_ms)
-                known.row.count(0)
-            empty = emptied(head, api)
-            return session.throttle_reply(
-                empty, api, ThrottledBy.FETCH, known, wanted_ms, held_by=held_by, now_ms=now_ms
-            )
+            for tracker in known.trackers:
+                tracker.leave(throttling)
+        else:
+            asking, wanted_ms = known, 0
+            for tracker in known.trackers:
+                if (wait_ms := tracker.empties(throttling, now_ms=now_ms)) > wanted_ms:
+                    asking, wanted_ms = known.of(tracker), wait_ms
+            if wanted_ms > 0:
+                self._emptied = True
+                if known.row is not None:
+                    known.row.use(throttling.serial, now_ms=now_ms)
+                    known.row.count(0)
+                empty = emptied(head, api)
+                return session.throttle_reply(
+                    empty, api, ThrottledBy.FETCH, asking, wanted_ms, held_by=held_by, now_ms=now_ms
+                )
         delivered_bytes = counted_bytes(size, api)
-        tracker.last_value = float(delivered_bytes)
-        wanted_ms = tracker.record(delivered_bytes, session.throttling, now_ms=now_ms)
+        wanted_ms = 0
+        if counter is not None:
+            counter.last_value = float(delivered_bytes)
+            wanted_ms = counter.record(delivered_bytes, throttling, now_ms=now_ms)
+        asking, wanted_ms = known.record_groups(wanted_ms, delivered_bytes, throttling, now_ms=now_ms)
         if wanted_ms <= 0:
             return None
         return session.throttle_reply(
-            head, api, ThrottledBy.FETCH, known, wanted_ms, held_by=held_by, now_ms=now_ms
+            head, api, ThrottledBy.FETCH, asking, wanted_ms, held_by=held_by, now_ms=now_ms
         )
 
     def whole(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
@@ -325,11 +331,13 @@ class _FetchReply:
             known.row.use(self._session.throttling.serial, now_ms=now_ms)
             known.row.count(0)
         by_topic = None if self._topics is None else self._topics.begin(size)
-        if known.row is None and known.tracker is None:
+        if known.row is None and not known.trackers:
             return by_topic
         delivered_bytes = counted_bytes(size, self._api)
         uncounted_bytes = 4 + size - delivered_bytes
-        return ReplyParts(delivered_bytes, uncounted_bytes, known.row, known.tracker, by_topic, now_ms=now_ms)
+        return ReplyParts(
+            delivered_bytes, uncounted_bytes, known.row, known.trackers, by_topic, now_ms=now_ms
+        )
 
 
 def _counter(
@@ -342,7 +350,7 @@ def _counter(
         client_id = session.client_id_at(data, at, client_id_length) or ""
         before = known
         known = _look_up(quotas, session, client_id, raw, now_ms)
-        session.throttling.inherit(known.tracker, before)
+        session.throttling.inherit(known, before)
     return known
 
 
@@ -354,15 +362,43 @@ def _look_up(quotas: ClientQuotas, session: Session, client_id: str, raw: bytes,
         raw,
         session.broker_id,
         kind=session.kind,
+        address=session.address,
         now_ms=now_ms,
     )
     return known
 
 
-def _wait_ms(session: Session, tracker: RateTracker, most_held_ms: float, now_ms: int) -> int:
-    """How long a request is to wait that must not pass now; 0: it may."""
+def _limited(known: CachedSensor) -> list[tuple[RateTracker, int]]:
+    """The counters of a client and its groups that have a limit, and the most that passes in a window of each."""
+    found = []
+    for tracker in known.trackers:
+        most_bytes = tracker.max_in_window()
+        if most_bytes is not None:
+            found.append((tracker, most_bytes))
+    return found
+
+
+def _share_of(limited: list[tuple[RateTracker, int]]) -> int:
+    """How much one more Fetch may ask for: those under way share each window between them."""
+    return min([most_bytes // (tracker.fetches + 1) for tracker, most_bytes in limited])
+
+
+def _longest_wait(
+    session: Session,
+    known: CachedSensor,
+    limited: list[tuple[RateTracker, int]],
+    most_held_ms: float,
+    now_ms: int,
+) -> tuple[CachedSensor, int]:
+    """How long a request is to wait that must not pass now, and what asks for it; 0: it may pass."""
     throttling = session.throttling
-    wait_ms = throttling.inherited_until_ms - now_ms
+    wait_ms = throttling.inherited_ms(known, now_ms=now_ms)
     if wait_ms > 0:
-        return wait_ms
-    return tracker.wait_ms(throttling, most_held_ms=most_held_ms, now_ms=now_ms)
+        assert throttling.inherited_from is not None
+        return known.of(throttling.inherited_from), wait_ms
+    asking, longest_ms = known, 0
+    for tracker, _ in limited:
+        wait_ms = tracker.wait_ms(throttling, most_held_ms=most_held_ms, now_ms=now_ms)
+        if wait_ms > longest_ms:
+            asking, longest_ms = known.of(tracker), wait_ms
+    return asking, longest_ms

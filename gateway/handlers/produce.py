@@ -20,7 +20,7 @@ from gateway.session.client_quotas import ClientQuotas
 from gateway.session.parts import RequestParts
 from gateway.session.response_queue import CollectedAnswer, Pending
 from gateway.session.routes import HeadDecision, HeadHandler, HeadOutcome, RequestHead, Route, Session
-from gateway.session.throttle_state import CachedSensor
+from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import Truncated
 from protocol.headers import CLIENT_ID_AT, HEAD_BYTES
@@ -109,12 +109,18 @@ class ProduceHandler(HeadHandler):
             session.user, raw_client_id, quotas.limits.version, now_ms=now_ms
         ):
             sensor = _find_sensor(session, quotas, data, at, head_bytes, raw_client_id, now_ms)
-            wait_ms = 0 if sensor.tracker is None else throttling.inherited_until_ms - now_ms
+            wait_ms = throttling.inherited_ms(sensor, now_ms=now_ms)
             if wait_ms > 0:
-                return session.hold(api, ThrottledBy.PRODUCE, sensor, wait_ms, now_ms=now_ms)
+                assert throttling.inherited_from is not None
+                asking = sensor.of(throttling.inherited_from)
+                return session.hold(api, ThrottledBy.PRODUCE, asking, wait_ms, now_ms=now_ms)
         came_bytes = min(size, len(data) - at - 4)
         tracker, row = sensor.tracker, sensor.row
-        if tracker is not None and (now_ms < tracker.blocked_until_ms or tracker.queue is not None):
+        if sensor.groups:
+            asking, wait_ms = _longest_wait(throttling, sensor, came_bytes, now_ms)
+            if wait_ms > 0:
+                return session.hold(api, ThrottledBy.PRODUCE, asking, wait_ms, now_ms=now_ms)
+        elif tracker is not None and (now_ms < tracker.blocked_until_ms or tracker.queue is not None):
             wait_ms = tracker.wait_ms(throttling, came_bytes, now_ms=now_ms)
             if wait_ms > 0:
                 return session.hold(api, ThrottledBy.PRODUCE, sensor, wait_ms, now_ms=now_ms)
@@ -155,13 +161,13 @@ class ProduceHandler(HeadHandler):
         now_ms: int,
     ) -> None:
         """Count the first bytes of a request, and have the rest counted as it comes."""
-        tracker, row = sensor.tracker, sensor.row
-        if tracker is not None:
+        row, trackers = sensor.row, sensor.trackers
+        for tracker in trackers:
             tracker.record_part(came_bytes, now_ms=now_ms)
         by_topic = None if topics is None else topics.relayed(now_ms, pending)
-        if tracker is not None or row is not None or by_topic is not None:
+        if trackers or row is not None or by_topic is not None:
             on_last = partial(self._charge_whole, session, api, sensor, pending, held_by)
-            session.watch_rest(RequestParts(size, came_bytes, row, tracker, by_topic, on_last))
+            session.watch_rest(RequestParts(size, came_bytes, row, trackers, by_topic, on_last))
 
     def _charge_whole(
         self,
@@ -174,12 +180,13 @@ class ProduceHandler(HeadHandler):
         now_ms: int,
     ) -> None:
         """Charge the last bytes of a request: its client waits for the whole of it, and its reply says so."""
-        tracker = sensor.tracker
-        if tracker is None:
-            return
         throttling = session.throttling
-        wanted_ms = tracker.record(came_bytes, throttling, now_ms=now_ms)
-        if wanted_ms <= 0:
+        tracker = sensor.tracker
+        wanted_ms = 0 if tracker is None else tracker.record(came_bytes, throttling, now_ms=now_ms)
+        if sensor.groups:
+            sensor, wanted_ms = sensor.record_groups(wanted_ms, came_bytes, throttling, now_ms=now_ms)
+            tracker = sensor.tracker
+        if wanted_ms <= 0 or tracker is None:
             return
         wanted_ms = min(wanted_ms, throttling.max_mute_ms)
         session.throttle(wanted_ms, tracker, now_ms=now_ms)
@@ -242,10 +249,23 @@ def _find_sensor(
         raw_client_id,
         session.broker_id,
         kind=session.kind,
+        address=session.address,
         now_ms=now_ms,
     )
-    throttling.inherit(sensor.tracker, before)
+    throttling.inherit(sensor, before)
     return sensor
+
+
+def _longest_wait(
+    throttling: ThrottleState, sensor: CachedSensor, came_bytes: int, now_ms: int
+) -> tuple[CachedSensor, int]:
+    """Of a client's counter and those of its groups: which lets nothing pass for longest, and for how long."""
+    asking, longest_ms = sensor, 0
+    for tracker in sensor.trackers:
+        wait_ms = tracker.wait_ms(throttling, came_bytes, now_ms=now_ms)
+        if wait_ms > longest_ms:
+            asking, longest_ms = sensor.of(tracker), wait_ms
+    return asking, longest_ms
 
 
 def _hold_for_topics(session: Session, api: Api, topics: ProduceTopics, now_ms: int) -> HeadDecision | None:

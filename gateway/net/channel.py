@@ -648,6 +648,7 @@ class ChannelFactory:
             listener=owner.name,
             peer=accepted.peer,
             network=network_of(accepted.ip),
+            address=accepted.ip,
             broker_id=accepted.broker_id,
             quotas=self._quotas,
             sasl=self._sasl,

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from gateway.runtime.clock import NowMs
 from protocol.steps import finish
 from quotas.entities import QuotaKey
+from quotas.group_quotas import GroupQuotas
 from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas, TrackerSnapshot
 from quotas.rate_quotas import RateQuotas, RateSnapshot, RequestTimeQuotas, ScopedKey
@@ -379,6 +380,7 @@ class QuotaMetrics(Collector):
         request_time: RequestTimeQuotas,
         mutations: MutationQuotas,
         topics: Sequence[TopicQuotas] = (),
+        groups: Sequence[tuple[str, GroupQuotas]] = (),
         further: Mapping[QuotaKey, RateQuotas] | None = None,
         now_ms: NowMs,
         per_broker: bool = False,
@@ -392,6 +394,7 @@ class QuotaMetrics(Collector):
             request_time: of requests.
             mutations: controller mutations.
             topics: byte rates of topics, which have no series; their old counters are forgotten with the others.
+            groups: of clients, each with the name that its quota has in series.
             further: rates that Kafka has not, which have the same series with a label for the quota.
             now_ms: the clock.
             per_broker: whether byte rates and request time are counted for each broker by itself.
@@ -400,7 +403,9 @@ class QuotaMetrics(Collector):
         self._limits = limits
         self._request_time = request_time
         self._topics = topics
+        self._groups = groups
         self._now_ms = now_ms
+        self._per_broker = per_broker
         self._prepared: Looked | None = None
         rates: tuple[tuple[str, str, str, RateQuotas], ...] = (
             ("produce", "produce_byte_rate", "Bytes per second produced (Kafka's byte-rate).", produce),
@@ -448,6 +453,7 @@ class QuotaMetrics(Collector):
         for series, rows in zip(self.rates, looked.rates, strict=True):
             yield from series.collect(rows)
         yield from self.mutations.collect(looked.mutations)
+        yield from self._collect_groups()
         if self.further:
             others = list(zip(self.further, looked.further, strict=True))
             yield from self.further[0].collect(looked.further[0], others[1:])
@@ -456,6 +462,8 @@ class QuotaMetrics(Collector):
         """The rows of all series as of now, in many small steps."""
         for quotas in self._topics:
             quotas.expire(now_ms=self._now_ms())
+        for _, groups in self._groups:
+            groups.expire(now_ms=self._now_ms())
         rates, further = [], []
         for series in self.rates:
             rates.append((yield from series.look(now_ms=self._now_ms())))
@@ -466,3 +474,27 @@ class QuotaMetrics(Collector):
     def prepare(self, looked: Looked) -> None:
         """The next `collect` shows these rows, which have just been looked at."""
         self._prepared = looked
+
+    def _collect_groups(self) -> Iterator[Metric]:
+        """What groups use and may use, and how often their quotas made members wait."""
+        labels = ["group", "quota", "broker"] if self._per_broker else ["group", "quota"]
+        used = GaugeMetricFamily(
+            "gateway_group_use",
+            "Use by all members of a group, in the quota's unit per second.",
+            labels=labels,
+        )
+        limit = GaugeMetricFamily(
+            "gateway_group_limit", "The group's quota, in the same unit.", labels=labels
+        )
+        throttles = CounterMetricFamily(
+            "gateway_group_throttles", "Requests that waited for the group's quota.", labels=labels
+        )
+        for quota, groups in self._groups:
+            for key, counter in list(groups.own()):
+                now_ms = max(self._now_ms(), counter.last_ms)
+                names = [key.group, quota, *([str(key.scope)] if self._per_broker else [])]
+                used.add_metric(names, max(0.0, counter.rate(now_ms=now_ms)))
+                if counter.match.whole_limit is not None:
+                    limit.add_metric(names, counter.match.whole_limit)
+                throttles.add_metric(names, counter.throttles.throttled_total)
+        yield from (used, limit, throttles)

@@ -96,7 +96,10 @@ class Throttles:
         """Whether it is about the same as another throttle of its client."""
         if self.by != by or self.api != api or self.rule is not match.rule or self.lent != match.lent:
             return False
-        return self.lent is not None or self.limit == match.limit
+        if self.lent is None and self.limit != match.limit:
+            return False
+        # Several groups or topics may count the same request.
+        return match.beside is None or self.entity is None or self.entity == match.beside
 
     def add(self, told_ms: int, reading: Callable[[], Reading], *, now_ms: int) -> None:
         """Stand for one more."""
@@ -372,7 +375,7 @@ class ThrottleJournal:
             self._short(name, names) if isinstance(name, str) else name
             for name in (entity.user, entity.client_id)
         )
-        return QuotaEntity(user, client_id, entity.ip, entity.topic)
+        return QuotaEntity(user, client_id, entity.ip, entity.topic, entity.group)
 
     def _short(self, name: str, names: dict[str, str]) -> str:
         known = names.get(name)
@@ -380,7 +383,7 @@ class ThrottleJournal:
 
     def _age(self, kept: _Client) -> None:
         oldest = kept.seconds.popleft()
-        match = Match(oldest.limit, oldest.rule, oldest.counter, lent=oldest.lent)
+        match = Match(oldest.limit, oldest.rule, oldest.counter, beside=oldest.entity, lent=oldest.lent)
         for earlier in reversed(kept.minutes):
             if earlier.first_ms // 60_000 != oldest.first_ms // 60_000:
                 break

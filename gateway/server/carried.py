@@ -4,8 +4,8 @@ Both processes are on one machine and share its monotonic clock, so a counter go
 nothing is forgiven, and nothing counts longer than it would have. While the earlier process has connections, each
 sends the other what its own clients use; it is recorded there as usage of others. Pure: rows of JSON and `now_ms`.
 
-The two processes may be different versions: rows of topics go in messages of their own, which a version without them
-passes over, and rows that are not understood here are passed over too.
+The two processes may be different versions: rows of topics and groups go in messages of their own, which a version
+without them passes over, and rows that are not understood here are passed over too.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from gateway.fleet.counters import KIND, AllCounters, Counter
 from gateway.fleet.shares import Used
 from quotas.connections import CarriedConnections, ConnectionRates
 from quotas.entities import Family, QuotaKey
+from quotas.group_quotas import CounterKey, GroupKey
 from quotas.rate_quotas import CounterState, ScopedKey
 from quotas.resolution import TrackerKey
-from quotas.topic_quotas import CounterKey, TopicKey
+from quotas.topic_quotas import TopicKey
 
 Row: TypeAlias = list[Any]
 
 STATES: Final = ("states", "topic_states")
 USE: Final = ("use", "topic_use")
-"""Messages of rows: of clients, and of topics."""
+"""Messages of rows: of clients, and of topics and groups."""
 
 _NOTHING: Final = 0.0, 0
 _OF_TOPIC: Final = 4
-"""Where a row of a topic has its family, as text."""
+"""Where a row of a topic or a group has its family, as text."""
 
 
 def states(counters: AllCounters, *, now_ms: int) -> Iterator[Row]:
@@ -42,7 +43,7 @@ def states(counters: AllCounters, *, now_ms: int) -> Iterator[Row]:
 
 
 def messages(what: str, rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """These rows as messages: those of clients, and those of topics under a name of their own."""
+    """These rows as messages: those of clients, and those of topics and groups under a name of their own."""
     parts: dict[str, list[Row]] = {}
     for row in rows:
         parts.setdefault(f"topic_{what}" if isinstance(row[_OF_TOPIC], str) else what, []).append(row)
@@ -188,6 +189,8 @@ class CarriedCounts:
 
 def _name(quota: QuotaKey, key: CounterKey) -> list[Any]:
     topic = [key.family.value, key.topic] if isinstance(key, TopicKey) else []
+    if isinstance(key, GroupKey):
+        topic = [Family.GROUP.value, key.group]
     return [quota.value, key.scope, *key.tracker_key, *topic]
 
 
@@ -198,7 +201,9 @@ def _counter(counters: AllCounters, name: list[Any], now_ms: int) -> Counter | N
         key: CounterKey = ScopedKey(scope, TrackerKey(user, client_id))
         if topic:
             family, called = topic
-            key = TopicKey(scope, Family(family), called, user, client_id)
+            of = Family(family)
+            is_group = of is Family.GROUP
+            key = GroupKey(scope, called) if is_group else TopicKey(scope, of, called, user, client_id)
     except ValueError:  # of another version
         return None
     return None if of_quota is None else of_quota.counter_of(key, KIND, now_ms=now_ms)

@@ -173,6 +173,8 @@ class Operations:
         if decided.changes("quotas"):
             self._quotas.replace_base(config.quota_items())
             self._limits.set_observed(config.observed_entities())
+        if decided.changes("groups"):
+            self._limits.set_groups(config.member_groups())
         if decided.changes("enforcement"):
             self.set_mode(config.enforcement.mode, by=by)
         if decided.changes("log"):

@@ -16,7 +16,18 @@ from config.section_base import Section
 from gateway.observability.events import ReloadResult
 
 LIVE: Final = frozenset(
-    {"quotas", "enforcement", "log", "limits", "drain", "connections", "quota_admin", "admin", "capacity"}
+    {
+        "quotas",
+        "groups",
+        "enforcement",
+        "log",
+        "limits",
+        "drain",
+        "connections",
+        "quota_admin",
+        "admin",
+        "capacity",
+    }
 )
 """Sections that change in a running gateway; `limits` does for connections that come afterwards."""
 

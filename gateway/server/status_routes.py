@@ -19,7 +19,7 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -36,7 +36,7 @@ from gateway.server.page_headers import NOT_FOR_OTHER_SITES, page_headers
 from quotas.entities import ATTRIBUTE_KEYS, FURTHER_RATE_KEYS, QuotaEntity, QuotaKey
 from quotas.ip_limits import normalise
 from quotas.limits import Limits
-from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, resolve
+from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, matches_of_groups, resolve
 
 MAX_VIEWERS: Final = 8
 LEAST_INTERVAL_S: Final = 1.0
@@ -247,6 +247,13 @@ class StatusRoutes:
                 quota: resolve(self._limits, quota, client.user, client.client_id)
                 for quota in self._shown_keys()
             }
+        quotas = list(matches.items())
+        if not ip and query.get("of") != "counter":
+            quotas += [
+                (quota, match)
+                for quota in _CLIENT_KEYS
+                for match in matches_of_groups(self._limits, quota, client.user, client.client_id)
+            ]
         answer = {
             "user": client.user,
             "client_id": client.client_id,
@@ -255,8 +262,8 @@ class StatusRoutes:
             "forgotten": self._journal.forgotten,
             "mode": self._limits.mode.value,
             "throttles": [waiting_json(*each) for each in found],
-            "quotas": [_quota_json(quota, match) for quota, match in matches.items()],
-            "changes": await self._changes({quota: entity_of(match) for quota, match in matches.items()}),
+            "quotas": [_quota_json(quota, match) for quota, match in quotas],
+            "changes": await self._changes([(quota, entity_of(match)) for quota, match in quotas]),
         }
         return web.json_response(answer, headers=NOT_FOR_OTHER_SITES)
 
@@ -275,13 +282,13 @@ class StatusRoutes:
             return latest_of(found, MAX_TOLD)
         return found[-MAX_TOLD:] if what == "of_counter" else found
 
-    async def _changes(self, wanted: Mapping[QuotaKey, QuotaEntity | None]) -> list[dict[str, Any]]:
+    async def _changes(self, wanted: Sequence[tuple[QuotaKey, QuotaEntity | None]]) -> list[dict[str, Any]]:
         """The latest changes of these quotas, the last one first; of those that are not long ago."""
         try:
             latest = await self._history(_CHANGES_LOOKED_AT)
         except StoreError:
             return []
-        entities = {(quota.value, entity) for quota, entity in wanted.items() if entity is not None}
+        entities = {(quota.value, entity) for quota, entity in wanted if entity is not None}
         mine = (entry for entry in latest if (entry.key, entry.entity) in entities)
         return [history_json(entry) for entry in islice(mine, _CHANGES_TOLD)]
 

@@ -24,9 +24,17 @@ from gateway.usage.topic_ids import TopicIds
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
+from quotas.group_quotas import GroupQuotas
 from quotas.lent_rates import Lender
 from quotas.limits import Limits
-from quotas.rate_quotas import ByteRateQuotas, RateQuotas, RateSettings, RateTracker, RequestTimeQuotas
+from quotas.rate_quotas import (
+    PERCENT_SECONDS_PER_NS,
+    ByteRateQuotas,
+    RateQuotas,
+    RateSettings,
+    RateTracker,
+    RequestTimeQuotas,
+)
 from quotas.resolution import resolve
 from quotas.topic_quotas import TopicQuotas
 from quotas.trackers import Kind
@@ -84,6 +92,7 @@ class ClientQuotas:
         request_time: counters of the request percentage.
         limits: the configured quotas; `refresh` is due when their `version` is another.
         produce_topics, fetch_topics: counters of the byte rates of topics.
+        produce_groups, fetch_groups, request_groups: counters of groups of clients.
         produce_records, fetch_records: counters of records.
         topic_ids: names of topics.
         counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
@@ -104,13 +113,16 @@ class ClientQuotas:
         "counts_fetch",
         "counts_produce",
         "fetch",
+        "fetch_groups",
         "fetch_records",
         "fetch_topics",
         "limited_apis",
         "limits",
         "produce",
+        "produce_groups",
         "produce_records",
         "produce_topics",
+        "request_groups",
         "request_time",
         "times_requests",
         "topic_ids",
@@ -139,6 +151,11 @@ class ClientQuotas:
         self.produce = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
         self.fetch = ByteRateQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
         self.request_time = RequestTimeQuotas(limits, settings)
+        self.produce_groups = GroupQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
+        self.fetch_groups = GroupQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
+        self.request_groups = GroupQuotas(
+            limits, QuotaKey.REQUEST_PERCENTAGE, settings, cap_ms=settings.window_ms
+        )
         self.produce_records = RateQuotas(limits, QuotaKey.PRODUCER_RECORD_RATE, settings)
         self.fetch_records = RateQuotas(limits, QuotaKey.CONSUMER_RECORD_RATE, settings)
         self.api_limits = tuple(ApiLimit(family, limits, settings) for family in FAMILIES)
@@ -191,11 +208,19 @@ class ClientQuotas:
         metered = self.usage is not None and self.usage.topics is not None
         by_topic = metered or self.produce_topics.enabled, metered or self.fetch_topics.enabled
         self.topic_ids.wanted = any(by_topic)
-        self.counts_produce = recorded or limits.enabled(QuotaKey.PRODUCER_BYTE_RATE) or by_topic[0]
-        self.counts_produce = self.counts_produce or limits.enabled(QuotaKey.PRODUCER_RECORD_RATE)
-        self.counts_fetch = recorded or limits.enabled(QuotaKey.CONSUMER_BYTE_RATE) or by_topic[1]
-        self.counts_fetch = self.counts_fetch or limits.enabled(QuotaKey.CONSUMER_RECORD_RATE)
-        self.times_requests = limits.enabled(QuotaKey.REQUEST_PERCENTAGE)
+        self.counts_produce = (
+            recorded
+            or by_topic[0]
+            or self._counts(QuotaKey.PRODUCER_BYTE_RATE)
+            or limits.enabled(QuotaKey.PRODUCER_RECORD_RATE)
+        )
+        self.counts_fetch = (
+            recorded
+            or by_topic[1]
+            or self._counts(QuotaKey.CONSUMER_BYTE_RATE)
+            or limits.enabled(QuotaKey.CONSUMER_RECORD_RATE)
+        )
+        self.times_requests = self._counts(QuotaKey.REQUEST_PERCENTAGE)
         self.limited_apis: dict[ApiKey, ApiLimit] = {
             api: limit
             for limit in self.api_limits
@@ -203,6 +228,10 @@ class ClientQuotas:
             for api in limit.family.apis
         }
         self.watches = self.times_requests or bool(self.limited_apis)
+
+    def _counts(self, key: QuotaKey) -> bool:
+        """Whether any client or group has this quota."""
+        return self.limits.enabled(key) or self.limits.groups_enabled(key)
 
     def scope_of(self, broker_id: int | None) -> int | None:
         """What the counters of connections to this broker cover; see `QuotaScope`."""
@@ -233,18 +262,22 @@ class ClientQuotas:
         broker_id: int | None,
         *,
         kind: Kind,
+        address: str = "",
         now_ms: int,
     ) -> CachedSensor:
         """What a producer's requests are counted by."""
         tracker = self.produce_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
+        groups = self._sensors_of_groups(
+            self.produce_groups, user, client_id, address, broker_id, row, now_ms
+        )
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
         of_topics = self.produce_topics.may_apply(user, client_id) or (
             self.record_counter(ApiKey.PRODUCE, user, client_id, broker_id, kind=kind, now_ms=now_ms)
             is not None
         )
-        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics=of_topics)
+        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, groups)
 
     def fetch_sensor(
         self,
@@ -255,18 +288,37 @@ class ClientQuotas:
         broker_id: int | None,
         *,
         kind: Kind,
+        address: str = "",
         now_ms: int,
     ) -> CachedSensor:
         """What a consumer's answers are counted by."""
         tracker = self.fetch_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
+        groups = self._sensors_of_groups(self.fetch_groups, user, client_id, address, broker_id, row, now_ms)
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
         of_topics = self.fetch_topics.may_apply(user, client_id) or (
             self.record_counter(ApiKey.FETCH, user, client_id, broker_id, kind=kind, now_ms=now_ms)
             is not None
         )
-        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics)
+        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, groups)
+
+    def _sensors_of_groups(
+        self,
+        groups: GroupQuotas,
+        user: str,
+        client_id: str,
+        address: str,
+        broker_id: int | None,
+        row: UsageRow | None,
+        now_ms: int,
+    ) -> tuple[CachedSensor, ...]:
+        """What a client's groups count its requests by."""
+        if not groups.enabled:
+            return ()
+        scope, version = self._scope(broker_id), self.limits.version
+        trackers = groups.trackers(user, client_id, address, scope=scope, now_ms=now_ms)
+        return tuple(CachedSensor(client_id, user, version, each, row, b"") for each in trackers)
 
     def record_counter(
         self, api_key: ApiKey, user: str, client_id: str, broker_id: int | None, *, kind: Kind, now_ms: int
@@ -337,14 +389,22 @@ class ClientQuotas:
         return row, -1 if row.shared else self.limits.version
 
     def request_wait_ms(
-        self, api_key: ApiKey, user: str, client_id: str, broker_id: int | None, *, kind: Kind, now_ms: int
+        self,
+        api_key: ApiKey,
+        user: str,
+        client_id: str,
+        broker_id: int | None,
+        *,
+        kind: Kind,
+        address: str = "",
+        now_ms: int,
     ) -> int:
         """How long the next request of this client waits, since its time is used up; recorded as a wait.
 
         At most one window, then it passes: heartbeats wait like all other requests, and no member may look dead.
         """
-        scope = self._scope(broker_id)
-        tracker = self.request_time.tracker(user, client_id, kind=kind, scope=scope, now_ms=now_ms)
+        counters = self._request_counters(user, client_id, broker_id, kind, address, now_ms)
+        tracker = max(counters, key=lambda each: each.blocked_until_ms, default=None)
         if tracker is None or now_ms >= tracker.blocked_until_ms:
             return 0
         wait_ms = min(math.ceil(tracker.blocked_until_ms - now_ms), tracker.window_ms)
@@ -389,6 +449,7 @@ class ClientQuotas:
         busy_ns: int,
         answered_ns: int,
         kind: Kind,
+        address: str = "",
         now_ms: int,
         row: UsageRow | None = None,
         connection: int = 0,
@@ -402,6 +463,7 @@ class ClientQuotas:
             busy_ns: CPU time that the gateway spent on this connection since the last answer.
             answered_ns: when the answer came.
             kind: see `quotas.trackers`.
+            address: where the client comes from.
             now_ms: the time.
             row: the usage record.
             connection: the serial of the request's.
@@ -416,9 +478,7 @@ class ClientQuotas:
         if row is not None:
             row.use(connection, now_ms=now_ms)
             row.count(time_ns / 1e6)
-        return self.request_time.record(
-            user, timed.client_id, time_ns, kind=kind, scope=self._scope(broker_id), now_ms=now_ms
-        )
+        return self._record_time(user, timed.client_id, broker_id, time_ns, kind, address, now_ms)
 
     def record_more_time(
         self,
@@ -428,6 +488,7 @@ class ClientQuotas:
         *,
         busy_ns: int,
         kind: Kind,
+        address: str = "",
         now_ms: int,
         row: UsageRow | None = None,
     ) -> int:
@@ -436,8 +497,37 @@ class ClientQuotas:
             busy_ns = 0
         if row is not None:
             row.add(busy_ns / 1e6)
+        return self._record_time(user, client_id, broker_id, busy_ns, kind, address, now_ms)
+
+    def _record_time(
+        self,
+        user: str,
+        client_id: str,
+        broker_id: int | None,
+        time_ns: int,
+        kind: Kind,
+        address: str,
+        now_ms: int,
+    ) -> int:
+        """Count it by the client's counter and by those of its groups; what the longest wait of them is."""
         scope = self._scope(broker_id)
-        return self.request_time.record(user, client_id, busy_ns, kind=kind, scope=scope, now_ms=now_ms)
+        wait_ms = self.request_time.record(user, client_id, time_ns, kind=kind, scope=scope, now_ms=now_ms)
+        if self.request_groups.enabled:
+            for each in self.request_groups.trackers(user, client_id, address, scope=scope, now_ms=now_ms):
+                each.last_value = time_ns * PERCENT_SECONDS_PER_NS
+                wait_ms = max(wait_ms, each.record(each.last_value, now_ms=now_ms))
+        return wait_ms
+
+    def _request_counters(
+        self, user: str, client_id: str, broker_id: int | None, kind: Kind, address: str, now_ms: int
+    ) -> list[RateTracker]:
+        """What a client's request time is counted by: its own counter, if any is set, and those of its groups."""
+        scope = self._scope(broker_id)
+        own = self.request_time.tracker(user, client_id, kind=kind, scope=scope, now_ms=now_ms)
+        counters = [] if own is None else [own]
+        if self.request_groups.enabled:
+            counters += self.request_groups.trackers(user, client_id, address, scope=scope, now_ms=now_ms)
+        return counters
 
     def record_throttle(
         self,
@@ -471,7 +561,7 @@ class ClientQuotas:
             row.delay(throttle_time_ms, again=again)
         if self._journal is not None and throttle_time_ms > 0:
             match = tracker.match
-            if tracker.shared and match.topic_entity is None:
+            if tracker.shared and match.beside is None:
                 match = resolve(self.limits, _KEYS[by], user, client_id)
             self._journal.throttled(
                 JournalClient(user, client_id),
@@ -493,13 +583,15 @@ class ClientQuotas:
         throttle_time_ms: int,
         *,
         kind: Kind | None = None,
+        address: str = "",
         now_ms: int,
         row: UsageRow | None = None,
     ) -> None:
-        """Record a wait with the request quota."""
-        tracker = self.request_time.tracker(
-            user, timed.client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms
+        """Record a wait with the request quota: with the counter that asks for the longest."""
+        counters = self._request_counters(
+            user, timed.client_id, broker_id, user if kind is None else kind, address, now_ms
         )
+        tracker = max(counters, key=lambda each: each.throttle_time_ms(now_ms=now_ms), default=None)
         if tracker is not None:
             self.record_throttle(
                 timed.api.key,

@@ -8,7 +8,7 @@ once, by their handlers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from quotas.rate_quotas import RateTracker
@@ -40,14 +40,14 @@ class PartsRow(Protocol):
 class RequestParts:
     """Counts a request whose first bytes have been counted."""
 
-    __slots__ = ("_inner", "_left_bytes", "_on_last", "_row", "_size", "_tracker")
+    __slots__ = ("_inner", "_left_bytes", "_on_last", "_row", "_size", "_trackers")
 
     def __init__(
         self,
         size: int,
         came_bytes: int,
         row: PartsRow | None,
-        tracker: RateTracker | None,
+        trackers: Sequence[RateTracker],
         inner: Watch | None,
         on_last: Callable[[int, int], None],
     ) -> None:
@@ -57,14 +57,14 @@ class RequestParts:
             size: what the whole request counts, in bytes.
             came_bytes: what of it has been counted.
             row: the usage record; None: none is kept.
-            tracker: the quota's counter; None: there is none.
+            trackers: the quotas' counters.
             inner: looks at the same bytes.
             on_last: called with the last part's bytes and the time, before it is relayed; it records them.
         """
         self._size = size
         self._left_bytes = size - came_bytes
         self._row = row
-        self._tracker = tracker
+        self._trackers = trackers
         self._inner = inner
         self._on_last = on_last
 
@@ -80,8 +80,9 @@ class RequestParts:
             self._row.add(came_bytes)
         if not self._left_bytes:
             self._on_last(came_bytes, now_ms)
-        elif self._tracker is not None:
-            self._tracker.record_part(came_bytes, now_ms=now_ms)
+        else:
+            for tracker in self._trackers:
+                tracker.record_part(came_bytes, now_ms=now_ms)
 
     def end(self, *, now_ms: int) -> None:
         """See `Watch`."""
@@ -94,14 +95,14 @@ class RequestParts:
 class ReplyParts:
     """Counts a reply. Its quota has been asked for the whole of it, so that its head has the throttle time."""
 
-    __slots__ = ("_begun_ms", "_inner", "_left_bytes", "_row", "_size", "_tracker", "_uncounted_bytes")
+    __slots__ = ("_begun_ms", "_inner", "_left_bytes", "_row", "_size", "_trackers", "_uncounted_bytes")
 
     def __init__(
         self,
         size: int,
         uncounted_bytes: int,
         row: PartsRow | None,
-        tracker: RateTracker | None,
+        trackers: Sequence[RateTracker],
         inner: Watch | None,
         *,
         now_ms: int,
@@ -112,17 +113,17 @@ class ReplyParts:
             size: what the whole reply counts, in bytes.
             uncounted_bytes: how much of its beginning does not count.
             row: the usage record; None: none is kept.
-            tracker: the quota's counter, which has recorded the whole; None: there is none.
+            trackers: the quotas' counters, which have recorded the whole.
             inner: looks at the same bytes.
             now_ms: the time.
         """
         self._size = self._left_bytes = size
         self._uncounted_bytes = uncounted_bytes
         self._row = row
-        self._tracker = tracker
+        self._trackers = trackers
         self._inner = inner
         self._begun_ms = now_ms
-        if tracker is not None:
+        for tracker in trackers:
             tracker.expect(size, now_ms=now_ms)
 
     def take(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
@@ -135,8 +136,8 @@ class ReplyParts:
         self._left_bytes -= came_bytes
         if self._row is not None:
             self._row.add(came_bytes)
-        if self._tracker is not None:
-            self._tracker.arrived(came_bytes, now_ms=now_ms)
+        for tracker in self._trackers:
+            tracker.arrived(came_bytes, now_ms=now_ms)
         if self._inner is not None:
             self._inner.take(data, at, end, now_ms=now_ms)
 
@@ -144,7 +145,8 @@ class ReplyParts:
         """See `Watch`."""
         if self._row is not None:
             self._row.ended(self._size - self._left_bytes)
-        if self._tracker is not None and self._left_bytes:
-            self._tracker.give_up(self._left_bytes, since_ms=self._begun_ms, now_ms=now_ms)
+        if self._left_bytes:
+            for tracker in self._trackers:
+                tracker.give_up(self._left_bytes, since_ms=self._begun_ms, now_ms=now_ms)
         if self._inner is not None:
             self._inner.end(now_ms=now_ms)

@@ -37,6 +37,7 @@ class RequestMeter:
     """
 
     __slots__ = (
+        "_address",
         "_client_id",
         "_listener",
         "busy_ns",
@@ -52,10 +53,11 @@ class RequestMeter:
         "timed_event",
     )
 
-    def __init__(self, quotas: ClientQuotas, listener: str = "") -> None:
+    def __init__(self, quotas: ClientQuotas, listener: str = "", address: str = "") -> None:
         self.serial = next(_SERIALS)
         self.quotas: Final = quotas
         self._listener = listener
+        self._address = address
         self._client_id = ""  # of the last request
         self.row: UsageRow | None = None
         self.on = quotas.times_requests
@@ -108,6 +110,7 @@ class RequestMeter:
             busy_ns=busy_ns,
             answered_ns=self.event_ns,
             kind=kind,
+            address=self._address,
             now_ms=now_ms,
             row=self.row,
             connection=self.serial,
@@ -123,7 +126,14 @@ class RequestMeter:
         """The reply took further steps: count their time too, and look again how long the client has to wait."""
         busy_ns, self.busy_ns = self.busy_ns, 0
         self.request_ms = self.quotas.record_more_time(
-            user, timed.client_id, broker_id, busy_ns=busy_ns, kind=kind, now_ms=now_ms, row=self.row
+            user,
+            timed.client_id,
+            broker_id,
+            busy_ns=busy_ns,
+            kind=kind,
+            address=self._address,
+            now_ms=now_ms,
+            row=self.row,
         )
 
     def left(self, user: str, broker_id: int | None, *, kind: Kind, now_ms: int) -> None:
@@ -131,7 +141,13 @@ class RequestMeter:
         busy_ns, self.busy_ns = self.busy_ns, 0
         if busy_ns and self.quotas.times_requests:
             self.quotas.record_more_time(
-                user, self._client_id, broker_id, busy_ns=busy_ns, kind=kind, now_ms=now_ms
+                user,
+                self._client_id,
+                broker_id,
+                busy_ns=busy_ns,
+                kind=kind,
+                address=self._address,
+                now_ms=now_ms,
             )
 
     def claim(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
@@ -175,6 +191,13 @@ class RequestMeter:
         longest = combine(self.specific_by, self.specific_ms, request_ms=wanted_ms, upstream_ms=final_ms)
         if longest.by is ThrottledBy.REQUEST:
             self.quotas.record_request_throttle(
-                user, timed, broker_id, wanted_ms, kind=kind, now_ms=now_ms, row=self.row
+                user,
+                timed,
+                broker_id,
+                wanted_ms,
+                kind=kind,
+                address=self._address,
+                now_ms=now_ms,
+                row=self.row,
             )
         return final_ms

@@ -519,7 +519,7 @@ class ResponseQueue:
         if isinstance(answer, SizedAnswer):
             answer.row.count(0)
             counted, uncounted_bytes = size - answer.less_bytes, _SIZE_BYTES + answer.less_bytes
-            watched = ReplyParts(counted, uncounted_bytes, answer.row, None, watched, now_ms=now_ms)
+            watched = ReplyParts(counted, uncounted_bytes, answer.row, (), watched, now_ms=now_ms)
         if watched is not None:
             watched.take(data, at, len(data), now_ms=now_ms)
             self._watched = watched

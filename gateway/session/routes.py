@@ -43,15 +43,15 @@ class RewrittenHead:
     Attributes:
         head: from its size on.
         reply: what the client is to get.
-        tracker: counts the reply of this Fetch.
+        sensor: counts the reply of this Fetch.
     """
 
-    __slots__ = ("head", "reply", "tracker")
+    __slots__ = ("head", "reply", "sensor")
 
-    def __init__(self, head: bytes, reply: Pending, tracker: RateTracker) -> None:
+    def __init__(self, head: bytes, reply: Pending, sensor: CachedSensor) -> None:
         self.head = head
         self.reply = reply
-        self.tracker = tracker
+        self.sensor = sensor
 
 
 HeadOutcome: TypeAlias = Pending | RewrittenHead | HeadDecision
@@ -82,6 +82,7 @@ class Session(Protocol):
 
     Attributes:
         listener, peer: names for logs and metrics.
+        address: where the client comes from; "": it is not known.
         broker_id: the broker behind the port the client came in by; None for the bootstrap port.
         user: principal name; ANONYMOUS until the client has authenticated.
         authentication: the SASL exchange; None on a listener without SASL.
@@ -93,6 +94,7 @@ class Session(Protocol):
 
     listener: str
     peer: str
+    address: str
     broker_id: int | None
     user: str
     authentication: Authentication | None

@@ -101,7 +101,7 @@ class ClientSession(Session, ChunkTaker):
     """One client connection and its upstream leg; what handlers use of it is described in `routes.Session`.
 
     Attributes:
-        listener, peer, broker_id, user, authentication, responses, throttling: see `routes.Session`.
+        listener, peer, address, broker_id, user, authentication, responses, throttling: see `routes.Session`.
         meter: measures requests for the request quota; None when no client quotas are enforced.
         to_upstream, to_client: chunks for the shell to write, in order.
         muted: set of `MuteReason`, as a number.
@@ -143,6 +143,7 @@ class ClientSession(Session, ChunkTaker):
         "_unsent_bytes",
         "_watched",
         "accounted_bytes",
+        "address",
         "authentication",
         "begins_now",
         "broker_id",
@@ -175,6 +176,7 @@ class ClientSession(Session, ChunkTaker):
         listener: str,
         peer: str,
         network: str = "",
+        address: str = "",
         broker_id: int | None = None,
         quotas: ClientQuotas | None = None,
         sasl: SaslListener | None = None,
@@ -185,6 +187,7 @@ class ClientSession(Session, ChunkTaker):
     ) -> None:
         self.listener = listener
         self.peer = peer
+        self.address = address
         self.user = _ANONYMOUS
         self._anonymous_kind = (listener, network)
         self.to_upstream: list[bytes] = []
@@ -194,7 +197,7 @@ class ClientSession(Session, ChunkTaker):
         self.close_cause: CloseCause | None = None
         self.refusal: ProtocolError | None = None
         self.broker_id = broker_id
-        self.meter = None if quotas is None else RequestMeter(quotas, listener)
+        self.meter = None if quotas is None else RequestMeter(quotas, listener, address)
         self.responses = ResponseQueue(self.to_client, max_response_bytes=settings.max_response_bytes)
         self.throttling = ThrottleState(settings)
         self.bytes_from_client = 0
@@ -455,7 +458,7 @@ class ClientSession(Session, ChunkTaker):
                     reply = None
                     self.responses.unanswered = True
                 elif isinstance(outcome, RewrittenHead):
-                    self.throttling.fetch_begins(outcome.tracker)
+                    self.throttling.fetch_begins(outcome.sensor)
                     self._relay(data, start, at)
                     self.to_upstream.append(outcome.head)
                     start = at + len(outcome.head)
@@ -592,7 +595,7 @@ class ClientSession(Session, ChunkTaker):
             throttling.held_for_time = False
             return False
         wait_ms = self.meter.quotas.request_wait_ms(
-            api.key, self.user, client_id, self.broker_id, kind=self.kind, now_ms=now_ms
+            api.key, self.user, client_id, self.broker_id, kind=self.kind, address=self.address, now_ms=now_ms
         )
         self._holding = throttling.held_for_time = wait_ms > 0
         self.throttle(wait_ms, now_ms=now_ms)

@@ -30,9 +30,21 @@ class CachedSensor:
         raw_client_id: with its length, as it stands in the request: one comparison shows that it is the same. Empty
             where it is too long to be kept; the version is -1 then.
         of_topics: whether any topic has a quota that counts them too, or their records have one.
+        groups: of the client's groups that have a quota: what they count the same requests by.
+        trackers: its own counter, if there is one, and those of the groups. A longer wait of one is the client's.
     """
 
-    __slots__ = ("client_id", "of_topics", "raw_client_id", "row", "tracker", "user", "version")
+    __slots__ = (
+        "client_id",
+        "groups",
+        "of_topics",
+        "raw_client_id",
+        "row",
+        "tracker",
+        "trackers",
+        "user",
+        "version",
+    )
 
     def __init__(
         self,
@@ -43,6 +55,7 @@ class CachedSensor:
         row: UsageRow | None,
         raw_client_id: bytes,
         of_topics: bool = False,
+        groups: tuple[CachedSensor, ...] = (),
     ) -> None:
         self.raw_client_id = raw_client_id
         self.user = user
@@ -50,6 +63,9 @@ class CachedSensor:
         self.tracker = tracker
         self.row = row
         self.of_topics = of_topics
+        self.groups = groups
+        of_groups = [each.tracker for each in groups if each.tracker is not None]
+        self.trackers: tuple[RateTracker, ...] = (*(() if tracker is None else (tracker,)), *of_groups)
         self.client_id = client_id
 
     def is_of(self, user: str, raw_client_id: bytes, version: int, *, now_ms: int) -> bool:
@@ -60,6 +76,37 @@ class CachedSensor:
             and self.user is user
             and (self.tracker is None or now_ms < self.tracker.good_until_ms)
         )
+
+    def of(self, tracker: RateTracker) -> CachedSensor:
+        """The sensor of one of its counters."""
+        for each in self.groups:
+            if each.tracker is tracker:
+                return each
+        return self
+
+    def record_groups(
+        self, wanted_ms: int, value: float, waiter: object, *, now_ms: int
+    ) -> tuple[CachedSensor, int]:
+        """Count by the groups what its own counter has counted.
+
+        Args:
+            wanted_ms: how long the client has to wait for its own counter.
+            value: in bytes.
+            waiter: the connection.
+            now_ms: the time.
+
+        Returns:
+            What asks for the longest wait, and that wait.
+        """
+        asking = self
+        for each in self.groups:
+            tracker = each.tracker
+            assert tracker is not None
+            tracker.last_value = value
+            wait_ms = tracker.record(value, waiter, now_ms=now_ms)
+            if wait_ms > wanted_ms:
+                asking, wanted_ms = each, wait_ms
+        return asking, wanted_ms
 
 
 class TopicWait(NamedTuple):
@@ -88,6 +135,7 @@ class ThrottleState:
         serial: another number for each connection.
         until_ms: when the last throttle is over.
         inherited_until_ms: when the mute is over that an earlier connection left behind (hazards K03, K04).
+        inherited_from: the counter that it was left with.
         held_by: the counter that holds the next request, or made the Fetch under way wait; what it then asks for is
             no throttle of another request.
         held_for_time: the next request has waited for the request quota, and passes.
@@ -107,6 +155,7 @@ class ThrottleState:
         "held_by",
         "held_by_api",
         "held_for_time",
+        "inherited_from",
         "inherited_until_ms",
         "max_mute_ms",
         "most_in_flight",
@@ -122,6 +171,7 @@ class ThrottleState:
         self.max_mute_ms = settings.max_mute_ms
         self.until_ms = 0
         self.inherited_until_ms = 0
+        self.inherited_from: RateTracker | None = None
         self.held_by: RateTracker | None = None
         self.held_for_time = False
         self.held_by_api: RateTracker | None = None
@@ -131,20 +181,33 @@ class ThrottleState:
         self.produce_sensor: CachedSensor | None = None
         self.fetch_sensor: CachedSensor | None = None
         self._muting: RateTracker | None = None  # what asked for the throttle that ends last
-        self._fetching: RateTracker | None = None  # what the answer under way will be counted by
+        self._fetching: CachedSensor | None = None  # what the answer under way will be counted by
 
-    def inherit(self, tracker: RateTracker | None, before: CachedSensor | None) -> None:
-        """The connection's requests are counted by another counter than before: it serves what others left there.
+    def inherit(self, sensor: CachedSensor, before: CachedSensor | None) -> None:
+        """The connection's requests are counted by other counters than before: it serves what others left there.
 
         Args:
-            tracker: the counter.
+            sensor: with the counters.
             before: what its last request of this kind was counted by.
         """
-        if before is not None and before.tracker is not None and before.tracker is not tracker:
-            before.tracker.leave(self)
-        if tracker is not None and (before is None or before.tracker is not tracker):
-            limited = tracker.max_in_window() is not None
-            self.inherited_until_ms = tracker.left_until_ms if limited else 0
+        now = sensor.trackers
+        earlier: tuple[RateTracker, ...] = () if before is None else before.trackers
+        for tracker in earlier:
+            if tracker not in now:
+                tracker.leave(self)
+        added = [tracker for tracker in now if tracker not in earlier]
+        if not added:
+            return
+        if self.inherited_from not in now:
+            self.inherited_until_ms, self.inherited_from = 0, None
+        for tracker in added:
+            if tracker.max_in_window() is not None and tracker.left_until_ms > self.inherited_until_ms:
+                self.inherited_until_ms, self.inherited_from = tracker.left_until_ms, tracker
+
+    def inherited_ms(self, sensor: CachedSensor, *, now_ms: int) -> int:
+        """How long a request waits for what an earlier connection has left with one of these counters."""
+        wait_ms = self.inherited_until_ms - now_ms
+        return wait_ms if wait_ms > 0 and self.inherited_from in sensor.trackers else 0
 
     def counted_by(self, key: QuotaKey, tracker: RateTracker) -> None:
         """Requests of a family of APIs are counted by this, where the connection may wait in turn with others."""
@@ -157,15 +220,18 @@ class ThrottleState:
                 before.leave(self)
             counters[key] = tracker
 
-    def fetch_begins(self, tracker: RateTracker) -> None:
+    def fetch_begins(self, sensor: CachedSensor) -> None:
         """A Fetch is forwarded whose answer counts; no other of this connection is under way."""
-        self._fetching = tracker
-        tracker.fetches += 1
+        self._fetching = sensor
+        for tracker in sensor.trackers:
+            tracker.fetches += 1
 
     def fetch_ends(self) -> None:
         """It is answered, or the connection has ended."""
-        if self._fetching is not None:
-            self._fetching.fetches -= 1
+        fetching = self._fetching
+        if fetching is not None:
+            for tracker in fetching.trackers:
+                tracker.fetches -= 1
             self._fetching = None
 
     def leave(self) -> None:
@@ -174,8 +240,8 @@ class ThrottleState:
             counter.leave(self)
         self.fetch_ends()
         for sensor in (self.produce_sensor, self.fetch_sensor):
-            if sensor is not None and sensor.tracker is not None:
-                sensor.tracker.leave(self)
+            for tracker in () if sensor is None else sensor.trackers:
+                tracker.leave(self)
         muting = self._muting
         if muting is not None:  # what another quota or the broker has asked for is not the counter's
             muting.left_until_ms = max(muting.left_until_ms, min(self.until_ms, muting.owed_until_ms))

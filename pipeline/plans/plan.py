@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
-from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey, entity_of_names
 from quotas.limits import validate
 
 FORMAT: Final = "sluice-plan"
@@ -272,12 +272,7 @@ def entity_from_json(data: Mapping[str, Any], where: str) -> QuotaEntity:
         if name is not None and not isinstance(name, str):
             raise PlanError(f"{where}: entity: the name of {type_text} is text or null, not {name!r}")
         names[entity_type] = DEFAULT if name is None else name
-    return QuotaEntity(
-        user=names.get(EntityType.USER),
-        client_id=names.get(EntityType.CLIENT_ID),
-        ip=names.get(EntityType.IP),
-        topic=names.get(EntityType.TOPIC),
-    )
+    return entity_of_names(names)
 
 
 def names_of(kind: type[Any]) -> tuple[str, ...]:

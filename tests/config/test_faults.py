@@ -122,7 +122,7 @@ def faults(**changed: str) -> list[str]:
      'quotas.0.default_user: "yes" is not true or false'),
     ("array_of_quotas", "controller_mutation_rate = 1",
      "quotas.0: names no entity; give user, default_user, client_id, default_client_id, ip, default_ip, "
-     "topic or default_topic"),
+     "topic, default_topic or group"),
     ("array_of_quotas", 'user = "a"',
      'quotas.0 (user="a"): limits nothing; give ' + " or ".join(CLIENT_KEYS)),
     ("usage", 'kind = "files"', "usage.directory: required, since kind is files"),

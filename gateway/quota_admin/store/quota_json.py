@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.quota_admin.store.interface import HistoryEntry
-from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey, entity_of_names
 from quotas.layered_quotas import QuotaChange
 from quotas.limits import validate, validate_entity
 
@@ -44,12 +44,7 @@ def entity_of(value: Any) -> QuotaEntity:
             names[entity_type] = DEFAULT if name is None else name
     except (TypeError, KeyError) as exc:
         raise ValueError("an entity is a list of objects with type and name") from exc
-    return QuotaEntity(
-        names.get(EntityType.USER),
-        names.get(EntityType.CLIENT_ID),
-        names.get(EntityType.IP),
-        names.get(EntityType.TOPIC),
-    )
+    return entity_of_names(names)
 
 
 def change_json(change: QuotaChange, old: float | None) -> dict[str, Any]:

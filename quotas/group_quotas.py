@@ -1,0 +1,139 @@
+"""Byte rates and request time of groups: they count in addition to each member's own quota. Not in Kafka.
+
+Each group that has a quota has one counter, which all its members share. Several may apply to the same request. The
+longest wait of all is the client's. A group without members, or without a quota, has no counter, and a counter goes
+with its quota: groups come from the configuration, so no client can make one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView
+from typing import Final, NamedTuple, TypeAlias
+
+from quotas.entities import MAX_NAME_CHARS, QuotaKey
+from quotas.limits import Limits
+from quotas.rate import MAX_THROTTLE_MS
+from quotas.rate_quotas import RateSettings, RateTracker, Scope, ScopedKey, Urgent, stirred
+from quotas.resolution import TrackerKey, match_of_group
+from quotas.throttle_stats import ThrottleStats
+from quotas.topic_quotas import TopicKey
+
+_NO_CLIENT: Final = TrackerKey("", "")
+_MOST_KEPT: Final = 10_000
+"""Clients whose groups are kept from their last look-up; names are as long as `quotas.entities.MAX_NAME_CHARS`."""
+
+
+class GroupKey(NamedTuple):
+    """What is counted by."""
+
+    scope: Scope
+    group: str
+
+    @property
+    def tracker_key(self) -> TrackerKey:
+        """Whose use, as counters of clients have it: of no single client."""
+        return _NO_CLIENT
+
+
+CounterKey: TypeAlias = ScopedKey | TopicKey | GroupKey
+"""Names a counter of a client, a topic or a group among those of one quota."""
+
+
+class GroupQuotas:
+    """The counters of one key.
+
+    Attributes:
+        urgent: see `RateQuotas`.
+    """
+
+    def __init__(
+        self, limits: Limits, key: QuotaKey, settings: RateSettings, *, cap_ms: int = MAX_THROTTLE_MS
+    ) -> None:
+        """Starts with no counters.
+
+        Args:
+            limits: the configured quotas and groups.
+            key: which of the limits' keys this enforces.
+            settings: as of the same quota of clients.
+            cap_ms: the longest wait that is asked for at once.
+        """
+        self._limits = limits
+        self._key = key
+        self._settings = settings
+        self._cap_ms = cap_ms
+        self._forgotten = ThrottleStats()
+        self.urgent = Urgent()
+        self._counters: dict[GroupKey, RateTracker] = {}
+        self._found: dict[tuple[Scope, str, str, str], tuple[RateTracker, ...]] = {}
+        self._version = 0
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any quota is set."""
+        return self._limits.groups_enabled(self._key)
+
+    def trackers(
+        self, user: str, client_id: str, address: str, *, scope: Scope = None, now_ms: int
+    ) -> tuple[RateTracker, ...]:
+        """What this client's use is counted by beside its own counter; nothing when it is in no such group.
+
+        Args:
+            user: the principal's name.
+            client_id: of this request, "" for none.
+            address: where it comes from.
+            scope: see `quotas.rate_quotas.ScopedKey`.
+            now_ms: the present.
+        """
+        self._follow_limits(now_ms)
+        if not self._limits.groups_enabled(self._key):
+            return ()
+        client = scope, user, client_id, address
+        found = self._found.get(client)
+        if found is None:
+            of_client = self._limits.groups.of(user, client_id, address)
+            counters = (self._counter(GroupKey(scope, group), now_ms) for group in of_client)
+            found = tuple(each for each in counters if each is not None)
+            if len(self._found) >= _MOST_KEPT:
+                self._found.clear()
+            if len(client_id) <= MAX_NAME_CHARS:
+                self._found[client] = found
+        return found
+
+    def expire(self, *, now_ms: int) -> None:
+        """Forgets the counters of groups that have no quota any more, also where no client asks."""
+        self._follow_limits(now_ms)
+
+    def own(self) -> ItemsView[GroupKey, RateTracker]:
+        """All counters, for the exchange of a fleet."""
+        return self._counters.items()
+
+    def stirred(self) -> list[tuple[GroupKey, RateTracker]]:
+        """Those that others may need a message about."""
+        return stirred(self._counters.items())
+
+    def counter_of(self, key: GroupKey, *, now_ms: int) -> RateTracker | None:
+        """The counter for what other members of a fleet have recorded; see `RateQuotas.counter_of`."""
+        self._follow_limits(now_ms)
+        return self._counter(key, now_ms) if self._limits.groups_enabled(self._key) else None
+
+    def _counter(self, key: GroupKey, now_ms: int) -> RateTracker | None:
+        counter = self._counters.get(key)
+        if counter is None and (match := match_of_group(self._limits, self._key, key.group)) is not None:
+            counter = self._counters[key] = RateTracker(
+                self._settings, self._cap_ms, self._forgotten, self.urgent, key=key, now_ms=now_ms
+            )
+            counter.bind(match, self._version, now_ms=now_ms)
+        return counter
+
+    def _follow_limits(self, now_ms: int) -> None:
+        """Put new limits in force, and forget groups that have none any more."""
+        if self._version == self._limits.version:
+            return
+        self._version = self._limits.version
+        self._found.clear()
+        for key, counter in list(self._counters.items()):
+            match = match_of_group(self._limits, self._key, key.group)
+            if match is None:
+                del self._counters[key]
+            else:
+                counter.bind(match, self._version, now_ms=now_ms)
