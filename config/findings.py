@@ -146,6 +146,13 @@ def _star_without_prefixes(config: Config) -> Iterator[Finding]:
                 yield _note(path_text(("quotas", at, name), config), _star_text(given))
 
 
+def _groups_without_members(config: Config) -> Iterator[Finding]:
+    defined = {rule.name for rule in config.groups}
+    for at, rule in enumerate(config.quotas):
+        if rule.group is not None and rule.group not in defined:
+            yield _note(path_text(("quotas", at, "group"), config), "no [[groups]] entry has this name")
+
+
 def _users_without_a_login(config: Config) -> Iterator[Finding]:
     if any_authenticates(config):
         return
@@ -433,6 +440,7 @@ CHECKS: Final[tuple[Callable[[Config], Iterator[Finding]], ...]] = (
     _fleet_without_shared_store,
     _named_like_the_default,
     _star_without_prefixes,
+    _groups_without_members,
     _users_without_a_login,
     _anonymous_behind_sasl,
     _connection_limits,

@@ -18,6 +18,7 @@ from gateway.fleet.counters import counters_of
 from gateway.fleet.exchange import Exchange, FleetRules
 from gateway.fleet.shares import Member, Share, decode_share, encode_share
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.group_quotas import GroupQuotas
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker, RequestTimeQuotas
@@ -38,6 +39,7 @@ class FleetMember:
         exchange: with the others.
         produce: the quota that clients use here.
         produced_topics: the quotas of topics.
+        produced_groups: the quotas of groups.
         mutations: the other kind of counter.
         admitted: times and the sum of what was let through until then, for sums over spans.
     """
@@ -51,6 +53,14 @@ class FleetMember:
             TopicQuotas(self.limits, key, _SETTINGS)
             for key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
         )
+        self.produced_groups, *of_others = (
+            GroupQuotas(self.limits, key, _SETTINGS)
+            for key in (
+                QuotaKey.PRODUCER_BYTE_RATE,
+                QuotaKey.CONSUMER_BYTE_RATE,
+                QuotaKey.REQUEST_PERCENTAGE,
+            )
+        )
         self.mutations = MutationQuotas(self.limits, MutationSettings())
         counters = counters_of(
             self.produce,
@@ -58,6 +68,7 @@ class FleetMember:
             RequestTimeQuotas(self.limits, _SETTINGS),
             self.mutations,
             (self.produced_topics, fetched_topics),
+            (self.produced_groups, of_others[0], of_others[1]),
         )
         self.exchange = Exchange(Member(id_, boot), counters, rules, now_ms=now_ms)
         self.began_ms = now_ms

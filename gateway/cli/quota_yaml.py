@@ -41,7 +41,11 @@ _NAMES: Final = {
     for each in (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP, EntityType.TOPIC, EntityType.GROUP)
 }
 
-_KEYS: Final = (*_NAMES.values(), *(f"default-{name}" for name in _NAMES.values()), *QuotaKey)
+_KEYS: Final = (
+    *_NAMES.values(),
+    *(f"default-{name}" for name in _NAMES.values() if name != EntityType.GROUP),
+    *QuotaKey,
+)
 """Those of an entry."""
 
 _OTHER_SPELLINGS: Final = {

@@ -216,9 +216,8 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
             decides = "<- decides" if step.applies else ""
             rows.append((str(at), step.rule.value, str(step.entity), number(step.limit), decides))
         for group in matches_of_groups(limits, key, user, client_id):
-            rows.append(
-                ("", group.rule.value, str(group.beside), _limit_text(limits, key, group, bursts), "<- counts too")
-            )
+            counts = "<- counts too, only observed" if group.observe else "<- counts too"
+            rows.append(("", group.rule.value, str(group.beside), number(group.limit), counts))
         blocks.append([*aligned(facts), "", *aligned(rows, indent="  ")])
     if unused:
         blocks.append([f"set for no entity, so not counted: {', '.join(unused)}"])

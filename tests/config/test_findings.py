@@ -56,6 +56,8 @@ NOTES: list[tuple[str, str, list[str]]] = [
     ("_star_without_prefixes", HEAD + LISTENER + quota("client_id = 'team-*'"),
      ['quotas.0.client_id: the star in "team-*" is part of the name; to match all names with this prefix, set '
       "client_ids.prefixes = true"]),
+    ("_groups_without_members", HEAD + LISTENER + quota('group = "g"', "producer_byte_rate = 1"),
+     ['quotas.0.group: no [[groups]] entry has this name']),
     ("_users_without_a_login",
      HEAD + LISTENER + quota("user = 'alice'") + '[quota_admin]\nadmins = ["User:ANONYMOUS", "User:root"]\n',
      [f"quotas.0.user: {UNKNOWN_USER}", f"quota_admin.admins.1: {UNKNOWN_USER}"]),

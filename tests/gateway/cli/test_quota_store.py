@@ -254,7 +254,18 @@ async def test_set_sets_and_removes_quotas_of_topics_too(capsys: Capsys) -> None
             assert out.startswith(f"{line} connection_creation_rate 5/s\n")
         _, out, _ = await sluice(running, capsys, "quotas", "set", "user=alice", "producer_byte_rate=none")
         assert (out, limits.get(ALICE, PRODUCE)) == (no_difference, 7.0)
-        for wrong in ("topic=a b", "topic=t,user=a,client-id=c", "topic=t,ip=::1"):
+        _, out, _ = await sluice(running, capsys, "quotas", "set", "group=team", "request_percentage=50")
+        assert out.startswith("+ group=team request_percentage 50")
+        assert limits.get(QuotaEntity(group="team"), QuotaKey.REQUEST_PERCENTAGE) == 50.0
+        _, out, _ = await sluice(running, capsys, "quotas", "export")
+        assert "group: team" in out
+        for wrong in (
+            "group=<default>",
+            "group=g,user=a",
+            "topic=a b",
+            "topic=t,user=a,client-id=c",
+            "topic=t,ip=::1",
+        ):
             code, _, err = await sluice(running, capsys, "quotas", "set", wrong, "producer_byte_rate=5")
             assert (code, bool(err)) == (2, True)
         code, _, err = await sluice(running, capsys, "quotas", "set", "topic=t", "request_percentage=5")

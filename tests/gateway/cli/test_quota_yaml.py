@@ -74,7 +74,7 @@ def test_users_come_before_client_ids_and_defaults_last() -> None:
     ("clientid: x\n  producer_byte_rate: 1", ".clientid", "unknown key; did you mean client-id?"),
     ("client-id: x\n  client_id: x\n  producer_byte_rate: 1", ".client_id", "is the same as client-id; give one of "),
     ("user: a\n  producer_byte_rat: 1", ".producer_byte_rat", "unknown key; did you mean producer_byte_rate?"),
-    ("user: a\n  speed: 1", ".speed", "unknown key; known keys: user, client-id, ip, topic, default-user, "),
+    ("user: a\n  speed: 1", ".speed", "unknown key; known keys: user, client-id, ip, topic, group, default-user, "),
     ('user: a\n  "\\e[31m": 1', '."\\u001b[31m"', "unknown key; known keys: "),
     ("true: 1", ".True", "unknown key; known keys: "),
     ("user: a\n  connection_creation_rate: 1", ".connection_creation_rate",

@@ -96,6 +96,23 @@ def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) ->
     ]
 
 
+def test_walk_shows_the_groups_that_count_too(quotas: Quotas) -> None:
+    text = HEAD + (
+        '[[groups]]\nname = "team"\nusers = ["al*"]\n[[groups]]\nname = "other"\nusers = ["bob"]\n'
+        '[[quotas]]\ngroup = "team"\nproducer_byte_rate = 5\n[[quotas]]\ngroup = "other"\nproducer_byte_rate = 6\n'
+    )
+    assert quotas("--user", "alice", "--client-id", "app", text=text).splitlines()[-3:-2] == [
+        "     group                        group=team                          5      <- counts too"
+    ]
+    (found,) = (each for each in quotas.json("--user", "alice", text=text)["quotas"] if each["groups"])
+    team = {"entity": [{"type": "group", "name": "team"}], "limit": 5.0, "observe": False}
+    assert (found["quota"], found["limit"], found["groups"]) == ("producer_byte_rate", None, [team])
+    assert quotas(text=text).splitlines()[:2] == [
+        "USER  CLIENT-ID  GROUP  QUOTA               LIMIT  MODE",
+        "-     -          team   producer_byte_rate  5 B/s  enforce",
+    ]
+
+
 @pytest.mark.parametrize(("argv", "rule", "limit", "tracker_key", "words"), [
     (["--user", "alice"], "default_user", 2.5, ("alice", ""), "user=alice, all clients of this user together"),
     (["--client-id", "x"], "default_user", 2.5, ("ANONYMOUS", ""),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from gateway.fleet.exchange import FleetRules, OnIsolation
 from gateway.fleet.shares import Again, Answer, MalformedShare, Member, Share, decode_share, encode_share
 from quotas.entities import DEFAULT, MAX_NAME_CHARS, Family, QuotaEntity, QuotaKey
+from quotas.group_quotas import GroupKey
+from quotas.groups import Group, Groups
 from quotas.rate_quotas import RateTracker, ScopedKey
 from quotas.resolution import TrackerKey
 from quotas.topic_quotas import TopicKey
@@ -403,6 +407,50 @@ def test_counters_of_topics_without_a_quota_here_or_that_no_client_has_are_not_m
         key = TopicKey(None, family, topic, user, client_id)
         assert topics.counter_of(key, "", now_ms=clock.now_ms) is None
     assert len(topics.own()) == 0
+
+
+def limit_group(member: FleetMember) -> None:
+    member.limits.set(QuotaEntity(group="team"), KEY, LIMIT)
+    member.limits.set_groups(Groups([Group("team", users=("alice", "bob"))]))
+
+
+def group_counter(member: FleetMember, *, now_ms: int) -> RateTracker:
+    (found,) = member.produced_groups.trackers("bob", "c", "", now_ms=now_ms)
+    return found
+
+
+def test_the_counter_of_a_group_is_that_of_the_fleet(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    for member in fleet.members.values():
+        limit_group(member)
+    group_counter(fleet.members["a"], now_ms=clock.now_ms).record(WINDOW, now_ms=clock.now_ms)
+    told = [share for share in fleet.pass_time(100) if share.use]
+    assert [share.use for share in told] == [{KEY: [(GroupKey(None, "team"), WINDOW)]}]
+    assert all(decode_share(encode_share(share)) == share for share in told)
+    assert "group_use" in json.loads(encode_share(told[0]))  # older members pass over it
+    assert group_counter(fleet.members["b"], now_ms=clock.now_ms).record(0.1 * WINDOW, now_ms=clock.now_ms) == 1_000
+    late = FleetMember("c", "c-1", fleet.rules, now_ms=clock.now_ms)
+    limit_group(late)
+    fleet.members["c"] = late
+    fleet.pass_time(1_500)
+    assert group_counter(late, now_ms=clock.now_ms).level(now_ms=clock.now_ms)[0] == 1.1 * WINDOW
+
+
+def test_the_counter_of_a_group_without_a_quota_or_members_here_is_not_made(clock: FakeClock) -> None:
+    member = FleetMember("a", "a-1", FleetRules(), now_ms=clock.now_ms)
+    limit_group(member)
+    groups = member.produced_groups
+    assert groups.counter_of(GroupKey(None, "other"), now_ms=clock.now_ms) is None
+    member.limits.set_groups(Groups())
+    assert groups.counter_of(GroupKey(None, "team"), now_ms=clock.now_ms) is None
+    assert len(groups.own()) == 0
+
+
+@pytest.mark.parametrize("row", [[None, "a b", 1], [None, 5, 1], ["x", "g", 1], [None, "g", -1], [None, "g"]])
+def test_a_row_that_is_of_no_group_is_malformed(row: list[Any]) -> None:
+    body = json.loads(encode_share(Share(Member("a", "1"), 1)))
+    with pytest.raises(MalformedShare):
+        decode_share(json.dumps({**body, "group_use": {"p": [row]}}).encode())
 
 
 @pytest.mark.parametrize(

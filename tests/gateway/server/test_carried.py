@@ -24,6 +24,7 @@ from gateway.server.carried import (
 from gateway.server.carrier import Carrier
 from quotas.connections import ConnectionRates
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.groups import Group, Groups
 from quotas.rate_quotas import RateTracker
 from testkit.clock import FakeClock
 from testkit.fleet import LIMIT, FleetMember
@@ -48,6 +49,29 @@ def processes(clock: FakeClock) -> tuple[FleetMember, FleetMember]:
     for each in found:
         each.limits.set(QuotaEntity(topic="orders"), KEY, LIMIT)
     return found  # type: ignore[return-value]
+
+
+def test_the_counter_of_a_group_goes_over_and_a_version_without_groups_passes_over_it(
+    clock: FakeClock, processes: tuple[FleetMember, FleetMember]
+) -> None:
+    old, new = processes
+    for each in processes:
+        each.limits.set(QuotaEntity(group="team"), KEY, LIMIT)
+        each.limits.set_groups(Groups([Group("team", users=("alice",))]))
+    counters = [each.produced_groups.trackers("alice", "c", "", now_ms=clock.now_ms)[0] for each in processes]
+    use = OwnUse(counters_of(old))
+    counters[0].record(600, now_ms=clock.now_ms)
+    told = dict(messages("states", states(counters_of(old), now_ms=clock.now_ms)))
+    assert list(told) == ["topic_states"]
+    rows = json.loads(json.dumps(told["topic_states"]))
+    take_states(counters_of(new), rows, now_ms=clock.now_ms)
+    assert counters[1].level(now_ms=clock.now_ms)[0] == 600
+    counters[0].record(50, now_ms=clock.now_ms)
+    take_use(counters_of(new), use.take(), now_ms=clock.now_ms)
+    assert counters[1].level(now_ms=clock.now_ms)[0] == 1_250  # 600 twice: they were used after `use` began
+    new.limits.set_groups(Groups())
+    take_states(counters_of(new), rows, now_ms=clock.now_ms)
+    assert not new.produced_groups.own()
 
 
 def test_rows_of_topics_are_messages_that_an_older_version_passes_over(
