@@ -39,8 +39,7 @@ class Conversation:
         cluster: ScriptedCluster | None = None,
         core: GatewayCore | None = None,
         shortcut: bool = True,
-        user: str | None = None,
-        address: str = "192.0.2.1",
+        principal: str | None = None,
         **core_settings: Any,
     ) -> None:
         """Begin; the upstream leg is connected already.
@@ -49,13 +48,14 @@ class Conversation:
             cluster: what `serve` answers from.
             core: of another conversation, to be a second connection to the same gateway.
             shortcut: ask first whether a chunk passes as it is, as the channel does.
-            user: the principal; None: that of the core.
-            address: where the client comes from.
+            principal: of this connection; None: that of the core.
             core_settings: see `GatewayCore`.
         """
         self.core = core or GatewayCore(**core_settings)
         self.clock = self.core.clock
-        self.session = self.core.new_session(user=user, address=address)
+        self.session = self.core.new_session()
+        if principal is not None:
+            self.session.user = principal
         self.session.on_memory_freed = partial(self.unmute, MuteReason.MEMORY_FULL)
         self.cluster = cluster or ScriptedCluster()
         self.closed_by: CloseCause | None = None

@@ -227,21 +227,21 @@ class GatewayCore:
         """As the gateway has them; see `handlers_of`."""
         return handlers_of(self.context, self.client_quotas, self.desk.admin, self._broker_limits, sasl=sasl)
 
-    def new_session(self, *, user: str | None = None, address: str = "192.0.2.1") -> ClientSession:
-        """A client has connected; None: it is `user`."""
+    def new_session(self) -> ClientSession:
+        """A client has connected."""
         session = ClientSession(
             self.routes,
             self.settings,
             listener="tests",
-            peer=f"{address}:40000",
-            address=address,
+            peer="192.0.2.1:40000",
+            address="192.0.2.1",
             quotas=self.client_quotas,
             memory=self.memory,
             announced=self.announced.of("", None),
             traces=self.traces,
             now_ms=self.clock.now_ms,
         )
-        session.user = self.user if user is None else user
+        session.user = self.user
         return session
 
     def set_quota(self, key: QuotaKey, value: float | None) -> None:

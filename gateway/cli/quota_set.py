@@ -37,7 +37,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "entity",
         metavar="ENTITY",
-        help="type=name, joined by commas; types are user, client-id, ip, topic; <default> is the default",
+        help="type=name, joined by commas; types are user, client-id, ip, topic, group; <default> is the default",
     )
     parser.add_argument(
         "quotas",

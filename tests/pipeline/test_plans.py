@@ -147,7 +147,7 @@ def test_revert_files_come_back_as_written_and_the_default_is_no_user_called_so(
     (
         '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"client_id": "a"}, '
         '"key": "request_percentage", "before": 1, "after": 2}]}',
-        r"changes\[0\]: entity: 'client_id' is not one of client-id, user, ip, topic",
+        r"changes\[0\]: entity: 'client_id' is not one of client-id, user, ip, topic, group",
     ),
     ('{"format": "sluice-revert", "version": 1, "changes": [], "more": 1}', "revert file: unknown key 'more'"),
 ])  # fmt: skip

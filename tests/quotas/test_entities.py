@@ -65,7 +65,7 @@ def test_text_names_types_as_kafka_spells_them() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("foo=bar", "unknown entity type 'foo'; types are client-id, user, ip, topic"),
+        ("foo=bar", "unknown entity type 'foo'; types are client-id, user, ip, topic, group"),
         ("alice", "expected type=name"),
         ("user=a,user=b", "given twice"),
         ('user="a', "does not end"),

@@ -177,7 +177,7 @@ async def test_one_fault_and_nothing_is_changed(yaml: Yaml, capsys: Capsys, monk
             "",
             f"sluice: {path}: line 7: quotas.2: ip=here: here is a host name, which is not looked up here; "
             "give its address.\n"
-            f"sluice: {path}: line 10: quotas.3.speed: unknown key; known keys: user, client-id, ip, topic, "
+            f"sluice: {path}: line 10: quotas.3.speed: unknown key; known keys: user, client-id, ip, topic, group, "
             f"default-user, default-client-id, default-ip, default-topic, {', '.join(QuotaKey)}\n",
         )
         refusal = (

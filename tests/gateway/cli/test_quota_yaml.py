@@ -49,7 +49,7 @@ def test_users_come_before_client_ids_and_defaults_last() -> None:
     ("default-user: 1\n  producer_byte_rate: 1", "", "default-user has to be true or left out"),
     ("user: a\n  default_user: true\n  producer_byte_rate: 1", "", "give user or default-user, not both"),
     ("user: alice", "", "limits nothing"),
-    ("producer_byte_rate: 1", "", "names no entity; give user, client-id, ip, topic or one of their defaults"),
+    ("producer_byte_rate: 1", "", "names no entity; give user, client-id, ip, topic, group or one of their defaults"),
     ("user: a\n  ip: ::1\n  producer_byte_rate: 1", "", "user=a,ip=::1: Invalid quota entity combination"),
     ("user: a\n  producer_byte_rate: fast", ".producer_byte_rate",
      "'fast' is no number; give a number of bytes per second, alone or with B, kB, MB, GB, TB (powers of 1000), "),

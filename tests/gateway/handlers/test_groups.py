@@ -55,7 +55,7 @@ def fetched(size: int) -> bytes:
 @pytest.mark.parametrize("piece_bytes", [None, 100])
 def test_what_one_member_has_produced_the_other_waits_for(piece_bytes: int | None) -> None:
     core = core_of(PRODUCE, 1_000)
-    alice, bob, carol = (Conversation(core=core, user=user) for user in ("alice", "bob", "carol"))
+    alice, bob, carol = (Conversation(core=core, principal=user) for user in ("alice", "bob", "carol"))
     alice.client_sends(produce(1, size=30_000), piece_bytes=piece_bytes).upstream_answers(produce_reply(1))
     assert told_ms(alice) > 0
     frame = produce(1, size=10)
@@ -69,7 +69,7 @@ def test_what_one_member_has_produced_the_other_waits_for(piece_bytes: int | Non
 
 def test_what_one_member_has_fetched_the_other_waits_for() -> None:
     core = core_of(FETCH, 1_000)
-    alice, bob, carol = (Conversation(core=core, user=user) for user in ("alice", "bob", "carol"))
+    alice, bob, carol = (Conversation(core=core, principal=user) for user in ("alice", "bob", "carol"))
     alice.client_sends(fetch()).upstream_answers(fetched(30_000))
     assert told_ms(alice, "Fetch", 12) > 0
     bob.client_sends(fetch()).upstream_sees()
@@ -83,7 +83,7 @@ def test_what_one_member_has_fetched_the_other_waits_for() -> None:
 def test_k03_fetches_of_members_share_the_groups_window() -> None:
     """Each is lowered to what the window passes, less what is under way for another member."""
     core = core_of(FETCH, 10_000)
-    alice, bob = (Conversation(core=core, user=user) for user in ("alice", "bob"))
+    alice, bob = (Conversation(core=core, principal=user) for user in ("alice", "bob"))
     wanted = [
         wire.decode_request("Fetch", 12, each.client_sends(fetch()).take_upstream()).max_bytes
         for each in (alice, bob)
@@ -96,7 +96,7 @@ def test_k03_fetches_of_members_share_the_groups_window() -> None:
 
 def test_k03_an_answer_is_emptied_when_other_members_have_used_up_the_group() -> None:
     core = core_of(FETCH, 1_000)
-    alice, bob = (Conversation(core=core, user=user) for user in ("alice", "bob"))
+    alice, bob = (Conversation(core=core, principal=user) for user in ("alice", "bob"))
     for each in (alice, bob):
         each.client_sends(fetch())
     alice.upstream_answers(fetched(40_000))
@@ -108,7 +108,7 @@ def test_k03_an_answer_is_emptied_when_other_members_have_used_up_the_group() ->
 
 def test_a_group_without_a_quota_of_any_client_counts_and_others_are_relayed() -> None:
     core = core_of(QuotaKey.REQUEST_PERCENTAGE, 1)
-    c = Conversation(core=core, user="carol").client_sends(heartbeat(1), produce(2, size=1_000))
+    c = Conversation(core=core, principal="carol").client_sends(heartbeat(1), produce(2, size=1_000))
     c.upstream_sees(heartbeat(1), produce(2, size=1_000))
     assert core.client_quotas.counts_produce is False
     assert core.client_quotas.times_requests is True
@@ -128,7 +128,7 @@ def test_request_time_of_members_counts_for_the_group() -> None:
 
 def test_a_heartbeat_waits_for_the_time_of_its_group_and_the_wait_is_the_groups() -> None:
     core = core_of(QuotaKey.REQUEST_PERCENTAGE, 0.001)
-    c = Conversation(core=core, user="alice")
+    c = Conversation(core=core, principal="alice")
     assert c.session.meter is not None
     c.client_sends(heartbeat(1))
     c.session.meter.busy_ns += 5_000_000_000
@@ -170,7 +170,7 @@ def test_the_wait_ends_when_the_longer_of_both_does() -> None:
 def test_a_client_that_changes_its_client_id_on_one_connection_stays_in_its_users_group() -> None:
     core = core_of(PRODUCE, 1_000, Group("team", users=("alice",)), Group("app", client_ids=("app-*",)))
     core.limits.set(QuotaEntity(group="app"), PRODUCE, 1e9)
-    c = Conversation(core=core, user="alice")
+    c = Conversation(core=core, principal="alice")
     sent = 0
     for at, client_id in enumerate(["x", "app-1", "y", "app-2"]):
         frame = produce(at, size=1_000, client_id=client_id)
@@ -184,18 +184,18 @@ def test_a_client_that_changes_its_client_id_on_one_connection_stays_in_its_user
 
 def test_a_mute_that_a_member_leaves_behind_holds_its_next_connection() -> None:
     core = core_of(PRODUCE, 1_000)
-    first = Conversation(core=core, user="alice")
+    first = Conversation(core=core, principal="alice")
     first.client_sends(produce(1, size=15_000)).upstream_answers(produce_reply(1))
     assert told_ms(first) > 0
     first.session.ended(now_ms=core.clock.now_ms)
-    Conversation(core=core, user="alice").client_sends(produce(1, size=10)).upstream_sees()
+    Conversation(core=core, principal="alice").client_sends(produce(1, size=10)).upstream_sees()
     assert core.observer.throttles[-1][1] is Rule.GROUP
 
 
 @pytest.mark.parametrize("remove_group", [True, False])
 def test_a_group_that_is_removed_while_members_wait_leaves_nothing(remove_group: bool) -> None:
     core = core_of(PRODUCE, 1_000)
-    alice, bob = (Conversation(core=core, user=user) for user in ("alice", "bob"))
+    alice, bob = (Conversation(core=core, principal=user) for user in ("alice", "bob"))
     alice.client_sends(produce(1, size=25_000))
     frame = produce(2, size=10)
     bob.client_sends(frame).upstream_sees()
@@ -206,13 +206,13 @@ def test_a_group_that_is_removed_while_members_wait_leaves_nothing(remove_group:
     bob.at(bob.session.throttling.until_ms - START_MS).upstream_sees(frame)
     core.client_quotas.produce_groups.expire(now_ms=core.clock.now_ms)
     assert not core.client_quotas.produce_groups.own()
-    another = Conversation(core=core, user="bob").client_sends(frame)
+    another = Conversation(core=core, principal="bob").client_sends(frame)
     another.upstream_sees(frame)
 
 
 def test_a_group_that_is_removed_while_a_fetch_is_under_way_leaves_nothing() -> None:
     core = core_of(FETCH, 1_000)
-    c = Conversation(core=core, user="alice").client_sends(fetch())
+    c = Conversation(core=core, principal="alice").client_sends(fetch())
     core.limits.remove(TEAM, FETCH)
     c.upstream_answers(fetched(50_000))
     assert told_ms(c, "Fetch", 12) == 0
@@ -223,7 +223,7 @@ def test_a_group_that_is_removed_while_a_fetch_is_under_way_leaves_nothing() -> 
 def test_observe_mode_counts_and_makes_no_member_wait() -> None:
     core = core_of(PRODUCE, 10)
     core.limits.set_observed([TEAM])
-    c = Conversation(core=core, user="alice")
+    c = Conversation(core=core, principal="alice")
     for at in range(3):
         c.client_sends(produce(at, size=10_000)).upstream_sees(produce(at, size=10_000))
     assert counters(core, PRODUCE)["group=team"].throttles.would_throttle_total > 0
@@ -241,7 +241,7 @@ class Member:
     def __init__(self, core: GatewayCore, user: str) -> None:
         self.core = core
         self.user = user
-        self.c = Conversation(core=core, user=user)
+        self.c = Conversation(core=core, principal=user)
         self.sent = 0
         self.passed = 0
         self.waiting = False
@@ -264,7 +264,7 @@ class Member:
 
     def reconnect(self) -> None:
         self.c.session.ended(now_ms=self.core.clock.now_ms)
-        self.c = Conversation(core=self.core, user=self.user)
+        self.c = Conversation(core=self.core, principal=self.user)
         self.waiting = False
 
 
