@@ -1,4 +1,4 @@
-"""A group of users before a real Kafka: what one member produces, the other waits for, and nobody else does."""
+"""A group of users before a real Kafka: what one member produces, the other waits for, and no other client does."""
 
 from __future__ import annotations
 
