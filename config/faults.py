@@ -23,10 +23,13 @@ from quotas.units import UnitError, amount_of, has_unit
 
 _KEYS: Final = ("admin", "keys")
 _NAMED: Final = ("listeners", "upstreams")
-_NAMES_OF_QUOTAS: Final = tuple(
-    name
-    for each in ("user", "client_id", "client-id", "ip", "topic")
-    for name in (each, f"default{'-' if '-' in each else '_'}{each}")
+_NAMES_OF_QUOTAS: Final = (
+    *(
+        name
+        for each in ("user", "client_id", "client-id", "ip", "topic")
+        for name in (each, f"default{'-' if '-' in each else '_'}{each}")
+    ),
+    "group",
 )
 _UNIONS: Final = (Union, UnionType)
 _MAX_VALUE_CHARS: Final = 80  # with its key a line of a terminal or two

@@ -20,13 +20,14 @@ from config.model import Config
 from config.section_base import Section, kind_of
 from config.sections.admin import AdminKey
 from config.sections.fleet import FleetSettings
+from config.sections.groups import GroupRule
 from config.sections.listeners import ListenerSettings, ListenerTls
 from config.sections.quota_store import QuotaStoreSettings
 from config.sections.quotas import ENFORCED_KEYS, OTHER_SPELLINGS, QuotaRule
 from config.sections.upstream import UpstreamTls
 from config.sections.usage import UsageSettings
 from quotas.entities import QuotaKey
-from quotas.limits import IP_KEYS, TOPIC_KEYS
+from quotas.limits import GROUP_KEYS, IP_KEYS, TOPIC_KEYS
 from quotas.units import Kind
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -67,6 +68,7 @@ def _names_of(name: str) -> list[dict[str, Any]]:
 _RULES: Final[dict[type[Section], list[dict[str, Any]]]] = {
     AdminKey: [{"oneOf": [{"required": [each]} for each in ("token_file", "token", "certificate")]}],
     FleetSettings: [{"dependentRequired": {"previous_secret_file": ["secret_file"]}}],
+    GroupRule: [{"anyOf": [{"required": [each]} for each in ("users", "client_ids", "addresses")]}],
     ListenerSettings: [
         _if("security_protocol", ["SSL", "SASL_SSL"], {"required": ["tls"]}),
         _without("sni", ["advertised_host", "first_broker_port", "lowest_broker_id", "broker_ports"]),
@@ -76,7 +78,7 @@ _RULES: Final[dict[type[Section], list[dict[str, Any]]]] = {
         {"dependentRequired": {"client_ca": ["client_auth"], "client_crl": ["client_auth"]}},
     ],
     QuotaRule: [
-        {"anyOf": [each for name in _NAMES for each in _names_of(name)]},
+        {"anyOf": [*(each for name in _NAMES for each in _names_of(name)), {"required": ["group"]}]},
         {"anyOf": [{"required": [each]} for each in _limits()]},
         *(
             {"not": {"allOf": [{"required": [name]}, _names_of(name)[-1]]}}
@@ -84,6 +86,7 @@ _RULES: Final[dict[type[Section], list[dict[str, Any]]]] = {
         ),
         _without("ip", ["user", "client_id", "client-id", "topic", *_limits(IP_KEYS)]),
         _without("topic", ["ip", *_limits(TOPIC_KEYS)]),
+        _without("group", ["user", "client_id", "client-id", "ip", "topic", *_limits(GROUP_KEYS)]),
     ],
     QuotaStoreSettings: [
         {"dependentRequired": {key: ["secret_file"] for key in ("previous_secret_file", "accept_unsigned")}}

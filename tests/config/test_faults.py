@@ -128,12 +128,12 @@ def faults(**changed: str) -> list[str]:
     ("array_of_quotas", 'group = "a b"\nproducer_byte_rate = 1',
      'quotas.0.group: a b is not a valid name of a group: letters, digits, dot, _ and -, at most 100'),
     ("array_of_quotas", 'group = "g"\nuser = "a"\nproducer_byte_rate = 1',
-     'quotas.0 (user="a"): a group can not be combined with anything'),
+     'quotas.0 (user="a", group="g"): a group can not be combined with anything'),
     ("array_of_quotas", 'group = "g"\nconnection_creation_rate = 1',
-     "quotas.0.connection_creation_rate: groups have no such quota; give producer_byte_rate or consumer_byte_rate or "
-     "request_percentage"),
+     'quotas.0.connection_creation_rate (group="g"): groups have no such quota; give producer_byte_rate or '
+     "consumer_byte_rate or request_percentage"),
     ("array_of_quotas", 'group = "g"\nproducer_byte_rate = 1\nweight = 2',
-     "quotas.0.weight: groups have no such quota; give producer_byte_rate or consumer_byte_rate or "
+     'quotas.0.weight (group="g"): groups have no such quota; give producer_byte_rate or consumer_byte_rate or '
      "request_percentage"),
     ("array_of_groups", 'name = "g"', "groups.0: has no members; give users, client_ids or addresses"),
     ("array_of_groups", 'name = "g"\nusers = ["a", "*"]',

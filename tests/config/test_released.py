@@ -15,6 +15,8 @@ from config.loader import parse_file
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 RELEASED = sorted(GOLDEN.glob("config_*/*.toml"))
+NEWER = {"capacity", "groups", "metrics"}
+"""Sections that no released version has."""
 
 
 def with_what_is_commented_out(file: Path) -> str:
@@ -49,4 +51,4 @@ def test_each_key_of_a_released_version_is_read_and_has_its_value(file: Path) ->
 
 def test_the_released_files_have_all_sections_of_their_version() -> None:
     sections = {key for file in RELEASED for key in tomllib.loads(file.read_text())}
-    assert sections == Config.model_fields.keys()
+    assert sections == Config.model_fields.keys() - NEWER

@@ -101,6 +101,8 @@ def test_every_key_is_described_and_takes_units_where_the_models_do(name: str, m
         '[[quotas]]\ntopic = "t"\nuser = "a"\nconsumer_byte_rate = 5\n',
         '[[quotas]]\ndefault_ip = true\nconnection_creation_rate = "5/s"\n',
         '[[quotas]]\nip = "10.0.0.0/8"\nobserve = true\nconnection_creation_rate = 5\n',
+        '[[groups]]\nname = "g"\naddresses = ["10.0.0.0/8"]\n'
+        '[[quotas]]\ngroup = "g"\ndefault_user = false\nproducer_byte_rate = "5MB"\nrequest_percentage = "50%"\n',
     ],
 )
 def test_what_the_models_take_the_schema_takes(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +136,11 @@ bind = "127.0.0.1:1"
         GOOD + '[[admin.keys]]\nname = "a"\nroles = ["admin"]\ntoken_file = "f"\n',
         GOOD + '[[quotas]]\nuser = "a"\ndefault_user = true\nproducer_byte_rate = 1\n',
         GOOD + '[[quotas]]\ntopic = "a"\nrequest_percentage = 1\n',
+        GOOD + '[[groups]]\nname = "g"\n',
+        GOOD + '[[quotas]]\ngroup = "g"\nuser = "a"\nproducer_byte_rate = 1\n',
+        GOOD + '[[quotas]]\ngroup = "g"\nproducer_byte_rate = 1\ntier = 0\n',
+        GOOD + '[[quotas]]\ngroup = "g"\nproducer_record_rate = 1\n',
+        GOOD + '[[quotas]]\ngroup = "g"\n',
         GOOD + '[admin.tls]\ncertificate = "c"\nkey = "k"\nclient_auth = "required"\n',
         GOOD + '[fleet]\nprevious_secret_file = "c"\n',
         GOOD + 'sni = {bootstrap_name = "k.e", broker_name = "b{node}.e"}\nbroker_ports = 3\n',

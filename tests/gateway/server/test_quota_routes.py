@@ -94,7 +94,7 @@ async def test_name_that_the_caller_gives_is_cut_and_shown_as_told_by_him(runnin
         ([{**ONE, "quota": None}], {}, 422),
         ([{**ONE, "entity": []}], {}, 422),
         ([{**ONE, "entity": "user=alice"}], {}, 422),
-        ([{**ONE, "entity": [{"type": "group", "name": "a"}]}], {}, 422),
+        ([{**ONE, "entity": [{"type": "cluster", "name": "a"}]}], {}, 422),
         ([{**ONE, "entity": [*ALICE_JSON, *ALICE_JSON]}], {}, 422),
         ([{**ONE, "entity": [{"type": "user", "name": 7}]}], {}, 422),
         ([ONE, ONE], {}, 422),

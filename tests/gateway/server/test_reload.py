@@ -190,6 +190,7 @@ WITH_ALL_TABLES: dict[str, Any] = {
         "tls": {key: value for key, value in TLS.items() if key != "certificates"},
         "keys": [{"name": "k", "roles": ["read"], "certificate": "c"}],
     },
+    "groups": [{"name": "g", "users": ["a"]}],
     "quotas": [{"user": "a", "producer_byte_rate": 1}],
 }
 

@@ -20,7 +20,7 @@ def test_an_entity_comes_back_as_it_was(entity: QuotaEntity) -> None:
 
 
 @pytest.mark.parametrize("value", [
-    None, "alice", [{"type": "user"}], [{"type": "group", "name": "a"}], [{"type": "user", "name": 1}],
+    None, "alice", [{"type": "user"}], [{"type": "cluster", "name": "a"}], [{"type": "user", "name": 1}],
     [{"type": "user", "name": "a"}, {"type": "user", "name": "b"}],
 ])  # fmt: skip
 def test_what_is_no_entity_is_refused(value: Any) -> None:
