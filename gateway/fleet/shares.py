@@ -14,8 +14,9 @@ All but the first four fields may be absent: then it is a sign of life. Counters
 (producer_byte_rate), ``f`` (consumer_byte_rate), ``r`` (request_percentage), ``m`` (controller_mutation_rate), each
 with scope, user and client id as they are counted, in units of the quota. Counters of topics (``p``, ``f``) stand by
 themselves, with the family of their quota and the topic: members of a version that does not know them pass them over.
-So do those of rates that Kafka has not (``rate_use``, ``rate_levels``): by the names of their quotas, of which a
-member passes over those that it does not know.
+So do those of groups (``group_use``, ``group_levels``; also ``r``), with scope and group. So do those of rates that
+Kafka has not (``rate_use``, ``rate_levels``): by the names of their quotas, of which a member passes over those that
+it does not know.
 There is no time in it: clocks may differ.
 """
 

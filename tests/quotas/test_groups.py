@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entities import DEFAULT, QuotaEntity, QuotaKey, parse_entity
+from quotas.entities import ATTRIBUTE_KEYS, DEFAULT, FURTHER_RATE_KEYS, QuotaEntity, QuotaKey, parse_entity
 from quotas.group_quotas import GroupQuotas
 from quotas.groups import MOST_OF_CLIENT, Group, Groups
 from quotas.limits import Enforcement, Limits, validate
@@ -23,6 +23,8 @@ PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
         ("group=g", QuotaKey.CONSUMER_BYTE_RATE, True),
         ("group=g", QuotaKey.REQUEST_PERCENTAGE, True),
         ("group=g", QuotaKey.CONNECTION_CREATION_RATE, False),
+        *(("group=g", key, False) for key in sorted(ATTRIBUTE_KEYS)),
+        *(("group=g", key, False) for key in FURTHER_RATE_KEYS),
         ("group=<default>", PRODUCE, False),
         ("group=a b", PRODUCE, False),
         (f"group={'g' * 101}", PRODUCE, False),

@@ -58,6 +58,25 @@ def test_connections_of_an_address_are_counted_by_what_happened_to_them(
 
 
 @pytest.mark.parametrize(
+    ("rule", "entity", "counter", "line"),
+    [
+        ("group", "group=team", ("", ""), "group=team, all its members together"),
+        ("topic", "topic=t", ("", ""), "all clients"),
+        ("user", "user=alice", ("alice", ""), "user=alice"),
+    ],
+)
+def test_a_throttle_names_whose_use_was_counted(rule: str, entity: str, counter: tuple[str, str], line: str) -> None:
+    measured = {"tokens": None, "rate": 3.0, "window_ms": None, "blocked_ms": 0}
+    entry = {
+        "first_ms": 0, "last_ms": 0, "count": 1, "told_ms": 5, "total_ms": 5, "by": "produce", "api": "produce",
+        "rule": rule, "entity": entity, "limit": 1.0, "ip": "", "user": "alice", "client_id": "c", "shared": False,
+        "counter": dict(zip(("user", "client_id"), counter, strict=True)), "measured": measured,
+    }  # fmt: skip
+    (found,) = [each for each in entry_lines(entry) if each.strip().startswith("counted by")]
+    assert found.split("counted by")[1].strip() == line
+
+
+@pytest.mark.parametrize(
     ("at_ms", "shown", "away_ms", "text"),
     [
         (0, [10_000], 10_000, "later"), (10_000, [10_000], 0, ""), (12_000, [10_000], 0, ""),

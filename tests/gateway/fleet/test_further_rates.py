@@ -9,10 +9,12 @@ from gateway.fleet.counters import AllCounters, counters_of
 from gateway.fleet.shares import Member, Share, decode_share, encode_share
 from gateway.server.carried import OwnUse, states, take_states, take_use
 from gateway.session.client_quotas import ClientQuotas
-from quotas.entities import API_RATE_KEYS, BURST_KEYS, QuotaEntity, QuotaKey
+from quotas.entities import API_RATE_KEYS, BURST_KEYS, Family, QuotaEntity, QuotaKey
+from quotas.group_quotas import GroupKey
 from quotas.limits import Limits
 from quotas.rate_quotas import RateSettings, RateTracker, ScopedKey
 from quotas.resolution import TrackerKey
+from quotas.topic_quotas import TopicKey
 from testkit.observer import SilentObserver
 
 ALICE = ScopedKey(None, TrackerKey("alice", ""))
@@ -48,6 +50,19 @@ def test_every_rate_is_in_the_messages_of_a_fleet() -> None:
     assert read.use == share.use
     assert read.levels == share.levels
     assert read.counters == share.counters
+
+
+def test_rates_topics_and_groups_are_in_one_message_each_in_its_own_field() -> None:
+    produced = [(ALICE, 1.0), (TopicKey(None, Family.TOPIC, "t", "", ""), 2.0), (GroupKey(None, "team"), 3.0)]
+    use = {QuotaKey.PRODUCER_BYTE_RATE: produced, QuotaKey.PRODUCER_RECORD_RATE: [(ALICE, 4.0)]}
+    data = encode_share(Share(Member("a", "b"), 1, use=use))
+    assert {name: field for name, field in orjson.loads(data).items() if name.endswith("use")} == {
+        "use": {"p": [[None, "alice", "", 1.0]]},
+        "topic_use": {"p": [[None, "", "", "topic", "t", 2.0]]},
+        "group_use": {"p": [[None, "team", 3.0]]},
+        "rate_use": {"producer_record_rate": [[None, "alice", "", 4.0]]},
+    }
+    assert decode_share(data).use == use
 
 
 def test_an_earlier_version_finds_only_what_it_knows_where_it_looks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from struct import pack
 from typing import Any, Final
 
 import pytest
@@ -19,7 +20,9 @@ from testkit.frames import heartbeat, heartbeat_reply, produce, produce_reply
 
 PRODUCE: Final = QuotaKey.PRODUCER_BYTE_RATE
 FETCH: Final = QuotaKey.CONSUMER_BYTE_RATE
+RECORDS: Final = QuotaKey.PRODUCER_RECORD_RATE
 TEAM: Final = QuotaEntity(group="team")
+ALICE: Final = QuotaEntity(user="alice")
 WINDOW_S: Final = 11
 
 
@@ -218,6 +221,78 @@ def test_a_group_that_is_removed_while_a_fetch_is_under_way_leaves_nothing() -> 
     assert told_ms(c, "Fetch", 12) == 0
     core.client_quotas.fetch_groups.expire(now_ms=core.clock.now_ms)
     assert not core.client_quotas.fetch_groups.own()
+
+
+def batch(records: int, size: int) -> bytes:
+    """A batch whose head says that it has so many records."""
+    return pack(">qii b 40x i", 0, 49 + size, 0, 2, records) + bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("limits", "waits"),
+    [
+        ({TEAM: {PRODUCE: 100}}, (Rule.GROUP, ThrottledBy.PRODUCE)),
+        ({ALICE: {RECORDS: 10}}, (Rule.USER, ThrottledBy.PRODUCE_RECORDS)),
+        ({QuotaEntity(topic="t"): {PRODUCE: 100}}, (Rule.TOPIC, ThrottledBy.PRODUCE)),
+        ({TEAM: {PRODUCE: 100}, ALICE: {RECORDS: 1e6}}, (Rule.GROUP, ThrottledBy.PRODUCE)),
+        ({TEAM: {PRODUCE: 1e6}, ALICE: {RECORDS: 10}}, (Rule.USER, ThrottledBy.PRODUCE_RECORDS)),
+        ({TEAM: {PRODUCE: 1e6}, ALICE: {RECORDS: 1e6, PRODUCE: 100}}, (Rule.USER, ThrottledBy.PRODUCE)),
+        (
+            {TEAM: {PRODUCE: 1e6}, ALICE: {PRODUCE: 100, QuotaKey.PRODUCER_BYTE_BURST_SECONDS: 20}},
+            (Rule.USER, ThrottledBy.PRODUCE),
+        ),
+        (
+            {TEAM: {PRODUCE: 100}, ALICE: {PRODUCE: 100, QuotaKey.PRODUCER_BYTE_BURST_SECONDS: 600}},
+            (Rule.GROUP, ThrottledBy.PRODUCE),
+        ),
+        ({ALICE: {QuotaKey.METADATA_REQUEST_RATE: 1}, TEAM: {FETCH: 1}}, None),
+    ],
+)
+def test_bytes_are_counted_for_whatever_has_a_quota_and_the_longest_wait_is_named(
+    limits: dict[QuotaEntity, dict[QuotaKey, float]], waits: tuple[Rule, ThrottledBy] | None
+) -> None:
+    core = GatewayCore()
+    core.limits.set_groups(Groups([Group("team", users=("alice",))]))
+    for entity, values in limits.items():
+        for key, value in values.items():
+            core.limits.set(entity, key, value)
+    c = Conversation(core=core, principal="alice")
+    topics = [{"name": "t", "partition_data": [{"index": 0, "records": batch(500, 5_000)}]}]
+    frame = wire.request("Produce", 9, correlation_id=1, acks=1, timeout_ms=1, topic_data=topics)
+    c.client_sends(frame).upstream_sees(frame).upstream_answers(produce_reply(1))
+    assert core.client_quotas.counts_produce is (waits is not None)
+    assert (told_ms(c) > 0) is (waits is not None)
+    assert [(rule, by) for _, rule, _, by in core.observer.throttles] == [*filter(None, [waits])]
+
+
+def test_a_capacity_is_divided_among_clients_and_the_limit_of_a_group_stays() -> None:
+    core = core_of(PRODUCE, 50_000)
+    quotas = core.client_quotas
+    quotas.set_capacity({PRODUCE: 10_000}, observe=False, now_ms=core.clock.now_ms)
+    for user in ("alice", "bob"):
+        frame = produce(1, size=20_000, client_id=user)
+        Conversation(core=core, principal=user).client_sends(frame).upstream_sees(frame)
+    core.clock.advance(1_000)
+    quotas.divide(now_ms=core.clock.now_ms)
+    own = [quotas.produce.tracker(user, user, now_ms=core.clock.now_ms) for user in ("alice", "bob")]
+    assert [each is not None and each.match.limit for each in own] == [5_000, 5_000]
+    (group,) = counters(core, PRODUCE).values()
+    assert (group.match.limit, group.match.lent, group.match.burst_s) == (50_000, None, None)
+    # Bytes count for the group too, and once for the capacity.
+    assert quotas.produce.lender is not None
+    assert quotas.produce.lender.last is not None
+    assert quotas.produce.lender.last.lent == group.recorded_here
+
+
+def test_a_capacity_that_goes_leaves_the_counter_of_the_group_alone() -> None:
+    core = core_of(PRODUCE, 1_000)
+    core.client_quotas.set_capacity({PRODUCE: 1_000_000}, observe=False, now_ms=core.clock.now_ms)
+    c = Conversation(core=core, principal="alice").client_sends(produce(1, size=30_000))
+    core.client_quotas.set_capacity({}, observe=False, now_ms=core.clock.now_ms)
+    assert core.limits.enabled(PRODUCE) is False
+    c.upstream_answers(produce_reply(1))
+    assert told_ms(c) > 0
+    Conversation(core=core, principal="bob").client_sends(produce(1, size=10)).upstream_sees()
 
 
 def test_observe_mode_counts_and_makes_no_member_wait() -> None:

@@ -20,7 +20,8 @@ from gateway.observability.throttle_journal import (
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.resolution import Match, Rule, TrackerKey
+from quotas.lending import Claim
+from quotas.resolution import Match, Rule, TrackerKey, entity_of
 from testkit.conversation import Conversation
 from testkit.core import GatewayCore
 from testkit.frames import create_topics, fetch, heartbeat, heartbeat_reply, produce, produce_reply
@@ -124,6 +125,46 @@ def test_older_seconds_become_minutes_and_the_oldest_minutes_go() -> None:
     count, _ = totals(entries)
     assert 60 * (MINUTES_KEPT - 1) < count < seconds
     assert [entry.first_ms for entry in entries] == sorted(entry.first_ms for entry in entries)
+
+
+ALL = TrackerKey("", "")
+GROUP_A, GROUP_B = QuotaEntity(group="a"), QuotaEntity(group="b")
+ALICE = TrackerKey("alice", "")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "entries"),
+    [
+        (Match(5.0, Rule.GROUP, ALL, beside=GROUP_A), Match(5.0, Rule.GROUP, ALL, beside=GROUP_A), 1),
+        (Match(5.0, Rule.GROUP, ALL, beside=GROUP_A), Match(5.0, Rule.GROUP, ALL, beside=GROUP_B), 2),
+        (Match(5.0, Rule.USER, ALICE), Match(6.0, Rule.USER, ALICE), 2),
+        # What is lent changes each second, and the claim does not.
+        (Match(5.0, Rule.USER, ALICE, lent=Claim(1.0)), Match(6.0, Rule.USER, ALICE, lent=Claim(1.0)), 1),
+        (Match(5.0, Rule.USER, ALICE, lent=Claim(1.0)), Match(5.0, Rule.USER, ALICE, lent=Claim(2.0)), 2),
+        (Match(5.0, Rule.USER, ALICE, lent=Claim(1.0)), Match(5.0, Rule.USER, ALICE), 2),
+    ],
+)
+def test_waits_for_different_limits_stay_apart_in_a_second_and_in_its_minute(
+    one: Match, other: Match, entries: int
+) -> None:
+    j = Journal()
+
+    def told(match: Match) -> None:
+        j.journal.throttled(JournalClient("alice", "c"), "alice", ThrottledBy.PRODUCE, "produce", match, 100, Reading)
+
+    for match in (one, other, one, other):
+        told(match)
+    found = j.journal.of("alice", "c")
+    assert [entry.count for entry in found] == [4 // entries] * entries
+    assert {entry.entity for entry in found} == {entity_of(one), entity_of(other)}
+    j.now_ms = 1_000
+    for match in (one, other, one, other):
+        told(match)
+    for second in range(61, 61 + SECONDS_KEPT):  # they become minutes
+        j.now_ms = second * 1_000
+        told(Match(7.0, Rule.USER, ALICE))
+    old = [entry for entry in j.journal.of("alice", "c") if entry.limit != 7.0]
+    assert [entry.count for entry in old] == [8 // entries] * entries
 
 
 def test_a_flood_of_names_costs_only_entries_of_its_own_kind_and_bounded_memory() -> None:
