@@ -57,7 +57,6 @@ from protocol.fetch import (
 from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
 from protocol.node_endpoints import FIRST_FETCH_VERSION, NodeEndpoints
 from quotas.combine import ThrottledBy
-from quotas.rate_quotas import RateTracker
 
 _MOST_NAMED: Final = 100
 """Topics of a Fetch whose counters are looked for, at up to 100 us each; those that have come."""
@@ -95,11 +94,14 @@ class FetchHandler(HeadHandler):
         if quotas is None or not quotas.counts_fetch:
             return Pending(head.correlation_id, self._relayed.get(route.api.version))
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
-        row = known.row
+        tracker, row = known.tracker, known.row
         if not known.trackers and row is not None and not known.of_topics and not session.times_requests:
             row.use(session.throttling.serial, now_ms=now_ms)
             return Pending(head.correlation_id, self._sized(route.api, row))
-        limited = _limited(known)
+        most_bytes = None if tracker is None else tracker.max_in_window()
+        share = None if tracker is None or most_bytes is None else most_bytes // (tracker.fetches + 1)
+        if known.groups:
+            share = _share_of(known)
         topics = quotas.topic_wait(session.throttling, known)
         if topics is None and known.of_topics and not self._acknowledges:
             named = topics_named(data, at, size, client_id_length, route.api, most=_MOST_NAMED)
@@ -117,21 +119,20 @@ class FetchHandler(HeadHandler):
                 return HeadDecision.COLLECT
             return session.hold(route.api, topics.by, topics.sensor, wait_ms, now_ms=now_ms)
         lowered = None
-        share: int | None = None
         counting: CachedSensor | None = None
-        if limited:
+        if share is not None:
             if session.responses.awaits_head:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return HeadDecision.WAIT
-            most_held_ms = 0.0 if self._acknowledges else float(limited[0][0].window_ms)
+            most_held_ms = 0.0 if self._acknowledges else float(known.trackers[0].window_ms)
             if size > MAX_REQUEST_BYTES:
                 most_held_ms = math.inf
-            asking, wait_ms = _longest_wait(session, known, limited, most_held_ms, now_ms)
+            asking, wait_ms = _longest_wait(session, known, most_held_ms, now_ms)
             if wait_ms > most_held_ms:
                 return HeadDecision.COLLECT
             if wait_ms > 0:
                 return session.hold(route.api, ThrottledBy.FETCH, asking, wait_ms, now_ms=now_ms)
-            share, counting = _share_of(limited), known
+            counting = known
         if topics is not None and topics.most_bytes is not None:
             share = topics.most_bytes if share is None else min(share, topics.most_bytes)
             counting = counting or topics.sensor
@@ -154,19 +155,19 @@ class FetchHandler(HeadHandler):
         assert self._quotas is not None
         _, _, _, client_id_length = HEAD.unpack_from(frame, 0)
         known = _counter(self._quotas, session, frame, 0, client_id_length, now_ms)
-        limited = _limited(known)
+        share = _share_of(known)
         topics = self._quotas.topic_wait(session.throttling, known)
         if topics is not None and topics.until_ms > now_ms:
             self._answer_later(
                 session, route.api, frame, known, topics.sensor, topics.until_ms - now_ms, now_ms, topics.by
             )
             return
-        if limited:
-            asking, wait_ms = _longest_wait(session, known, limited, 0, now_ms)
+        if share is not None:
+            asking, wait_ms = _longest_wait(session, known, 0, now_ms)
             if wait_ms > 0:
                 self._answer_later(session, route.api, frame, known, asking, wait_ms, now_ms)
                 return
-            lowered = clamped_head(frame, 0, len(frame) - 4, client_id_length, route.api, _share_of(limited))
+            lowered = clamped_head(frame, 0, len(frame) - 4, client_id_length, route.api, share)
             if lowered is not None:
                 frame = lowered + frame[len(lowered) :]
             session.throttling.fetch_begins(known)
@@ -286,10 +287,12 @@ class _FetchReply:
             for tracker in known.trackers:
                 tracker.leave(throttling)
         else:
-            asking, wanted_ms = known, 0
-            for tracker in known.trackers:
-                if (wait_ms := tracker.empties(throttling, now_ms=now_ms)) > wanted_ms:
-                    asking, wanted_ms = known.of(tracker), wait_ms
+            asking = known
+            wanted_ms = 0 if counter is None else counter.empties(throttling, now_ms=now_ms)
+            for each in known.groups:
+                assert each.tracker is not None
+                if (wait_ms := each.tracker.empties(throttling, now_ms=now_ms)) > wanted_ms:
+                    asking, wanted_ms = each, wait_ms
             if wanted_ms > 0:
                 self._emptied = True
                 if known.row is not None:
@@ -300,11 +303,12 @@ class _FetchReply:
                     empty, api, ThrottledBy.FETCH, asking, wanted_ms, held_by=held_by, now_ms=now_ms
                 )
         delivered_bytes = counted_bytes(size, api)
-        wanted_ms = 0
+        asking, wanted_ms = known, 0
         if counter is not None:
             counter.last_value = float(delivered_bytes)
             wanted_ms = counter.record(delivered_bytes, throttling, now_ms=now_ms)
-        asking, wanted_ms = known.record_groups(wanted_ms, delivered_bytes, throttling, now_ms=now_ms)
+        if known.groups:
+            asking, wanted_ms = known.record_groups(wanted_ms, delivered_bytes, throttling, now_ms=now_ms)
         if wanted_ms <= 0:
             return None
         return session.throttle_reply(
@@ -368,37 +372,34 @@ def _look_up(quotas: ClientQuotas, session: Session, client_id: str, raw: bytes,
     return known
 
 
-def _limited(known: CachedSensor) -> list[tuple[RateTracker, int]]:
-    """The counters of a client and its groups that have a limit, and the most that passes in a window of each."""
-    found = []
+def _share_of(known: CachedSensor) -> int | None:
+    """How much one more Fetch may ask for: those under way share each window between them; None: anything."""
+    share = None
     for tracker in known.trackers:
         most_bytes = tracker.max_in_window()
         if most_bytes is not None:
-            found.append((tracker, most_bytes))
-    return found
-
-
-def _share_of(limited: list[tuple[RateTracker, int]]) -> int:
-    """How much one more Fetch may ask for: those under way share each window between them."""
-    return min([most_bytes // (tracker.fetches + 1) for tracker, most_bytes in limited])
+            of_counter = most_bytes // (tracker.fetches + 1)
+            share = of_counter if share is None else min(share, of_counter)
+    return share
 
 
 def _longest_wait(
-    session: Session,
-    known: CachedSensor,
-    limited: list[tuple[RateTracker, int]],
-    most_held_ms: float,
-    now_ms: int,
+    session: Session, known: CachedSensor, most_held_ms: float, now_ms: int
 ) -> tuple[CachedSensor, int]:
-    """How long a request is to wait that must not pass now, and what asks for it; 0: it may pass."""
+    """How long a request with a limit is to wait that must not pass now, and what asks for it; 0: it may pass."""
     throttling = session.throttling
-    wait_ms = throttling.inherited_ms(known, now_ms=now_ms)
-    if wait_ms > 0:
-        assert throttling.inherited_from is not None
-        return known.of(throttling.inherited_from), wait_ms
+    if now_ms < throttling.inherited_until_ms:
+        wait_ms = throttling.inherited_ms(known, now_ms=now_ms)
+        if wait_ms > 0:
+            assert throttling.inherited_from is not None
+            return known.of(throttling.inherited_from), wait_ms
+    if not known.groups:
+        assert known.tracker is not None
+        return known, known.tracker.wait_ms(throttling, most_held_ms=most_held_ms, now_ms=now_ms)
     asking, longest_ms = known, 0
-    for tracker, _ in limited:
-        wait_ms = tracker.wait_ms(throttling, most_held_ms=most_held_ms, now_ms=now_ms)
-        if wait_ms > longest_ms:
-            asking, longest_ms = known.of(tracker), wait_ms
+    for tracker in known.trackers:
+        if tracker.max_in_window() is not None:
+            wait_ms = tracker.wait_ms(throttling, most_held_ms=most_held_ms, now_ms=now_ms)
+            if wait_ms > longest_ms:
+                asking, longest_ms = known.of(tracker), wait_ms
     return asking, longest_ms

@@ -223,15 +223,21 @@ class ThrottleState:
     def fetch_begins(self, sensor: CachedSensor) -> None:
         """A Fetch is forwarded whose answer counts; no other of this connection is under way."""
         self._fetching = sensor
-        for tracker in sensor.trackers:
-            tracker.fetches += 1
+        if sensor.tracker is not None:
+            sensor.tracker.fetches += 1
+        for each in sensor.groups:
+            assert each.tracker is not None
+            each.tracker.fetches += 1
 
     def fetch_ends(self) -> None:
         """It is answered, or the connection has ended."""
         fetching = self._fetching
         if fetching is not None:
-            for tracker in fetching.trackers:
-                tracker.fetches -= 1
+            if fetching.tracker is not None:
+                fetching.tracker.fetches -= 1
+            for each in fetching.groups:
+                assert each.tracker is not None
+                each.tracker.fetches -= 1
             self._fetching = None
 
     def leave(self) -> None:
