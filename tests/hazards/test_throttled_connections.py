@@ -257,6 +257,10 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
         "gateway/usage/file_sink.py": {"time", "monotonic"},
         # Certificates are valid from day to day.
         "gateway/tls/resumed.py": {"time"},
+        # As tokens are.
+        "gateway/upstream/librdkafka.py": {"time"},
+        "gateway/upstream/login.py": {"time"},
+        "gateway/upstream/token_source.py": {"time"},
         # Threads beside the loop, which wait for a disk or the cluster.
         "gateway/quota_admin/store/topic_identity.py": {"monotonic"},
         # Both: how long it was away, whichever of them stood still.
