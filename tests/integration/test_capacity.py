@@ -30,11 +30,16 @@ tier = 0
 
 
 @pytest.fixture(scope="module")
-def gateway(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
+def topic(kafka: KafkaCluster) -> None:
     with WireClient(kafka.brokers[1]) as client:
         topics = [{"name": "capacity", "num_partitions": 1, "replication_factor": 1}]
         client.ask("CreateTopics", 4, topics=topics, timeout_ms=30_000, validate_only=False)
         eventually(lambda: takes_records(client, "capacity"))
+
+
+@pytest.fixture
+def gateway(start_gateway: StartGateway, kafka: KafkaCluster, topic: None) -> GatewayProcess:
+    """One for each test: a reload leaves another configuration."""
     return start_gateway(kafka, GatewayOptions(tables=TABLES))
 
 
