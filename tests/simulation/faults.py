@@ -12,8 +12,8 @@ FAULTS: Final = {
     ),
     "announced bytes are charged to the quota": Fault(
         "gateway/handlers/produce.py",
-        ("        if tracker is not None:\n            tracker.record_part(came_bytes, now_ms=now_ms)\n"),
-        ("        if tracker is not None:\n            tracker.record_part(size, now_ms=now_ms)\n"),
+        ("        for tracker in trackers:\n            tracker.record_part(came_bytes, now_ms=now_ms)\n"),
+        ("        for tracker in trackers:\n            tracker.record_part(size, now_ms=now_ms)\n"),
     ),
     "the rest of a request is not counted": Fault(
         "gateway/session/parts.py",
@@ -54,7 +54,7 @@ FAULTS: Final = {
     ),
     "a place at the bound is kept for ever": Fault(
         "gateway/session/throttle_state.py",
-        ("                sensor.tracker.leave(self)\n        muting = self._muting\n"),
+        ("                tracker.leave(self)\n        muting = self._muting\n"),
         ("                pass\n        muting = self._muting\n"),
     ),
     "a Fetch stays under way when its client leaves": Fault(
@@ -182,8 +182,8 @@ FAULTS: Final = {
     ),
     "half of a Fetch is charged": Fault(
         "gateway/handlers/fetch.py",
-        ("        wanted_ms = tracker.record(delivered_bytes, session"),
-        ("        wanted_ms = tracker.record(delivered_bytes // 2, session"),
+        ("        wanted_ms = counter.record(delivered_bytes, throttling"),
+        ("        wanted_ms = counter.record(delivered_bytes // 2, throttling"),
     ),
     "clients that lose power are not noticed": Fault(
         "gateway/net/listening.py", ("            watch_peer(listening)\n"), ("")
