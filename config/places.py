@@ -17,6 +17,9 @@ from config.section_base import Key
 _PART: Final = re.compile(r'\.?([A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*")')
 _ENDS: Final = ("]", '"""', "'''")
 """One of them is in the last line of each statement with several lines."""
+_SPARE_CHARS: Final = 65_536
+"""That may be read again, beside eight times the text."""
+
 _MOST_LINES: Final = 1_000  # of such a statement: each of its lines may be a try
 
 
@@ -94,13 +97,18 @@ class Places:
 def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
     """Each statement: its first line, whether it is the head of a table, and what `tomllib` makes of it alone."""
     lines = text.replace("\r\n", "\n").split("\n")
+    left_chars = 8 * len(text) + _SPARE_CHARS
     first = 0
     while first < len(lines):
         for last in range(first, min(first + _MOST_LINES, len(lines))):
             if last > first and not any(end in lines[last] for end in _ENDS):
                 continue
+            statement = "\n".join(lines[first : last + 1])
+            left_chars -= len(statement)
+            if left_chars < 0:
+                return  # many lines look like the end of a statement: to read on would take minutes
             try:
-                found = tomllib.loads("\n".join(lines[first : last + 1]))
+                found = tomllib.loads(statement)
             except tomllib.TOMLDecodeError:
                 continue
             yield first + 1, lines[first].lstrip().startswith("["), found

@@ -769,7 +769,7 @@ class Gateway:
     async def stop(self) -> None:
         """Release every port, task and thread."""
         self._watchdog.stop()
-        self._division.stop()
+        await self._division.stop()
         await self._stop_discovering()
         await self.tls.stop()
         self._listeners.stop()

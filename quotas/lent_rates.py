@@ -7,7 +7,7 @@ wait meanwhile. A counter of a fleet holds what all members record, so each memb
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -30,11 +30,13 @@ class LentCounter(Protocol):
 
     Attributes:
         match: its limit, with `Match.lent`.
+        version: of all limits, when this one was found.
         owed_until_ms: the end of the longest wait that it has asked for.
         blocked_until_ms: nothing of it passes before.
     """
 
     match: Match
+    version: int
     owed_until_ms: int
     blocked_until_ms: float
 
@@ -115,13 +117,17 @@ class Lender:
         self._seen: dict[Hashable, _Seen] = {}
         self._divided_ms = now_ms
 
-    def lend(self, match: Match) -> Match:
-        """The limit that is in force for a client by the last division, which knows nothing of its use.
+    def lend(self, match: Match, name: Hashable) -> Match:
+        """The limit that is in force for a client by the last division.
 
         Args:
             match: its configured limit.
+            name: of its counter.
         """
-        return match if self.observe else self._lent(match, self._claim(match))
+        if self.observe:
+            return match
+        seen = self._seen.get(name)
+        return self._lent(match, replace(self._claim(match), demand=0.0 if seen is None else seen.used_per_s))
 
     def _lent(self, match: Match, claim: Claim) -> Match:
         limit = self.division.limit(claim)
@@ -147,12 +153,11 @@ class Lender:
             demand=0.0,
         )
 
-    def divide(self, counters: Iterable[tuple[Hashable, LentCounter]], version: int, *, now_ms: int) -> None:
-        """Divide the capacity anew, and put the limits in force.
+    def divide(self, counters: Sequence[tuple[Hashable, LentCounter]], *, now_ms: int) -> Iterator[None]:
+        """Divide the capacity anew, and put the limits in force, counter by counter.
 
         Args:
             counters: all of the key, with what names them.
-            version: of the limits.
             now_ms: the present.
         """
         elapsed_s = (now_ms - self._divided_ms) / 1000
@@ -161,12 +166,14 @@ class Lender:
         claims, active = [], []
         seen = {}
         for name, counter in counters:
+            yield
             before = self._seen.get(name)
             recorded = counter.recorded
-            used_per_s = (recorded - (0.0 if before is None else before.recorded)) / elapsed_s
             wanting_until_ms = float(max(counter.owed_until_ms, counter.blocked_until_ms))
-            last_per_s = 0.0
-            if before is not None:
+            used_per_s = last_per_s = 0.0
+            # What a counter has recorded before it was seen first, or before its place was taken, is no use of now.
+            if before is not None and recorded >= before.recorded:
+                used_per_s = (recorded - before.recorded) / elapsed_s
                 wanting_until_ms = max(wanting_until_ms, before.wanting_until_ms)
                 last_per_s = before.used_per_s
             seen[name] = _Seen(recorded, used_per_s, wanting_until_ms)
@@ -186,9 +193,13 @@ class Lender:
         if self.observe:
             return
         for claim, (counter, match, _) in zip(claims, active, strict=True):
+            yield
             lent = self._lent(match, claim)
-            if match.limit is None or not math.isclose(lent.limit or 0.0, match.limit, rel_tol=_SAME):
-                counter.bind(lent, version, now_ms=now_ms)
+            if counter.match is match and (
+                match.limit is None or not math.isclose(lent.limit or 0.0, match.limit, rel_tol=_SAME)
+            ):
+                # A quota that has changed is found with the next request.
+                counter.bind(lent, counter.version, now_ms=now_ms)
 
     def _sum_up(self, capacity: float, usable: float, claims: list[Claim], used: list[float]) -> None:
         by_tier = [0.0, 0.0, 0.0, 0.0]

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, ItemsView, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -243,7 +242,8 @@ class RateTracker:
         self._urgent_from = math.inf
         unbounded = match.limit is None or (match.observe and burst_s is None)
         ms_per_unit = 0.0 if unbounded else min(1000 / self._limit, _MOST_MS_PER_UNIT)
-        if ms_per_unit == self._ms_per_unit and match.share == old.share and burst_s == old.burst_s:
+        alike = match.share == old.share and burst_s == old.burst_s and match.observe == old.observe
+        if ms_per_unit == self._ms_per_unit and alike:
             return
         if self.queue is not None:  # its costs are those of the old limit
             self.blocked_until_ms -= self.queue.promised_ms
@@ -251,9 +251,12 @@ class RateTracker:
         fill = self._fill(self.blocked_until_ms, now_ms)
         if burst_s != old.burst_s:
             fill = self._resize(fill, now_ms)
-        if match.lent is not None and match.limit is not None and old.limit is not None:
-            # What was lent was within the limit, and stays the same part of it when the lender takes it back.
-            fill *= match.limit / old.limit
+        elif match.lent is not None and match.limit is not None and old.limit is not None:
+            # What was lent was within the limit, and stays the same part of it when the lender takes it back. A debt
+            # is paid at the new limit where that is higher.
+            part = match.limit / old.limit
+            debt = max(0.0, fill - old.limit * (burst_s or 0.0)) if part > 1 else 0.0
+            fill = (fill - debt) * part + debt
         if self._ms_per_unit and not _same(match.whole_limit, old.whole_limit):
             self.left_until_ms = self.owed_until_ms = 0
         if match.share != old.share and match.limit is not None and old.limit is not None:
@@ -391,6 +394,10 @@ class RateTracker:
         cost_ms = self._next_cost_ms(self.last_value)
         wait_ms = queue.tell(waiter, cost_ms, self.blocked_until_ms, emptied=True, now_ms=now_ms)
         return max(1, clamp_throttle_ms(wait_ms))
+
+    def owe_at_most(self, most_ms: int, *, now_ms: int) -> None:
+        """Forgets a debt beyond this: no client is asked to wait for longer."""
+        self.blocked_until_ms = min(self.blocked_until_ms, float(now_ms + most_ms))
 
     def leave(self, waiter: object) -> None:
         """A connection has ended or is counted elsewhere; what was kept for it is free."""
@@ -651,6 +658,13 @@ class RateTracker:
         self._forgotten.add_totals(self.throttles)
 
 
+def _as_lent(match: Match, tracker: RateTracker) -> Match:
+    """The same with the limit that the last division gave to the counter, where nothing else of it has changed."""
+    if match.lent is None or match.lent != tracker.match.lent:
+        return match
+    return replace(match, limit=tracker.match.limit)
+
+
 def _same(limit: float | None, other: float | None) -> bool:
     """Whether two limits are one, of which other shares were taken."""
     if limit is None or other is None:
@@ -739,14 +753,14 @@ class RateQuotas:
                 return tracker
         return self._find(user, client_id, kind, scope, now_ms)
 
-    def _in_force(self, match: Match) -> Match:
-        return match if self.lender is None else self.lender.lend(match)
+    def _in_force(self, match: Match, key: ScopedKey) -> Match:
+        return match if self.lender is None else self.lender.lend(match, key)
 
-    def divide(self, *, now_ms: int) -> None:
-        """Divides the capacity anew; see `Lender`."""
+    def divide(self, *, now_ms: int) -> Iterator[None]:
+        """Divides the capacity anew, step by step; other work may be done in between. See `Lender`."""
         if self.lender is not None and self._limits.enabled(self._key):
-            shared = ((id(tracker), tracker) for tracker in self._table.shared())
-            self.lender.divide(chain(self._table.own(), shared), self._limits.version, now_ms=now_ms)
+            shared = [(id(tracker), tracker) for tracker in self._table.shared()]
+            yield from self.lender.divide([*self._table.own(), *shared], now_ms=now_ms)
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
@@ -780,14 +794,14 @@ class RateQuotas:
         version = self._limits.version
         if tracker is not None and tracker.version == version:
             return None if tracker.match.limit is None else tracker
-        match = self._in_force(match_of_tracker(self._limits, self._key, key.tracker_key))
+        match = self._in_force(match_of_tracker(self._limits, self._key, key.tracker_key), key)
         if match.limit is None:
             return None
         if tracker is None:
             tracker = self._table.find_or_make(key, match.shared_by, kind, now_ms=now_ms)
             if tracker.shared:
                 return None
-        tracker.bind(match, version, now_ms=now_ms)
+        tracker.bind(_as_lent(match, tracker), version, now_ms=now_ms)
         return tracker
 
     def loads(self, *, now_ms: int) -> Iterator[tuple[ScopedKey, float]]:
@@ -827,8 +841,8 @@ class RateQuotas:
                 yield None
                 continue
             if tracker.version != self._limits.version and self._limits.enabled(self._key):
-                match = self._in_force(match_of_tracker(self._limits, self._key, key.tracker_key))
-                tracker.bind(match, self._limits.version, now_ms=now_ms)
+                match = self._in_force(match_of_tracker(self._limits, self._key, key.tracker_key), key)
+                tracker.bind(_as_lent(match, tracker), self._limits.version, now_ms=now_ms)
             yield _row(
                 key, [tracker], tracker.match, tracker.throttles, tracker.rate(now_ms=now_ms), now_ms=now_ms
             )
@@ -851,10 +865,11 @@ class RateQuotas:
             self._bound_version = version
         if not self._limits.enabled(self._key):
             return None
-        match = self._in_force(resolve(self._limits, self._key, user, client_id))
+        match = resolve(self._limits, self._key, user, client_id)
         key = ScopedKey(scope, match.tracker_key)
+        match = self._in_force(match, key)
         tracker = self._table.find_or_make(key, match.shared_by, kind, now_ms=now_ms)
-        tracker.bind(match, version, now_ms=now_ms)
+        tracker.bind(_as_lent(match, tracker), version, now_ms=now_ms)
         if tracker.shared:
             tracker.good_until_ms = float(now_ms + _SHARED_RECHECK_MS)
         self._bound[scope, user, client_id, kind] = tracker

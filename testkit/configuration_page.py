@@ -42,7 +42,7 @@ page is generated from the code by `python -m testkit.configuration_page`.
   `_bytes_per_s` and `_byte_rate` bytes per second, `_percentage` percent of one core.
 * Sizes, byte rates and the other quotas may also be a string with a unit: `"10MB"`, `"10MiB"`,
   `"250%"`, `"5/s"`. kB, MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB powers of 1024.
-  Keys that end in `_ms`, `_seconds` or `_hours` take numbers alone.
+  Keys that end in `_ms` or `_hours` take numbers alone, and so do most that end in `_seconds`.
 * `[section]` is one table. `[[section]]` is a list of tables.
 * Several clusters: `[[clusters]]`, [below](#clusters). A file has either that or `[upstream]`.
 * `${NAME}` in a string is the value of that variable of the environment, so that several gateways

@@ -96,7 +96,7 @@ class QuotaRule(Section, frozen=True):
     producer_byte_guarantee: ByteRate | None = None
     consumer_byte_guarantee: ByteRate | None = None
     weight: Rate | None = None
-    tier: Annotated[int, Field(ge=0, lt=TIERS)] | None = None
+    tier: Annotated[int, Field(ge=0, le=TIERS - 1)] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -89,9 +89,9 @@ class OtlpMetrics(Collector):
         """Send the last values, for some seconds at most; the thread does not keep the process."""
         self._ending.set()
         if self._task is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_AT_THE_END_S):
-                    await self._task
+            # What ended the export early must not keep other parts from being stopped.
+            await asyncio.wait([self._task], timeout=_AT_THE_END_S)
+            self._task.cancel()
 
     def collect(self) -> Iterator[Metric]:
         """The series about the exports."""

@@ -6,13 +6,14 @@ import asyncio
 from typing import Final
 
 from gateway.runtime.clock import NowMs
+from gateway.runtime.slices import Slices
 from gateway.session.client_quotas import ClientQuotas
 
 _INTERVAL_S: Final = 1.0
 
 
 class DivisionTimer:
-    """Calls `ClientQuotas.divide`; without a capacity that does nothing."""
+    """Takes the steps of `ClientQuotas.divide` in slices; without a capacity there are none."""
 
     def __init__(self, quotas: ClientQuotas, loop: asyncio.AbstractEventLoop, now_ms: NowMs) -> None:
         """Nothing happens before `start`.
@@ -25,14 +26,22 @@ class DivisionTimer:
         self._quotas = quotas
         self._loop = loop
         self._now_ms = now_ms
-        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Divide now and from then on."""
-        self._quotas.divide(now_ms=self._now_ms())
-        self._timer = self._loop.call_later(_INTERVAL_S, self.start)
+        self._task = self._loop.create_task(self._run())
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Divide no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            slices = Slices()
+            for _ in self._quotas.divide(now_ms=self._now_ms()):
+                if slices.over:
+                    await slices.next()
+            await asyncio.sleep(_INTERVAL_S)

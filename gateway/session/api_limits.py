@@ -147,4 +147,7 @@ class ApiLimit:
         """Count a request that is forwarded, and say how long its client has to wait for it."""
         if not self.family.keep_members:
             return tracker.record(1.0, waiter, now_ms=now_ms)
-        return min(tracker.record(1.0, now_ms=now_ms), self._longest_ms)
+        wait_ms = tracker.record(1.0, now_ms=now_ms)
+        # A mute and a wait: more would be paid only by those that come after the limit was raised.
+        tracker.owe_at_most(2 * self._longest_ms, now_ms=now_ms)
+        return min(wait_ms, self._longest_ms)

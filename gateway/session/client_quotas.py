@@ -9,7 +9,7 @@ takes to answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -195,10 +195,10 @@ class ClientQuotas:
             )
         self.limits.set_divided(capacity)
 
-    def divide(self, *, now_ms: int) -> None:
-        """Divide the capacity anew."""
-        self.produce.divide(now_ms=now_ms)
-        self.fetch.divide(now_ms=now_ms)
+    def divide(self, *, now_ms: int) -> Iterator[None]:
+        """Divide the capacity anew; other work may be done after each step."""
+        yield from self.produce.divide(now_ms=now_ms)
+        yield from self.fetch.divide(now_ms=now_ms)
 
     def refresh(self) -> None:
         """Look again which keys have a quota at all: without one nothing is measured for it."""

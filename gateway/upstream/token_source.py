@@ -137,7 +137,10 @@ def endpoint_context(ca: str | None) -> ssl.SSLContext:
     """
     authorities = None if ca is None else read_secret_text(ca, most_bytes=_MOST_CA_BYTES)
     try:
-        return ssl.create_default_context(cadata=authorities)
+        # Comments between certificates may be in any language; the library takes ASCII alone.
+        return ssl.create_default_context(
+            cadata=None if authorities is None else authorities.encode("ascii", "replace").decode()
+        )
     except (ssl.SSLError, ValueError):
         raise SecretFault(f"{ca}: holds no PEM certificate") from None
 

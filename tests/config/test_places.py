@@ -75,3 +75,12 @@ def test_what_follows_a_statement_that_is_too_long_has_no_line() -> None:
     text = "[t]\na = [\n" + '"]",\n' * 3000 + "]\nb = 1\n"
     places = Places(text, tomllib.loads(text))
     assert places.line_of("t.b: x") == 1
+
+
+def test_a_long_array_costs_no_more_than_some_readings_of_the_text() -> None:
+    """Each of its lines may be its end. What follows has no place then, which is better than minutes of work."""
+    rows = "".join('  { name = "g", users = ["u"], note = "%s" },\n' % ("x" * 200) for _ in range(900))
+    text = f"first = 1\nlist = [\n{rows}]\nlast = 1\n"
+    places = Places(text, tomllib.loads(text))
+    assert places.line_of("first: wrong") == 1
+    assert places.line_of("last: wrong") is None

@@ -260,3 +260,21 @@ def test_how_long_a_burst_may_be() -> None:
     assert validate(ALICE, BURST, 2 * MOST_BURST_SECONDS) == f"Quota {BURST} must be at most 86400"
     assert validate(ALICE, BURST, 0) == f"Quota {BURST} must be greater than 0"
     assert validate(QuotaEntity(topic="t"), BURST, 5) == f"Invalid configuration key {BURST}"
+
+
+def test_nobody_waits_at_a_bucket_that_is_only_observed() -> None:
+    """Also those that had a place when it was enforced, and newcomers."""
+    limits = Limits()
+    entity = QuotaEntity(user="alice")
+    limits.set(entity, QuotaKey.PRODUCER_BYTE_RATE, 10)
+    limits.set(entity, QuotaKey.PRODUCER_BYTE_BURST_SECONDS, 1)
+    quotas = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, RateSettings())
+    tracker = quotas.tracker("alice", "", now_ms=0)
+    assert tracker is not None
+    one, other = object(), object()
+    tracker.record(4_000, one, now_ms=0)
+    assert tracker.wait_ms(one, 10, now_ms=1) > 0
+    limits.set_mode(Enforcement.OBSERVE)
+    tracker = quotas.tracker("alice", "", now_ms=2)
+    assert tracker is not None
+    assert (tracker.wait_ms(one, 10, now_ms=2), tracker.wait_ms(other, 10, now_ms=2)) == (0, 0)

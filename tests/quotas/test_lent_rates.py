@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -44,7 +45,7 @@ class World:
         for now_ms in range(START_MS, START_MS + seconds * 1000, STEP_MS):
             at_s = (now_ms - START_MS) / 1000
             if now_ms % 1000 == 0:
-                self.quotas.divide(now_ms=now_ms)
+                list(self.quotas.divide(now_ms=now_ms))
             for user, load in loads.items():
                 # What can not be sent for a second is given up: a client has bounded buffers.
                 backlog[user] = min(backlog[user] + load(at_s) * STEP_MS / 1000, load(at_s) + REQUEST)
@@ -157,7 +158,7 @@ def test_inventing_names_gets_no_more_than_the_capacity() -> None:
     passed = [0.0] * 20
     for now_ms in range(START_MS, START_MS + 20_000, STEP_MS):
         if now_ms % 1000 == 0:
-            world.quotas.divide(now_ms=now_ms)
+            list(world.quotas.divide(now_ms=now_ms))
         at = (now_ms - START_MS) // STEP_MS
         tracker = world.quotas.tracker("mallory", f"id-{at % 50}", now_ms=now_ms)
         assert tracker is not None
@@ -180,7 +181,7 @@ def test_members_of_a_fleet_divide_one_capacity() -> None:
     for now_ms in range(START_MS, START_MS + seconds * 1000, STEP_MS):
         if now_ms % 1000 == 0:
             for world in members:
-                world.quotas.divide(now_ms=now_ms)
+                list(world.quotas.divide(now_ms=now_ms))
         for at, world in enumerate(members):
             for name, mb in (("alice", 200), ("bob", 20)):
                 tracker = world.quotas.tracker(name, "", now_ms=now_ms)
@@ -196,3 +197,49 @@ def test_members_of_a_fleet_divide_one_capacity() -> None:
                     other.record_others(told.pop((at, name), 0.0), now_ms=now_ms)
     assert mean(passed["bob"][10:]) == pytest.approx(20 * MB, rel=0.02)
     assert mean(passed["alice"][10:]) == pytest.approx(80 * MB, rel=0.05)
+
+
+def test_what_was_recorded_before_is_no_use_of_now() -> None:
+    """A capacity that is set while clients are served: the first division knows only what it has seen."""
+    limits = Limits()
+    quotas = ByteRateQuotas(limits, PRODUCE, RateSettings())
+    limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 10 * MB)
+    for at in range(20):
+        tracker = quotas.tracker(f"user-{at}", "", now_ms=START_MS)
+        assert tracker is not None
+        tracker.record(90 * MB, now_ms=START_MS)
+    later_ms = START_MS + 1_800_000
+    lender = quotas.lender = Lender(limits, PRODUCE, 10 * MB, now_ms=later_ms)
+    limits.set_divided({PRODUCE})
+    list(quotas.divide(now_ms=later_ms + 1000))
+    assert lender.last is not None
+    assert (lender.last.lent, lender.last.waiting) == (0, 0)
+
+
+def test_a_look_up_leaves_the_limit_of_a_client_that_uses_it() -> None:
+    """Another client id of the user, or another user's quota, must not lower what the last division gave."""
+    world = World(capacity=10 * MB)
+    world.user("alice", ceiling=10 * MB)
+    world.run({"alice": always(8)}, 5)
+    now_ms = START_MS + 5_000
+    tracker = world.quotas.tracker("alice", "", now_ms=now_ms)
+    assert tracker is not None
+    before = tracker.match.limit
+    assert before is not None
+    assert before >= 8 * MB
+    world.user("bob", ceiling=MB)
+    for client_id in ("", "invented"):
+        assert world.quotas.tracker("alice", client_id, now_ms=now_ms) is tracker
+        assert tracker.match.limit == before
+
+
+def test_a_debt_is_paid_at_the_new_limit_where_it_is_higher() -> None:
+    world = World(capacity=10 * MB)
+    world.user("alice", ceiling=10 * MB)
+    tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
+    assert tracker is not None
+    assert tracker.match.lent is not None
+    tracker.bind(replace(tracker.match, limit=MB), tracker.version, now_ms=START_MS)
+    assert tracker.record(11 * MB, now_ms=START_MS) == pytest.approx(10_000, abs=1)
+    tracker.bind(replace(tracker.match, limit=10 * MB), tracker.version, now_ms=START_MS)
+    assert tracker.blocked_until_ms - START_MS == pytest.approx(1_000, abs=1)

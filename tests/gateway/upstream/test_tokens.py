@@ -265,3 +265,9 @@ async def test_login_without_a_token_says_why_and_leaves_no_task_behind(
     await login.stop()
     assert asyncio.all_tasks() == before
     assert threading.active_count() <= threads + 4  # the loop's pool, and the endpoint's own
+
+
+def test_authorities_may_have_comments_in_any_language(tmp_path: Path) -> None:
+    file = tmp_path / "authorities.pem"
+    file.write_text(f"# Autorit\N{LATIN SMALL LETTER E WITH ACUTE}\n{Authority(tmp_path).certificate.read_text()}")
+    assert token_source.endpoint_context(str(file)).get_ca_certs()
