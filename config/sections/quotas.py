@@ -63,7 +63,7 @@ class QuotaRule(Section, frozen=True):
             (`[capacity]`). Its `producer_byte_rate` is then the most that it gets.
         consumer_byte_guarantee: the same for `consumer_byte_rate`.
         weight: how much of what is left beyond guarantees this entity gets, compared with others. Not set: 1.
-        tier: 0 to 3. The highest loses first when the brokers carry less than their capacity. Not set: 2.
+        tier: 0 to 3, the most important first. Metrics show what each tier uses; it changes no limit. Not set: 2.
     """
 
     user: NonEmpty | None = None
