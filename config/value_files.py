@@ -59,8 +59,11 @@ class ValueFiles:
         return self._texts[path]
 
     def _content(self, path: str) -> bytes:
-        found = Path(os.path.realpath(path))
-        for directory in self._directories:
+        # First by its text alone: to resolve the links of a path may wait for a disk or mount one.
+        named = Path(os.path.normpath(path))
+        allowed = [directory for directory in self._directories if _may_hold(directory, named)]
+        found = Path(os.path.realpath(path)) if allowed else named
+        for directory in allowed:
             real = Path(os.path.realpath(directory))
             if found.is_relative_to(real):
                 return _read_below(real, found.relative_to(real).parts)
@@ -68,6 +71,12 @@ class ValueFiles:
             f"is below none of the directories with values: {', '.join(self._directories)}; "
             f"{MORE_DIRECTORIES} names more of them"
         )
+
+
+def _may_hold(directory: str, path: Path) -> bool:
+    return path.is_relative_to(os.path.normpath(directory)) or path.is_relative_to(
+        os.path.realpath(directory)
+    )
 
 
 def _read_below(directory: Path, parts: tuple[str, ...]) -> bytes:

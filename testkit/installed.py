@@ -35,6 +35,7 @@ _EXTRAS: Final = {
     "gateway.cli.top_screen": TOP,
     "gateway.observability.otlp": TRACES,
     "gateway.observability.otlp_metrics": TRACES,
+    "gateway.observability.otlp_session": TRACES,
     "pipeline": PIPELINE,
     "pipeline.cli": None,
     "pipeline.errors": None,

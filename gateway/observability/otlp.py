@@ -23,6 +23,7 @@ from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.observability.otlp_session import BoundedSession
 from gateway.observability.quota_metrics import label_value
 from gateway.observability.traces import SpanBudget, Trace
 from gateway.runtime.client_log import client_logger
@@ -65,7 +66,9 @@ class OtlpTraces(Collector):
         self._max_queued = max_queued_spans
         self._wall_ns = wall_ns
         self._made = self._left_out = self._dropped = 0
-        self._exporter = _Counted(OTLPSpanExporter(endpoint, certificate_file=ca, timeout=_TIMEOUT_S))
+        self._exporter = _Counted(
+            OTLPSpanExporter(endpoint, certificate_file=ca, timeout=_TIMEOUT_S, session=BoundedSession())
+        )
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,
             resource=Resource(resource),

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Final, TypeAlias, cast
 
+import structlog
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
@@ -23,6 +24,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.observability.otlp_session import BoundedSession
 from gateway.runtime.client_log import client_logger
 
 _POINTS: Final = 500
@@ -30,6 +32,10 @@ _POINTS: Final = 500
 
 _TIMEOUT_S: Final = 10.0
 _AT_THE_END_S: Final = 3.0
+_MOST_S: Final = 60.0
+"""For the requests of an export; then the next interval counts."""
+
+_log = structlog.get_logger("gateway.metrics")
 
 Families: TypeAlias = Callable[[], AsyncIterator[Metric]]
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
@@ -62,7 +68,9 @@ class OtlpMetrics(Collector):
             wall_ns: the clock of people.
         """
         client_logger("opentelemetry.exporter.otlp.proto.http.metric_exporter")
-        self._exporter = OTLPMetricExporter(endpoint, certificate_file=ca, timeout=_TIMEOUT_S)
+        self._exporter = OTLPMetricExporter(
+            endpoint, certificate_file=ca, timeout=_TIMEOUT_S, session=BoundedSession()
+        )
         self._families = families
         self._interval_s = interval_ms / 1000
         self._resource = Resource(resource)
@@ -73,6 +81,7 @@ class OtlpMetrics(Collector):
         self._replaced = False
         self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin; to be called in the running loop."""
@@ -113,13 +122,20 @@ class OtlpMetrics(Collector):
                     await self._ending.wait()
             last = self._ending.is_set()
             if not self._replaced:
-                await self._export()
+                try:
+                    await self._export()
+                except Exception as exc:  # noqa: BLE001  (whatever it is: the next export may succeed)
+                    self._failed += 1
+                    _log.error("metrics_not_exported", error=repr(exc))
             if last:
                 return
             # An export that took longer than the interval is not made up for.
             due = max(due + self._interval_s, loop.time())
 
     async def _export(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            self._failed += 1  # a collector that does not come to an end: one thread waits for it
+            return
         at_ns = self._wall_ns()
         families = [family async for family in self._families()]
         loop = asyncio.get_running_loop()
@@ -138,8 +154,11 @@ class OtlpMetrics(Collector):
                     loop.call_soon_threadsafe(done.set)
 
         # Daemonic, as the library's own: a collector that hangs must not keep the process from ending.
-        threading.Thread(target=send, name="metrics-export", daemon=True).start()
-        await done.wait()
+        self._thread = threading.Thread(target=send, name="metrics-export", daemon=True)
+        self._thread.start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MOST_S):
+                await done.wait()
 
     def _send(self, metrics: Sequence[sdk.Metric]) -> bool:
         # After a request that fails the rest of this export is left out: the next one has all of it.

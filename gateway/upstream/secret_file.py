@@ -58,10 +58,12 @@ class SecretFile:
         # Looked at before it is read: what changes meanwhile is seen next time.
         stamp = stamp_of((self._path,))
         again = only_if_changed and stamp == self._stamp
-        if again and self.fault is None:
-            return True
         self._stamp = stamp
         try:
+            if again and self.fault is None:
+                assert self.text is not None
+                self._checked(self.text)  # a token may have expired meanwhile
+                return True
             text = self._read()
         except SecretFault as exc:
             if not again or self.fault != str(exc):
@@ -78,7 +80,9 @@ class SecretFile:
         return True
 
     def _read(self) -> str:
-        text = read_secret_text(self._path)
+        return self._checked(read_secret_text(self._path))
+
+    def _checked(self, text: str) -> str:
         try:
             self._check(text)
         except ValueError as exc:

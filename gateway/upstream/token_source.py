@@ -60,6 +60,7 @@ class TokenEndpoint:
         self._ca = ca
         self._client_id = client_id
         self._secret = secret
+        self._reading: asyncio.Future[ssl.SSLContext] | None = None
         self._form = {"grant_type": "client_credentials"} | ({} if scope is None else {"scope": scope})
 
     async def fetch(self) -> Token:
@@ -97,7 +98,12 @@ class TokenEndpoint:
 
     async def _ask(self, headers: dict[str, str]) -> tuple[int, bytes]:
         # A thread: the file system may be slow.
-        context = await asyncio.to_thread(endpoint_context, self._ca)
+        reading = self._reading
+        if reading is None or reading.done():
+            reading = self._reading = asyncio.ensure_future(asyncio.to_thread(endpoint_context, self._ca))
+            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # One thread waits for a disk that hangs, however often this is tried: all share a few.
+        context = await asyncio.shield(reading)
         transports: list[asyncio.Transport] = []
 
         class Response(aiohttp.ClientResponse):

@@ -267,3 +267,18 @@ def test_a_reload_reads_the_file_again(secrets: Path) -> None:
     token = found.config.admin.keys[0].token
     assert token is not None
     assert token.get_secret_value() == SECRET[::-1]
+
+
+def test_path_elsewhere_is_refused_before_its_links_are_resolved(
+    secrets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That could mount a host, or wait for a disk."""
+    realpath = os.path.realpath
+
+    def not_elsewhere(path: str) -> str:
+        assert not str(path).startswith("/net")
+        return realpath(path)
+
+    monkeypatch.setattr(os.path, "realpath", not_elsewhere)
+    assert "is below none of the directories" in fault_of("/net/host/file")
+    assert "is below none of the directories" in fault_of(f"{secrets}/../../../../../../../net/host/file")

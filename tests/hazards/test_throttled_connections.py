@@ -276,6 +276,7 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
         "gateway/server/merged_status.py": {"perf_counter"},
         "gateway/observability/otlp.py": {"time_ns"},
         "gateway/observability/otlp_metrics.py": {"time_ns"},
+        "gateway/observability/otlp_session.py": {"monotonic"},
         # How long a command waits for a broker that follows its controller.
         "gateway/cli/quota_endpoints.py": {"monotonic"},
         # What an operator types: "five minutes ago".

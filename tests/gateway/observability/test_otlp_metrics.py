@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -241,3 +242,46 @@ async def test_clusters_send_what_their_parent_shows_at_metrics(tmp_path: Path) 
                 series = "gateway_requests_total", frozenset(asked.items())
                 await until(partial(is_value, collector, cluster, series, scraped))
                 assert scraped == count
+
+
+async def test_an_answer_without_an_end_is_cut_and_the_next_export_follows() -> None:
+    """A collector that sends for ever fills no memory and holds up no later export."""
+    asked = 0
+
+    async def endless(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"ffff\r\n" + bytes(0xFFFF) + b"\r\n")
+                await writer.drain()
+
+    async def families() -> AsyncIterator[Metric]:
+        yield counter(a=1)
+
+    async with await asyncio.start_server(endless, HOST, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        metrics = OtlpMetrics(f"http://{HOST}:{port}/v1/metrics", families, interval_ms=10, resource={})
+        metrics.start()
+        await until(lambda: asked >= 3)
+        await metrics.stop()
+
+
+async def test_an_export_that_fails_before_it_is_sent_counts_and_does_not_end_the_others() -> None:
+    looks = 0
+
+    async def families() -> AsyncIterator[Metric]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise RuntimeError("can't start new thread")
+        yield counter(a=1)
+
+    with OtlpCollector() as collector:
+        metrics = OtlpMetrics(collector.metrics_endpoint, families, interval_ms=10, resource={})
+        metrics.start()
+        await until(lambda: collector.metrics)
+        await metrics.stop()
+    (exports,) = metrics.collect()
+    assert {sample.labels["result"]: sample.value for sample in exports.samples}["failed"] == 1

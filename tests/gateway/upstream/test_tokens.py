@@ -5,6 +5,7 @@ import base64
 import itertools
 import math
 import os
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -271,3 +272,42 @@ def test_authorities_may_have_comments_in_any_language(tmp_path: Path) -> None:
     file = tmp_path / "authorities.pem"
     file.write_text(f"# Autorit\N{LATIN SMALL LETTER E WITH ACUTE}\n{Authority(tmp_path).certificate.read_text()}")
     assert token_source.endpoint_context(str(file)).get_ca_certs()
+
+
+async def test_a_disk_that_hangs_keeps_one_thread_however_often_it_is_tried(
+    tmp_path: Path, endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of brokers are looked up by the same few threads."""
+    reads, goes_on = [], threading.Event()
+
+    def hangs(ca: str | None) -> ssl.SSLContext:
+        reads.append(ca)
+        goes_on.wait(60)
+        return ssl.create_default_context(cafile=ca)
+
+    monkeypatch.setattr(token_source, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(token_source, "endpoint_context", hangs)
+    asking = client(tmp_path, endpoint)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no answer within"):
+            await asking.fetch()
+    assert len(reads) == 1
+    goes_on.set()
+
+
+def test_a_token_that_expires_in_its_file_is_a_fault(tmp_path: Path) -> None:
+    """Also where the file stays as it is."""
+    file = tmp_path / "token"
+    file.write_text("token")
+    good = True
+
+    def check(_text: str) -> None:
+        if not good:
+            raise ValueError("holds a token that has expired")
+
+    secret = SecretFile("upstream.sasl.token_file", str(file), check)
+    assert secret.reload(only_if_changed=True, by="tests")
+    good = False
+    assert not secret.reload(only_if_changed=True, by="tests")
+    assert not secret.reload(only_if_changed=True, by="tests")
+    assert (secret.fault, secret.failures) == (f"{file}: holds a token that has expired", 1)
