@@ -26,22 +26,25 @@ class DivisionTimer:
         self._quotas = quotas
         self._loop = loop
         self._now_ms = now_ms
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Divide now and from then on."""
-        self._task = self._loop.create_task(self._run())
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._divide())
+        self._timer = self._loop.call_later(_INTERVAL_S, self.start)
 
     async def stop(self) -> None:
         """Divide no more."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _run(self) -> None:
-        while True:
-            slices = Slices()
-            for _ in self._quotas.divide(now_ms=self._now_ms()):
-                if slices.over:
-                    await slices.next()
-            await asyncio.sleep(_INTERVAL_S)
+    async def _divide(self) -> None:
+        slices = Slices()
+        for _ in self._quotas.divide(now_ms=self._now_ms()):
+            if slices.over:
+                await slices.next()
