@@ -102,6 +102,12 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return Pki(tmp_path_factory.mktemp("pki"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """The same as after each test: what runs longer than a test may have asked the collector meanwhile."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Takes back what a gateway in this process has asked of the collector.
