@@ -9,9 +9,6 @@ A division is a function of what the counters show, so all processes of a fleet 
 message. While guarantees fit into the capacity, no limit is below its guarantee: a lender has it back with its next
 request, and the borrowers follow with the next division. Until then the capacity is exceeded by at most what entities
 add to their use within one interval.
-
-Where a cluster can take less than its capacity, the difference is taken from the lowest tiers first: all that they
-have borrowed, then their guarantees. The guarantees of tier 0 stay.
 """
 
 from __future__ import annotations
@@ -19,17 +16,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 TIERS: Final = 4
-"""0 to 3. Tier 0 loses last."""
+"""0 to 3, the most important first."""
 
 DEFAULT_TIER: Final = 2
 
 LEAST_PART: Final = 0.05
-"""What a tier keeps of what it had, and all entities of the capacity: a client that gets no answer at all would
-reconnect, and a debt at a limit near 0 would last for hours."""
+"""Of the capacity, for all entities together: a client that gets no answer at all would reconnect, and a debt at a
+limit near 0 would last for hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class Claim:
         guarantee: what it gets in any case; 0: nothing.
         ceiling: what it never gets more than, at least the guarantee; infinite: there is none.
         weight: its part of the surplus, > 0.
-        tier: who loses first, below `TIERS`.
+        tier: its importance, below `TIERS`; divides nothing.
         demand: what it uses; infinite: it wants more than its limit lets through.
     """
 
@@ -66,60 +63,49 @@ class Division:
     """How a capacity is divided; `limit` says what that means for one entity.
 
     Attributes:
-        levels: by tier, what an entity of weight 1 gets beyond its guarantee; infinite: all that it wants.
+        level: what an entity of weight 1 gets beyond its guarantee; infinite: all that it wants.
         spare: what is left then.
-        guarantees_kept: by tier, which part of guarantees is in force.
+        guarantees_kept: which part of guarantees is in force.
         floor: no limit is below, unless its ceiling is.
     """
 
-    levels: tuple[float, ...] = (math.inf,) * TIERS
+    level: float = math.inf
     spare: float = math.inf
-    guarantees_kept: tuple[float, ...] = (1.0,) * TIERS
+    guarantees_kept: float = 1.0
     floor: float = 0.0
 
     def limit(self, claim: Claim) -> float:
         """The limit in force for an entity; infinite: none. More than it gets now, where it wants less."""
-        guarantee = claim.guarantee * self.guarantees_kept[claim.tier]
-        level = self.levels[claim.tier]
-        if level == math.inf:
+        guarantee = claim.guarantee * self.guarantees_kept
+        if self.level == math.inf:
             return min(max(guarantee, claim.wanted + self.spare, self.floor), claim.ceiling)
-        return min(max(guarantee + claim.weight * level, self.floor), claim.ceiling)
+        return min(max(guarantee + claim.weight * self.level, self.floor), claim.ceiling)
 
     def share(self, claim: Claim) -> float:
         """What the entity gets of what it wants."""
         return min(self.limit(claim), claim.wanted)
 
 
-def divide(capacity: float, claims: Sequence[Claim], *, usable: float = math.inf) -> Division:
+def divide(capacity: float, claims: Sequence[Claim]) -> Division:
     """Divide a capacity.
 
     Args:
         capacity: per second, > 0.
         claims: of all that use it.
-        usable: how much the cluster can take at present; more than the capacity: all of it.
 
     Returns:
-        The division. Guarantees that add up to more than the capacity are cut alike, whatever their tier.
+        The division. Guarantees that add up to more than the capacity are cut alike.
     """
     certain = math.fsum(claim.certain for claim in claims)
     floor = LEAST_PART * capacity / max(1, len(claims))
     if certain > capacity:
-        division = Division((0.0,) * TIERS, 0.0, (_part_of_guarantees(capacity, claims),) * TIERS, floor)
-    else:
-        level = _level_of_surplus(capacity - certain, claims)
-        spare = 0.0
-        if level == math.inf:
-            spare = max(0.0, capacity - math.fsum(claim.wanted for claim in claims))
-        division = Division((level,) * TIERS, spare, floor=floor)
-    return division if usable >= capacity else _shed(division, claims, usable)
-
-
-def _part_of_guarantees(amount: float, claims: Iterable[Claim]) -> float:
-    return min(1.0, _level(amount, ((claim.certain, claim.guarantee) for claim in claims if claim.guarantee)))
-
-
-def _level_of_surplus(amount: float, claims: Iterable[Claim]) -> float:
-    return _level(amount, ((claim.wanted - claim.certain, claim.weight) for claim in claims))
+        part = _level(capacity, ((claim.certain, claim.guarantee) for claim in claims if claim.guarantee))
+        return Division(0.0, 0.0, min(1.0, part), floor)
+    level = _level(capacity - certain, ((claim.wanted - claim.certain, claim.weight) for claim in claims))
+    spare = 0.0
+    if level == math.inf:
+        spare = max(0.0, capacity - math.fsum(claim.wanted for claim in claims))
+    return Division(level, spare, floor=floor)
 
 
 def _level(amount: float, vessels: Iterable[tuple[float, float]]) -> float:
@@ -135,26 +121,3 @@ def _level(amount: float, vessels: Iterable[tuple[float, float]]) -> float:
         amount -= step
         level = top
     return math.inf
-
-
-def _shed(division: Division, claims: Sequence[Claim], usable: float) -> Division:
-    """Take what the cluster cannot take from the lowest tiers first."""
-    levels, guarantees = list(division.levels), list(division.guarantees_kept)
-    excess = math.fsum(map(division.share, claims)) - usable
-    for tier in reversed(range(TIERS)):
-        of_tier = [claim for claim in claims if claim.tier == tier]
-        shares = [division.share(claim) for claim in of_tier]
-        safe = [min(share, claim.certain) for share, claim in zip(shares, of_tier, strict=True)]
-        beyond = math.fsum(shares) - math.fsum(safe)
-        if excess <= 0:
-            break
-        lent = max(beyond - excess, LEAST_PART * beyond)
-        excess -= beyond - lent
-        if excess > 0 and tier > 0:
-            certain = math.fsum(safe)
-            kept = max(certain - excess, LEAST_PART * certain)
-            excess -= certain - kept
-            part = guarantees[tier] = min(guarantees[tier], _part_of_guarantees(kept, of_tier))
-            of_tier = [replace(claim, guarantee=part * claim.guarantee) for claim in of_tier]
-        levels[tier] = min(levels[tier], _level_of_surplus(lent, of_tier) if beyond else 0.0)
-    return Division(tuple(levels), 0.0, tuple(guarantees), division.floor)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from quotas.entities import GUARANTEE_KEYS, QuotaKey
-from quotas.lending import DEFAULT_TIER, Claim, Division, divide
+from quotas.lending import DEFAULT_TIER, TIERS, Claim, Division, divide
 from quotas.limits import Limits
 from quotas.resolution import Match, entity_of
 
@@ -68,7 +68,7 @@ class Lent:
     """The sums of a division, for metrics; per second, in the unit of the quota.
 
     Attributes:
-        capacity, usable: what there is, and what of it the cluster can take.
+        capacity: what there is.
         guaranteed: what entities use of their guarantees.
         lent: what they use beyond.
         waiting: how many want more than they get.
@@ -76,7 +76,6 @@ class Lent:
     """
 
     capacity: float
-    usable: float
     guaranteed: float
     lent: float
     waiting: int
@@ -87,9 +86,8 @@ class Lender:
     """Divides the capacity of one key.
 
     Attributes:
-        capacity: per second; a reload changes it.
+        capacity: per second.
         observe: the division is only computed.
-        usable_part: which part of it the cluster can take at present.
         division: the last one.
         last: its sums; None: there was none.
     """
@@ -111,7 +109,6 @@ class Lender:
         self._guarantee_key = GUARANTEE_KEYS[key]
         self.capacity = capacity
         self.observe = observe
-        self.usable_part = 1.0
         self.division = Division(spare=capacity)
         self.last: Lent | None = None
         self._seen: dict[Hashable, _Seen] = {}
@@ -187,9 +184,8 @@ class Lender:
         self._seen = seen
         self._divided_ms = now_ms
         capacity = self.capacity * self._limits.share
-        usable = capacity * self.usable_part
-        self.division = divide(capacity, claims, usable=usable)
-        self._sum_up(capacity, usable, claims, [used_per_s for _, _, used_per_s in active])
+        self.division = divide(capacity, claims)
+        self._sum_up(capacity, claims, [used_per_s for _, _, used_per_s in active])
         if self.observe:
             return
         for claim, (counter, match, _) in zip(claims, active, strict=True):
@@ -201,12 +197,12 @@ class Lender:
                 # A quota that has changed is found with the next request.
                 counter.bind(lent, counter.version, now_ms=now_ms)
 
-    def _sum_up(self, capacity: float, usable: float, claims: list[Claim], used: list[float]) -> None:
-        by_tier = [0.0, 0.0, 0.0, 0.0]
+    def _sum_up(self, capacity: float, claims: list[Claim], used: list[float]) -> None:
+        by_tier = [0.0] * TIERS
         guaranteed = waiting = 0.0
         for claim, used_per_s in zip(claims, used, strict=True):
             guaranteed += min(claim.guarantee, used_per_s)
             by_tier[claim.tier] += used_per_s
             waiting += claim.demand == math.inf
         total = math.fsum(used)
-        self.last = Lent(capacity, usable, guaranteed, total - guaranteed, int(waiting), tuple(by_tier))
+        self.last = Lent(capacity, guaranteed, total - guaranteed, int(waiting), tuple(by_tier))

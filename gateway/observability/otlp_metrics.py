@@ -87,7 +87,6 @@ class OtlpMetrics(Collector):
         """Begin; to be called in the running loop."""
         self._points = Points(self._wall_ns())
         self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(_raise_fault)
 
     def replaced(self) -> None:
         """Send nothing more: another process reports the same series from now on."""
@@ -170,11 +169,6 @@ class OtlpMetrics(Collector):
     def _request(self, metrics: Sequence[sdk.Metric]) -> sdk.MetricsData:
         scope = sdk.ScopeMetrics(InstrumentationScope("sluice"), metrics, "")
         return sdk.MetricsData([sdk.ResourceMetrics(self._resource, [scope], "")])
-
-
-def _raise_fault(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.result()
 
 
 class Points:

@@ -72,32 +72,6 @@ def test_limits_keep_guarantees_that_fit_and_ceilings(capacity: float, wanted: l
             assert division.limit(claim) >= claim.guarantee
 
 
-@given(CAPACITIES, MANY, st.floats(0, 1))
-def test_what_cannot_be_taken_is_shed_from_the_lowest_tiers_first(
-    capacity: float, wanted: list[Claim], part: float
-) -> None:
-    """No tier loses while one below it has more than the least, and the guarantees of tier 0 stay."""
-    whole = divide(capacity, wanted)
-    usable = part * math.fsum(whole.share(claim) for claim in wanted)
-    shed = divide(capacity, wanted, usable=usable)
-
-    def used(division: Division, tier: int) -> float:
-        return math.fsum(division.share(claim) for claim in wanted if claim.tier == tier)
-
-    floors = shed.floor * len(wanted) + 1e-6
-    for tier in range(TIERS):
-        if used(shed, tier) < used(whole, tier) - floors:
-            for lower in range(tier + 1, TIERS):
-                assert used(shed, lower) <= LEAST_PART * used(whole, lower) + floors
-    for claim in wanted:
-        assert shed.share(claim) <= whole.share(claim) + 1e-6
-        if claim.tier == 0:
-            assert shed.share(claim) >= min(claim.certain, whole.share(claim)) - 1e-6
-    left = [used(shed, tier) for tier in range(TIERS)]
-    if any(left[tier] > LEAST_PART * used(whole, tier) + floors for tier in range(1, TIERS)):
-        assert math.fsum(left) <= usable + floors
-
-
 def test_equals_get_equal_parts() -> None:
     division = divide(90, [Claim()] * 3)
     assert [division.share(Claim())] * 3 == [30.0] * 3
