@@ -22,7 +22,7 @@ from config.loader import (
     replace_upstream,
 )
 from config.model import Config
-from config.secret_file import read_secret
+from config.secret_file import read_at_once, read_secret
 from config.sections.listeners import ListenerSettings
 from config.sections.quotas import CLIENT_KEYS, ENFORCED_KEYS, QuotaRule
 
@@ -49,6 +49,7 @@ __all__ = [
     "parse",
     "parse_bootstrap",
     "parse_file",
+    "read_at_once",
     "read_secret",
     "replace_upstream",
 ]

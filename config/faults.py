@@ -6,6 +6,7 @@ Allowed values are read from the models, so a range is written down in one place
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
@@ -32,6 +33,8 @@ _NAMES_OF_QUOTAS: Final = (
     "group",
 )
 _UNIONS: Final = (Union, UnionType)
+# What stands between the slashes of a URL and its host; of the value as it is shown, so in JSON.
+_LOGIN_IN_URL: Final = re.compile(r"(?<=//).*@")
 _MAX_VALUE_CHARS: Final = 80  # with its key a line of a terminal or two
 
 
@@ -144,13 +147,13 @@ def part_text(part: str | int) -> str:
 
 
 def value_text(value: object) -> str:
-    """A value as it may be shown: escaped, and not longer than a line."""
+    """A value as it may be shown: escaped, without the password of a URL, and not longer than a line."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, (list, tuple)):
         return "an array" if value else "an empty array"
     if isinstance(value, (bool, str)):
-        text = json.dumps(value)
+        text = _LOGIN_IN_URL.sub("***@", json.dumps(value))
     else:
         text = str(value)
     return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."

@@ -22,7 +22,7 @@ def collector_url(text: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ValueError('is not a URL such as "http://127.0.0.1:4318/v1/traces"')
+        raise ValueError("is not a URL with http or https and a host")
     if "@" in parts.netloc:
         raise ValueError("has a password in it, which would appear in logs; set OTEL_EXPORTER_OTLP_HEADERS")
     return text

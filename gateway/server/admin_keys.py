@@ -16,12 +16,11 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import structlog
 
-from config import ConfigError
+from config import ConfigError, read_at_once
 from config.sections.admin import AdminKey, AdminRole
 from gateway.tls.contexts import Stamp, stamp_of
 
@@ -258,17 +257,18 @@ def read_tokens(file: str) -> list[bytes]:
     """The tokens of a file, one per line; none, if it has no lines.
 
     Raises:
-        ValueError: it can't be read, or has too many lines; the text has no token.
+        ValueError: it can't be read, or is too large; the text has no token.
     """
     try:
-        with Path(file).open("rb") as opened:
-            text = opened.read(_MAX_FILE_BYTES + 1)
+        text = read_at_once(file, _MAX_FILE_BYTES)
     except FileNotFoundError as exc:
         raise _FileIsGone(f"{file}: {exc.strerror}") from None
     except OSError as exc:
         raise ValueError(f"{file}: {exc.strerror}") from None
+    except ValueError as exc:
+        raise ValueError(f"{file}: {exc}") from None
     lines = [line for each in text.splitlines() if (line := each.strip())]
-    if len(lines) > _MAX_TOKENS or len(text) > _MAX_FILE_BYTES:
+    if len(lines) > _MAX_TOKENS:
         raise ValueError(f"{file}: must have at most {_MAX_TOKENS} lines with a token each")
     return lines
 

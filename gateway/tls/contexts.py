@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeAlias
 import structlog
 from cryptography import x509
 
-from config import ConfigError
+from config import ConfigError, read_at_once
 from config.sections.listeners import ListenerTls
 from config.sections.upstream import UpstreamTls
 
@@ -191,10 +191,11 @@ def _trust(context: ssl.SSLContext, key: str, path: str) -> None:
 
 def _read(key: str, path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read(_MOST_FILE_BYTES)
+        return read_at_once(path, _MOST_FILE_BYTES)
     except OSError as exc:
         raise TlsFileFault(key, f'"{path}" can not be read: {exc.strerror}') from None
+    except ValueError as exc:
+        raise TlsFileFault(key, f'"{path}" {exc}') from None
 
 
 def _unreadable(files: Mapping[str, str]) -> list[TlsFileFault]:

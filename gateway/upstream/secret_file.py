@@ -5,13 +5,12 @@ A file that cannot be used leaves the earlier secret in force. No error shows wh
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
+from config import read_at_once
 from gateway.tls.contexts import stamp_of
 
 _MOST_BYTES: Final = 64 * 1024
@@ -101,18 +100,11 @@ def read_secret_text(path: str, *, most_bytes: int = _MOST_BYTES) -> str:
         SecretFault: it cannot be read, or it is empty, too large or no text.
     """
     try:
-        # Without waiting: a FIFO would wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise SecretFault(f"{path}: is no regular file")
-            raw = os.read(descriptor, most_bytes + 1)
-        finally:
-            os.close(descriptor)
+        raw = read_at_once(path, most_bytes)
     except OSError as exc:
         raise SecretFault(f"{path}: {exc.strerror}") from None
-    if len(raw) > most_bytes:
-        raise SecretFault(f"{path}: has more than {most_bytes} bytes")
+    except ValueError as exc:
+        raise SecretFault(f"{path}: {exc}") from None
     try:
         text = raw.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:

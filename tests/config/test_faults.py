@@ -155,6 +155,13 @@ def faults(**changed: str) -> list[str]:
      'quota_admin.admins.0: "Group:ops" must be a principal such as "User:alice"'),
     ("quota_admin", 'admins = ["User:"]',
      'quota_admin.admins.0: "User:" must be a principal such as "User:alice"'),
+    ("traces", 'endpoint = "http:/collector"',
+     'traces.endpoint: "http:/collector" is not a URL with http or https and a host'),
+    ("metrics", 'endpoint = "http://me:s3/cr@t@x.example/v1"',
+     'metrics.endpoint: "http://***@x.example/v1" is not a URL with http or https and a host'),
+    ("metrics", 'endpoint = "http://me:secret@x.example/v1"',
+     'metrics.endpoint: "http://***@x.example/v1" has a password in it, which would appear in logs; set '
+     "OTEL_EXPORTER_OTLP_HEADERS"),
     ("admn", "", "admn: unknown key; did you mean admin?"),
     ("array_of_admin", "", "admin: an array is not a table"),
 ])  # fmt: skip

@@ -1,6 +1,7 @@
 """Tokens of the admin port: read from files, renewed, and compared."""
 
 import hmac
+import os
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,14 @@ def test_a_file_without_a_token_is_refused_and_not_shown(file: Path, content: st
     assert "0123456789" not in str(caught.value)
 
 
+def test_a_file_of_tokens_that_became_a_fifo_leaves_its_tokens_in_force(file: Path) -> None:
+    keys = AdminKeys((key(token_file=str(file)),))
+    file.unlink()
+    os.mkfifo(file)
+    assert not keys.reload(only_if_changed=True, by="tests")  # without a writer, and so without an end
+    assert holds(keys, ONE)
+
+
 def test_all_wrong_keys_are_named_and_a_token_belongs_to_one_key(file: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         AdminKeys((key("a", token=""), key("b", token_file=str(file)), key("c", token=ONE), key("d", token="x")))
@@ -223,7 +232,7 @@ def test_all_wrong_keys_are_named_and_a_token_belongs_to_one_key(file: Path) -> 
 
 
 def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Is a directory"):
+    with pytest.raises(ValueError, match="is no regular file"):
         read_tokens(str(tmp_path))
 
 
