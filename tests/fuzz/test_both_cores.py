@@ -5,6 +5,7 @@ A fault is planted in a copy of the sources, which stands for the other core: wh
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ import pytest
 from gateway.runtime.compiled_core import core_name
 from testkit import wire
 from testkit.planted_fault import Fault
+from tests.fuzz.both_cores import __main__ as both_cores
 from tests.fuzz.both_cores import messages, tls
 from tests.fuzz.both_cores.__main__ import COMPILED, ROOT, Core, compare
 from tests.fuzz.both_cores.conversations import FAILED
@@ -91,6 +93,16 @@ def test_fault_of_one_core_is_found(name: str, tmp_path: Path) -> None:
         found = compare(sources, faulty, range(10 if name == QUICK_FAULT else SEEDS))
     assert found is not None
     assert "to repeat it: python -m tests.fuzz.both_cores --seed " in found
+
+
+@pytest.mark.slow
+def test_sources_are_not_compared_with_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(both_cores, "COMPILED", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["both_cores", "--seed", "0"])
+    assert both_cores.main() == 2
+    assert "holds no core of these sources, but pure Python" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -118,13 +118,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="how long (60)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="this one alone")
-    parser.add_argument("--packages", type=Path, default=COMPILED, help="of the other core (build/compiled/sluice)")
     arguments = parser.parse_args()
     seeds: Iterable[int] = itertools.count(arguments.first) if arguments.seed is None else [arguments.seed]
     played = itertools.count()
-    with Core(ROOT) as sources, Core(arguments.packages) as other:
-        if other.name not in ("compiled core", "pure Python"):
-            print(f"{arguments.packages} is not of these sources: {other.name}")
+    with Core(ROOT) as sources, Core(COMPILED) as other:
+        # Without a build, its process imports the sources, which do what the sources do.
+        if other.name != "compiled core":
+            print(f"{COMPILED} holds no core of these sources, but {other.name}; make compiled builds it")
             return 2
         found = compare(sources, other, (seed for seed in seeds if next(played) >= 0), seconds=arguments.seconds)
         print(found or f"{sources.name} and {other.name} did the same with {next(played):,} seeds")
