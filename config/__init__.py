@@ -24,10 +24,9 @@ from config.loader import (
 from config.model import Config
 from config.secret_file import read_at_once, read_secret
 from config.sections.listeners import ListenerSettings
-from config.sections.quotas import CLIENT_KEYS, ENFORCED_KEYS, QuotaRule
+from config.sections.quotas import ENFORCED_KEYS, QuotaRule
 
 __all__ = [
-    "CLIENT_KEYS",
     "Clusters",
     "Config",
     "ConfigError",

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -67,6 +67,7 @@ from gateway.server.admin_access import AdminAccess, pod_hosts
 from gateway.server.admin_keys import AdminKeys
 from gateway.server.admin_tls import AdminTls
 from gateway.server.asked_mutations import AskedMutations
+from gateway.server.asked_users import AskedUsers
 from gateway.server.carrier import Carrier, WorkerCarrier
 from gateway.server.clusters.label import LABEL
 from gateway.server.clusters.member import Member, ParentsAccess
@@ -106,6 +107,7 @@ from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeS
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.routes import build_routes
+from gateway.session.user_places import UserPlaces
 from gateway.upstream.librdkafka import settings_if_needed
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import ClusterMap
@@ -115,10 +117,13 @@ from gateway.usage.service import UsageService, counter_scope, host_id, worker_u
 from gateway.usage.topic_ids import TopicIds
 from pinned_jars.extras import install_command
 from quotas.connections import ConnectionQuotas
+from quotas.entities import QuotaKey
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from quotas.mutations import KEY, MutationQuotas
+from quotas.rate_quotas import RateQuotas, RateSettings
 from quotas.usage_record import FLEET
+from quotas.user_connections import UserConnections
 
 if TYPE_CHECKING:
     from gateway.observability.otlp import OtlpTraces
@@ -147,6 +152,7 @@ class Gateway:
         limits, live_quotas: the quotas in force, and the store that keeps what is changed of them.
         quota_admin, alterations: the right to change quotas, and changes under way.
         mutations, client_quotas, connections: what is counted.
+        user_connections: those of users; of a worker they are counted by the supervisor.
         journal: why clients were throttled.
         traces: spans for OpenTelemetry; None: none are made.
         usage: the usage records; None: none are kept.
@@ -247,6 +253,13 @@ class Gateway:
         self.client_quotas = _build_client_quotas(
             config, self.limits, self._request_metrics, self.usage, self.journal, self._topic_ids
         )
+        descriptor_limit = raise_descriptor_limit()
+        descriptors = plan_descriptors(config, descriptor_limit)
+        self.connections = _build_connections(process, self.limits, descriptors)
+        self.user_connections = _build_user_connections(process, self.limits, self.connections, self.journal)
+        further: dict[QuotaKey, RateQuotas] = dict(self.client_quotas.further_rates)
+        if worker is None:
+            further[QuotaKey.CONNECTION_CREATION_RATE] = self.user_connections.rates
         counters = counters_of(
             self.client_quotas.produce,
             self.client_quotas.fetch,
@@ -258,14 +271,11 @@ class Gateway:
                 self.client_quotas.fetch_groups,
                 self.client_quotas.request_groups,
             ),
-            self.client_quotas.further_rates,
+            further,
         )
         self.fleet = _build_fleet(process, counters, self.limits, own_clients)
         if worker is not None:
             _share_counters(process, worker, counters, self.fleet)
-        descriptor_limit = raise_descriptor_limit()
-        descriptors = plan_descriptors(config, descriptor_limit)
-        self.connections = _build_connections(process, self.limits, descriptors)
         if self.usage is not None:
             self.usage.watch(self.mutations, self.connections)
 
@@ -286,6 +296,7 @@ class Gateway:
             now_ms=now_ms,
         )
         self.settings.set_capacity(config)
+        self._user_places = self._build_user_places()
         self._division = DivisionTimer(self.client_quotas, loop, now_ms)
         self.memory = MemoryBudget(config.limits.queued_max_request_bytes)
         self.memory.later = self._soon
@@ -314,7 +325,7 @@ class Gateway:
             tls=admin_tls,
             hosts=pod_hosts(os.environ),
         )
-        self._quota_metrics = self._register_metrics()
+        self._quota_metrics = self._register_metrics(further)
         self._merged_metrics = (
             None if self.pool is None else MergedMetrics(self.registry, self.pool, self._prepare_metrics)
         )
@@ -341,6 +352,7 @@ class Gateway:
         self._replaceable = Replaceable(
             self.listeners,
             self.connections,
+            self.user_connections,
             store if isinstance(store, SqliteStore) else None,
             lambda: self.admin.connections.sockets,
             (config.admin.bind.host, config.admin.bind.port),
@@ -352,6 +364,13 @@ class Gateway:
             self._replaceable, refusal=self._why_not_replaceable, on_replaced=self._replaced_by
         )
 
+    def _build_user_places(self) -> UserPlaces:
+        if self._worker is None:
+            return self.user_connections
+        asked = AskedUsers(self.limits, self._worker.asking, self._soon)
+        self._worker.on_tick.append(asked.tick)
+        return asked
+
     def _build_supervisor(self) -> Supervisor | None:
         if self.pool is None:
             return None
@@ -361,6 +380,7 @@ class Gateway:
             listeners=self.listeners,
             open_port=self._listeners.open_port,
             connections=self.connections,
+            users=self.user_connections,
             live_quotas=self.live_quotas,
             mutations=self.mutations,
             operations=lambda: self.operations,
@@ -444,6 +464,7 @@ class Gateway:
                 sasl=sasl_of(section, routes, self._request_metrics),
                 traces=self.traces,
                 upstream=upstream.name,
+                users=self._user_places,
             ),
             connector=upstream.connector,
             observer=self._connection_metrics,
@@ -515,7 +536,7 @@ class Gateway:
         """Of a worker, for the page of its supervisor."""
         return [family async for family in self._shown_metrics()]
 
-    def _register_metrics(self) -> QuotaMetrics:
+    def _register_metrics(self, further: Mapping[QuotaKey, RateQuotas]) -> QuotaMetrics:
         max_series = self._config.admin.max_entity_series
         quota_metrics = QuotaMetrics(
             self.limits,
@@ -529,12 +550,14 @@ class Gateway:
                 ("fetch", self.client_quotas.fetch_groups),
                 ("request", self.client_quotas.request_groups),
             ),
-            further=self.client_quotas.further_rates,
+            further=further,
             now_ms=self._now_ms,
             per_broker=self._config.client_quota.scope == "broker",
             max_entity_series=max_series,
         )
         self._connection_metrics.watch_connections(self.connections, max_ip_series=max_series)
+        if self._worker is None:
+            self._connection_metrics.watch_users(self.user_connections, max_user_series=max_series)
         self._connection_metrics.watch_brokers(self._listeners.hidden_brokers)
         self._connection_metrics.watch_memory(self.memory, self.announced)
         for metrics in (
@@ -942,6 +965,20 @@ def _build_connections(process: _Process, limits: Limits, descriptors: Descripto
         ipv6_prefix_bits=config.connections.ipv6_prefix_bits,
         now_ms=process.now_ms(),
     )
+
+
+def _build_user_connections(
+    process: _Process, limits: Limits, connections: ConnectionQuotas, journal: ThrottleJournal
+) -> UserConnections:
+    client_quota = process.config.client_quota
+    settings = RateSettings(
+        window_num=client_quota.window_num,
+        window_ms=client_quota.window_size_seconds * 1000,
+        max_trackers=process.config.connections.max_trackers,
+    )
+    users = UserConnections(limits, settings, lambda: connections.configured.max_held)
+    users.on_held = journal.user_connection_held
+    return users
 
 
 def _build_recent_topics(worker: WorkerSide | None, limits: Limits) -> RecentTopics:

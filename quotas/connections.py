@@ -49,6 +49,8 @@ class AdmissionCause(StrEnum):
     IP_RATE = "ip_rate"
     IP_COUNT = "ip_count"
     HELD_FULL = "held_full"
+    USER_RATE = "user_rate"
+    USER_COUNT = "user_count"
     PROXY_UNTRUSTED = "proxy_untrusted"
     PROXY_MISSING = "proxy_missing"
     PROXY_INVALID = "proxy_invalid"

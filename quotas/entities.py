@@ -54,6 +54,7 @@ class QuotaKey(StrEnum):
     REQUEST_PERCENTAGE = "request_percentage"
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
     CONNECTION_CREATION_RATE = "connection_creation_rate"
+    CONNECTION_COUNT = "connection_count"
     PRODUCER_BYTE_BURST_SECONDS = "producer_byte_burst_seconds"
     CONSUMER_BYTE_BURST_SECONDS = "consumer_byte_burst_seconds"
     METADATA_REQUEST_RATE = "metadata_request_rate"
@@ -97,7 +98,7 @@ FURTHER_RATE_KEYS: Final = (*API_RATE_KEYS, QuotaKey.PRODUCER_RECORD_RATE, Quota
 """All rates of users and client ids that Kafka does not know."""
 
 API_BURST_S: Final = 2.0
-"""What the buckets of `API_RATE_KEYS` hold, in seconds of the rate."""
+"""What the buckets of `API_RATE_KEYS` and of connections of users hold, in seconds of the rate."""
 
 
 class EntityType(StrEnum):

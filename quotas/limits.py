@@ -47,7 +47,10 @@ class Enforcement(StrEnum):
 
 
 IP_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
-CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
+CONNECTION_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE, QuotaKey.CONNECTION_COUNT})
+"""Those of users alone: a connection has no client id."""
+CLIENT_KEYS: Final = frozenset(QuotaKey) - CONNECTION_KEYS
+USER_KEYS: Final = CLIENT_KEYS | CONNECTION_KEYS
 TOPIC_KEYS: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
 GROUP_KEYS: Final = TOPIC_KEYS | {QuotaKey.REQUEST_PERCENTAGE}
 
@@ -56,6 +59,7 @@ _INTEGRAL: Final = {
     QuotaKey.PRODUCER_BYTE_RATE: (float(2**63 - 1), "a LONG"),
     QuotaKey.CONSUMER_BYTE_RATE: (float(2**63 - 1), "a LONG"),
     QuotaKey.CONNECTION_CREATION_RATE: (float(2**31 - 1), "an INT"),
+    QuotaKey.CONNECTION_COUNT: (float(2**31 - 1), "an INT"),
     QuotaKey.PRODUCER_BYTE_GUARANTEE: (float(2**63 - 1), "a LONG"),
     QuotaKey.CONSUMER_BYTE_GUARANTEE: (float(2**63 - 1), "a LONG"),
 }
@@ -147,7 +151,8 @@ class Limits:
         """
         burst_key = BURST_KEYS.get(key)
         if burst_key is None:
-            return API_BURST_S if key in API_RATE_KEYS else None
+            bucket = key in API_RATE_KEYS or key is QuotaKey.CONNECTION_CREATION_RATE
+            return API_BURST_S if bucket else None
         return self._values[burst_key].get(entity)
 
     def items(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float]]:
@@ -220,6 +225,13 @@ class Limits:
         Those of topics and of groups are other questions.
         """
         return (bool(self._families[key]) or key in self._divided) and self._mode is not Enforcement.OFF
+
+    @property
+    def limits_user_connections(self) -> bool:
+        """Whether the connections of any user are limited, and that is not switched off."""
+        return self._mode is not Enforcement.OFF and any(
+            Family.USER in self._families[key] for key in CONNECTION_KEYS
+        )
 
     def topics_enabled(self, key: QuotaKey) -> bool:
         """The same of quotas of topics."""
@@ -342,6 +354,8 @@ def allowed_keys(entity: QuotaEntity) -> frozenset[QuotaKey]:
         return IP_KEYS
     if entity.family is Family.GROUP:
         return GROUP_KEYS
+    if entity.family is Family.USER:
+        return USER_KEYS
     return CLIENT_KEYS if entity.topic is None else TOPIC_KEYS
 
 

@@ -56,6 +56,8 @@ class Conversation:
         self.session = self.core.new_session()
         if principal is not None:
             self.session.user = principal
+        if self.session.authentication is None:
+            self.session.user_known(now_ms=self.clock.now_ms)
         self.session.on_memory_freed = partial(self.unmute, MuteReason.MEMORY_FULL)
         self.cluster = cluster or ScriptedCluster()
         self.closed_by: CloseCause | None = None

@@ -39,6 +39,7 @@ from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import Rule
+from quotas.user_connections import UserConnections
 from testkit.broker_limits import ScriptedLimits
 from testkit.clock import FakeClock
 from testkit.observer import SilentObserver
@@ -48,6 +49,8 @@ START_MS: Final = 7_300_000
 UPSTREAM_HOST: Final = "broker.inside"
 GATEWAY_HOST: Final = "gateway.test"
 FIRST_PORT: Final = 19_092
+MOST_HELD: Final = 8
+"""Connections that wait for the rate of their user."""
 
 
 def session_settings(**changes: int) -> SessionSettings:
@@ -124,7 +127,7 @@ class GatewayCore:
     Attributes:
         clock: moved by conversations.
         started_ms: where it stood first.
-        limits, mutations, client_quotas, observer, journal, context: as in the gateway.
+        limits, mutations, client_quotas, users, observer, journal, context: as in the gateway.
         desk: makes quota alterations durable.
         settings: bounds of its sessions.
         memory: what they hold together.
@@ -199,6 +202,8 @@ class GatewayCore:
             journal=self.journal,
             topic_ids=self.topic_ids,
         )
+        self.users = UserConnections(self.limits, rate_settings or RateSettings(), lambda: MOST_HELD)
+        self.users.on_held = self.journal.user_connection_held
         self.desk = ScriptedAlterations(self.limits, authorize=authorize, admins=admins)
         if board is not None:
             self.desk.limits = board.limits
@@ -239,6 +244,7 @@ class GatewayCore:
             memory=self.memory,
             announced=self.announced.of("", None),
             traces=self.traces,
+            users=self.users,
             now_ms=self.clock.now_ms,
         )
         session.user = self.user

@@ -231,6 +231,8 @@ async def running_gateway(
         for _ in range(5):
             await asyncio.sleep(0)
     assert running.channels == []
+    assert not running.gateway.user_connections.by_user
+    assert not running.gateway.user_connections.held
     running.check()
 
 

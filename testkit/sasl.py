@@ -81,6 +81,7 @@ class SaslCore(GatewayCore):
             quotas=self.client_quotas,
             sasl=self._sasl,
             traces=self.traces,
+            users=self.users,
             now_ms=self.clock.now_ms,
         )
 

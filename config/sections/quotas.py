@@ -11,7 +11,14 @@ from config.ip_address import AddressOrBlock
 from config.section_base import Count, Key, NonEmpty, Section, faults_error
 from quotas.entities import DEFAULT, GUARANTEE_KEYS, Name, QuotaEntity, QuotaKey
 from quotas.lending import TIERS
-from quotas.limits import GROUP_KEYS, IP_KEYS, MOST_BURST_SECONDS, TOPIC_KEYS, validate_entity
+from quotas.limits import (
+    CONNECTION_KEYS,
+    GROUP_KEYS,
+    IP_KEYS,
+    MOST_BURST_SECONDS,
+    TOPIC_KEYS,
+    validate_entity,
+)
 
 ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]  # a LONG, as Kafka stores it
 Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -43,7 +50,9 @@ class QuotaRule(Section, frozen=True):
         consumer_byte_rate: fetched bytes per second. A whole number, as Kafka stores it.
         request_percentage: percent of one core. 200 is two cores.
         controller_mutation_rate: partitions per second, created or deleted.
-        connection_creation_rate: connections per second. The only quota that addresses have.
+        connection_creation_rate: connections per second, of an address or of a user. The only quota that addresses
+            have.
+        connection_count: open connections of a user at one gateway. A whole number.
         producer_byte_burst_seconds: `producer_byte_rate` of this entity is counted by a bucket that holds so many
             seconds of it, and not by Kafka's window.
         consumer_byte_burst_seconds: the same for `consumer_byte_rate`.
@@ -81,6 +90,7 @@ class QuotaRule(Section, frozen=True):
     request_percentage: Rate | None = None
     controller_mutation_rate: Rate | None = None
     connection_creation_rate: Count | None = None
+    connection_count: Count | None = None
     producer_byte_burst_seconds: Seconds | None = None
     consumer_byte_burst_seconds: Seconds | None = None
     metadata_request_rate: Rate | None = None
@@ -148,8 +158,10 @@ class QuotaRule(Section, frozen=True):
             faults.extend(self._key_faults(GROUP_KEYS) if fault is None else [(("group",), fault)])
         elif entity.topic is not None:
             faults.extend(self._key_faults(TOPIC_KEYS))
+        elif entity.ip is not None:
+            faults.extend(self._key_faults(IP_KEYS))
         else:
-            faults.extend(self._key_faults(IP_KEYS if entity.ip is not None else CLIENT_KEYS))
+            faults.extend(self._key_faults(CLIENT_KEYS if entity.client_id is not None else USER_KEYS))
         faults.extend(self._guarantee_faults())
         if faults:
             raise faults_error(faults)
@@ -167,7 +179,7 @@ class QuotaRule(Section, frozen=True):
         known = [key for key in ENFORCED_KEYS if key in allowed]
         if not self.values():
             yield (), f"limits nothing; give {' or '.join(known)}"
-        subject = "users and client ids have" if allowed is CLIENT_KEYS else "addresses have"
+        subject = "client ids have" if allowed is CLIENT_KEYS else "addresses have"
         subject = "topics have" if allowed is TOPIC_KEYS else subject
         subject = "groups have" if allowed is GROUP_KEYS else subject
         for key in self.values():
@@ -178,5 +190,8 @@ class QuotaRule(Section, frozen=True):
 # The quotas that this gateway enforces; a key of any other one is refused.
 ENFORCED_KEYS: Final = tuple(key for key in QuotaKey if key in QuotaRule.model_fields)
 
-CLIENT_KEYS: Final = tuple(key for key in ENFORCED_KEYS if key not in IP_KEYS)
+CLIENT_KEYS: Final = tuple(key for key in ENFORCED_KEYS if key not in CONNECTION_KEYS)
 """Those of users and client ids."""
+
+USER_KEYS: Final = ENFORCED_KEYS
+"""Those of users alone."""

@@ -24,13 +24,14 @@ from quotas.entities import (
     FURTHER_RATE_KEYS,
     GUARANTEE_KEYS,
     EntityType,
+    Family,
     QuotaEntity,
     QuotaKey,
     client_name,
     format_name,
 )
 from quotas.ip_limits import UNLIMITED, IpLimits, normalise
-from quotas.limits import Enforcement, Limits
+from quotas.limits import CONNECTION_KEYS, Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationSettings
 from quotas.rate_quotas import RateSettings
@@ -45,6 +46,7 @@ _UNITS: Final = {
     QuotaKey.REQUEST_PERCENTAGE: " %",
     QuotaKey.CONTROLLER_MUTATION_RATE: "/s",
     QuotaKey.CONNECTION_CREATION_RATE: "/s",
+    QuotaKey.CONNECTION_COUNT: "",
     QuotaKey.PRODUCER_BYTE_BURST_SECONDS: " s",
     QuotaKey.CONSUMER_BYTE_BURST_SECONDS: " s",
     **dict.fromkeys(FURTHER_RATE_KEYS, "/s"),
@@ -53,7 +55,7 @@ _UNITS: Final = {
     QuotaKey.WEIGHT: "",
     QuotaKey.TIER: "",
 }
-_RATE_KEYS: Final = tuple(key for key in config.CLIENT_KEYS if key not in ATTRIBUTE_KEYS)
+_RATE_KEYS: Final = tuple(key for key in QuotaKey if key not in ATTRIBUTE_KEYS)
 _BYTE_RATES: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
 _MODE_TEXTS: Final = {
     Enforcement.OBSERVE: "observe: no client is throttled or refused",
@@ -122,7 +124,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _shown_keys(limits: Limits) -> list[QuotaKey]:
     """The rates that Kafka knows, and of the others those that are set."""
-    return [key for key in _RATE_KEYS if key not in FURTHER_RATE_KEYS or any(limits.entities(key))]
+    return [
+        key
+        for key in _RATE_KEYS
+        if (key not in FURTHER_RATE_KEYS or any(limits.entities(key)))
+        and (key not in CONNECTION_KEYS or Family.USER in limits.families(key))
+    ]
 
 
 class _Bursts:

@@ -22,9 +22,11 @@ _UNITS: Final = {
     "request": "%",
     "controller_mutation": "partitions/s",
     "connection": "connections/s",
+    "connection_count": "connections",
     "produce_records": "records/s",
     "fetch_records": "records/s",
 }
+_OF_CONNECTIONS: Final = ("connection", "connection_count")
 # The word in the journal, and the one for people.
 _OUTCOMES: Final = {"held": "throttled"}
 _AGO: Final = re.compile(r"(\d{1,6})([smh])")
@@ -199,7 +201,7 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
         )
     by = entry["by"]
     unit = _UNITS.get(by, "requests/s")
-    if by == "connection":
+    if by in _OF_CONNECTIONS:
         waits = f"{counted(entry['count'], 'connection')} {_OUTCOMES.get(entry['api'], entry['api'])}" + (
             f", for at most {entry['told_ms']} ms" if entry["told_ms"] else ""
         )
@@ -207,7 +209,8 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     rule = f"{by} quota{level}"
     facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {number(entry['limit'])} {unit}")]
     if not entry["ip"]:
-        facts.insert(0, ("client", _name(entry)))
+        whose = client_name(entry["user"]) if by in _OF_CONNECTIONS else _name(entry)
+        facts.insert(0, ("client", whose))
     if (lent := entry.get("lent")) is not None:
         ceiling = "all of it" if lent["ceiling"] is None else f"{number(lent['ceiling'])} {unit}"
         facts.append(
@@ -218,7 +221,7 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
             )
         )
     facts.append(("measured", _measured(entry, unit)))
-    if by != "connection":
+    if by not in _OF_CONNECTIONS:
         counter = counter_name(entry["counter"]["user"], entry["counter"]["client_id"])
         shared = "; too many clients for a counter each, so they share one" if entry["shared"] else ""
         if entry["rule"] == "group":

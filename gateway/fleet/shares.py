@@ -50,7 +50,7 @@ _CODES: Final = {
     QuotaKey.CONTROLLER_MUTATION_RATE: "m",
 }
 _KEYS: Final = {code: key for key, code in _CODES.items()}
-_FURTHER_KEYS: Final = {key.value: key for key in FURTHER_RATE_KEYS}
+_FURTHER_KEYS: Final = {key.value: key for key in (*FURTHER_RATE_KEYS, QuotaKey.CONNECTION_CREATION_RATE)}
 _TOPIC_KEYS: Final = {code: _KEYS[code] for code in ("p", "f")}
 _GROUP_KEYS: Final = {code: key for code, key in _KEYS.items() if key in GROUP_KEYS}
 _MOST: Final = 1e18

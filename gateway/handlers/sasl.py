@@ -105,7 +105,7 @@ class AuthenticateHandler(_SaslHandler):
         known = exchange.principal is not None
         progress = exchange.answered(sasl.read_authenticate_reply(frame, api))
         if progress is Progress.SUCCEEDED:
-            session.authenticated()
+            session.authenticated(now_ms=now_ms)
             result = AuthenticationResult.REAUTHENTICATED if known else AuthenticationResult.SUCCESS
             self._observer.authenticated(session.listener, exchange.mechanism, result)
             _end_trace(session, result, now_ms)
@@ -141,7 +141,7 @@ class ConfirmHandler:
             session.refuse(Unauthenticated("a request in the middle of an exchange"))
             return
         _exchange(session).confirmed()
-        session.authenticated()
+        session.authenticated(now_ms=now_ms)
         self._observer.authenticated(
             session.listener, _exchange(session).mechanism, AuthenticationResult.SUCCESS
         )

@@ -37,6 +37,7 @@ from gateway.session.mute import MuteReason
 from gateway.session.routes import Routes, SaslListener
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
+from gateway.session.user_places import UserPlaces
 from gateway.upstream.connector import Connector, UpstreamChannel
 from gateway.upstream.keepalive import watch_connected
 from gateway.upstream.proxy_header import Endpoints
@@ -62,7 +63,7 @@ _BACK_PRESSURE: Final = int(MuteReason.CLIENT_FULL | MuteReason.UPSTREAM_FULL)
 _CLIENT_FULL: Final = int(MuteReason.CLIENT_FULL)
 _DRAINING: Final = int(MuteReason.DRAINING)
 _HALF_CLOSED: Final = int(MuteReason.HALF_CLOSED)
-_THROTTLED: Final = int(MuteReason.THROTTLED)
+_WAITING: Final = int(MuteReason.THROTTLED | MuteReason.AWAITING_TURN)
 
 # A member that is looked up by its class costs a third of a microsecond.
 _CLIENT_CLOSED: Final = CloseCause.CLIENT_CLOSED
@@ -188,7 +189,12 @@ class ClientChannel:
             return
         transport.set_write_buffer_limits(high=0)
         self._relay.to_client = transport.write
-        self._run(self._pump)
+        self._run(self._begin)
+
+    def _begin(self) -> None:
+        if self.session.authentication is None:
+            self.session.user_known(now_ms=self._now_ms())
+        self._pump()
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -239,8 +245,9 @@ class ClientChannel:
 
     @property
     def leaves_with_fin(self) -> bool:
-        """See `peer_close.Watched`: a throttled client has its replies; others may half-close and wait (B07)."""
-        return self.session.muted & (_THROTTLED | _HALF_CLOSED) == _THROTTLED
+        """See `peer_close.Watched`: a client that waits has its replies; others may half-close and wait (B07)."""
+        muted = self.session.muted
+        return bool(muted & _WAITING) and not muted & _HALF_CLOSED
 
     def client_gone(self) -> None:
         """See `peer_close.Watched`: what waits behind the mute is dropped (hazard C16)."""
@@ -624,6 +631,7 @@ class ChannelFactory:
         sasl: SaslListener | None = None,
         traces: TraceSink | None = None,
         upstream: str = "",
+        users: UserPlaces | None = None,
     ) -> None:
         """Make it.
 
@@ -633,7 +641,9 @@ class ChannelFactory:
             sasl: what clients may send before they have authenticated; None: they do not have to.
             traces: of mutations and logins; None: none are made.
             upstream: where its brokers are.
+            users: counts connections of users; None: they are not counted.
         """
+        self._users = users
         self._routes = routes
         self._upstream = upstream
         self._quotas = quotas
@@ -655,6 +665,7 @@ class ChannelFactory:
             memory=owner.memory,
             announced=owner.announced.of(self._upstream, accepted.broker_id),
             traces=self._traces,
+            users=self._users,
             now_ms=owner.now_ms(),
         )
         channel = ClientChannel(session, owner, accepted.broker_id, accepted.sock, ip=accepted.ip)

@@ -20,8 +20,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.observability.events import CloseCause, Side
+from gateway.observability.quota_metrics import label_value
 from gateway.runtime.clock import NowMs
 from quotas.connections import AdmissionCause, ConnectionQuotas
+from quotas.user_connections import UserConnections
 
 OTHER: Final = "other"
 
@@ -113,6 +115,8 @@ class ConnectionMetrics(Collector):
         self._memory: WatchedMemory | None = None
         self._announced: WatchedAnnouncements | None = None
         self._max_ip_series = 0
+        self._users: UserConnections | None = None
+        self._max_user_series = 0
         self._opened: Counter[str] = Counter()
         self._closed: Counter[tuple[str, CloseCause]] = Counter()
         self._delayed: Counter[tuple[str, AdmissionCause]] = Counter()
@@ -141,6 +145,11 @@ class ConnectionMetrics(Collector):
         """
         self._connections = connections
         self._max_ip_series = max_ip_series
+
+    def watch_users(self, users: UserConnections, *, max_user_series: int) -> None:
+        """Show these connections of users; so many users with the most of them have a series of their own."""
+        self._users = users
+        self._max_user_series = max_user_series
 
     def watch_memory(self, memory: WatchedMemory, announced: WatchedAnnouncements) -> None:
         """Show what connections hold, and what their requests have announced to brokers."""
@@ -194,6 +203,8 @@ class ConnectionMetrics(Collector):
         yield from self.collect_listeners()
         if self._connections is not None:
             yield self._collect_ip_rates(self._connections.snapshot(now_ms=self._now_ms()).ip_rates)
+        if self._users is not None:
+            yield from self._collect_users(self._users)
 
     def collect_listeners(self) -> Iterator[Metric]:
         """All series but those of addresses, of which there may be many."""
@@ -387,6 +398,29 @@ class ConnectionMetrics(Collector):
         if len(fastest) > self._max_ip_series:
             family.add_metric([OTHER], sum(rate for _, rate in fastest[self._max_ip_series :]))
         return family
+
+    def _collect_users(self, users: UserConnections) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "gateway_user_connections",
+            "Open connections of users, those that wait for their turn included; users with fewer are in 'other'.",
+            labels=["user"],
+        )
+        most = users.by_user.most_common()
+        for user, count in most[: self._max_user_series]:
+            family.add_metric([label_value(user)], count)
+        if len(most) > self._max_user_series:
+            family.add_metric([OTHER], sum(count for _, count in most[self._max_user_series :]))
+        yield family
+        yield GaugeMetricFamily(
+            "gateway_user_connections_held",
+            "Connections that wait for the rate of their user, or are kept unread before they are closed.",
+            value=users.held,
+        )
+        yield CounterMetricFamily(
+            "gateway_user_connections_would_be_refused",
+            "Connections that enforcement of their user's count would have closed (observe mode).",
+            value=users.would_refuse,
+        )
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

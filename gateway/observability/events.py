@@ -36,6 +36,8 @@ class CloseCause(StrEnum):
     EVICTED = "evicted"
     AUTHENTICATION_FAILED = "authentication_failed"
     UNAUTHENTICATED = "unauthenticated"
+    USER_CONNECTION_RATE = "user_connection_rate"
+    USER_CONNECTION_COUNT = "user_connection_count"
     ILLEGAL_SASL_STATE = "illegal_sasl_state"
     MALFORMED_FRAME = "malformed_frame"
     INVALID_FRAME_SIZE = "invalid_frame_size"

@@ -426,7 +426,7 @@ class QuotaMetrics(Collector):
             RateSeries(
                 "api",
                 "api_rate",
-                "Use per second under a quota of an API: its requests, or records.",
+                "Use per second under such a quota: requests of an API, records, or connections of a user.",
                 quotas,
                 quota=quota,
                 bursts=True,

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from quotas.combine import ThrottledBy
+from quotas.connections import Admission, AdmissionCause, AdmissionDecision
 from quotas.entities import QuotaEntity
 from quotas.group_sizes import GroupSizes
 from quotas.lending import Claim
@@ -29,6 +30,9 @@ MINUTES_KEPT: Final = 60
 
 CONNECTION: Final = "connection"
 """The kind of throttle that `ThrottledBy` does not have: a connection was throttled or refused."""
+
+CONNECTION_COUNT: Final = "connection_count"
+"""The same, for the number of a user's connections."""
 
 
 class JournalClient(NamedTuple):
@@ -63,7 +67,7 @@ class Throttles:
 
     Attributes:
         first_ms, last_ms: wall time.
-        by: the quota's family, or `CONNECTION`.
+        by: the quota's family, or `CONNECTION`, or `CONNECTION_COUNT`.
         api: of the request; for a connection what became of it.
         rule, entity: the level that decided, and the quota's entity.
         limit: in the unit of the quota; None: unlimited since.
@@ -244,6 +248,23 @@ class ThrottleJournal:
         client = JournalClient("", "", ip)
         self._connections[ip, outcome] = self._add(
             client, kind, CONNECTION, outcome, match, lambda: entity, hold_ms, lambda: reading, shared=False
+        )
+
+    def user_connection_held(
+        self, user: str, admission: Admission, match: Match, tokens: float | None
+    ) -> None:
+        """A connection of a user waits, or was refused; see `quotas.user_connections.OnHeld`."""
+        held = admission.decision is AdmissionDecision.HOLD
+        self._add(
+            JournalClient(user, ""),
+            user,
+            CONNECTION_COUNT if admission.cause is AdmissionCause.USER_COUNT else CONNECTION,
+            "held" if held else "refused",
+            match,
+            partial(entity_of, match),
+            admission.wait_ms if held else 0,
+            lambda: Reading(tokens=tokens),
+            shared=False,
         )
 
     def of(self, user: str, client_id: str) -> list[Throttles]:

@@ -10,12 +10,12 @@ without them passes over, and rows that are not understood here are passed over 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from gateway.fleet.counters import KIND, AllCounters, Counter
 from gateway.fleet.shares import Used
-from quotas.connections import CarriedConnections, ConnectionRates
+from quotas.connections import ConnectionRates
 from quotas.entities import Family, QuotaKey
 from quotas.group_quotas import CounterKey, GroupKey
 from quotas.rate_quotas import CounterState, ScopedKey
@@ -27,6 +27,9 @@ Row: TypeAlias = list[Any]
 STATES: Final = ("states", "topic_states")
 USE: Final = ("use", "topic_use")
 """Messages of rows: of clients, and of topics and groups."""
+
+USER_COUNTS: Final = "user_counts"
+"""Messages of connections by user, which earlier versions pass over."""
 
 _NOTHING: Final = 0.0, 0
 _OF_TOPIC: Final = 4
@@ -159,15 +162,19 @@ def connection_rates(rows: Iterable[Row]) -> ConnectionRates:
 
 
 class CarriedCounts:
-    """The connections of the earlier process, as they end."""
+    """The connections of the earlier process, as they end: by listener and address, or by user."""
 
-    def __init__(self) -> None:
-        """None is known."""
-        self.counts = CarriedConnections({}, {})
+    def __init__(self, kinds: int) -> None:
+        """None is known.
 
-    def changed(self, now: CarriedConnections) -> Row | None:
+        Args:
+            kinds: by how many names they are counted.
+        """
+        self._counts: Sequence[Mapping[str, int]] = [{} for _ in range(kinds)]
+
+    def changed(self, now: Sequence[Mapping[str, int]]) -> Row | None:
         """What to send of these counts; None: nothing has changed."""
-        before, self.counts = self.counts, now
+        before, self._counts = self._counts, now
         rows = [
             [index, name, counts.get(name, 0)]
             for index, (counts, then) in enumerate(zip(now, before, strict=True))
@@ -176,15 +183,15 @@ class CarriedCounts:
         ]
         return rows or None
 
-    def take(self, rows: Row) -> CarriedConnections:
+    def take(self, rows: Row) -> list[dict[str, int]]:
         """The counts after such a change."""
-        counts = [dict(self.counts.by_listener), dict(self.counts.by_ip)]
+        counts = [dict(each) for each in self._counts]
         for index, name, count in rows:
             counts[index][name] = count
             if not count:
                 del counts[index][name]
-        self.counts = CarriedConnections(*counts)
-        return self.counts
+        self._counts = counts
+        return counts
 
 
 def _name(quota: QuotaKey, key: CounterKey) -> list[Any]:

@@ -12,13 +12,13 @@ import os
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 import structlog
 
 from gateway.net.accepted_socket import AcceptedSocket
-from gateway.server.carried import STATES, USE, CarriedCounts, connection_rates, messages
+from gateway.server.carried import STATES, USE, USER_COUNTS, CarriedCounts, connection_rates, messages
 from gateway.server.handover_link import DESCRIPTOR, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_socket
 from gateway.server.start_error import StartError
@@ -57,7 +57,7 @@ class Predecessor:
         self._states: list[Any] = []
         self._rates: list[Any] = []
         self._waiting: dict[str, AcceptedSocket] = {}
-        self._counts = CarriedCounts()
+        self._counts, self._user_counts = CarriedCounts(2), CarriedCounts(1)
         self._serves = False
         self._lent_writable = False
 
@@ -160,7 +160,9 @@ class Predecessor:
             name, accepted = waiting_socket(body, descriptors[0])
             self._waiting[name] = accepted
         elif what == "counts":
-            self._carry(self._counts.take(body))
+            self._carry(CarriedConnections(*self._counts.take(body)))
+        elif what == USER_COUNTS:
+            self._carry_users(*self._user_counts.take(body))
         elif what in USE:
             assert self._gateway is not None
             self._gateway.carrier.take_use(body)
@@ -179,10 +181,15 @@ class Predecessor:
             for listener in self._gateway.listeners.values():
                 listener.slot_freed()
 
+    def _carry_users(self, by_user: Mapping[str, int]) -> None:
+        if self._gateway is not None:
+            self._gateway.users.carry(by_user)
+
     def _lost(self) -> None:
         self.draining = False
         self._gone.set()
         self._carry(CarriedConnections({}, {}))
+        self._carry_users({})
         if self._gateway is not None:
             self._gateway.carrier.stop()
         _log.info("predecessor_gone", old_pid=self._pid, new_pid=os.getpid())

@@ -17,6 +17,7 @@ from gateway.server.carried import Row
 from gateway.server.control import Control
 from gateway.upstream.topology import Address
 from quotas.connections import ConnectionQuotas
+from quotas.user_connections import UserConnections
 
 TellUse: TypeAlias = Callable[[list[Row]], None]
 
@@ -56,6 +57,7 @@ class Replaceable:
     Attributes:
         listeners: by name.
         connections: their counts and rates.
+        users: the connections of users.
         store: of quotas, where only one process may have it open; None: it may be open in several.
         admin: the sockets of the admin port, when it is open.
         control: its socket.
@@ -66,6 +68,7 @@ class Replaceable:
 
     listeners: Mapping[str, _Listener]
     connections: ConnectionQuotas
+    users: UserConnections
     store: _Store | None
     admin: Callable[[], Sequence[socket.socket]]
     admin_address: Address

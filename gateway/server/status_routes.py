@@ -33,9 +33,9 @@ from gateway.quota_admin.store.interface import HistoryEntry, StoreError
 from gateway.quota_admin.store.quota_json import history_json
 from gateway.server.admin_connections import AdminConnections
 from gateway.server.page_headers import NOT_FOR_OTHER_SITES, page_headers
-from quotas.entities import ATTRIBUTE_KEYS, FURTHER_RATE_KEYS, QuotaEntity, QuotaKey
+from quotas.entities import ATTRIBUTE_KEYS, FURTHER_RATE_KEYS, Family, QuotaEntity, QuotaKey
 from quotas.ip_limits import normalise
-from quotas.limits import Limits
+from quotas.limits import CONNECTION_KEYS, Limits
 from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, matches_of_groups, resolve
 
 MAX_VIEWERS: Final = 8
@@ -51,9 +51,7 @@ MAX_TOLD: Final = 200
 _CHANGES_LOOKED_AT: Final = 200
 _CHANGES_TOLD: Final = 10
 
-_CLIENT_KEYS: Final = tuple(
-    key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE and key not in ATTRIBUTE_KEYS
-)
+_CLIENT_KEYS: Final = tuple(key for key in QuotaKey if key not in ATTRIBUTE_KEYS)
 _OWN: Final = ("same-origin", "none")
 
 
@@ -268,8 +266,14 @@ class StatusRoutes:
         return web.json_response(answer, headers=NOT_FOR_OTHER_SITES)
 
     def _shown_keys(self) -> list[QuotaKey]:
-        """Kafka's, and those of APIs that have a quota."""
-        return [key for key in _CLIENT_KEYS if key not in FURTHER_RATE_KEYS or self._limits.enabled(key)]
+        """Kafka's, and those of APIs and of connections that any client has a quota of."""
+        limits = self._limits
+        return [
+            key
+            for key in _CLIENT_KEYS
+            if (key not in FURTHER_RATE_KEYS or limits.enabled(key))
+            and (key not in CONNECTION_KEYS or Family.USER in limits.families(key))
+        ]
 
     async def _found(
         self, what: str, client: JournalClient, *values: Any

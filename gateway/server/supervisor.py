@@ -6,9 +6,10 @@ The parts are those of a gateway of one process; workers ask for them by their l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from config import Config
@@ -26,6 +27,7 @@ from gateway.server.workers import Worker, WorkerPool
 from quotas.connections import ConnectionQuotas
 from quotas.limits import Enforcement
 from quotas.mutations import MutationQuotas
+from quotas.user_connections import UserConnections
 
 
 class _Listener(Protocol):
@@ -38,6 +40,10 @@ class _FleetTopic(Protocol):
     def send_encoded(self, values: Sequence[bytes]) -> None: ...
 
 
+def _is_of(pid: int, connection: Hashable) -> bool:
+    return isinstance(connection, tuple) and connection[0] == pid
+
+
 class Supervisor:
     """See the module."""
 
@@ -48,6 +54,7 @@ class Supervisor:
         listeners: Mapping[str, _Listener],
         open_port: Callable[[str, int], bool],
         connections: ConnectionQuotas,
+        users: UserConnections,
         live_quotas: LiveQuotas,
         mutations: MutationQuotas,
         operations: Callable[[], Operations],
@@ -62,6 +69,7 @@ class Supervisor:
             listeners: by name.
             open_port: opens the port of a broker for a listener.
             connections: counts connections, wherever they are served.
+            users: counts those of users.
             live_quotas: the store, and what is in force.
             mutations: the counters.
             operations: the configuration in force and its changes.
@@ -76,12 +84,14 @@ class Supervisor:
         self._listeners = listeners
         self._open_port = open_port
         self._connections = connections
+        self._users = users
         self._live_quotas = live_quotas
         self._mutations = mutations
         self._operations = operations
         self._now_ms = now_ms
         self._topic_events = TopicEvents()
         pool.on_lost.append(lambda worker: self._topic_events.forget(worker.pid))
+        pool.on_lost.append(lambda worker: users.leave_all(partial(_is_of, worker.pid)))
         self._evicting: asyncio.Task[None] | None = None
         pool.give_back_to(connections, lambda name: listeners[name].offer_slot())
         pool.handlers |= {
@@ -92,6 +102,10 @@ class Supervisor:
             "history": self._history,
             "open_port": lambda _worker, name, broker_id: self._open_port(name, broker_id),
             "mutations": self._ask_mutations,
+            "user_enters": lambda worker, user, connection: users.enter(
+                user, (worker.pid, connection), now_ms=self._now_ms()
+            ),
+            "users_changed": self._users_changed,
             "topic_event": lambda worker, event: self._topic_events.told(worker.pid, event),
             "claim_creations": lambda _worker, names, now_ms: self._topic_events.creations.claim(
                 names, now_ms=now_ms
@@ -175,6 +189,12 @@ class Supervisor:
     ) -> Any:
         assert what in ASKED
         return getattr(self._mutations, what)(*values, **named, now_ms=self._now_ms())
+
+    def _users_changed(self, worker: Worker, ended: Sequence[int], there: Sequence[tuple[int, str]]) -> None:
+        for connection in ended:
+            self._users.leave((worker.pid, connection))
+        for connection, user in there:
+            self._users.there(user, (worker.pid, connection))
 
     # -- connections -----------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from typing import Any, Final
 import structlog
 
 from gateway.net.accepted_socket import AcceptedSocket
-from gateway.server.carried import USE, CarriedCounts, Row, connection_rows, messages
+from gateway.server.carried import USE, USER_COUNTS, CarriedCounts, Row, connection_rows, messages
 from gateway.server.control import UpgradeReport
 from gateway.server.handover_link import DESCRIPTOR, FORMAT, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_row
@@ -90,7 +90,7 @@ class Upgrade:
         self._steps: set[asyncio.Task[None]] = set()
         self._lent = self._aborted = False
         self._suspended: dict[str, AcceptedSocket] | None = None
-        self._counts = CarriedCounts()
+        self._forget_counts()
         self._timer: asyncio.TimerHandle | None = None
         self._handed: asyncio.TimerHandle | None = None
 
@@ -191,7 +191,7 @@ class Upgrade:
             await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
         suspended, self._suspended = self._suspended, None
         lent, self._lent = self._lent, False
-        self._counts = CarriedCounts()
+        self._forget_counts()
         self._done = None
         _log.error("upgrade_failed", reason=error, **pids)
         if self._aborted:  # it drains
@@ -300,6 +300,11 @@ class Upgrade:
         self._timer = asyncio.get_running_loop().call_later(_TELL_S, self._tick)
         self._tell_counts()
 
+    def _forget_counts(self) -> None:
+        self._counts, self._user_counts = CarriedCounts(2), CarriedCounts(1)
+
     def _tell_counts(self) -> None:
         if rows := self._counts.changed(self._gateway.connections.counts()):
             self._send_rows("counts", rows)
+        if rows := self._user_counts.changed([self._gateway.users.counts()]):
+            self._send_rows(USER_COUNTS, rows)

@@ -21,3 +21,4 @@ class MuteReason(IntFlag):
     WORKING = 1024
     REPLIES_FULL = 2048
     MEMORY_FULL = 4096
+    AWAITING_TURN = 8192

@@ -241,8 +241,11 @@ class Session(Protocol):
     def failed_authentication_delay_ms(self) -> int:
         """See `SessionSettings`."""
 
-    def authenticated(self) -> None:
-        """The broker has accepted the client's identity: from the next frame on requests are that user's."""
+    def authenticated(self, *, now_ms: int) -> None:
+        """The broker has accepted the client's identity: from the next frame on requests are that user's.
+
+        Its connection counts for the user from now on, and may have to wait or to end.
+        """
 
     def confirm_next(self) -> None:
         """Whether the exchange is over is to be seen with the next request that is no part of one."""

@@ -51,12 +51,14 @@ from gateway.session.routes import (
 )
 from gateway.session.settings import SessionSettings
 from gateway.session.throttle_state import CachedSensor, ThrottleState
+from gateway.session.user_places import CAUSES, UserLimit, UserPlaces
 from protocol import throttle
 from protocol.api_keys import Api, ApiKey
 from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
 from protocol.steps import Steps, put_off
 from quotas.combine import ThrottledBy, combine
+from quotas.connections import AdmissionDecision
 from quotas.entities import cut_name
 from quotas.rate_quotas import RateTracker
 from quotas.trackers import Kind
@@ -79,6 +81,7 @@ _INPUT_ENDED: Final = int(MuteReason.HALF_CLOSED | MuteReason.DRAINING)
 _WORKING: Final = int(MuteReason.WORKING)
 _REPLIES_FULL: Final = int(MuteReason.REPLIES_FULL)
 _MEMORY_FULL: Final = int(MuteReason.MEMORY_FULL)
+_AWAITING_TURN: Final = int(MuteReason.AWAITING_TURN)
 _IN_HAND: Final = int(MuteReason.WORKING | MuteReason.AWAITING_REPLY)
 
 MAX_LOCAL_REPLY_BYTES: Final = 1024 * 1024
@@ -140,7 +143,9 @@ class ClientSession(Session, ChunkTaker):
         "_settings",
         "_started",
         "_trace_sink",
+        "_turn_ms",
         "_unsent_bytes",
+        "_users",
         "_watched",
         "accounted_bytes",
         "address",
@@ -183,8 +188,11 @@ class ClientSession(Session, ChunkTaker):
         memory: MemoryBudget | None = None,
         announced: AnnouncedBytes | None = None,
         traces: TraceSink | None = None,
+        users: UserPlaces | None = None,
         now_ms: int,
     ) -> None:
+        self._users = users
+        self._turn_ms = NEVER_MS  # when a connection that waits for its turn asks again
         self.listener = listener
         self.peer = peer
         self.address = address
@@ -759,6 +767,8 @@ class ClientSession(Session, ChunkTaker):
         self._end_announcement()
         self.responses.ended(now_ms=now_ms)
         self.throttling.leave()
+        if self._users is not None:
+            self._users.leave(self.throttling.serial)
         self.steps.clear()
         self._memory.leave(self)
         self._memory = MemoryBudget(NEVER_MS)  # what is still done for it is not counted
@@ -1125,7 +1135,7 @@ class ClientSession(Session, ChunkTaker):
         """See `SessionSettings`."""
         return self._settings.failed_authentication_delay_ms
 
-    def authenticated(self) -> None:
+    def authenticated(self, *, now_ms: int) -> None:
         """See `Session`."""
         assert self.authentication is not None
         assert self.authentication.principal is not None
@@ -1133,6 +1143,29 @@ class ClientSession(Session, ChunkTaker):
         if self._sasl is not None:
             self._parser.allow(self._sasl.after)
             self._sasl = None
+        self.user_known(now_ms=now_ms)
+
+    def user_known(self, *, now_ms: int) -> None:
+        """Count the connection for its user, or ask again whether it is its turn; until then nothing more is read."""
+        if self._users is None:
+            return
+        admission = self._users.enter(self.user, self.throttling.serial, now_ms=now_ms)
+        if admission.decision is AdmissionDecision.ADMIT:
+            self._turn_ms = NEVER_MS
+            if self.muted & _AWAITING_TURN:
+                self.unmute(MuteReason.AWAITING_TURN, now_ms=now_ms)
+            return
+        self.muted |= _AWAITING_TURN
+        end_ms = now_ms + admission.wait_ms
+        self.wake_at_ms = min(self.wake_at_ms, end_ms)
+        if admission.decision is AdmissionDecision.HOLD:
+            self._turn_ms = end_ms
+            return
+        self._turn_ms = NEVER_MS
+        self.refusal = UserLimit(self.user, admission.cause)
+        self._held.clear()
+        self._delayed_close = (end_ms, None, CAUSES[admission.cause][0])
+        self._close_when_due(now_ms)
 
     def confirm_next(self) -> None:
         """See `Session`."""
@@ -1210,7 +1243,7 @@ class ClientSession(Session, ChunkTaker):
 
         Frames that wait behind a throttle are dropped: the client is more likely gone than patient (hazard C16).
         """
-        if self.muted & _THROTTLED:
+        if self.muted & (_THROTTLED | _AWAITING_TURN):
             self._held.clear()
         self._end_input(_CLIENT_CLOSED)
 
@@ -1260,6 +1293,8 @@ class ClientSession(Session, ChunkTaker):
         if self.muted & _THROTTLED and now_ms >= self.throttling.until_ms:
             self._holding = False
             self.unmute(MuteReason.THROTTLED, now_ms=now_ms)
+        if self._turn_ms <= now_ms:
+            self.user_known(now_ms=now_ms)
         settings = self._settings
         if self._frame_deadline_ms <= now_ms:
             if self.muted & ~_DRAINING or late:
@@ -1287,4 +1322,6 @@ class ClientSession(Session, ChunkTaker):
                 self._memory.press(now_ms=now_ms)
         throttled_until_ms = self.throttling.until_ms if self.muted & _THROTTLED else NEVER_MS
         delay_ms = self._delayed_close[0] if self._delayed_close is not None else NEVER_MS
-        self.wake_at_ms = min(throttled_until_ms, self._frame_deadline_ms, idle_at_ms, delay_ms, press_at_ms)
+        self.wake_at_ms = min(
+            throttled_until_ms, self._frame_deadline_ms, idle_at_ms, delay_ms, press_at_ms, self._turn_ms
+        )

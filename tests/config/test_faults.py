@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 import config
 from config.faults import lines, value_text
-from config.sections.quotas import CLIENT_KEYS
+from config.sections.quotas import CLIENT_KEYS, USER_KEYS
 from config.security_protocol import SecurityProtocol, useless_faults
 from config.value_hints import number_hint
 
@@ -75,8 +75,8 @@ def faults(**changed: str) -> list[str]:
     ("upstream", 'bootstrap = ["k"]',
      'upstream.bootstrap.0: "k" is not host:port with a port in 1..65535'),
     ("upstream", "", "upstream.bootstrap: required, but missing"),
-    ("array_of_quotas", 'user = "a"\nconnection_creation_rate = 1\ncontroller_mutation_rate = 1',
-     'quotas.0.connection_creation_rate (user="a"): users and client ids have no such quota; give '
+    ("array_of_quotas", 'client_id = "a"\nconnection_creation_rate = 1\ncontroller_mutation_rate = 1',
+     'quotas.0.connection_creation_rate (client_id="a"): client ids have no such quota; give '
      + " or ".join(CLIENT_KEYS)),
     ("array_of_quotas", 'default_ip = true\nproducer_byte_rate = 1',
      "quotas.0.producer_byte_rate (default_ip=true): addresses have no such quota; give connection_creation_rate"),
@@ -124,7 +124,9 @@ def faults(**changed: str) -> list[str]:
      "quotas.0: names no entity; give user, default_user, client_id, default_client_id, ip, default_ip, "
      "topic, default_topic or group"),
     ("array_of_quotas", 'user = "a"',
-     'quotas.0 (user="a"): limits nothing; give ' + " or ".join(CLIENT_KEYS)),
+     'quotas.0 (user="a"): limits nothing; give ' + " or ".join(USER_KEYS)),
+    ("array_of_quotas", 'user = "a"\nconnection_count = 0',
+     'quotas.0.connection_count (user="a"): 0 is not in 1..2147483647'),
     ("array_of_quotas", 'group = "a b"\nproducer_byte_rate = 1',
      'quotas.0.group: a b is not a valid name of a group: letters, digits, dot, _ and -, at most 100'),
     ("array_of_quotas", 'group = "g"\nuser = "a"\nproducer_byte_rate = 1',

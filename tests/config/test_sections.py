@@ -9,7 +9,7 @@ from config.host_port import HostPort
 from config.sections.connections import ConnectionSettings
 from config.sections.limits import LimitSettings
 from config.sections.listeners import ListenerSettings, ProxyProtocolSettings
-from config.sections.quotas import CLIENT_KEYS, QuotaRule
+from config.sections.quotas import CLIENT_KEYS, USER_KEYS, QuotaRule
 from config.sections.upstream import UpstreamSasl
 from config.security_protocol import SecurityProtocol
 from quotas.entities import DEFAULT, GUARANTEE_KEYS, QuotaEntity, QuotaKey
@@ -146,7 +146,7 @@ def test_byte_rates_are_the_whole_numbers_that_kafka_stores(key: QuotaKey) -> No
 
 
 def test_quota_of_all_keys_keeps_each_value() -> None:
-    given: dict[str, float] = {key.value: at for at, key in enumerate(CLIENT_KEYS, start=1)}
+    given: dict[str, float] = {key.value: at for at, key in enumerate(USER_KEYS, start=1)}
     given |= {guarantee.value: given[rate.value] for rate, guarantee in GUARANTEE_KEYS.items()} | {"tier": 3}
     assert QuotaRule.model_validate({"user": "a", **given}).values() == given
 

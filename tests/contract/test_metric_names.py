@@ -16,15 +16,14 @@ from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
-from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.limits import Limits
+from quotas.entities import DEFAULT, QuotaEntity
+from quotas.limits import CLIENT_KEYS, Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import RateQuotas, RateSettings
 from quotas.resolution import Rule
 from testkit.packages import require_package
 
 NOW_MS = 7_300_000
-CLIENT_KEYS = set(QuotaKey) - {QuotaKey.CONNECTION_CREATION_RATE}
 
 
 class Listener:

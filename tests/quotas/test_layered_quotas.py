@@ -61,8 +61,8 @@ def test_one_fault_changes_nothing() -> None:
     mine = layered((ALICE, PRODUCE, 100))
     with pytest.raises(ValueError, match="user=<default>: Quota producer_byte_rate must be greater than 0"):
         mine.apply([QuotaChange(ALICE, PRODUCE, 5), QuotaChange(ANYBODY, PRODUCE, -1)])
-    with pytest.raises(ValueError, match="user=<default>: Invalid configuration key connection_creation_rate"):
-        mine.replace_base([(ALICE, FETCH, 5), (ANYBODY, QuotaKey.CONNECTION_CREATION_RATE, 1)])
+    with pytest.raises(ValueError, match="client-id=app: Invalid configuration key connection_creation_rate"):
+        mine.replace_base([(ALICE, FETCH, 5), (QuotaEntity(client_id="app"), QuotaKey.CONNECTION_CREATION_RATE, 1)])
     assert in_force(mine) == {(ALICE, PRODUCE): 100}
 
 

@@ -77,8 +77,10 @@ def test_users_come_before_client_ids_and_defaults_last() -> None:
     ("user: a\n  speed: 1", ".speed", "unknown key; known keys: user, client-id, ip, topic, group, default-user, "),
     ('user: a\n  "\\e[31m": 1', '."\\u001b[31m"', "unknown key; known keys: "),
     ("true: 1", ".True", "unknown key; known keys: "),
-    ("user: a\n  connection_creation_rate: 1", ".connection_creation_rate",
-     "user=a has no such quota; give producer_byte_rate or "),
+    ("client-id: a\n  connection_creation_rate: 1", ".connection_creation_rate",
+     "client-id=a has no such quota; give producer_byte_rate or "),
+    ("user: a\n  client-id: b\n  connection_count: 1", ".connection_count",
+     "user=a,client-id=b has no such quota; give producer_byte_rate or "),
     ("ip: ::1\n  producer_byte_rate: 1", ".producer_byte_rate",
      "ip=::1 has no such quota; give connection_creation_rate"),
 ])  # fmt: skip

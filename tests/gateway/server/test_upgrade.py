@@ -42,6 +42,7 @@ async def test_next_process_that_stops_when_it_is_ready_is_given_up_long_before_
         connections=SimpleNamespace(
             rates=lambda now_ms: ConnectionRates((), {}, {}), counts=lambda: CarriedConnections({}, {})
         ),
+        users=SimpleNamespace(counts=dict),
         now_ms=lambda: 0,
     )
     upgrade = Upgrade(

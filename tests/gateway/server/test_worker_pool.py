@@ -20,7 +20,9 @@ from gateway.server.reload import plan
 from gateway.server.supervisor import Supervisor
 from gateway.server.worker import Start, WorkerSide, handover_message
 from gateway.server.workers import WorkerPool
-from quotas.limits import Enforcement
+from quotas.limits import Enforcement, Limits
+from quotas.rate_quotas import RateSettings
+from quotas.user_connections import UserConnections
 from testkit.raw_client import until
 
 
@@ -85,7 +87,7 @@ async def ready(link: Link, pool: WorkerPool, number: int) -> None:
     await until(lambda: pool.workers[number].serves)
 
 
-def supervisor(pool: WorkerPool, operations: Any = None) -> Supervisor:
+def supervisor(pool: WorkerPool, operations: Any = None, limits: Limits | None = None) -> Supervisor:
     connections: Any = Places()
     unused: Any = SimpleNamespace()
     return Supervisor(
@@ -93,6 +95,7 @@ def supervisor(pool: WorkerPool, operations: Any = None) -> Supervisor:
         listeners={},
         open_port=lambda _name, _broker_id: True,
         connections=connections,
+        users=UserConnections(limits or Limits(), RateSettings(), lambda: 10),
         live_quotas=unused,
         mutations=unused,
         operations=lambda: operations,

@@ -1,0 +1,253 @@
+"""Connections of users: how many of one are open, and how fast they come. Pure.
+
+A connection counts when its user is known: at once without a login, else when the login has succeeded. The count
+comes first (`connection_count`): over it the connection is refused, and uses up no rate. Then the rate
+(`connection_creation_rate`), a bucket of `quotas.entities.API_BURST_S` seconds: over it the connection waits until it
+is its turn, in the order in which they came (`quotas.bound_queue`).
+
+Each connection has a name, and what is counted is the set of names. So a second login of the same user counts once,
+and an end that is reported twice gives back one place.
+
+Three bounds: a connection that would wait for longer than `LONGEST_WAIT_MS` is refused. So many wait at once as
+`ConnectionLimits.max_held` says, and of one user a quarter of that. Beyond the latter two a connection is refused at
+once; else it stays unread for `REFUSED_HOLD_MS` first, since most clients come back at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final, TypeAlias
+
+from quotas.connections import ADMIT, Admission, AdmissionCause, AdmissionDecision
+from quotas.entities import QuotaKey
+from quotas.limits import Limits
+from quotas.rate_quotas import RateQuotas, RateSettings, RateTracker
+from quotas.resolution import Match, resolve
+
+LONGEST_WAIT_MS: Final = 30_000
+"""Clients give a request up after this time, and connect again."""
+
+REFUSED_HOLD_MS: Final = 1_000
+
+_ADMITTED: Final = Admission(ADMIT)
+_REFUSE: Final = AdmissionDecision.REFUSE
+_REFUSED: Final = Admission(_REFUSE, AdmissionCause.USER_RATE)
+_PART_OF_ONE: Final = 4
+
+OnHeld: TypeAlias = Callable[[str, Admission, Match, float | None], None]
+"""Called with a user whose connection waits or is refused, the answer, the quota, and what is left in the bucket."""
+
+
+class _Connection:
+    """Attributes: counted: not refused; `held`: waits or is refused; waits_for: the counter of its rate."""
+
+    __slots__ = ("counted", "held", "user", "waits_for")
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.counted = False
+        self.held = False
+        self.waits_for: RateTracker | None = None
+
+
+class UserConnections:
+    """See the module.
+
+    Attributes:
+        rates: the counters of rates.
+        by_user: open connections, those that wait included.
+        `held`: connections that wait, or are refused and still open.
+        would_refuse: connections that only an observed count would have refused.
+        on_held: see `OnHeld`; None: none is called.
+    """
+
+    def __init__(self, limits: Limits, settings: RateSettings, most_held: Callable[[], int]) -> None:
+        """There is no connection.
+
+        Args:
+            limits: changes apply at once.
+            settings: how many users have a counter of their own.
+            most_held: see the module.
+        """
+        self.rates = RateQuotas(limits, QuotaKey.CONNECTION_CREATION_RATE, settings)
+        self.by_user: Counter[str] = Counter()
+        self.held = 0
+        self.would_refuse = 0
+        self.on_held: OnHeld | None = None
+        self._limits = limits
+        self._most_held = most_held
+        self._held_by: Counter[str] = Counter()
+        self._connections: dict[Hashable, _Connection] = {}
+        self._carried: Mapping[str, int] = {}
+        # Only where prefixes stand for many users: what each is counted by, and how many connections that has.
+        self._counted_by: dict[str, str] = {}
+        self._of_counter: Counter[str] = Counter()
+        self._version = -1
+
+    def enter(self, user: str, connection: Hashable, *, now_ms: int) -> Admission:
+        """Decides about a connection whose user is known, and again about one that waits.
+
+        Args:
+            user: its name, cut as all names are.
+            connection: the name of the connection.
+            now_ms: the present.
+
+        Returns:
+            ADMIT; HOLD: ask again after `wait_ms`; REFUSE: close it after `wait_ms`.
+        """
+        known = self._connections.get(connection)
+        if known is not None and known.user != user:
+            self.leave(connection)
+            known = None
+        if known is None:
+            known = self._connections[connection] = _Connection(user)
+            match = self._of_count(user)
+            if match is not None and not match.observe:
+                return self._refuse(known, AdmissionCause.USER_COUNT, match, None)
+            self.would_refuse += match is not None
+            known.counted = True
+            self._count(user, 1)
+        elif not known.counted:
+            return _REFUSED
+        elif known.waits_for is None:
+            return _ADMITTED
+        return self._take_turn(known, connection, now_ms)
+
+    def there(self, user: str, connection: Hashable) -> None:
+        """Counts a connection that was admitted elsewhere: it does not wait."""
+        known = self._connections.get(connection)
+        if known is not None and known.user == user and known.counted:
+            self._stop_waiting(known, connection)
+            return
+        self.leave(connection)
+        known = self._connections[connection] = _Connection(user)
+        known.counted = True
+        self._count(user, 1)
+
+    def leave(self, connection: Hashable) -> None:
+        """Reports the end of a connection. One that is not known, or has ended, changes nothing."""
+        known = self._connections.pop(connection, None)
+        if known is None:
+            return
+        self._stop_waiting(known, connection)
+        if known.counted:
+            self._count(known.user, -1)
+
+    def leave_all(self, named: Callable[[Hashable], bool]) -> None:
+        """Reports the end of all connections with such names: their process is gone."""
+        for connection in [each for each in self._connections if named(each)]:
+            self.leave(connection)
+
+    def counts(self) -> dict[str, int]:
+        """Open connections, by user."""
+        return dict(self.by_user)
+
+    def carry(self, by_user: Mapping[str, int]) -> None:
+        """Counts connections that the process has yet that this one replaces; those reported before count no more."""
+        before, self._carried = self._carried, by_user
+        for user in {*by_user, *before}:
+            self._count(user, by_user.get(user, 0) - before.get(user, 0))
+
+    # -- the count -------------------------------------------------------------------------------------------
+
+    def _of_count(self, user: str) -> Match | None:
+        """The quota by which this user may have no further connection; None: it may."""
+        if not self._limits.limits_user_connections:
+            return None
+        match = resolve(self._limits, QuotaKey.CONNECTION_COUNT, user, "")
+        # A gateway that is cut off from its fleet has its whole count: counts are not shared.
+        most = match.whole_limit
+        if most is None:
+            return None
+        self._refresh()
+        counter = match.tracker_key.user
+        open_now = self.by_user[user] if counter == user else self._of_counter[counter]
+        return match if open_now >= most else None
+
+    def _count(self, user: str, change: int) -> None:
+        if self._limits.prefixes and user in self._counted_by:
+            self._of_counter[self._counted_by[user]] += change
+        elif self._limits.prefixes:
+            self._version = -1  # of a user that was not there
+        count = self.by_user[user] + change
+        if count:
+            self.by_user[user] = count
+        else:
+            del self.by_user[user]
+
+    def _refresh(self) -> None:
+        if not self._limits.prefixes or self._version == self._limits.version:
+            return
+        self._version = self._limits.version
+        self._counted_by = {
+            user: resolve(self._limits, QuotaKey.CONNECTION_COUNT, user, "").tracker_key.user
+            for user in self.by_user
+        }
+        self._of_counter = Counter()
+        for user, counter in self._counted_by.items():
+            self._of_counter[counter] += self.by_user[user]
+
+    # -- the rate --------------------------------------------------------------------------------------------
+
+    def _take_turn(self, known: _Connection, connection: Hashable, now_ms: int) -> Admission:
+        tracker = None
+        if self._limits.limits_user_connections:
+            tracker = self.rates.tracker(known.user, "", now_ms=now_ms)
+        again = known.waits_for is not None
+        if known.waits_for is not tracker:  # the quota is another by now
+            self._stop_waiting(known, connection)
+        if tracker is None or tracker.match.limit is None:
+            return _ADMITTED
+        wait_ms = tracker.wait_ms(connection, 1.0, now_ms=now_ms)
+        if wait_ms <= 0:
+            self._stop_waiting(known, connection)
+            tracker.record(1.0, now_ms=now_ms)
+            return _ADMITTED
+        if wait_ms > LONGEST_WAIT_MS or not (known.held or self._may_hold(known.user)):
+            tracker.leave(connection)
+            known.counted = False
+            self._count(known.user, -1)
+            tokens = tracker.tokens(now_ms=now_ms)
+            return self._refuse(known, AdmissionCause.USER_RATE, tracker.match, tokens)
+        known.waits_for = tracker
+        self._hold(known)
+        tracker.throttles.record(wait_ms, again=again, now_ms=now_ms)
+        admission = Admission(AdmissionDecision.HOLD, AdmissionCause.USER_RATE, wait_ms, now_ms + wait_ms)
+        if not again and self.on_held is not None:
+            self.on_held(known.user, admission, tracker.match, tracker.tokens(now_ms=now_ms))
+        return admission
+
+    def _refuse(
+        self, known: _Connection, cause: AdmissionCause, match: Match, tokens: float | None
+    ) -> Admission:
+        known.waits_for = None
+        hold_ms = 0
+        if known.held or self._may_hold(known.user):
+            self._hold(known)
+            hold_ms = REFUSED_HOLD_MS
+        admission = Admission(_REFUSE, cause, hold_ms)
+        if self.on_held is not None:
+            self.on_held(known.user, admission, match, tokens)
+        return admission
+
+    def _may_hold(self, user: str) -> bool:
+        most = self._most_held()
+        return self.held < most and self._held_by[user] < max(1, most // _PART_OF_ONE)
+
+    def _hold(self, known: _Connection) -> None:
+        if not known.held:
+            known.held = True
+            self.held += 1
+            self._held_by[known.user] += 1
+
+    def _stop_waiting(self, known: _Connection, connection: Hashable) -> None:
+        if known.waits_for is not None:
+            known.waits_for.leave(connection)
+            known.waits_for = None
+        if known.held:
+            known.held = False
+            self.held -= 1
+            self._held_by[known.user] -= 1
+            if not self._held_by[known.user]:
+                del self._held_by[known.user]

@@ -1,0 +1,62 @@
+"""One user that connects from everywhere, too fast, or only to leave again. The sockets are real."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.observability.events import CloseCause
+from gateway.session.mute import MuteReason
+from testkit.crowd import connect, connect_all, is_served
+from testkit.gateway import RunningGateway, broker_and_gateway
+from testkit.raw_client import until
+from tests.attacks.test_fairness import HONEST
+
+pytestmark = pytest.mark.asyncio
+
+
+def users(running: RunningGateway) -> dict[str, int]:
+    return dict(running.gateway.user_connections.by_user)
+
+
+def waiting(running: RunningGateway) -> int:
+    return sum(bool(each.session.muted & MuteReason.AWAITING_TURN) for each in running.channels)
+
+
+async def test_a_user_that_connects_from_200_addresses_has_its_count_once() -> None:
+    async with broker_and_gateway(quotas=[{"default_user": True, "connection_count": 20}]) as (broker, running):
+        clients = await asyncio.gather(*(connect(running.port, f"127.0.3.{each}") for each in range(1, 201)))
+        await running.ended_by(CloseCause.USER_CONNECTION_COUNT, 180)
+        assert users(running) == {"ANONYMOUS": 20}
+        served = await asyncio.gather(*map(is_served, clients))
+        assert sum(served) == 20
+        # Of those that were refused the broker saw nothing.
+        assert len(broker.client_connections) == 20
+        for client, open_yet in zip(clients, served, strict=True):
+            if open_yet:
+                client.close()
+        await until(lambda: not running.channels)
+        assert await is_served(await connect(running.port, HONEST))
+
+
+async def test_a_storm_of_one_user_is_served_in_turn_and_no_client_is_refused() -> None:
+    async with broker_and_gateway(quotas=[{"user": "ANONYMOUS", "connection_creation_rate": 40}]) as (_, running):
+        clients = [each for at in range(1, 6) for each in await connect_all(running.port, 30, f"127.0.4.{at}")]
+        await until(lambda: running.opened == 150)
+        assert all(await asyncio.gather(*map(is_served, clients)))
+        assert waiting(running) == 0
+        assert running.closed(CloseCause.USER_CONNECTION_RATE) == 0
+
+
+async def test_a_user_that_connects_and_leaves_at_once_keeps_no_place_and_no_turn() -> None:
+    async with broker_and_gateway(
+        quotas=[{"user": "ANONYMOUS", "connection_creation_rate": 4}], connections={"max_held": 40}
+    ) as (_, running):
+        for _ in range(10):
+            for client in await connect_all(running.port, 30, "127.0.5.1"):
+                client.close()
+        await until(lambda: running.opened == 300 and not running.channels)
+        assert users(running) == {}
+        assert running.gateway.user_connections.held == 0
+        assert await is_served(await connect(running.port, HONEST))
