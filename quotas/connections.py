@@ -419,8 +419,8 @@ class ConnectionQuotas:
             if name in self._listener_rates:
                 self._listener_rates[name].take_over(samples, now_ms=now_ms)
         for key, samples in rates.by_ip.items():
-            limit = self._ip_limits.limit(key)
-            if limit.rate_per_s < UNLIMITED and limit.tracker_key == key:
+            limit = self._ip_limits.of_counter(key)
+            if limit is not None:
                 tracker = self._ip_trackers.find_or_make(
                     key, float(limit.rate_per_s), limit.kind, now_ms=now_ms
                 )

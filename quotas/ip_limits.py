@@ -97,6 +97,20 @@ class IpLimits:
             found = self._found[address] = self._look_up(address)
         return found
 
+    def of_counter(self, tracker_key: str) -> IpLimit | None:
+        """The rate of the addresses with this counter; None: they have none, or are counted by another one by now."""
+        if self._limits.enabled(KEY) and "/" in tracker_key:
+            entity = QuotaEntity(ip=tracker_key)
+            rate = self._limits.get(entity, KEY)
+            if rate is not None:
+                return IpLimit(int(rate), tracker_key, self._limits.observes(entity), tracker_key, entity)
+        try:
+            # Of an IPv6 network that is one client, each address has its rate.
+            found = self.limit(tracker_key.partition("/")[0])
+        except ValueError:  # of another process
+            return None
+        return found if found.rate_per_s < UNLIMITED and found.tracker_key == tracker_key else None
+
     def _look_up(self, address: str) -> IpLimit:
         own = client = normalise(address)
         if ":" in own and self._ipv6_prefix_bits < 128:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from quotas.connections import CarriedConnections, ConnectionLimits, ConnectionQuotas, ListenerLimits
-from quotas.entities import QuotaKey
+from quotas.connections import CarriedConnections, ConnectionLimits, ConnectionQuotas, ConnectionRates, ListenerLimits
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.rate import SampledRate
 
@@ -51,6 +51,35 @@ def test_connections_of_the_process_before_count_until_they_have_ended() -> None
     after.carry(CarriedConnections({}, {}))
     assert after.snapshot(now_ms=3).connections == after.connections_of("10.0.0.1") == 2
     assert after.snapshot(now_ms=3).accept_rate == pytest.approx(0.4, rel=0.01)  # 2 before, 2 here, over 10 windows
+
+
+@pytest.mark.parametrize(
+    ("entity", "address", "other"),
+    [
+        (QuotaEntity(ip="10.1.2.3"), "10.1.2.3", "10.1.2.4"),
+        (QuotaEntity(ip="10.1.0.0/16"), "10.1.2.3", "10.2.0.1"),
+        (QuotaEntity(ip=DEFAULT), "10.1.2.3", "10.1.2.4"),
+        (QuotaEntity(ip=DEFAULT), "2001:db8::1", "2001:db8:0:1::1"),
+        (QuotaEntity(ip="2001:db8::/32"), "2001:db8::1", "2001:db9::1"),
+    ],
+)
+def test_rates_of_addresses_blocks_and_networks_go_along(entity: QuotaEntity, address: str, other: str) -> None:
+    limits = Limits()
+    limits.set(entity, QuotaKey.CONNECTION_CREATION_RATE, 5)
+    of_listener = ConnectionLimits({LISTENER: ListenerLimits()})
+    before, after = (ConnectionQuotas(limits, of_listener, now_ms=0) for _ in range(2))
+    before.admit(LISTENER, address, now_ms=0)
+    after.take_over(before.rates(now_ms=0), now_ms=0)
+    assert after.ip_rate(address, now_ms=0) == before.ip_rate(address, now_ms=0) == pytest.approx(0.1)
+    assert not after.ip_rate(other, now_ms=0)
+
+
+def test_rates_of_addresses_without_a_quota_by_now_do_not_go_along() -> None:
+    limits = Limits()
+    of_listener = ConnectionLimits({LISTENER: ListenerLimits()})
+    after = ConnectionQuotas(limits, of_listener, now_ms=0)
+    after.take_over(ConnectionRates((), {}, {"10.1.0.0/16": [(0, 0, 1.0)], "junk": [(0, 0, 1.0)]}), now_ms=0)
+    assert after.ip_rate("10.1.2.3", now_ms=0) is None
 
 
 def test_mutations_and_mutes_left_behind_go_along() -> None:
