@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from config.clusters import SECTION, ClusterFaults, Clusters, read_clusters
 from config.environment import Substitution
 from config.faults import lines, path_text, value_text
+from config.groups_files import GroupsFiles
 from config.host_port import HostPort, parse_host_port
 from config.model import Config
 from config.places import Places
@@ -87,16 +88,21 @@ def parse_file(text: str, *, name: str, environment: Mapping[str, str] = os.envi
         ConfigError: as `load_file`.
     """
     found = _substitution(text, name, environment)
-    tables = found.tables
+    groups = GroupsFiles(found.tables, name)
+    tables = groups.tables
+    faults = list(groups.faults)
     try:
-        if SECTION in tables:
-            return read_clusters(tables, hidden=found.files)
-        return Config.model_validate(tables)
+        valid = (
+            read_clusters(tables, hidden=found.files) if SECTION in tables else Config.model_validate(tables)
+        )
     except ValidationError as exc:
-        faults = lines(exc, Config, tables, hidden=found.files)
+        faults += lines(exc, Config, tables, hidden=found.files)
     except ClusterFaults as exc:
-        faults = exc.lines
-    raise ConfigError(_located(faults, text, name, found))
+        faults += exc.lines
+    else:
+        if not faults and not groups.faults_of_files:
+            return valid
+    raise ConfigError([*_located(faults, text, name, found), *groups.faults_of_files])
 
 
 def one_of(found: Config | Clusters, name: str, cluster: str | None) -> Config:

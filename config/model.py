@@ -20,6 +20,7 @@ from config.sections.drain import DrainSettings
 from config.sections.enforcement import EnforcementSettings
 from config.sections.fleet import FleetSettings
 from config.sections.groups import GroupRule
+from config.sections.groups_file import GroupsFileSettings
 from config.sections.limits import LimitSettings
 from config.sections.listeners import ListenerSettings, ListenerTls
 from config.sections.log import LogSettings
@@ -62,6 +63,7 @@ class Config(Section, frozen=True):
     metrics: MetricSettings = MetricSettings()
     fleet: FleetSettings = FleetSettings()
     quota_admin: QuotaAdminSettings = QuotaAdminSettings()
+    groups_file: GroupsFileSettings = GroupsFileSettings()
     groups: Annotated[tuple[GroupRule, ...], Field(strict=False, max_length=MOST_GROUPS)] = ()
     quotas: Annotated[tuple[QuotaRule, ...], Field(strict=False)] = ()
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from pydantic import Field, model_validator
 
 from config.ip_address import AddressOrBlock
-from config.section_base import Key, NonEmpty, Section, faults_error
+from config.section_base import NonEmpty, Section, faults_error
 from quotas.groups import Group
-from quotas.limits import group_name_fault
+from quotas.groups_file import group_faults
 
 
 class GroupRule(Section, frozen=True):
@@ -36,20 +34,7 @@ class GroupRule(Section, frozen=True):
 
     @model_validator(mode="after")
     def _check(self) -> GroupRule:
-        faults = list(self._faults())
+        faults = list(group_faults(self.group))
         if faults:
             raise faults_error(faults)
         return self
-
-    def _faults(self) -> Iterator[tuple[Key, str]]:
-        if (fault := group_name_fault(self.name)) is not None:
-            yield ("name",), fault
-        if not (self.users or self.client_ids or self.addresses):
-            yield (), "has no members; give users, client_ids or addresses"
-        for key in ("users", "client_ids", "addresses"):
-            names = getattr(self, key)
-            for at, name in enumerate(names):
-                if name == "*":
-                    yield (key, at), "would be all clients; give the beginning of a name before the star"
-                elif name in names[:at]:
-                    yield (key, at), "is given twice"

@@ -19,6 +19,7 @@ LIVE: Final = frozenset(
     {
         "quotas",
         "groups",
+        "groups_file",
         "enforcement",
         "log",
         "limits",

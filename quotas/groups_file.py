@@ -1,0 +1,154 @@
+"""The file of groups, which gateway and pipeline share: clients, and who answers for them. Pure.
+
+A file is TOML with ``[[groups]]`` alone. A group has the keys that the gateway's own ``[[groups]]`` have, and three
+more that the gateway checks and does not use: `cost_center`, `owner` and `tier`. Variables are not replaced, so that
+the text means the same on each machine.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, TypeAlias
+
+from quotas.addresses import one_spelling
+from quotas.groups import MOST_GROUPS, Group
+from quotas.limits import group_name_fault
+
+SECTION: Final = "groups"
+MEMBERS: Final = ("users", "client_ids", "addresses")
+_TEXTS: Final = ("cost_center", "owner")
+_KEYS: Final = ("name", *MEMBERS, *_TEXTS, "tier")
+_MOST_CHARS: Final = 200
+_TIERS: Final = range(4)
+
+Key: TypeAlias = tuple[str | int, ...]
+Fault: TypeAlias = tuple[Key, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """A group, and who answers for it.
+
+    Attributes:
+        group: its name and its members.
+        cost_center, owner: "": not given.
+        tier: 0, the most important, to 3; None: not given.
+    """
+
+    group: Group
+    cost_center: str = ""
+    owner: str = ""
+    tier: int | None = None
+
+
+class GroupsFileError(ValueError):
+    """The text is no file of groups.
+
+    Attributes:
+        faults: the key of each fault, and what is wrong there.
+    """
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__(
+            "\n".join(f"{'.'.join(map(str, key))}: {text}" if key else text for key, text in faults)
+        )
+        self.faults = faults
+
+
+def read_teams(text: str) -> tuple[Team, ...]:
+    """The groups of a file, in its order.
+
+    Raises:
+        GroupsFileError: the text breaks a rule. All broken rules are reported at once.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise GroupsFileError([((), f"not TOML: {exc}")]) from None
+    faults: list[Fault] = [
+        ((key,), f"unknown key; this file has [[{SECTION}]] alone") for key in tables if key != SECTION
+    ]
+    found = tables.get(SECTION, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise GroupsFileError([*faults, ((SECTION,), f"is not an array of tables: [[{SECTION}]]")])
+    if len(found) > MOST_GROUPS:
+        faults.append(((SECTION,), f"are {len(found)}, more than {MOST_GROUPS}"))
+    teams = []
+    names: dict[str, int] = {}
+    for at, table in enumerate(found):
+        place = (SECTION, at)
+        wrong = list(_faults_of_types(table))
+        if not wrong:
+            team = _team(table)
+            wrong = list(group_faults(team.group))
+            teams.append(team)
+            if (first := names.setdefault(team.group.name, at)) != at:
+                wrong.append((("name",), f"is the name of {SECTION}.{first} already"))
+        faults += [((*place, *key), fault) for key, fault in wrong]
+    if faults:
+        raise GroupsFileError(faults)
+    return tuple(teams)
+
+
+def group_faults(group: Group) -> Iterator[Fault]:
+    """What is wrong with a group: keys of it, and why."""
+    if (fault := group_name_fault(group.name)) is not None:
+        yield ("name",), fault
+    if not (group.users or group.client_ids or group.addresses):
+        yield (), "has no members; give users, client_ids or addresses"
+    for key in MEMBERS:
+        names = getattr(group, key)
+        for at, name in enumerate(names):
+            if name == "*":
+                yield (key, at), "would be all clients; give the beginning of a name before the star"
+            elif name in names[:at]:
+                yield (key, at), "is given twice"
+
+
+def _team(table: Mapping[str, Any]) -> Team:
+    members = {key: tuple(table.get(key, ())) for key in MEMBERS}
+    members["addresses"] = tuple(map(one_spelling, members["addresses"]))
+    return Team(
+        Group(table["name"], **members),
+        cost_center=table.get("cost_center", ""),
+        owner=table.get("owner", ""),
+        tier=table.get("tier"),
+    )
+
+
+def _faults_of_types(table: Mapping[str, Any]) -> Iterator[Fault]:
+    for key in table:
+        if key not in _KEYS:
+            close = get_close_matches(key, _KEYS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(_KEYS)}"
+            yield (key,), f"unknown key; {hint}"
+    if "name" not in table:
+        yield ("name",), "required, but missing"
+    for key in ("name", *_TEXTS):
+        text = table.get(key, "-")
+        if not isinstance(text, str) or not text or len(text) > _MOST_CHARS or not text.isprintable():
+            yield (key,), f"is not a line of 1 to {_MOST_CHARS} characters"
+    for key in MEMBERS:
+        names = table.get(key, [])
+        if not isinstance(names, list):
+            yield (key,), "is not an array of names"
+            continue
+        for at, name in enumerate(names):
+            if not isinstance(name, str) or not name:
+                yield (key, at), "is not a string of at least one character"
+            elif key == "addresses" and not _is_address(name):
+                yield (key, at), "is not an IP address or a block such as 10.0.0.0/8"
+    tier = table.get("tier", 0)
+    if type(tier) is not int or tier not in _TIERS:
+        yield ("tier",), f"is not a whole number in {_TIERS[0]}..{_TIERS[-1]}"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        one_spelling(text)
+    except ValueError:
+        return False
+    return True
