@@ -2,7 +2,8 @@
 
 `cli` starts a job of `jobs`, which reads its arguments and calls the packages below it, from the top:
 
-    report, recommend             what was used; which quotas fit
+    report, recommend, cost       what was used; which quotas fit; what teams pay
+    teams                         which client belongs to which team
     replay                        the quota algorithms over recorded days
     plans, ingest, maintenance    plans and their application; lines in; days compacted, old data deleted
     storage                       folders, tables and small files: the seam between the jobs

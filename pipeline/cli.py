@@ -23,6 +23,7 @@ JOBS: Final = {
     "compact": "rewrite finished days as tables with one row per client, which the other jobs read",
     "status": "show which records were read, which are missing and which days are compacted",
     "report": "write a report of usage and throttling by client, as a web page and JSON",
+    "cost": "write what each team used in a month, and what that costs",
     "simulate": "compute what candidate quotas would have throttled on the compacted days",
     "recommend": "write a plan of recommended quotas from compacted days",
     "backtest": "check how well quotas from earlier days would have fitted later days",

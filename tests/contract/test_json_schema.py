@@ -29,7 +29,8 @@ def configurations() -> Iterator[tuple[str, str]]:
         for file in sorted((ROOT / folder).rglob("*.toml")):
             yield str(file.relative_to(ROOT)), file.read_text()
     for page in sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]):
-        blocks = re.findall(r"^( *)```toml.*?\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL)
+        toml = r'^( *)```toml(?! title="(?:groups|prices)\.toml").*?\n(.*?)^ *```'
+        blocks = re.findall(toml, page.read_text(), re.MULTILINE | re.DOTALL)
         for at, (indent, block) in enumerate(blocks):
             yield f"{page.name} {at}", re.sub(f"^{indent}", "", block, flags=re.MULTILINE)
 

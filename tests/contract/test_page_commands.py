@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from config import Config
 from config.clusters import read_clusters
 from gateway.cli.main import make_parser
 from pipeline import cli as pipeline_cli
+from pipeline.cost.prices import read_prices
+from quotas.groups_file import read_teams
 from testkit.metrics_page import families
 from testkit.packages import require_package
 from testkit.page_commands import DOCS, PAGES, ROOT, Block, blocks, inline_commands, programs, session
@@ -22,6 +25,8 @@ from testkit.page_commands import DOCS, PAGES, ROOT, Block, blocks, inline_comma
 # What a block can be, apart from commands and what they print.
 FILES = {"toml", "yaml", "ini", "properties", "haproxy", "python", "promql", "text"}
 BLOCKS = [block for page in PAGES for block in blocks(page)]
+OTHER_FILES: dict[str | None, Callable[[str], object]] = {"groups.toml": read_teams, "prices.toml": read_prices}
+"""Titles of TOML that is no configuration of the gateway, and what reads it."""
 MINIMAL = ROOT / "config" / "examples" / "minimal.toml"
 WRAPPERS = ("sudo", "docker", "kubectl")
 PROGRAMS = ("sluice", "sluice-pipeline", "make")
@@ -100,7 +105,9 @@ def test_our_programs_take_the_arguments_of_commands_in_sentences(page: Path) ->
 @pytest.mark.parametrize("block", of_language("toml"), ids=lambda block: block.place)
 def test_each_piece_of_configuration_loads(block: Block) -> None:
     tables = tomllib.loads(block.text)
-    if "clusters" in tables:
+    if block.title in OTHER_FILES:
+        OTHER_FILES[block.title](block.text)
+    elif "clusters" in tables:
         read_clusters(tables)
     else:
         Config.model_validate(merged(tomllib.loads(MINIMAL.read_text()), tables))

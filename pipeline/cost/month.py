@@ -1,0 +1,130 @@
+"""The use of a month, read from compacted days. In this process: three columns of a day are little."""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.client_tables.tables import read_clients
+from pipeline.client_tables.timelines import CLIENT_USE
+from pipeline.cost.use import AMOUNTS, READ, USE, added, use_of, utc_days
+from pipeline.errors import ArgumentError, NotYetCompleteError
+from pipeline.storage.compacted_days import compacted_table, published_days
+from pipeline.storage.compacted_files import pieces_of, read_pieces
+from pipeline.storage.coverage import Expectation
+from pipeline.storage.layout import CompactedDay
+from pipeline.storage.losses import with_losses
+from pipeline.teams.members import UNASSIGNED, Members
+from quotas.usage_record import UsageApi
+
+_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MonthUse:
+    """What teams used in a month.
+
+    Attributes:
+        month: as 2026-11.
+        zone: the billing time zone.
+        rows: of `pipeline.cost.use.USE`: each team and day with use.
+        days: the days of UTC that were read.
+        missing: those that are not compacted, or were not over when they were.
+    """
+
+    month: str
+    zone: str
+    rows: pa.Table
+    days: tuple[CompactedDay, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def completeness(self) -> float:
+        """How much of the time of the gateways records cover, from 0 to 1; days that are missing count as 0."""
+        wanted = len({*(day.date for day in self.days), *self.missing})
+        return sum(day.completeness for day in self.days if day.date not in self.missing) / max(1, wanted)
+
+    def by_team(self, members: Members) -> dict[str, dict[str, int]]:
+        """The sums of the month: of each team in the file's order, and of clients of no team last."""
+        found = {team: dict.fromkeys((*AMOUNTS, "requests"), 0) for team in (*members.teams, UNASSIGNED)}
+        for row in self.rows.to_pylist():
+            for name in found[row["team"]]:
+                found[row["team"]][name] += row[name]
+        return found
+
+
+def month_use(
+    out: str, month: str, zone: ZoneInfo, members: Members, expectation: Expectation, *, allow_gaps: bool
+) -> MonthUse:
+    """What teams used in a month of a time zone.
+
+    Args:
+        out: the pipeline's folder.
+        month: as 2026-11.
+        zone: see there.
+        members: who belongs to which team.
+        expectation: says which days are over.
+        allow_gaps: also where days are missing.
+
+    Raises:
+        NotYetCompleteError: days of the month are missing.
+        ArgumentError: this is no month.
+    """
+    first, last = _span(month)
+    wanted = utc_days(first, last, zone)
+    days = with_losses(published_days(out, wanted[0], wanted[-1]), out, expectation)
+    whole = {day.date for day in days if not day.open and not expectation.is_open(day.date)}
+    missing = tuple(date for date in wanted if date not in whole)
+    if not days or (missing and not allow_gaps):
+        raise NotYetCompleteError(
+            f"{month} in {zone.key} needs the days of UTC from {wanted[0]} to {wanted[-1]}, and "
+            f"{_listed(missing)} not compacted or not over yet: compact them, or say --allow-gaps"
+        )
+    table = compacted_table(out)
+    found = table.in_order()
+    parts = [USE.empty_table()]
+    for day in days:
+        pieces = sorted(pieces_of(table.paths(found.of(date=day.date))))
+        parts.append(use_of(read_pieces(pieces, READ), members, zone))
+    rows = added(pa.concat_tables(parts))
+    inside = pc.and_(pc.greater_equal(rows.column("day"), first), pc.less_equal(rows.column("day"), last))
+    return MonthUse(month, zone.key, rows.filter(inside), tuple(days), missing)
+
+
+def largest_of_no_team(out: str, use: MonthUse, members: Members) -> list[tuple[str, str, int]]:
+    """The clients of no team with the most bytes: user, client id, bytes. Whole days of UTC."""
+    names = ("user", "client_id", "api", "offered", "bins_level")
+    rows = read_clients(out, use.days, CLIENT_USE, names)
+    apis = pa.array([str(UsageApi.PRODUCE), str(UsageApi.FETCH)])
+    rows = rows.filter(pc.and_(pc.is_null(rows.column("bins_level")), pc.is_in(rows.column("api"), apis)))
+    sums: Mapping[str, Any] = (
+        rows.group_by(["user", "client_id"], use_threads=False).aggregate([("offered", "sum")]).to_pydict()
+    )
+    clients = zip(sums["user"], sums["client_id"], sums["offered_sum"], strict=True)
+    found = [
+        (user, client_id, int(sent))
+        for user, client_id, sent in clients
+        if sent and members.team_of(user, client_id, UsageApi.PRODUCE) == UNASSIGNED
+    ]
+    return sorted(found, key=lambda each: (-each[2], each[:2]))[:_SHOWN]
+
+
+def _span(month: str) -> tuple[datetime.date, datetime.date]:
+    try:
+        first = datetime.date.fromisoformat(f"{month}-01")
+    except ValueError:
+        raise ArgumentError(f"--month {month!r}: say a month as 2026-11") from None
+    return first, first.replace(day=calendar.monthrange(first.year, first.month)[1])
+
+
+def _listed(dates: tuple[str, ...]) -> str:
+    shown = ", ".join(dates[:5])
+    more = f" and {len(dates) - 5} more" if len(dates) > 5 else ""
+    return f"{shown}{more} {'is' if len(dates) == 1 else 'are'}"

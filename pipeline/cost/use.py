@@ -1,0 +1,130 @@
+"""What teams used by day, out of compacted rows. Arrow and numpy; sums are whole numbers, so no order changes them.
+
+A day is one of the billing time zone. A second of the records belongs to the day in which it began there.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.teams.members import Members
+from quotas.usage_record import UsageApi
+
+READ: Final = ("date", "user", "client_id", "api", "t", "bytes_in", "bytes_out", "requests", "admitted")
+"""Columns of compacted rows that are read."""
+
+AMOUNTS: Final = ("bytes_in", "bytes_out", "request_us", "mutations", "connections")
+"""What has a price: bytes of Produce and Fetch, microseconds of request time, partitions, new connections."""
+
+USE: Final = pa.schema(
+    [("team", pa.string()), ("day", pa.date32()), *((name, pa.int64()) for name in (*AMOUNTS, "requests"))]
+)
+"""One row for a team and a day of the billing time zone; `requests` are those of Produce and Fetch."""
+
+_DAY_S: Final = 86_400
+_BYTES: Final = (UsageApi.PRODUCE, UsageApi.FETCH)
+_UNITS: Final = {
+    UsageApi.REQUEST: ("request_us", 1_000),
+    UsageApi.MUTATION: ("mutations", 1),
+    UsageApi.CONNECT: ("connections", 1),
+}
+"""Where the admitted units of an API count, and by what they are multiplied."""
+
+
+def utc_days(first: datetime.date, last: datetime.date, zone: ZoneInfo) -> list[str]:
+    """The days of UTC that some days of a zone lie on, as the tables name them."""
+    begin = int(_midnight(first, zone)) // _DAY_S
+    end = int(_midnight(last + datetime.timedelta(days=1), zone) - 1) // _DAY_S
+    epoch = datetime.date(1970, 1, 1)
+    return [(epoch + datetime.timedelta(days=at)).isoformat() for at in range(begin, end + 1)]
+
+
+def use_of(batches: Iterable[pa.RecordBatch], members: Members, zone: ZoneInfo) -> pa.Table:
+    """What teams used on each day; sums of several results are those of all rows together.
+
+    Args:
+        batches: compacted rows with the columns of `READ`.
+        members: who belongs to which team.
+        zone: whose days these are.
+    """
+    return added(pa.Table.from_batches(_parts(batches, members, zone), schema=USE))
+
+
+def added(rows: pa.Table) -> pa.Table:
+    """Rows of `USE` as one for each team and day, in order."""
+    names = USE.names[2:]
+    found = rows.group_by(["team", "day"], use_threads=False).aggregate([(name, "sum") for name in names])
+    found = found.rename_columns([name.removesuffix("_sum") for name in found.column_names])
+    return found.select(USE.names).cast(USE).sort_by([("team", "ascending"), ("day", "ascending")])
+
+
+def _parts(batches: Iterable[pa.RecordBatch], members: Members, zone: ZoneInfo) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        clients = zip(*(batch.column(name).to_pylist() for name in ("user", "client_id", "api")), strict=True)
+        teams = pa.array([members.team_of(*client) for client in clients], pa.string())
+        for date in pc.unique(batch.column("date")):
+            of_date = pc.equal(batch.column("date"), date)
+            rows = batch.filter(of_date)
+            for day, begin, end in _days_in(date.as_py(), zone):
+                yield _of_day(rows, teams.filter(of_date), day, begin, end)
+
+
+def _of_day(
+    rows: pa.RecordBatch, teams: pa.Array, day: datetime.date, begin: int, end: int
+) -> pa.RecordBatch:
+    """Of each row, what lies in the seconds from `begin` to `end` of its day of UTC."""
+    times = rows.column("t")
+    mine = times.flatten().to_numpy()
+    mine = (mine >= begin) & (mine < end)
+    edges = np.concatenate(([0], np.cumsum(pc.list_value_length(times).to_numpy(), dtype=np.int64)))
+
+    def sums(name: str, factor: int = 1) -> Any:
+        values = rows.column(name).flatten().to_numpy()
+        whole = (
+            np.rint(values * factor).astype(np.int64) if values.dtype.kind == "f" else values.astype(np.int64)
+        )
+        total = np.concatenate(([0], np.cumsum(np.where(mine, whole, 0), dtype=np.int64)))
+        return total[edges[1:]] - total[edges[:-1]]
+
+    api = rows.column("api")
+    of_bytes = np.asarray(
+        pc.is_in(api, pa.array([str(each) for each in _BYTES])).to_numpy(zero_copy_only=False)
+    )
+    columns: dict[str, Any] = {
+        name: np.where(of_bytes, sums(name), 0) for name in ("bytes_in", "bytes_out", "requests")
+    }
+    for each, (name, factor) in _UNITS.items():
+        own = np.asarray(pc.equal(api, str(each)).to_numpy(zero_copy_only=False))
+        columns[name] = np.where(own, sums("admitted", factor), 0)
+    used = pa.array(np.any(list(columns.values()), axis=0))
+    days = pa.array([day] * rows.num_rows, pa.date32())
+    return pa.RecordBatch.from_pydict({"team": teams, "day": days, **columns}, schema=USE).filter(used)
+
+
+@lru_cache(maxsize=1_000)
+def _days_in(date: datetime.date, zone: ZoneInfo) -> tuple[tuple[datetime.date, int, int], ...]:
+    """The days of a zone that lie on a day of UTC: which, and from which second to which."""
+    midnight = int(datetime.datetime.combine(date, datetime.time(), datetime.UTC).timestamp())
+    found = []
+    for back in (-1, 0, 1):
+        day = date + datetime.timedelta(days=back)
+        begin = max(0, int(_midnight(day, zone)) - midnight)
+        end = min(_DAY_S, int(_midnight(day + datetime.timedelta(days=1), zone)) - midnight)
+        if begin < end:
+            found.append((day, begin, end))
+    return tuple(found)
+
+
+def _midnight(day: datetime.date, zone: ZoneInfo) -> float:
+    """When a day of a zone begins, in seconds since the epoch; in a gap of the clock, at its end."""
+    return datetime.datetime.combine(day, datetime.time(), zone).timestamp()

@@ -1,0 +1,1 @@
+"""Teams: which client belongs to which, by the file of groups."""

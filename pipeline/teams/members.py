@@ -1,0 +1,71 @@
+"""Which team a client of the records belongs to. Pure, but for reading the file.
+
+One team answers for a client. A group that lists the client's user comes first, then one that lists its address, then
+one that lists its client id: a client chooses its client id, and must not choose who pays. Among several of the same
+kind the first in the file's order answers. Records know the address of connections alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pipeline.errors import ArgumentError
+from quotas.groups import Groups
+from quotas.groups_file import GroupsFileError, Team, read_teams
+from quotas.usage_record import OTHER, UsageApi
+
+UNASSIGNED: Final = ""
+"""The team of clients that no group lists."""
+
+
+class Members:
+    """The teams of a file of groups.
+
+    Attributes:
+        teams: by name, in the file's order.
+    """
+
+    def __init__(self, teams: tuple[Team, ...]) -> None:
+        """Args: teams: in the file's order."""
+        self.teams = {team.group.name: team for team in teams}
+        self._places = {name: at for at, name in enumerate(self.teams)}
+        self._groups = Groups(team.group for team in teams)
+        self._known: dict[tuple[str, str, bool], str] = {}
+
+    def team_of(self, user: str, client_id: str, api: str) -> str:
+        """The name of the team; `UNASSIGNED` for a client of none.
+
+        Args:
+            user, client_id, api: as a row of the records has them.
+        """
+        by_address = api == UsageApi.CONNECT
+        client = (user, client_id, by_address)
+        if client not in self._known:
+            self._known[client] = self._found(*client)
+        return self._known[client]
+
+    def _found(self, user: str, client_id: str, by_address: bool) -> str:
+        if client_id == OTHER:
+            return UNASSIGNED
+        asked = [(user, "", "")]
+        asked.append(("", "", client_id) if by_address else ("", client_id, ""))
+        for names in asked:
+            found = self._groups.of(*names)
+            if found:
+                return min(found, key=self._places.__getitem__)
+        return UNASSIGNED
+
+
+def read_members(file: str) -> Members:
+    """The teams of a file.
+
+    Raises:
+        ArgumentError: it can't be read, or breaks a rule.
+    """
+    try:
+        return Members(read_teams(Path(file).read_text(encoding="utf-8")))
+    except GroupsFileError as exc:
+        raise ArgumentError("\n".join(f"{file}: {line}" for line in str(exc).splitlines())) from None
+    except UnicodeDecodeError:
+        raise ArgumentError(f"{file}: is not UTF-8 text") from None
