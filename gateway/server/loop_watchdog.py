@@ -59,7 +59,7 @@ class LoopWatchdog(Collector):
         self._armed_s = self._due_s = 0.0
         self._cpu_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._seen: str | None = None  # where the loop was when it was overdue
+        self._seen: tuple[float, str | None] = (0.0, None)  # when it was due, and where the loop was then
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -97,6 +97,12 @@ class LoopWatchdog(Collector):
         family.add_metric([], buckets, self._sum_s)
         yield family
 
+    @property
+    def overdue_in(self) -> str | None:
+        """Where the loop was when it was overdue; None: it is not, or this is not known yet."""
+        due_s, place = self._seen
+        return place if due_s == self._due_s else None
+
     def _arm(self, after_s: float) -> None:
         self._cpu_s = time.thread_time()
         self._armed_s = time.monotonic()
@@ -108,12 +114,12 @@ class LoopWatchdog(Collector):
         late_s = max(0.0, now_s - self._due_s)
         self._counts[bisect_left(BUCKETS_S, late_s)] += 1
         self._sum_s += late_s
-        if late_s >= STALL_S and self._seen is not None:
+        place = self.overdue_in
+        if late_s >= STALL_S and place is not None:
             stall_ms, cpu_ms = round(late_s * 1000), round((time.thread_time() - self._cpu_s) * 1000)
             # Without work of its own the loop waited: for a core, which is no fault of ours, or for the kernel.
             log = _log.warning if 2 * cpu_ms >= stall_ms or late_s >= _LONG_S else _log.debug
-            log("event_loop_stalled", stall_ms=stall_ms, cpu_ms=cpu_ms, handler=self._seen)
-        self._seen = None
+            log("event_loop_stalled", stall_ms=stall_ms, cpu_ms=cpu_ms, handler=place)
         quiet = time.thread_time() - self._cpu_s < _QUIET * (now_s - self._armed_s)
         self._arm(self._tick_s * QUIET_TICKS if quiet else self._tick_s)
 
@@ -125,11 +131,10 @@ class LoopWatchdog(Collector):
             if wait_s > 0:
                 continue
             wait_s = self._tick_s
-            if self._seen is None:
+            if self.overdue_in is None:
                 frame = frame_of(loop_thread)
-                seen = None if frame is None else place_of(frame)
-                if due_s == self._due_s:  # the same overdue tick
-                    self._seen = seen
+                # With the time, so that what comes too late is not taken for the place of a later stall.
+                self._seen = (due_s, None if frame is None else place_of(frame))
 
 
 def frame_of(thread: int) -> FrameType | None:

@@ -43,7 +43,7 @@ async def watched(
             # On a busy machine the tick before may be late itself, and the place before this one would be seen.
             hold(
                 seconds,
-                lambda: not until_seen or watchdog._seen is not None or time.monotonic() > give_up,
+                lambda: not until_seen or watchdog.overdue_in is not None or time.monotonic() > give_up,
                 watchdog._tick,
             )
         await asyncio.sleep(0.05)
