@@ -7,8 +7,8 @@ Bertsekas and Gallager, *Data Networks*, 1992, section 6.5.2).
 
 A division is a function of what the counters show, so all processes of a fleet come to nearly the same one without a
 message. While guarantees fit into the capacity, no limit is below its guarantee: a lender has it back with its next
-request, and the borrowers follow with the next division. Until then the capacity is exceeded by at most what entities
-add to their use within one interval.
+request, and the borrowers follow with the next division. Until then entities may add to their use. All limits beyond
+guarantees together are at most three times the capacity meanwhile, however many entities there are.
 """
 
 from __future__ import annotations
@@ -65,12 +65,14 @@ class Division:
     Attributes:
         level: what an entity of weight 1 gets beyond its guarantee; infinite: all that it wants.
         spare: what is left then.
+        part: of the capacity, for each entity; up to there it may use what is left at once.
         guarantees_kept: which part of guarantees is in force.
         floor: no limit is below, unless its ceiling is.
     """
 
     level: float = math.inf
     spare: float = math.inf
+    part: float = math.inf
     guarantees_kept: float = 1.0
     floor: float = 0.0
 
@@ -78,7 +80,9 @@ class Division:
         """The limit in force for an entity; infinite: none. More than it gets now, where it wants less."""
         guarantee = claim.guarantee * self.guarantees_kept
         if self.level == math.inf:
-            return min(max(guarantee, claim.wanted + self.spare, self.floor), claim.ceiling)
+            # With all that is left for each, many that double their use at once would use it many times.
+            growing = min(claim.wanted + self.spare, max(2 * claim.wanted, self.part))
+            return min(max(guarantee, growing, self.floor), claim.ceiling)
         return min(max(guarantee + claim.weight * self.level, self.floor), claim.ceiling)
 
     def share(self, claim: Claim) -> float:
@@ -97,15 +101,16 @@ def divide(capacity: float, claims: Sequence[Claim]) -> Division:
         The division. Guarantees that add up to more than the capacity are cut alike.
     """
     certain = math.fsum(claim.certain for claim in claims)
-    floor = LEAST_PART * capacity / max(1, len(claims))
+    part_of_each = capacity / max(1, len(claims))
+    floor = LEAST_PART * part_of_each
     if certain > capacity:
         part = _level(capacity, ((claim.certain, claim.guarantee) for claim in claims if claim.guarantee))
-        return Division(0.0, 0.0, min(1.0, part), floor)
+        return Division(0.0, 0.0, part_of_each, min(1.0, part), floor)
     level = _level(capacity - certain, ((claim.wanted - claim.certain, claim.weight) for claim in claims))
     spare = 0.0
     if level == math.inf:
         spare = max(0.0, capacity - math.fsum(claim.wanted for claim in claims))
-    return Division(level, spare, floor=floor)
+    return Division(level, spare, part_of_each, floor=floor)
 
 
 def _level(amount: float, vessels: Iterable[tuple[float, float]]) -> float:

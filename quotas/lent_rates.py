@@ -2,6 +2,9 @@
 
 What an entity wants is what it used since the last division, or more than its limit if its counter asked anybody to
 wait meanwhile. A counter of a fleet holds what all members record, so each member sees the same use.
+
+A division knows only counters that were used. Those that are new, or come back, also count in one counter that they
+share until the next division (`RateQuotas.shared_by_new`): otherwise each new name would have what is left to itself.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from quotas.entities import GUARANTEE_KEYS, QuotaKey
-from quotas.lending import DEFAULT_TIER, TIERS, Claim, Division, divide
+from quotas.lending import DEFAULT_TIER, LEAST_PART, TIERS, Claim, Division, divide
 from quotas.limits import Limits
-from quotas.resolution import Match, entity_of
+from quotas.resolution import Match, Rule, TrackerKey, entity_of
 
 _SAME: Final = 0.002
 """A limit that would change by less stays: each change costs, and is within the error of a rate."""
@@ -25,16 +28,24 @@ LENT_BURST_S: Final = 1.0
 it for ten then: no guarantee could be seen to be kept."""
 
 
+_OF_ONE_COUNTER: Final = frozenset({Rule.USER_CLIENT, Rule.USER, Rule.CLIENT})
+"""A guarantee of such a rule is for one counter: names that are invented do not have it."""
+
+
 class LentCounter(Protocol):
     """A counter whose limit is divided.
 
     Attributes:
+        good_until_ms: a look-up before then need not be made again; minus infinity: the counter was dropped.
+        shared: by clients that have none of their own.
         match: its limit, with `Match.lent`.
         version: of all limits, when this one was found.
         owed_until_ms: the end of the longest wait that it has asked for.
         blocked_until_ms: nothing of it passes before.
     """
 
+    good_until_ms: float
+    shared: bool
     match: Match
     version: int
     owed_until_ms: int
@@ -56,11 +67,15 @@ class _Seen:
         recorded: see there.
         used_per_s: between the two last divisions.
         wanting_until_ms: the end of the longest wait that it has asked for.
+        divided: it has a share of the capacity.
+        came: it had none, and was looked up since.
     """
 
     recorded: float
     used_per_s: float
     wanting_until_ms: float
+    divided: bool
+    came: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +141,31 @@ class Lender:
         seen = self._seen.get(name)
         return self._lent(match, replace(self._claim(match), demand=0.0 if seen is None else seen.used_per_s))
 
+    def is_new(self, match: Match, name: Hashable) -> bool:
+        """Whether a counter that is looked up counts in the one that new counters share, until the next division.
+
+        Args:
+            match: its limit, as `lend` gave it.
+            name: of the counter.
+        """
+        seen = self._seen.get(name)
+        if seen is not None and seen.divided:
+            return False
+        if seen is not None and not seen.came:
+            self._seen[name] = replace(seen, came=True)
+        if match.lent is None or match.observe:
+            return False
+        return not match.lent.guarantee or match.rule not in _OF_ONE_COUNTER
+
+    @property
+    def left(self) -> Match:
+        """The limit of all new counters together, until the next division: what was not used before the last one."""
+        used = 0.0 if self.last is None else self.last.guaranteed + self.last.lent
+        capacity = self.capacity * self._limits.share
+        limit = max(capacity - used, LEAST_PART * capacity)
+        observe = self._limits.observes(None)
+        return Match(limit, Rule.CAPACITY, TrackerKey("", ""), observe, burst_s=LENT_BURST_S, lent=Claim())
+
     def _lent(self, match: Match, claim: Claim) -> Match:
         limit = self.division.limit(claim)
         burst_s = LENT_BURST_S if match.burst_s is None else match.burst_s
@@ -150,11 +190,14 @@ class Lender:
             demand=0.0,
         )
 
-    def divide(self, counters: Sequence[tuple[Hashable, LentCounter]], *, now_ms: int) -> Iterator[None]:
+    def divide(
+        self, counters: Sequence[tuple[Hashable, LentCounter]], *, new_waited: bool = False, now_ms: int
+    ) -> Iterator[None]:
         """Divide the capacity anew, and put the limits in force, counter by counter.
 
         Args:
             counters: all of the key, with what names them.
+            new_waited: new counters had to wait for what they share: they want more than they used.
             now_ms: the present.
         """
         elapsed_s = (now_ms - self._divided_ms) / 1000
@@ -165,6 +208,8 @@ class Lender:
         for name, counter in counters:
             yield
             before = self._seen.get(name)
+            # A counter that was there before the capacity has not come now.
+            came = counter.good_until_ms < math.inf if before is None else before.came
             recorded = counter.recorded
             wanting_until_ms = float(max(counter.owed_until_ms, counter.blocked_until_ms))
             used_per_s = last_per_s = 0.0
@@ -173,9 +218,13 @@ class Lender:
                 used_per_s = (recorded - before.recorded) / elapsed_s
                 wanting_until_ms = max(wanting_until_ms, before.wanting_until_ms)
                 last_per_s = before.used_per_s
-            seen[name] = _Seen(recorded, used_per_s, wanting_until_ms)
-            wants_more = wanting_until_ms > self._divided_ms
-            if not (used_per_s or last_per_s or wants_more):
+            wants_more = wanting_until_ms > self._divided_ms or (came and new_waited)
+            divided = bool(used_per_s or last_per_s or wants_more or came)
+            seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided)
+            if not (counter.shared or self.observe or counter.good_until_ms == -math.inf):
+                # Each look-up of a new one asks `is_new`.
+                counter.good_until_ms = math.inf if divided else float(now_ms)
+            if not divided:
                 continue
             match = counter.match
             demand = math.inf if wants_more and not match.observe else max(used_per_s, last_per_s)

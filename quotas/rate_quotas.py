@@ -33,6 +33,9 @@ _SHARED_RECHECK_MS: Final = 1_000
 
 PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
 
+_DIVISION_MS: Final = 1_000
+"""A capacity is divided so often."""
+
 _BOUND_WINDOWS: Final = 2
 _URGENT_PART: Final = 64
 """Of what may pass at once: so much is sent at once, and more than a client within its limit uses in an interval."""
@@ -658,6 +661,37 @@ class RateTracker:
         self._forgotten.add_totals(self.throttles)
 
 
+class NewCountersTracker(RateTracker):
+    """What new counters share until a capacity is divided again: bytes count here beside their own counter.
+
+    Nothing passes while it is blocked, at most until the next division: from then on each has a share of its own.
+    It sends no client a throttle time: what it holds is no debt of the one whose request came last.
+
+    Attributes:
+        waited: whether any request had to wait.
+    """
+
+    __slots__ = ("waited",)
+
+    def __init__(self, settings: RateSettings, *, now_ms: int) -> None:
+        """Nothing is limited before `bind`."""
+        super().__init__(settings, _DIVISION_MS, ThrottleStats(), Urgent(), key=Rule.CAPACITY, now_ms=now_ms)
+        self.waited = False
+
+    def wait_ms(
+        self, waiter: object, value: float | None = None, *, most_held_ms: float | None = None, now_ms: int
+    ) -> int:
+        """See `RateTracker`: without places, since nothing waits for long."""
+        return self.empties(waiter, now_ms=now_ms)
+
+    def empties(self, waiter: object, *, now_ms: int) -> int:
+        """See `RateTracker`."""
+        if now_ms >= self.blocked_until_ms or self._observe:
+            return 0
+        self.waited = True
+        return min(math.ceil(self.blocked_until_ms - now_ms), _DIVISION_MS)
+
+
 def _as_lent(match: Match, tracker: RateTracker) -> Match:
     """The same with the limit that the last division gave to the counter, where nothing else of it has changed."""
     if match.lent is None or match.lent != tracker.match.lent:
@@ -725,6 +759,7 @@ class RateQuotas:
         self._forgotten = ThrottleStats()
         self.urgent = Urgent()
         self.lender: Lender | None = None
+        self._new: NewCountersTracker | None = None
         self._table: TrackerTable[ScopedKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -756,11 +791,36 @@ class RateQuotas:
     def _in_force(self, match: Match, key: ScopedKey) -> Match:
         return match if self.lender is None else self.lender.lend(match, key)
 
+    def lend(self, lender: Lender | None, *, now_ms: int) -> None:
+        """Divide a capacity from now on; None: divide none."""
+        self.lender = lender
+        self._new = None
+        if lender is not None and not lender.observe:
+            self._new = NewCountersTracker(self._settings, now_ms=now_ms)
+            self._new.bind(lender.left, self._limits.version, now_ms=now_ms)
+
     def divide(self, *, now_ms: int) -> Iterator[None]:
         """Divides the capacity anew, step by step; other work may be done in between. See `Lender`."""
-        if self.lender is not None and self._limits.enabled(self._key):
-            shared = [(id(tracker), tracker) for tracker in self._table.shared()]
-            yield from self.lender.divide([*self._table.own(), *shared], now_ms=now_ms)
+        lender, new = self.lender, self._new
+        if lender is None or not self._limits.enabled(self._key):
+            return
+        waited = new is not None and new.waited
+        shared = [(id(tracker), tracker) for tracker in self._table.shared()]
+        yield from lender.divide([*self._table.own(), *shared], new_waited=waited, now_ms=now_ms)
+        if new is not None:
+            new.waited = False
+            new.bind(lender.left, self._limits.version, now_ms=max(now_ms, new.last_ms))
+
+    def shared_by_new(self, tracker: RateTracker | None) -> RateTracker | None:
+        """What counts a client's use beside its counter, since no division knows it yet; None: nothing does.
+
+        Args:
+            tracker: the counter, which was looked up just now.
+        """
+        if tracker is None or self.lender is None or self._new is None:
+            return None
+        name = id(tracker) if tracker.shared else tracker.key
+        return self._new if self.lender.is_new(tracker.match, name) else None
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
@@ -872,12 +932,19 @@ class RateQuotas:
         tracker.bind(_as_lent(match, tracker), version, now_ms=now_ms)
         if tracker.shared:
             tracker.good_until_ms = float(now_ms + _SHARED_RECHECK_MS)
+        elif self._new is None:
+            tracker.good_until_ms = math.inf
         self._bound[scope, user, client_id, kind] = tracker
         self._bound_bytes += getsizeof(client_id)
         return tracker
 
     def _make(self, key: ScopedKey | None, limit: float, now_ms: int) -> RateTracker:
-        return RateTracker(self._settings, self._cap_ms, self._forgotten, self.urgent, key=key, now_ms=now_ms)
+        tracker = RateTracker(
+            self._settings, self._cap_ms, self._forgotten, self.urgent, key=key, now_ms=now_ms
+        )
+        if self._new is not None:
+            tracker.good_until_ms = float(now_ms)
+        return tracker
 
 
 class ByteRateQuotas(RateQuotas):

@@ -23,7 +23,10 @@ from quotas.trackers import UNLIMITED, SharedBy
 
 
 class Rule(StrEnum):
-    """The eight levels, first match wins; topics and groups, which all apply; NONE. Closed: it is a metric label."""
+    """The eight levels, first match wins; topics and groups, which all apply; what new clients share; NONE.
+
+    Closed: it is a metric label.
+    """
 
     USER_CLIENT = "user_client"
     USER_DEFAULT_CLIENT = "user_default_client"
@@ -37,6 +40,7 @@ class Rule(StrEnum):
     USER_TOPIC = "user_topic"
     CLIENT_TOPIC = "client_topic"
     GROUP = "group"
+    CAPACITY = "capacity"
     NONE = "none"
 
 
@@ -174,7 +178,7 @@ def entity_of(match: Match) -> QuotaEntity | None:
     """What the quota is set for that a match comes from; None without one."""
     if match.beside is not None:
         return match.beside
-    return None if match.rule is Rule.NONE else _entity(match.rule, *match.tracker_key)
+    return _entity(match.rule, *match.tracker_key) if match.rule in _FAMILY_OF_RULE else None
 
 
 def walk(limits: Limits, key: QuotaKey, user: str, client_id: str) -> list[Step]:

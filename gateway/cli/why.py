@@ -226,6 +226,8 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
         shared = "; too many clients for a counter each, so they share one" if entry["shared"] else ""
         if entry["rule"] == "group":
             counter = f"{entry['entity']}, all its members together"
+        elif entry["rule"] == "capacity":
+            counter = "all clients that are new together, until the capacity is divided again"
         facts.append(("counted by", counter + shared))
         facts.insert(1, ("request", entry["api"]))
     return [f"{when}  {waits}", *aligned(facts, indent="    ")]

@@ -188,11 +188,12 @@ class ClientQuotas:
             (QuotaKey.CONSUMER_BYTE_RATE, self.fetch),
         ):
             there_is = capacity.get(key)
-            quotas.lender = (
+            lender = (
                 None
                 if there_is is None
                 else Lender(self.limits, key, there_is, observe=observe, now_ms=now_ms)
             )
+            quotas.lend(lender, now_ms=now_ms)
         self.limits.set_divided(capacity)
 
     def divide(self, *, now_ms: int) -> Iterator[None]:
@@ -268,16 +269,18 @@ class ClientQuotas:
         """What a producer's requests are counted by."""
         tracker = self.produce_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
-        groups = self._sensors_of_groups(
-            self.produce_groups, user, client_id, address, broker_id, row, now_ms
+        beside = self._counted_beside(
+            self.produce, self.produce_groups, user, client_id, address, broker_id, tracker, row, now_ms
         )
+        if any(each.version == -1 for each in beside):
+            version = -1
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
         of_topics = self.produce_topics.may_apply(user, client_id) or (
             self.record_counter(ApiKey.PRODUCE, user, client_id, broker_id, kind=kind, now_ms=now_ms)
             is not None
         )
-        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, groups)
+        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, beside)
 
     def fetch_sensor(
         self,
@@ -294,31 +297,42 @@ class ClientQuotas:
         """What a consumer's answers are counted by."""
         tracker = self.fetch_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
-        groups = self._sensors_of_groups(self.fetch_groups, user, client_id, address, broker_id, row, now_ms)
+        beside = self._counted_beside(
+            self.fetch, self.fetch_groups, user, client_id, address, broker_id, tracker, row, now_ms
+        )
+        if any(each.version == -1 for each in beside):
+            version = -1
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
         of_topics = self.fetch_topics.may_apply(user, client_id) or (
             self.record_counter(ApiKey.FETCH, user, client_id, broker_id, kind=kind, now_ms=now_ms)
             is not None
         )
-        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, groups)
+        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, beside)
 
-    def _sensors_of_groups(
+    def _counted_beside(
         self,
+        quotas: RateQuotas,
         groups: GroupQuotas,
         user: str,
         client_id: str,
         address: str,
         broker_id: int | None,
+        tracker: RateTracker | None,
         row: UsageRow | None,
         now_ms: int,
     ) -> tuple[CachedSensor, ...]:
-        """What a client's groups count its requests by."""
-        if not groups.enabled:
-            return ()
-        scope, version = self._scope(broker_id), self.limits.version
-        trackers = groups.trackers(user, client_id, address, scope=scope, now_ms=now_ms)
-        return tuple(CachedSensor(client_id, user, version, each, row, b"") for each in trackers)
+        """What counts a client's requests beside its own counter: its groups, and what new counters share."""
+        version = self.limits.version
+        found: list[CachedSensor] = []
+        if groups.enabled:
+            scope = self._scope(broker_id)
+            for each in groups.trackers(user, client_id, address, scope=scope, now_ms=now_ms):
+                found.append(CachedSensor(client_id, user, version, each, row, b""))
+        new = quotas.shared_by_new(tracker)
+        if new is not None:
+            found.append(CachedSensor(client_id, user, -1, new, row, b""))
+        return tuple(found)
 
     def record_counter(
         self, api_key: ApiKey, user: str, client_id: str, broker_id: int | None, *, kind: Kind, now_ms: int

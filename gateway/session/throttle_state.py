@@ -30,7 +30,8 @@ class CachedSensor:
         raw_client_id: with its length, as it stands in the request: one comparison shows that it is the same. Empty
             where it is too long to be kept; the version is -1 then.
         of_topics: whether any topic has a quota that counts them too, or their records have one.
-        groups: of the client's groups that have a quota: what they count the same requests by.
+        groups: of the client's groups that have a quota: what they count the same requests by. Where a capacity is
+            divided, also what new clients share; the version is -1 then.
         trackers: its own counter, if there is one, and those of the groups. A longer wait of one is the client's.
     """
 

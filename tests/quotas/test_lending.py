@@ -98,7 +98,7 @@ def test_guarantees_beyond_the_capacity_are_cut_alike() -> None:
 
 
 def test_without_claims_there_is_nothing_to_divide() -> None:
-    assert divide(100, []) == Division(spare=100.0, floor=LEAST_PART * 100)
+    assert divide(100, []) == Division(spare=100.0, part=100.0, floor=LEAST_PART * 100)
     assert Division().limit(Claim()) == INF
 
 

@@ -1,6 +1,7 @@
 """Counters whose limits are divided anew each second, with clients that send as their waits allow."""
 
 import math
+import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,7 +29,8 @@ class World:
     def __init__(self, capacity: float = 100 * MB) -> None:
         self.limits = Limits()
         self.quotas = ByteRateQuotas(self.limits, PRODUCE, RateSettings())
-        self.lender = self.quotas.lender = Lender(self.limits, PRODUCE, capacity, now_ms=START_MS)
+        self.lender = Lender(self.limits, PRODUCE, capacity, now_ms=START_MS)
+        self.quotas.lend(self.lender, now_ms=START_MS)
         self.limits.set_divided({PRODUCE})
 
     def user(self, name: str, ceiling: float = 100 * MB, **more: float) -> None:
@@ -52,9 +54,16 @@ class World:
                 while backlog[user] >= REQUEST and now_ms >= until_ms[user]:
                     tracker = self.quotas.tracker(user, "", now_ms=now_ms)
                     assert tracker is not None
+                    beside = self.quotas.shared_by_new(tracker)
                     if now_ms < tracker.blocked_until_ms:
                         until_ms[user] = math.ceil(tracker.blocked_until_ms)
                         break
+                    if beside is not None:
+                        wait_ms = beside.wait_ms(None, REQUEST, now_ms=now_ms)
+                        if wait_ms > 0:
+                            until_ms[user] = now_ms + wait_ms
+                            break
+                        beside.record(REQUEST, now_ms=now_ms)
                     until_ms[user] = now_ms + tracker.record(REQUEST, now_ms=now_ms)
                     backlog[user] -= REQUEST
                     passed[user][int(at_s)] += REQUEST
@@ -63,6 +72,10 @@ class World:
 
 def always(mb: float) -> Load:
     return lambda _at_s: mb * MB
+
+
+def within(first_s: float, last_s: float, mb: float = 30) -> Load:
+    return lambda at_s: mb * MB * (first_s <= at_s < last_s)
 
 
 def mean(values: list[float]) -> float:
@@ -121,7 +134,7 @@ def test_a_new_client_never_has_more_than_the_capacity() -> None:
 def test_without_a_capacity_limits_are_those_that_are_set() -> None:
     world = World()
     world.user("alice", ceiling=5 * MB, producer_byte_guarantee=MB)
-    world.quotas.lender = None
+    world.quotas.lend(None, now_ms=START_MS)
     tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
     assert tracker is not None
     assert (tracker.match.limit, tracker.match.lent) == (5 * MB, None)
@@ -168,6 +181,84 @@ def test_inventing_names_gets_no_more_than_the_capacity() -> None:
     assert mean(passed[5:]) <= 1.1 * 10 * MB
 
 
+def waves(draw: random.Random) -> dict[str, Load]:
+    """Clients that are all new again after some seconds, and others that want a lot from time to time."""
+
+    def at_times(from_s: float, mb: float) -> Load:
+        return lambda at_s: (30 if at_s % 10 > from_s else mb) * MB
+
+    every_s, each, mb = draw.choice((1, 2, 4, 7)), draw.randint(1, 12), draw.uniform(1, 20)
+    loads = {
+        f"wave-{begin_s}-{at}": within(begin_s + draw.random(), begin_s + every_s, mb)
+        for begin_s in range(0, 20, every_s)
+        for at in range(each)
+    }
+    for at in range(draw.randint(0, 10)):
+        loads[f"small-{at}"] = at_times(draw.uniform(2, 9), draw.choice((0, 0.02, 0.1)))
+    return loads
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_clients_that_are_new_or_come_back_together_pass_what_one_could(seed: int) -> None:
+    """In any span of time the capacity for that time and two seconds, and one request of each."""
+    world = World(capacity=2 * MB)
+    world.limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 100 * MB)
+    passed = world.run(waves(random.Random(seed)), 20)
+    total = [math.fsum(each) for each in zip(*passed.values(), strict=True)]
+    for begin in range(20):
+        for end in range(begin + 1, 21):
+            assert math.fsum(total[begin:end]) <= 2 * MB * (end - begin + 2) + REQUEST * len(passed)
+
+
+def test_six_names_that_are_new_every_four_seconds_are_no_way_around_a_capacity() -> None:
+    world = World(capacity=2 * MB)
+    world.limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 100 * MB)
+    loads = {f"{begin_s}-{at}": within(begin_s, begin_s + 4) for begin_s in range(0, 20, 4) for at in range(6)}
+    passed = world.run(loads, 20)
+    total = [math.fsum(each) for each in zip(*passed.values(), strict=True)]
+    assert mean(total[:5]) <= 1.25 * 2 * MB
+    assert mean(total[5:]) <= 1.02 * 2 * MB
+
+
+def test_a_guarantee_does_not_wait_for_new_clients() -> None:
+    """Each second twenty names that are new want all of the capacity."""
+    world = World(capacity=2 * MB)
+    world.limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 100 * MB)
+    world.user("guaranteed", ceiling=2 * MB, producer_byte_guarantee=MB)
+    loads = {f"{begin_s}-{at}": within(begin_s, begin_s + 1) for begin_s in range(20) for at in range(20)}
+    passed = world.run({**loads, "guaranteed": always(1)}, 20)
+    for at in range(10):
+        assert mean(passed["guaranteed"][at : at + 10]) >= 0.98 * MB
+
+
+def test_a_guarantee_of_a_default_is_none_for_new_names() -> None:
+    """As many clients have it as can be invented."""
+    world = World(capacity=2 * MB)
+    world.limits.set(QuotaEntity(client_id=DEFAULT), PRODUCE, 2 * MB)
+    world.limits.set(QuotaEntity(client_id=DEFAULT), GUARANTEE, MB)
+    world.limits.set(QuotaEntity(client_id="named"), PRODUCE, 2 * MB)
+    world.limits.set(QuotaEntity(client_id="named"), GUARANTEE, MB)
+    shared = {
+        client_id: world.quotas.shared_by_new(world.quotas.tracker("", client_id, now_ms=START_MS))
+        for client_id in ("invented", "other", "named")
+    }
+    assert shared["invented"] is shared["other"] is not None
+    assert shared["named"] is None
+
+
+def test_a_capacity_that_goes_leaves_nothing_to_be_looked_up_again() -> None:
+    world = World(capacity=MB)
+    world.user("alice", ceiling=5 * MB)
+    tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
+    assert tracker is not None
+    assert tracker.good_until_ms == START_MS
+    assert world.quotas.shared_by_new(tracker) is not None
+    world.quotas.lend(None, now_ms=START_MS)
+    assert world.quotas.tracker("alice", "", now_ms=START_MS) is tracker
+    assert world.quotas.shared_by_new(tracker) is None
+    assert tracker.good_until_ms == math.inf
+
+
 def test_members_of_a_fleet_divide_one_capacity() -> None:
     """Each hears within 100 ms what the other has recorded, and divides for itself."""
     members = [World(), World()]
@@ -209,7 +300,8 @@ def test_what_was_recorded_before_is_no_use_of_now() -> None:
         assert tracker is not None
         tracker.record(90 * MB, now_ms=START_MS)
     later_ms = START_MS + 1_800_000
-    lender = quotas.lender = Lender(limits, PRODUCE, 10 * MB, now_ms=later_ms)
+    lender = Lender(limits, PRODUCE, 10 * MB, now_ms=later_ms)
+    quotas.lend(lender, now_ms=later_ms)
     limits.set_divided({PRODUCE})
     list(quotas.divide(now_ms=later_ms + 1000))
     assert lender.last is not None

@@ -269,9 +269,10 @@ def test_a_capacity_is_divided_among_clients_and_the_limit_of_a_group_stays() ->
     core = core_of(PRODUCE, 50_000)
     quotas = core.client_quotas
     quotas.set_capacity({PRODUCE: 10_000}, observe=False, now_ms=core.clock.now_ms)
-    for user in ("alice", "bob"):
-        frame = produce(1, size=20_000, client_id=user)
-        Conversation(core=core, principal=user).client_sends(frame).upstream_sees(frame)
+    frames = [produce(1, size=20_000, client_id=user) for user in ("alice", "bob")]
+    Conversation(core=core, principal="alice").client_sends(frames[0]).upstream_sees(frames[0])
+    # No division knows them, and the first one has used what they share.
+    Conversation(core=core, principal="bob").client_sends(frames[1]).upstream_sees()
     core.clock.advance(1_000)
     list(quotas.divide(now_ms=core.clock.now_ms))
     own = [quotas.produce.tracker(user, user, now_ms=core.clock.now_ms) for user in ("alice", "bob")]
