@@ -30,6 +30,21 @@ limit near 0 would last for hours."""
 
 
 @dataclass(frozen=True, slots=True)
+class Brake:
+    """What an operator leaves to a tier.
+
+    Attributes:
+        part: of what the tier used when this began, above 0 and at most 1.
+        until_ms: its end, on the clock of the quotas.
+        by: its author.
+    """
+
+    part: float
+    until_ms: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """What one entity may have, and what it wants; per second, in the unit of the quota.
 
@@ -37,7 +52,7 @@ class Claim:
         guarantee: what it gets in any case; 0: nothing.
         ceiling: what it never gets more than, at least the guarantee; infinite: there is none.
         weight: its part of the surplus, > 0.
-        tier: its importance, below `TIERS`; divides nothing.
+        tier: its importance, below `TIERS`; divides nothing unless it has a brake.
         demand: what it uses; infinite: it wants more than its limit lets through.
     """
 

@@ -10,7 +10,8 @@ share until the next division (`RateQuotas.shared_by_new`): otherwise each new n
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -26,6 +27,12 @@ _SAME: Final = 0.002
 LENT_BURST_S: Final = 1.0
 """Of a bucket where the quota has none. Kafka's window lets a client use ten seconds of its limit in one, and mutes
 it for ten then: no guarantee could be seen to be kept."""
+
+_DIVISIONS_BEFORE_A_BRAKE: Final = 10
+"""Their mean is what a tier used when its brake began."""
+
+_LEAST_OF_TIER: Final = 0.001
+"""Of the capacity: what a brake leaves to a tier in any case."""
 
 
 _OF_ONE_COUNTER: Final = frozenset({Rule.USER_CLIENT, Rule.USER, Rule.CLIENT})
@@ -88,6 +95,7 @@ class Lent:
         lent: what they use beyond.
         waiting: how many want more than they get.
         by_tier: what each tier uses.
+        braked: what tiers with a brake may use.
     """
 
     capacity: float
@@ -95,6 +103,7 @@ class Lent:
     lent: float
     waiting: int
     by_tier: tuple[float, ...]
+    braked: Mapping[int, float]
 
 
 class Lender:
@@ -128,6 +137,10 @@ class Lender:
         self.last: Lent | None = None
         self._seen: dict[Hashable, _Seen] = {}
         self._divided_ms = now_ms
+        self._used_by_tier: deque[tuple[float, ...]] = deque(maxlen=_DIVISIONS_BEFORE_A_BRAKE)
+        self._before_brake: dict[int, float] = {}  # what tiers used that have a brake now
+        self._of_tiers: dict[int, Division] = {}  # that have a brake
+        self._most_of_tiers: dict[int, float] = {}
 
     def lend(self, match: Match, name: Hashable) -> Match:
         """The limit that is in force for a client by the last division.
@@ -167,7 +180,7 @@ class Lender:
         return Match(limit, Rule.CAPACITY, TrackerKey("", ""), observe, burst_s=LENT_BURST_S, lent=Claim())
 
     def _lent(self, match: Match, claim: Claim) -> Match:
-        limit = self.division.limit(claim)
+        limit = self.division.limit(self._under_brake(claim))
         burst_s = LENT_BURST_S if match.burst_s is None else match.burst_s
         # No quota says of a client without one that it is only observed.
         observe = match.observe or self._limits.observes(None)
@@ -233,7 +246,8 @@ class Lender:
         self._seen = seen
         self._divided_ms = now_ms
         capacity = self.capacity * self._limits.share
-        self.division = divide(capacity, claims)
+        self._brake(claims, now_ms)
+        self.division = divide(capacity, [self._under_brake(claim) for claim in claims])
         self._sum_up(capacity, claims, [used_per_s for _, _, used_per_s in active])
         if self.observe:
             return
@@ -246,6 +260,28 @@ class Lender:
                 # A quota that has changed is found with the next request.
                 counter.bind(lent, counter.version, now_ms=now_ms)
 
+    def _brake(self, claims: Sequence[Claim], now_ms: int) -> None:
+        """Divide what brakes leave to their tiers."""
+        before, self._before_brake, self._of_tiers, self._most_of_tiers = self._before_brake, {}, {}, {}
+        for tier, brake in self._limits.brakes.items():
+            if brake.until_ms <= now_ms:
+                continue
+            used = before.get(tier)
+            if used is None:  # else another brake comes after the first: it is a part of the same
+                used = math.fsum(each[tier] for each in self._used_by_tier) / max(1, len(self._used_by_tier))
+            self._before_brake[tier] = used
+            most = max(brake.part * used, _LEAST_OF_TIER * self.capacity) * self._limits.share
+            self._most_of_tiers[tier] = most
+            self._of_tiers[tier] = divide(most, [claim for claim in claims if claim.tier == tier])
+
+    def _under_brake(self, claim: Claim) -> Claim:
+        """The claim with what the brake of its tier leaves to it as its ceiling: others have the rest."""
+        division = self._of_tiers.get(claim.tier)
+        if division is None:
+            return claim
+        ceiling = division.limit(claim)
+        return replace(claim, ceiling=ceiling, guarantee=min(claim.guarantee, ceiling))
+
     def _sum_up(self, capacity: float, claims: list[Claim], used: list[float]) -> None:
         by_tier = [0.0] * TIERS
         guaranteed = waiting = 0.0
@@ -254,4 +290,7 @@ class Lender:
             by_tier[claim.tier] += used_per_s
             waiting += claim.demand == math.inf
         total = math.fsum(used)
-        self.last = Lent(capacity, guaranteed, total - guaranteed, int(waiting), tuple(by_tier))
+        self.last = Lent(
+            capacity, guaranteed, total - guaranteed, int(waiting), tuple(by_tier), self._most_of_tiers
+        )
+        self._used_by_tier.append(self.last.by_tier)

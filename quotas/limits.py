@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
@@ -32,7 +32,7 @@ from quotas.entities import (
 )
 from quotas.groups import Groups
 from quotas.ip_table import IpTable
-from quotas.lending import TIERS
+from quotas.lending import TIERS, Brake
 from quotas.name_prefixes import NamePrefixes
 
 EmptyClientId: TypeAlias = Literal["kafka", "as_named"]
@@ -82,6 +82,7 @@ class Limits:
             by its peers can name itself anything, and answers here can be compared with a broker's.
         prefixes: whether users and client ids that end in ``*`` stand for all names that begin so.
         groups: of clients, with their members.
+        brakes: of tiers, also those that have ended. Where no capacity is divided, they do nothing.
         share: by what the limits of clients are multiplied, in a gateway that has no touch with its fleet.
     """
 
@@ -91,6 +92,7 @@ class Limits:
         self.version: int = 1
         self.share = 1.0
         self.groups = Groups()
+        self.brakes: Mapping[int, Brake] = {}
         self.address_version: int = 1
         self.empty_client_id: EmptyClientId = empty_client_id
         self._values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}

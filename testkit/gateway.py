@@ -66,6 +66,7 @@ def gateway_config(
     broker_ports: int = 4,
     quotas: Sequence[dict[str, Any]] = (),
     upstream: dict[str, Any] | None = None,
+    capacity: dict[str, Any] | None = None,
     connections: dict[str, Any] | None = None,
     quota_store: dict[str, Any] | None = None,
     admin: dict[str, Any] | None = None,
@@ -83,6 +84,7 @@ def gateway_config(
         broker_ports: how many brokers get one.
         quotas: entries of [[quotas]].
         upstream: more keys of [upstream].
+        capacity: keys of [capacity].
         connections: keys of [connections].
         quota_store: keys of [quota_store]; in memory by default.
         admin: more keys of [admin].
@@ -118,6 +120,7 @@ def gateway_config(
             "admin": {"bind": f"{HOST}:0", **(admin or {})},
             "drain": {"timeout_ms": drain_timeout_ms},
             "limits": limits,
+            "capacity": capacity or {},
             "connections": connections or {},
             "quota_store": {"kind": "memory", **(quota_store or {})},
             "quotas": list(quotas),

@@ -95,6 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
         quotas,
         reload,
         serve,
+        shed,
         top,
         upgrade,
         usage,
@@ -112,7 +113,19 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}, {core_name()}")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for command in (serve, check_config, quotas, usage, top, why, enforcement, reload, upgrade, kafka_tool):
+    for command in (
+        serve,
+        check_config,
+        quotas,
+        usage,
+        top,
+        why,
+        enforcement,
+        shed,
+        reload,
+        upgrade,
+        kafka_tool,
+    ):
         command.add_parser(commands)
     completion.add_parser(commands, parser)
     return parser

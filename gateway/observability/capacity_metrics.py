@@ -38,6 +38,11 @@ class CapacityMetrics(Collector):
                 "Bytes per second that clients of a tier used.",
                 labels=["tier"],
             )
+            braked = GaugeMetricFamily(
+                f"{prefix}_byte_limit_of_tier",
+                "Bytes per second that a brake leaves to all clients of a tier together (sluice shed).",
+                labels=["tier"],
+            )
             last = None if quotas.lender is None else quotas.lender.last
             if last is not None:
                 capacity.add_metric([], last.capacity)
@@ -46,4 +51,6 @@ class CapacityMetrics(Collector):
                 waiting.add_metric([], last.waiting)
                 for tier, used_per_s in enumerate(last.by_tier):
                     tiers.add_metric([str(tier)], used_per_s)
-            yield from (capacity, guaranteed, lent, waiting, tiers)
+                for tier, most in last.braked.items():
+                    braked.add_metric([str(tier)], most)
+            yield from (capacity, guaranteed, lent, waiting, tiers, braked)

@@ -2,6 +2,8 @@
 
     GET  /enforcement   {"mode": "enforce", "configured": "enforce"}
     PUT  /enforcement   {"mode": "observe"}: the kill switch
+    GET  /shed          {"tiers": [{"tier": 3, "percent": 20, "seconds_left": 60, "by": "ops"}]}
+    PUT  /shed          {"tier": 3, "percent": 20, "seconds": 60}: a brake; without percent its end
     POST /reload        {}: read the configuration file again, as SIGHUP does; 422 when it is not valid
 
 /quotas, which is in `gateway.server.quota_routes`, and what only looks, in `gateway.server.status_routes`.
@@ -31,14 +33,17 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from gateway.runtime.clock import loop_clock
 from gateway.server.admin_access import answer
 from gateway.server.admin_connections import IDLE_S, AdminConnections
 from gateway.server.admin_tls import AdminTls
 from gateway.server.operations import Operations, ReloadReport
 from gateway.server.quota_routes import Changing
 from gateway.server.status_routes import StatusRoutes
+from quotas.lending import TIERS, Brake
 from quotas.limits import Enforcement
 
+_MOST_BRAKE_S: Final = 24 * 3_600
 _MAX_BODY_BYTES: Final = 16 * 1024
 
 _JSON: Final = "application/json"
@@ -149,6 +154,8 @@ class AdminServer:
         if isinstance(self._operations, Operations):
             router.add_get("/enforcement", partial(self._serve_enforcement, self._operations))
             router.add_put("/enforcement", self._guarded(partial(self._set_enforcement, self._operations)))
+            router.add_get("/shed", partial(self._serve_brakes, self._operations))
+            router.add_put("/shed", self._guarded(partial(self._set_brake, self._operations)))
         router.add_post("/reload", self._guarded(self._reload))
         if self._quotas is not None:
             self._quotas.add_to(router, connections, self._changing)
@@ -260,6 +267,38 @@ class AdminServer:
         before = operations.mode
         await operations.switch(Enforcement(wanted), by=by)
         return web.json_response({"mode": operations.mode, "before": before})
+
+    async def _serve_brakes(self, operations: Operations, _request: web.Request | None) -> web.Response:
+        now_ms = loop_clock(asyncio.get_running_loop())()
+        tiers = [
+            {
+                "tier": tier,
+                "percent": 100 * brake.part,
+                "seconds_left": (brake.until_ms - now_ms + 999) // 1000,
+                "by": brake.by,
+            }
+            for tier, brake in sorted(operations.brakes.items())
+            if brake.until_ms > now_ms
+        ]
+        return web.json_response({"tiers": tiers, "fault": operations.cannot_brake})
+
+    async def _set_brake(self, operations: Operations, body: Any, by: str) -> web.Response:
+        wanted = body if isinstance(body, dict) else {}
+        tier, percent, seconds = (wanted.get(name) for name in ("tier", "percent", "seconds"))
+        if type(tier) is not int or not 0 <= tier < TIERS:
+            return answer(400, f"tier has to be a whole number from 0 to {TIERS - 1}")
+        brakes = {each: brake for each, brake in operations.brakes.items() if each != tier}
+        if percent is not None:
+            if (fault := operations.cannot_brake) is not None:
+                return answer(409, fault)
+            if type(percent) not in (int, float) or not 0 < percent <= 100:
+                return answer(400, "percent has to be a number above 0, at most 100")
+            if type(seconds) is not int or not 1 <= seconds <= _MOST_BRAKE_S:
+                return answer(400, f"seconds has to be a whole number from 1 to {_MOST_BRAKE_S}")
+            until_ms = loop_clock(asyncio.get_running_loop())() + seconds * 1000
+            brakes[tier] = Brake(percent / 100, until_ms, by)
+        await operations.brake(brakes, by=by)
+        return await self._serve_brakes(operations, None)
 
     async def _reload(self, _body: Any, by: str) -> web.Response:
         report = await self._operations.reload(by=by)

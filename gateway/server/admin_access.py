@@ -41,7 +41,9 @@ ROLES: Final[Mapping[tuple[str, str], AdminRole | None]] = {
     ("GET", "/enforcement"): AdminRole.READ,
     ("GET", "/quotas"): AdminRole.READ,
     ("GET", "/quotas/history"): AdminRole.READ,
+    ("GET", "/shed"): AdminRole.READ,
     ("PUT", "/enforcement"): AdminRole.OPERATE,
+    ("PUT", "/shed"): AdminRole.OPERATE,
     ("POST", "/reload"): AdminRole.OPERATE,
     ("POST", "/quotas/import"): AdminRole.QUOTAS,
 }

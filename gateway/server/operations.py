@@ -1,13 +1,13 @@
-"""Operations on a running gateway: the kill switch, and reading the configuration file again.
+"""Operations on a running gateway: the kill switch, brakes of tiers, and reading the configuration file again.
 
-Connections are never ended by either. A mute that was issued keeps its time, since its client knows of it; what
+Connections are never ended by them. A mute that was issued keeps its time, since its client knows of it; what
 changes is what the next request meets. Every change is a line in the log, with its author.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from config.sections.log import LogSettings
 from gateway.observability.events import ReloadResult
 from gateway.server.reload import ReloadPlan, plan
 from quotas.layered_quotas import LayeredQuotas
+from quotas.lending import Brake
 from quotas.limits import Enforcement
 
 _log = structlog.get_logger("gateway.operations")
@@ -131,6 +132,40 @@ class Operations:
         """As `set_mode`, in all processes of the gateway."""
         self.set_mode(mode, by=by)
         await self._spread("mode", mode, by)
+
+    @property
+    def brakes(self) -> Mapping[int, Brake]:
+        """By tier, those that are set, also when their time is over."""
+        return self._limits.brakes
+
+    @property
+    def cannot_brake(self) -> str | None:
+        """Why a brake would do nothing; None: it would."""
+        capacity = self.config.capacity
+        if not capacity.by_quota():
+            return "a brake needs [capacity] in the configuration: it divides what a tier has left"
+        if capacity.observe:
+            return "[capacity] only observes; remove capacity.observe from the configuration"
+        return None
+
+    def set_brakes(self, brakes: Mapping[int, Brake], *, by: str) -> None:
+        """Put these in force instead of those before. They end by themselves, or with the process.
+
+        Args:
+            brakes: by tier.
+            by: the author, for the log.
+        """
+        before = self._limits.brakes
+        self._limits.brakes = dict(brakes)
+        for tier in sorted(before.keys() | brakes.keys()):
+            if before.get(tier) != (brake := brakes.get(tier)):
+                percent = None if brake is None else round(100 * brake.part, 3)
+                _log.warning("tier_shed", tier=tier, percent=percent, by=by)
+
+    async def brake(self, brakes: Mapping[int, Brake], *, by: str) -> None:
+        """As `set_brakes`, in all processes of the gateway."""
+        self.set_brakes(brakes, by=by)
+        await self._spread("brakes", dict(brakes), by)
 
     async def reload(self, *, by: str) -> ReloadReport:
         """Read the file again; a file that is not valid changes nothing.

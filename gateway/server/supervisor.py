@@ -25,6 +25,7 @@ from gateway.server.shared_topics import TopicEvents
 from gateway.server.worker import Start, share_of
 from gateway.server.workers import Worker, WorkerPool
 from quotas.connections import ConnectionQuotas
+from quotas.lending import Brake
 from quotas.limits import Enforcement
 from quotas.mutations import MutationQuotas
 from quotas.user_connections import UserConnections
@@ -138,14 +139,16 @@ class Supervisor:
         # What was missed says what mode it was when it was sent: it may have been another one since.
         if missed.applies or operations.mode is not mode:
             worker.link.tell("mode", operations.mode, "start")
+        if operations.brakes:
+            worker.link.tell("brakes", operations.brakes, "start")
 
     def _shared(self, decided: ReloadPlan) -> ReloadPlan:
         return replace(decided, config=share_of(decided.config, self._pool.count))
 
     # -- what changes ----------------------------------------------------------------------------------------
 
-    async def spread(self, what: str, value: ReloadPlan | Enforcement, by: str) -> None:
-        """Put a reload or a mode in force in all workers; see `Operations`."""
+    async def spread(self, what: str, value: ReloadPlan | Enforcement | Mapping[int, Brake], by: str) -> None:
+        """Put a reload, a mode or brakes in force in all workers; see `Operations`."""
         if isinstance(value, ReloadPlan):
             self._pool.set_longest_drain(value.config.drain.longest_ms)
             value = self._shared(value)

@@ -10,7 +10,7 @@ import asyncio
 import os
 import pickle
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -21,6 +21,7 @@ from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.listening import PlainSocket
 from gateway.server.link import BlockingLink, Link, LinkLost
 from gateway.server.nursery import WorkerSockets
+from quotas.lending import Brake
 from quotas.limits import Enforcement
 
 HANDOVER_BYTES: Final = 1024
@@ -111,6 +112,7 @@ class Reports:
 
 class _Operations(Protocol):
     def set_mode(self, mode: Enforcement, *, by: str) -> None: ...
+    def set_brakes(self, brakes: Mapping[int, Brake], *, by: str) -> None: ...
     def put_in_force(self, plan: Any, *, by: str) -> None: ...
 
 
@@ -192,6 +194,7 @@ class WorkerSide:
         operations = worked.operations
         self.handlers |= {
             "mode": lambda mode, by: operations.set_mode(mode, by=by),
+            "brakes": lambda brakes, by: operations.set_brakes(brakes, by=by),
             "reload": self._reload,
             "idle_since": lambda name: worked.listener(name).idle_since_ms,
             "evict": self._evict,

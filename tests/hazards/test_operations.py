@@ -163,6 +163,93 @@ async def test_switch_takes_effect_at_once_and_shows_what_it_does(capsys: pytest
         assert await throttle() > 0
 
 
+async def test_a_brake_leaves_a_part_to_a_tier_until_it_is_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    # A tier that used nothing keeps a thousandth of the capacity: a frame is a second's worth.
+    capacity = {"producer_byte_rate": 1000 * FRAME_BYTES}
+    tier = {"default_client_id": True, "producer_byte_rate": 1000 * FRAME_BYTES, "tier": 3}
+    async with broker_and_gateway(quotas=[tier], capacity=capacity) as (broker, running):
+        broker.script(PRODUCE, answer_produce)
+        port = running.gateway.admin.port
+
+        async def throttled() -> bool:
+            async with await running.connect() as client:
+                return any([await throttle_of(client, number) for number in range(1, 3)])
+
+        async def most() -> float:
+            return await metric_of(port, "gateway_produce_byte_limit_of_tier", tier="3")
+
+        async def until_most(bytes_per_s: float) -> None:
+            for _ in range(6_000):
+                if await most() == bytes_per_s:
+                    return
+                await asyncio.sleep(0.01)
+            raise AssertionError(f"the limit is {await most()}")
+
+        assert await command(capsys, port, "shed") == (0, "no tier has a brake\n", "")
+        assert not await throttled()
+        code, out, _ = await command(capsys, port, "shed", "--tier", "3", "--to", "10%", "--for", "2h")
+        assert code == 0
+        header, row = out.splitlines()
+        assert header.split() == ["TIER", "KEEPS", "UNTIL", "(UTC)", "BY"]
+        assert row.split()[:2] == ["3", "10%"]
+        await until_most(FRAME_BYTES)
+        assert await throttled()
+        assert (await command(capsys, port, "shed", "--tier", "3", "--end"))[1] == "no tier has a brake\n"
+        await until_most(0)
+        assert not await throttled()
+
+
+async def test_a_brake_without_a_capacity_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    async with broker_and_gateway() as (_, running):
+        port = running.gateway.admin.port
+        code, _, err = await command(capsys, port, "shed", "--tier", "3", "--to", "10", "--for", "90s")
+        assert (code, err) == (
+            1,
+            "sluice: refused: a brake needs [capacity] in the configuration: it divides what a tier has left\n",
+        )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tier": 4, "percent": 20, "seconds": 60},
+        {"tier": True, "percent": 20, "seconds": 60},
+        {"tier": 3, "percent": 0, "seconds": 60},
+        {"tier": 3, "percent": 101, "seconds": 60},
+        {"tier": 3, "percent": True, "seconds": 60},
+        {"tier": 3, "percent": 20},
+        {"tier": 3, "percent": 20, "seconds": 86_401},
+        {"tier": 3, "percent": 20, "seconds": 0.5},
+        [3],
+    ],
+)
+async def test_no_brake_without_a_tier_a_part_and_an_end(body: Any) -> None:
+    async with broker_and_gateway(capacity={"producer_byte_rate": LIMIT}) as (_, running):
+        port = running.gateway.admin.port
+        assert (await change(port, "/shed", json=body))[0] == 400
+        assert await change(port, "/shed", method="GET") == (200, {"tiers": [], "fault": None})
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--tier", "3"),
+        ("--tier", "3", "--to", "20%"),
+        ("--tier", "3", "--end", "--for", "60s"),
+        ("--to", "20%", "--for", "60s"),
+        ("--end",),
+        ("--tier", "3", "--to", "0%", "--for", "60s"),
+        ("--tier", "3", "--to", "20%", "--for", "25h"),
+        ("--tier", "3", "--to", "20%", "--for", "60"),
+    ],
+)
+async def test_the_command_asks_for_a_whole_brake(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["shed", *argv])
+    assert ended.value.code == 2
+    assert "sluice shed: " in capsys.readouterr().err
+
+
 async def test_issued_mute_keeps_its_time_when_enforcement_ends() -> None:
     quota = {"default_client_id": True, "producer_byte_rate": FRAME_BYTES // 11}
     async with broker_and_gateway(quotas=[quota]) as (broker, running), await running.connect() as client:

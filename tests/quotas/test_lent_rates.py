@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.lending import Brake
 from quotas.lent_rates import Lender
 from quotas.limits import Enforcement, Limits
 from quotas.rate_quotas import ByteRateQuotas, RateSettings
@@ -39,14 +40,23 @@ class World:
         for key, value in more.items():
             self.limits.set(QuotaEntity(user=name), QuotaKey(key), value)
 
-    def run(self, loads: Mapping[str, Load], seconds: int) -> dict[str, list[float]]:
-        """What each user passes in each second; a user sends when it has something and does not wait."""
+    def run(
+        self, loads: Mapping[str, Load], seconds: int, events: Mapping[int, Callable[[], None]] | None = None
+    ) -> dict[str, list[float]]:
+        """What each user passes in each second; a user sends when it has something and does not wait.
+
+        Args:
+            loads: by user.
+            seconds: how long.
+            events: by second, what happens then.
+        """
         passed: dict[str, list[float]] = defaultdict(lambda: [0.0] * seconds)
         backlog = dict.fromkeys(loads, 0.0)
         until_ms = dict.fromkeys(loads, 0)
         for now_ms in range(START_MS, START_MS + seconds * 1000, STEP_MS):
             at_s = (now_ms - START_MS) / 1000
             if now_ms % 1000 == 0:
+                (events or {}).get(int(at_s), lambda: None)()
                 list(self.quotas.divide(now_ms=now_ms))
             for user, load in loads.items():
                 # What can not be sent for a second is given up: a client has bounded buffers.
@@ -335,3 +345,46 @@ def test_a_debt_is_paid_at_the_new_limit_where_it_is_higher() -> None:
     assert tracker.record(11 * MB, now_ms=START_MS) == pytest.approx(10_000, abs=1)
     tracker.bind(replace(tracker.match, limit=10 * MB), tracker.version, now_ms=START_MS)
     assert tracker.blocked_until_ms - START_MS == pytest.approx(1_000, abs=1)
+
+
+def braked(world: World, part: float, *, first_s: int, seconds: int, tier: int = 3) -> Callable[[], None]:
+    until_ms = START_MS + (first_s + seconds) * 1000
+    return lambda: setattr(world.limits, "brakes", {tier: Brake(part, until_ms, "ops")})
+
+
+def test_a_brake_leaves_a_part_to_its_tier_and_the_rest_to_others_until_it_ends() -> None:
+    world = World(10 * MB)
+    world.user("web")
+    world.user("logs", tier=3, producer_byte_guarantee=2 * MB)
+    world.user("copy", tier=3, weight=3)
+    loads = {"web": always(30), "logs": always(2), "copy": always(30)}
+    events = {20: braked(world, 0.2, first_s=20, seconds=20), 30: braked(world, 0.2, first_s=20, seconds=20)}
+    passed = world.run(loads, 60, events)
+
+    def mean(user: str, first_s: int) -> float:
+        return sum(passed[user][first_s : first_s + 10]) / 10 / MB
+
+    before = mean("logs", 10) + mean("copy", 10)
+    assert before == pytest.approx(8, rel=0.05)  # 2 guaranteed, and three parts of four of the rest
+    for first_s in (22, 30):  # also after it was set again
+        assert mean("logs", first_s) + mean("copy", first_s) == pytest.approx(0.2 * before, rel=0.1)
+        assert mean("web", first_s) == pytest.approx(10 - 0.2 * before, rel=0.1)
+    assert mean("logs", 45) + mean("copy", 45) == pytest.approx(before, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_brake_bounds_its_tier_whatever_others_and_their_quotas_are(seed: int) -> None:
+    draw = random.Random(seed)
+    world = World(10 * MB)
+    tiers = {}
+    for at in range(draw.randrange(2, 8)):
+        tiers[f"u{at}"] = draw.choice((0, 2, 3))
+        more = {"producer_byte_guarantee": draw.choice((0.5, 1)) * MB} if draw.random() < 0.3 else {}
+        world.user(f"u{at}", draw.choice((2, 5, 100)) * MB, tier=tiers[f"u{at}"], weight=draw.choice((1, 4)), **more)
+    loads = {user: always(draw.choice((1, 3, 30))) for user in tiers}
+    part = draw.choice((0.1, 0.5, 1.0))
+    passed = world.run(loads, 40, {15: braked(world, part, first_s=15, seconds=100)})
+    of_tier = [sum(passed[user][at] for user, tier in tiers.items() if tier == 3) for at in range(40)]
+    used = sum(of_tier[5:15]) / 10
+    # One second to divide anew, and a bucket of one second.
+    assert sum(of_tier[17:]) <= max(part * used, 0.001 * 10 * MB) * 24 * 1.05 + len(tiers) * REQUEST

@@ -15,7 +15,7 @@ from tests.gateway.cli.conftest import Run
 COMMANDS = (
     "enforcement", "quotas", "quotas export", "quotas history", "quotas import FILE",
     "quotas diff FILE", "quotas apply FILE",
-    "quotas set client-id=app producer_byte_rate=5", "reload", "top", "upgrade",
+    "quotas set client-id=app producer_byte_rate=5", "reload", "shed", "top", "upgrade",
     "why --client-id app",
 )  # fmt: skip
 

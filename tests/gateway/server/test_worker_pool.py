@@ -20,6 +20,7 @@ from gateway.server.reload import plan
 from gateway.server.supervisor import Supervisor
 from gateway.server.worker import Start, WorkerSide, handover_message
 from gateway.server.workers import WorkerPool
+from quotas.lending import Brake
 from quotas.limits import Enforcement, Limits
 from quotas.rate_quotas import RateSettings
 from quotas.user_connections import UserConnections
@@ -105,7 +106,7 @@ def supervisor(pool: WorkerPool, operations: Any = None, limits: Limits | None =
 
 
 def operations_of(mode: Enforcement) -> Any:
-    return SimpleNamespace(config=default_config(parse_bootstrap("127.0.0.1:9092")), mode=mode)
+    return SimpleNamespace(config=default_config(parse_bootstrap("127.0.0.1:9092")), mode=mode, brakes={})
 
 
 async def test_usage_is_told_to_workers_that_serve_alone(pool: WorkerPool, ends: Ends) -> None:
@@ -138,6 +139,17 @@ async def test_a_worker_that_began_before_a_reload_gets_the_mode_of_now(pool: Wo
     operations.config = operations.config.model_copy(update={"enforcement": enforcement})
     await ready(link, pool, 0)
     await until(lambda: told == [Enforcement.OFF, Enforcement.ENFORCE])
+
+
+async def test_a_worker_that_begins_gets_the_brakes_of_now(pool: WorkerPool, ends: Ends) -> None:
+    operations = operations_of(Enforcement.ENFORCE)
+    supervisor(pool, operations)
+    heard: list[Any] = []
+    link = await fork(pool, ends, 0, brakes=lambda brakes, _by: heard.append(brakes))
+    await link.ask("begin")
+    operations.brakes = {3: Brake(0.2, 60_000, "ops")}
+    await ready(link, pool, 0)
+    await until(lambda: heard == [operations.brakes])
 
 
 async def test_a_reload_says_how_long_workers_may_drain_without_their_supervisor(
@@ -231,7 +243,7 @@ async def test_a_socket_that_did_not_arrive_gives_its_place_back_and_a_failed_ti
     side.on_tick.append(fails_at_first)
     failed: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context["exception"]))
-    operations = SimpleNamespace(set_mode=None)
+    operations = SimpleNamespace(set_mode=None, set_brakes=None)
     side.serve(SimpleNamespace(operations=operations))  # type: ignore[arg-type]
     sock = PlainSocket(socket.AF_INET, socket.SOCK_STREAM)
     ours.handover.send(handover_message("a", AcceptedSocket(sock, "10.0.0.1", 1, None, None, None)))
