@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import signal
 import socket
@@ -25,7 +26,7 @@ from prometheus_client.core import Metric
 
 from config import Config, ConfigError, ListenerSettings
 from config.sections.quota_admin import LimitsBy
-from gateway.fleet.counters import AllCounters, counters_of
+from gateway.fleet.counters import AllCounters, ConnectionCounters, counters_of
 from gateway.fleet.service import FleetService
 from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
@@ -273,7 +274,9 @@ class Gateway:
             ),
             further,
         )
-        self.fleet = _build_fleet(process, counters, self.limits, own_clients)
+        self.fleet = _build_fleet(
+            process, self._fleet_counters(counters, shared=worker is None), self.limits, own_clients
+        )
         if worker is not None:
             _share_counters(process, worker, counters, self.fleet)
         if self.usage is not None:
@@ -363,6 +366,20 @@ class Gateway:
         self.upgrade = Upgrade(
             self._replaceable, refusal=self._why_not_replaceable, on_replaced=self._replaced_by
         )
+
+    def _fleet_counters(self, counters: AllCounters, *, shared: bool) -> AllCounters:
+        """With the rates of connections, where a fleet shares them and this process counts them."""
+        if not (
+            shared and self._config.fleet.connection_rates and self._config.client_quota.scope == "fleet"
+        ):
+            return counters
+        workers = self._config.server.worker_count
+        processes = workers + 1 if workers > 1 else 1  # of each gateway, and each is a member
+        self.connections.share_rates(
+            lambda: 1 if self.fleet is None else math.ceil(self.fleet.members / processes)
+        )
+        rates = ConnectionCounters(self.user_connections.rates, self.connections)
+        return {**counters, QuotaKey.CONNECTION_CREATION_RATE: rates}
 
     def _build_user_places(self) -> UserPlaces:
         if self._worker is None:

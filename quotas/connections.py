@@ -15,14 +15,15 @@ also take over the broker's numbers as their own, which then bind the protected 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from quotas.ip_limits import IPV6_PREFIX_BITS, UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.limits import Limits
-from quotas.rate import SampledRate
+from quotas.rate_quotas import CounterState
+from quotas.shared_rate import ConnectionKey, SharedRate
 from quotas.trackers import Kind, TrackerTable
 
 Samples: TypeAlias = Sequence[tuple[int, int, float]]
@@ -135,17 +136,18 @@ class ConnectionRates(NamedTuple):
 class _IpTracker:
     __slots__ = ("kind", "last_ms", "limit_per_s", "rate")
 
-    def __init__(self, rate: SampledRate, limit_per_s: float, now_ms: int) -> None:
+    def __init__(self, rate: SharedRate, limit_per_s: float, now_ms: int) -> None:
         self.kind: Kind = ""
         self.limit_per_s = limit_per_s
         self.rate = rate
         self.last_ms = now_ms
+        rate.limit_to(limit_per_s)
 
     def forgettable(self, *, now_ms: int) -> bool:
-        return self.rate.total(now_ms=now_ms) <= 0
+        return self.rate.meter.total(now_ms=now_ms) <= 0
 
     def absorb(self, other: _IpTracker, *, now_ms: int) -> None:
-        self.rate.record(other.rate.total(now_ms=now_ms), now_ms=now_ms)
+        self.rate.record_others(other.rate.meter.total(now_ms=now_ms), now_ms=now_ms)
 
     def forget(self) -> None:
         pass
@@ -186,7 +188,10 @@ class ConnectionQuotas:
         self._window_ms = window_ms
         self._least_s = (window_num - 1) * window_ms / 1000  # what an average is at least taken over
         self._rate = self._new_rate(now_ms)
-        self._listener_rates: dict[str, SampledRate] = {}
+        self._listener_rates: dict[str, SharedRate] = {}
+        self._members: Callable[[], int] | None = None  # of the fleet that shares the rates; None: none does
+        self._share = 1.0
+        self._limits = limits
         self._ip_trackers: TrackerTable[str, _IpTracker] = TrackerTable(
             lambda _key, limit, made_ms: _IpTracker(self._new_rate(made_ms), limit, made_ms),
             max_trackers=max_ip_trackers,
@@ -207,8 +212,10 @@ class ConnectionQuotas:
             normalise(address): most
             for address, most in connection_limits.max_connections_per_ip_overrides.items()
         }
-        for listener in connection_limits.listeners:
-            self._listener_rates.setdefault(listener, self._new_rate(now_ms))
+        self._rate.limit_to(connection_limits.max_connection_creation_rate)
+        for listener, own in connection_limits.listeners.items():
+            rate = self._listener_rates.setdefault(listener, self._new_rate(now_ms))
+            rate.limit_to(own.max_connection_creation_rate)
             self._by_listener.setdefault(listener, 0)
 
     def admit(self, listener: str, ip: str, *, now_ms: int, waited: bool = False) -> Admission:
@@ -354,7 +361,7 @@ class ConnectionQuotas:
         """The connections per second of an address, or of those it is counted with; None when none are counted."""
         limit = self._ip_limits.limit(ip)
         tracker = self._ip_trackers.find(limit.tracker_key, float(limit.rate_per_s), limit.kind)
-        return None if tracker is None else tracker.rate.rate(now_ms=now_ms)
+        return None if tracker is None else tracker.rate.meter.rate(now_ms=now_ms)
 
     def snapshot(self, *, addresses: bool = True, now_ms: int) -> ConnectionsSnapshot:
         """The counts and rates of this moment.
@@ -366,12 +373,12 @@ class ConnectionQuotas:
         return ConnectionsSnapshot(
             connections=self._total,
             held=self._held,
-            accept_rate=self._rate.rate(now_ms=now_ms),
+            accept_rate=self._rate.meter.rate(now_ms=now_ms),
             by_listener={
-                listener: (self._by_listener[listener], rate.rate(now_ms=now_ms))
+                listener: (self._by_listener[listener], rate.meter.rate(now_ms=now_ms))
                 for listener, rate in self._listener_rates.items()
             },
-            ip_rates={key: each.rate.rate(now_ms=now_ms) for key, each in self._ip_trackers.own()}
+            ip_rates={key: each.rate.meter.rate(now_ms=now_ms) for key, each in self._ip_trackers.own()}
             if addresses
             else {},
         )
@@ -403,10 +410,10 @@ class ConnectionQuotas:
     def rates(self, *, now_ms: int) -> ConnectionRates:
         """Where the rates stand, for the process that replaces this one."""
         return ConnectionRates(
-            self._rate.samples(now_ms=now_ms),
-            {name: rate.samples(now_ms=now_ms) for name, rate in self._listener_rates.items()},
+            self._rate.meter.samples(now_ms=now_ms),
+            {name: rate.meter.samples(now_ms=now_ms) for name, rate in self._listener_rates.items()},
             {
-                key: each.rate.samples(now_ms=now_ms)
+                key: each.rate.meter.samples(now_ms=now_ms)
                 for key, each in self._ip_trackers.own()
                 if not each.forgettable(now_ms=now_ms)
             },
@@ -414,26 +421,69 @@ class ConnectionQuotas:
 
     def take_over(self, rates: ConnectionRates, *, now_ms: int) -> None:
         """Stand at least where the rates of the process stand that this one replaces."""
-        self._rate.take_over(rates.gateway, now_ms=now_ms)
-        for name, samples in rates.by_listener.items():
-            if name in self._listener_rates:
-                self._listener_rates[name].take_over(samples, now_ms=now_ms)
-        for key, samples in rates.by_ip.items():
-            limit = self._ip_limits.of_counter(key)
-            if limit is not None:
-                tracker = self._ip_trackers.find_or_make(
-                    key, float(limit.rate_per_s), limit.kind, now_ms=now_ms
-                )
-                tracker.last_ms = now_ms
-                tracker.rate.take_over(samples, now_ms=now_ms)
+        found = [(ConnectionKey("gateway", ""), rates.gateway)]
+        found += [(ConnectionKey("listener", name), samples) for name, samples in rates.by_listener.items()]
+        found += [(ConnectionKey("ip", name), samples) for name, samples in rates.by_ip.items()]
+        for key, samples in found:
+            rate = self.find_rate(key, now_ms=now_ms)
+            if rate is not None:
+                rate.take_over(CounterState(samples), now_ms=now_ms)
+
+    # -- rates that a fleet shares ---------------------------------------------------------------------------
+
+    def share_rates(self, members: Callable[[], int]) -> None:
+        """From now on others count what comes here, and this gateway what comes to them.
+
+        Args:
+            members: how many gateways there are, this one included.
+        """
+        self._members = members
+
+    def all_rates(self) -> Iterator[tuple[ConnectionKey, SharedRate]]:
+        """Every rate, with its name."""
+        yield ConnectionKey("gateway", ""), self._rate
+        for listener, rate in self._listener_rates.items():
+            yield ConnectionKey("listener", listener), rate
+        for name, tracker in list(self._ip_trackers.own()):
+            yield ConnectionKey("ip", name), tracker.rate
+
+    def find_rate(self, key: ConnectionKey, *, now_ms: int) -> SharedRate | None:
+        """The rate of this name; None: there is none here, or no place for it."""
+        if key.kind == "gateway":
+            return self._rate
+        if key.kind == "listener":
+            return self._listener_rates.get(key.name)
+        limit = self._ip_limits.of_counter(key.name)
+        if limit is None:
+            return None
+        tracker = self._ip_trackers.find_or_make(key.name, float(limit.rate_per_s), limit.kind, now_ms=now_ms)
+        if self._ip_trackers.find_own(key.name) is None:  # others of its kind share this one
+            return None
+        tracker.last_ms = now_ms
+        return tracker.rate
+
+    def _follow_share(self, now_ms: int) -> float:
+        """What part of each limit is in force: all of it, or this gateway's share while it is cut off.
+
+        A smaller part goes with the same part of what was counted, as each of the members does. What others have let
+        in meanwhile comes with their levels.
+        """
+        share = self._limits.share if self._members is not None else 1.0
+        if share < self._share:
+            for _, rate in self.all_rates():
+                rate.meter.keep(share / self._share, now_ms=now_ms)
+        self._share = share
+        return share
 
     def _record_accept(self, listener: str, count: int, now_ms: int) -> tuple[int, AdmissionCause]:
         own_limit = self.configured.listeners[listener].max_connection_creation_rate
-        own_ms = self._wait_ms(self._listener_rates[listener], own_limit, count, now_ms)
+        # Each of several members lets one in per wait.
+        longest_ms = self._window_ms * (1 if self._members is None else self._members())
+        own_ms = self._wait_ms(self._listener_rates[listener], own_limit, count, longest_ms, now_ms)
         if self._protected(listener):
             return own_ms, AdmissionCause.LISTENER_RATE
         gateway_limit = self.configured.max_connection_creation_rate
-        gateway_ms = self._wait_ms(self._rate, gateway_limit, count, now_ms)
+        gateway_ms = self._wait_ms(self._rate, gateway_limit, count, longest_ms, now_ms)
         if own_ms > gateway_ms:
             return own_ms, AdmissionCause.LISTENER_RATE
         return gateway_ms, _GATEWAY_RATE
@@ -451,18 +501,20 @@ class ConnectionQuotas:
             limit.tracker_key, float(limit.rate_per_s), limit.kind, now_ms=now_ms
         )
         tracker.limit_per_s = float(limit.rate_per_s)
+        tracker.rate.limit_to(tracker.limit_per_s)
         tracker.last_ms = now_ms
-        hold_ms = self._wait_ms(tracker.rate, limit.rate_per_s, 1, now_ms)
+        hold_ms = self._wait_ms(tracker.rate, limit.rate_per_s, 1, self._window_ms, now_ms)
         if hold_ms > 0:
-            tracker.rate.record(-1, now_ms=now_ms)
+            tracker.rate.meter.record(-1, now_ms=now_ms)
         return hold_ms, limit.observe
 
-    def _wait_ms(self, rate: SampledRate, limit: int | None, count: int, now_ms: int) -> int:
+    def _wait_ms(self, rate: SharedRate, limit: int | None, count: int, longest_ms: int, now_ms: int) -> int:
         if limit is None or count < 0:
-            rate.record(count, now_ms=now_ms)
+            rate.meter.record(count, now_ms=now_ms)
             return 0
-        allowance = limit * self._least_s
-        return min(self._window_ms, rate.record_and_check(count, limit, allowance, now_ms=now_ms))
+        in_force = limit * self._follow_share(now_ms)
+        allowance = in_force * self._least_s
+        return min(longest_ms, rate.meter.record_and_check(count, in_force, allowance, now_ms=now_ms))
 
     def _count(self, listener: str, ip: str) -> Admission:
         if self._has_all(ip):
@@ -486,5 +538,5 @@ class ConnectionQuotas:
     def _protected(self, listener: str) -> bool:
         return listener == self.configured.protected_listener and len(self.configured.listeners) > 1
 
-    def _new_rate(self, now_ms: int) -> SampledRate:
-        return SampledRate(self._window_num, self._window_ms, now_ms=now_ms)
+    def _new_rate(self, now_ms: int) -> SharedRate:
+        return SharedRate(self._window_num, self._window_ms, now_ms=now_ms)

@@ -15,6 +15,7 @@ from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS
 from quotas.rate_quotas import RateSettings, RateTracker, Scope, ScopedKey, Urgent, stirred
 from quotas.resolution import TrackerKey, match_of_group
+from quotas.shared_rate import ConnectionKey
 from quotas.throttle_stats import ThrottleStats
 from quotas.topic_quotas import TopicKey
 
@@ -35,8 +36,8 @@ class GroupKey(NamedTuple):
         return _NO_CLIENT
 
 
-CounterKey: TypeAlias = ScopedKey | TopicKey | GroupKey
-"""Names a counter of a client, a topic or a group among those of one quota."""
+CounterKey: TypeAlias = ScopedKey | TopicKey | GroupKey | ConnectionKey
+"""Names a counter of a client, a topic, a group or of connections among those of one quota."""
 
 
 class GroupQuotas:

@@ -31,6 +31,9 @@ class FleetSettings(Section, frozen=True):
         on_isolation: which limits an isolated member enforces. share: the limits divided by the last known
             number of members. local: the full limits. last: the limits minus the last known use of the other
             members.
+        connection_rates: whether connection rates of addresses, of listeners (by name) and of the gateway hold for
+            all members together. false: for each gateway, as Kafka's hold for each broker. Rates of users hold for
+            all members in any case.
         members: minimum number of members, for a member that has not seen any yet.
         secret_file: members sign their messages with the secret in this file and ignore messages without a
             valid signature. All members need the same secret. Not set: `quota_store.secret_file`.
@@ -45,6 +48,7 @@ class FleetSettings(Section, frozen=True):
     timeout_ms: Annotated[int, Field(ge=500, le=300_000)] = 3_000
     max_counters_per_s: Annotated[int, Field(ge=100, le=10_000_000)] = 20_000
     on_isolation: Literal["share", "local", "last"] = "share"
+    connection_rates: bool = False
     members: Annotated[int, Field(ge=1, le=1_000)] = 1
     secret_file: NonEmpty | None = None
     previous_secret_file: NonEmpty | None = None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol, TypeAlias
 
+from quotas.connections import ConnectionQuotas
 from quotas.entities import QuotaKey
 from quotas.group_quotas import CounterKey, GroupKey, GroupQuotas
 from quotas.mutations import MutationQuotas
 from quotas.rate_quotas import CounterState, RateQuotas, ScopedKey
 from quotas.resolution import Match
-from quotas.topic_quotas import TopicQuotas
+from quotas.shared_rate import ConnectionKey
+from quotas.topic_quotas import TopicKey, TopicQuotas
 from quotas.trackers import Kind
 
 KIND: Final[Kind] = ("", "fleet")
@@ -115,7 +117,9 @@ class RateCounters:
             return self._clients.counter_of(key, kind, now_ms=now_ms)
         if isinstance(key, GroupKey):
             return None if self._groups is None else self._groups.counter_of(key, now_ms=now_ms)
-        return None if self._topics is None else self._topics.counter_of(key, kind, now_ms=now_ms)
+        if self._topics is None or not isinstance(key, TopicKey):
+            return None
+        return self._topics.counter_of(key, kind, now_ms=now_ms)
 
 
 class MutationCounters:
@@ -146,6 +150,41 @@ class MutationCounters:
         if not isinstance(key, ScopedKey):
             return None
         return self._mutations.counter_of(key.tracker_key, kind, now_ms=now_ms)
+
+
+class ConnectionCounters:
+    """Rates of connections: those of users, and those of addresses, listeners and gateways."""
+
+    def __init__(self, users: RateQuotas, connections: ConnectionQuotas) -> None:
+        self._users = RateCounters(users)
+        self._connections = connections
+
+    def own(self) -> Iterator[tuple[CounterKey, Counter]]:
+        """See `Counters`."""
+        yield from self._users.own()
+        yield from self._connections.all_rates()
+
+    def stirred(self) -> Iterator[tuple[CounterKey, Counter]]:
+        """See `Counters`."""
+        yield from self._users.stirred()
+        for key, rate in self._connections.all_rates():
+            if rate.stirred:
+                yield key, rate
+
+    def on_urgent(self, wake: Callable[[], None]) -> None:
+        """See `Counters`. Of the other rates few connections come in an interval."""
+        self._users.on_urgent(wake)
+
+    def urgent(self) -> list[tuple[CounterKey, Counter]]:
+        """See `Counters`."""
+        return self._users.urgent()
+
+    def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
+        """See `Counters`."""
+        if not isinstance(key, ConnectionKey):
+            return self._users.counter_of(key, kind, now_ms=now_ms)
+        rate = self._connections.find_rate(key, now_ms=now_ms)
+        return None if rate is None or rate.match.limit is None else rate
 
 
 def counters_of(

@@ -16,7 +16,8 @@ with scope, user and client id as they are counted, in units of the quota. Count
 themselves, with the family of their quota and the topic: members of a version that does not know them pass them over.
 So do those of groups (``group_use``, ``group_levels``; also ``r``), with scope and group. So do those of rates that
 Kafka has not (``rate_use``, ``rate_levels``): by the names of their quotas, of which a member passes over those that
-it does not know.
+it does not know. Rates of connections (``connection_use``, ``connection_levels``) stand by what they are of:
+``gateway``, ``listener`` or ``ip``, each with its name.
 There is no time in it: clocks may differ.
 """
 
@@ -34,6 +35,7 @@ from quotas.group_quotas import CounterKey, GroupKey
 from quotas.limits import GROUP_KEYS, group_name_fault
 from quotas.rate_quotas import ScopedKey
 from quotas.resolution import TrackerKey
+from quotas.shared_rate import ConnectionKey
 from quotas.topic_quotas import TopicKey
 
 MOST_COUNTERS: Final = 2_000
@@ -64,6 +66,10 @@ _TOPIC: Final = "topic"
 
 _GROUP: Final = "group"
 """The same of groups."""
+
+_CONNECTION_KINDS: Final = ("gateway", "listener", "ip")
+_CONNECTION: Final = "connection:"
+"""In front of a kind, of rates of connections."""
 
 T = TypeVar("T")
 
@@ -161,6 +167,8 @@ def in_messages(counters: Sequence[tuple[QuotaKey, Told]]) -> Iterator[Sequence[
 
 
 def _names(key: CounterKey) -> str:
+    if isinstance(key, ConnectionKey):
+        return key.name
     if isinstance(key, GroupKey):
         return key.group
     names = "".join(key.tracker_key)
@@ -205,6 +213,10 @@ def _listed(name: str, counters: Mapping[QuotaKey, Sequence[tuple[Any, ...]]]) -
     fields: dict[str, dict[str, list[Any]]] = {}
     for quota, some in counters.items():
         for key, *values in some:
+            if isinstance(key, ConnectionKey):
+                of_kind = fields.setdefault(f"connection_{name}", {}).setdefault(key.kind, [])
+                of_kind.append([key.name, *values])
+                continue
             row = [key.scope, key.group] if isinstance(key, GroupKey) else [key.scope, *key.tracker_key]
             field_name = name if quota in _CODES else f"rate_{name}"
             if isinstance(key, GroupKey):
@@ -253,7 +265,7 @@ def decode_share(data: bytes) -> Share:
 
 
 def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[QuotaKey, list[T]]:
-    """What all fields contain: of clients, of topics and of groups."""
+    """What all fields contain: of clients, of topics, of groups and of connections."""
     found = {_KEYS[code]: [read(each, code) for each in some] for code, some in body.get(name, {}).items()}
     for code, some in body.get(f"topic_{name}", {}).items():
         found.setdefault(_TOPIC_KEYS[code], []).extend(read(each, _TOPIC) for each in some)
@@ -262,6 +274,10 @@ def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[Quota
     for code, some in body.get(f"rate_{name}", {}).items():
         if code in _FURTHER_KEYS:
             found[_FURTHER_KEYS[code]] = [read(each, code) for each in some]
+    for kind, some in body.get(f"connection_{name}", {}).items():
+        if kind in _CONNECTION_KINDS:
+            rates = found.setdefault(QuotaKey.CONNECTION_CREATION_RATE, [])
+            rates.extend(read(each, _CONNECTION + kind) for each in some)
     return found
 
 
@@ -281,6 +297,11 @@ def _named(names: list[Any], code: str) -> CounterKey:
         if type(group) is not str or group_name_fault(group) or not (scope is None or type(scope) is int):
             raise MalformedShare("no counter of a group")
         return GroupKey(scope, group)
+    if code.startswith(_CONNECTION):
+        (name,) = names
+        if type(name) is not str or len(name) > _MOST_NAME_CHARS:
+            raise MalformedShare("no rate of connections")
+        return ConnectionKey(code.removeprefix(_CONNECTION), name)
     if code != _TOPIC:
         scope, user, client_id = names
         return _key(scope, user, client_id)

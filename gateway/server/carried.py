@@ -20,6 +20,7 @@ from quotas.entities import Family, QuotaKey
 from quotas.group_quotas import CounterKey, GroupKey
 from quotas.rate_quotas import CounterState, ScopedKey
 from quotas.resolution import TrackerKey
+from quotas.shared_rate import ConnectionKey
 from quotas.topic_quotas import TopicKey
 
 Row: TypeAlias = list[Any]
@@ -195,6 +196,7 @@ class CarriedCounts:
 
 
 def _name(quota: QuotaKey, key: CounterKey) -> list[Any]:
+    assert not isinstance(key, ConnectionKey)  # these go with `connection_rows`
     topic = [key.family.value, key.topic] if isinstance(key, TopicKey) else []
     if isinstance(key, GroupKey):
         topic = [Family.GROUP.value, key.group]

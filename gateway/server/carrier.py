@@ -24,6 +24,7 @@ from gateway.server.replacement import TellUse
 from gateway.server.worker import WorkerSide
 from gateway.server.workers import Worker, WorkerPool
 from quotas.entities import QuotaKey
+from quotas.shared_rate import ConnectionKey
 
 TELL_S: Final = 0.1
 """Between two messages of what was used."""
@@ -120,7 +121,7 @@ class Carrier:
     def _hear(self, member: Member, quota: QuotaKey, used: Sequence[Used]) -> None:
         # What this gateway's own processes use they report by themselves.
         if self._tell is not None and member.id.rpartition("/")[0] != self._name != member.id:
-            self._heard.add(quota, used)
+            self._heard.add(quota, [each for each in used if not isinstance(each[0], ConnectionKey)])
 
     def _tick(self) -> None:
         began_s = time.perf_counter()
