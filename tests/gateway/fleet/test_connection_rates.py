@@ -158,7 +158,7 @@ def test_an_ipv6_network_is_one_client_of_the_fleet() -> None:
     assert fleet.members[0].connections.ip_rate("2001:db8::2", now_ms=fleet.now_ms) == pytest.approx(PER_S, rel=0.2)
 
 
-@pytest.mark.parametrize("limit", [{"listener": PER_S}, {"total": PER_S}])
+@pytest.mark.parametrize("limit", [{"listener": PER_S}, {"total": PER_S}, {"listener": 1}, {"total": 1}])
 def test_a_listener_and_the_gateways_together_accept_at_their_rate(limit: dict[str, int]) -> None:
     """Each member's listener waits as the acceptor does, and then takes the one that waited."""
 

@@ -20,6 +20,7 @@ from gateway.server.reload import plan
 from gateway.server.supervisor import Supervisor
 from gateway.server.worker import Start, WorkerSide, handover_message
 from gateway.server.workers import WorkerPool
+from quotas.entities import QuotaEntity, QuotaKey
 from quotas.lending import Brake
 from quotas.limits import Enforcement, Limits
 from quotas.rate_quotas import RateSettings
@@ -120,6 +121,22 @@ async def test_usage_is_told_to_workers_that_serve_alone(pool: WorkerPool, ends:
     await until(lambda: heard == [[b"first"]])
     assert isinstance(await beginning.ask("begin"), Start)
     assert not beginning.lost
+
+
+async def test_connections_of_users_of_a_worker_that_died_are_no_more(pool: WorkerPool, ends: Ends) -> None:
+    limits = Limits()
+    limits.set(QuotaEntity("alice"), QuotaKey.CONNECTION_COUNT, 3)
+    supervising = supervisor(pool, operations_of(Enforcement.ENFORCE), limits)
+    dies, lives = await fork(pool, ends, 0), await fork(pool, ends, 1)
+    assert (await dies.ask("user_enters", "alice", 1)).decision == "admit"
+    dies.tell("users_changed", [], [(2, "alice")])
+    # The same number of another worker is another connection.
+    assert (await lives.ask("user_enters", "alice", 1)).decision == "admit"
+    assert (await lives.ask("user_enters", "alice", 2)).decision == "refuse"
+    dies.close()
+    await until(lambda: supervising._users.by_user == {"alice": 1})
+    lives.tell("users_changed", [1, 1, 7], [])
+    await until(lambda: not supervising._users.by_user)
 
 
 async def test_a_worker_that_began_before_a_reload_gets_the_mode_of_now(pool: WorkerPool, ends: Ends) -> None:
