@@ -49,6 +49,17 @@ async def test_a_storm_of_one_user_is_served_in_turn_and_no_client_is_refused() 
         assert running.closed(CloseCause.USER_CONNECTION_RATE) == 0
 
 
+async def test_clients_that_leave_while_they_wait_use_up_no_rate() -> None:
+    async with broker_and_gateway(quotas=[{"user": "ANONYMOUS", "connection_creation_rate": 1}]) as (_, running):
+        for client in (await connect_all(running.port, 10, "127.0.5.2"))[3:]:
+            client.close()
+        # Their end is looked for before their turn is taken.
+        await until(lambda: running.opened == 10 and len(running.channels) == 3)
+        tracker = running.gateway.user_connections.rates.tracker("ANONYMOUS", "", now_ms=running.gateway._now_ms())
+        assert tracker is not None
+        assert tracker.recorded == 3
+
+
 async def test_a_user_that_connects_and_leaves_at_once_keeps_no_place_and_no_turn() -> None:
     async with broker_and_gateway(
         quotas=[{"user": "ANONYMOUS", "connection_creation_rate": 4}], connections={"max_held": 40}

@@ -173,6 +173,16 @@ def test_one_user_can_hold_a_quarter_of_what_all_may_and_the_rest_is_closed_at_o
     assert gateway.enter("bob", "w").decision is HOLD
 
 
+def test_no_more_connections_wait_than_may_of_all_users() -> None:
+    gateway = limited(QuotaEntity(DEFAULT), most_held=4, connection_creation_rate=1)
+    for user in "abcdef":
+        for each in range(3):
+            assert gateway.enter(user, (user, each)).decision is ADMIT
+    assert [gateway.enter(user, (user, "w")).decision for user in "abcdef"] == [HOLD] * 4 + [REFUSE] * 2
+    gateway.users.leave(("a", "w"))
+    assert gateway.enter("f", ("f", "again")).decision is HOLD
+
+
 def test_an_observed_quota_counts_and_holds_no_connection() -> None:
     gateway = limited(connection_count=2, connection_creation_rate=1)
     gateway.limits.set_observed([ALICE])

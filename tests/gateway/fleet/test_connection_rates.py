@@ -18,7 +18,7 @@ from quotas.entities import API_BURST_S, DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import RateSettings, ScopedKey
 from quotas.resolution import TrackerKey
-from quotas.shared_rate import ConnectionKey
+from quotas.shared_rate import ConnectionKey, SharedRate
 from quotas.user_connections import UserConnections
 
 RATE: Final = QuotaKey.CONNECTION_CREATION_RATE
@@ -250,6 +250,16 @@ def test_a_gateway_that_is_cut_off_has_its_part_of_the_rate_and_of_what_was_coun
 
     fleet.pass_time(33_000, connect)
     assert 0.9 * 10 * 33 <= got <= 10 * (33 + 11)
+
+
+def test_what_is_forgotten_is_not_told_any_more() -> None:
+    rate = SharedRate(11, 1_000, now_ms=START_MS)
+    rate.limit_to(PER_S)
+    rate.meter.record(5, now_ms=START_MS)
+    assert rate.untold(now_ms=START_MS + 1_000) == 5
+    assert rate.untold(now_ms=START_MS + 12_000) == 0
+    rate.meter.record(2, now_ms=START_MS + 12_000)
+    assert rate.untold(now_ms=START_MS + 12_000) == 2
 
 
 def test_attempts_that_are_taken_back_are_not_told() -> None:
