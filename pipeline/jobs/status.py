@@ -14,15 +14,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The job's arguments."""
     add_out(parser)
     add_expectation(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="for programs")
+    how.add_argument(
+        "--prometheus",
+        metavar="FILE",
+        help="write metrics for node_exporter's textfile collector; -: to standard output",
+    )
 
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     # Help does without the packages of the extra.
+    from pipeline.maintenance.metrics import metrics_text, write_metrics
     from pipeline.maintenance.status import status
 
-    found = status(arguments.out.rstrip("/"), expectation_of(arguments))
+    out = arguments.out.rstrip("/")
+    expectation = expectation_of(arguments)
+    found = status(out, expectation)
+    if arguments.prometheus == "-":
+        print(metrics_text(found, out, now_s=expectation.now_s), end="")
+    elif arguments.prometheus is not None:
+        write_metrics(found, out, arguments.prometheus, now_s=expectation.now_s)
+    if arguments.prometheus is not None:
+        return Exit.DONE if found["batches"] else Exit.NOT_YET_COMPLETE
     if arguments.json:
         print(json.dumps(found, indent=1))
         return Exit.DONE if found["batches"] else Exit.NOT_YET_COMPLETE

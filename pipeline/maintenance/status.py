@@ -53,6 +53,9 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
         )
     return {
         **{name: getattr(state, name) for name in ("batches", "lines", "rows", "duplicates", "torn")},
+        "newest_line": max(
+            (interval.last_ts for run in state.index.runs.values() for interval in run), default=None
+        ),
         "days": days,
         "gaps": [
             {
