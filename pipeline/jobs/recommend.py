@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import (
@@ -26,12 +27,13 @@ from pipeline.jobs.arguments import (
     parse_capacity,
     scope_of,
 )
-from pipeline.plans.plan import Basis, too_little_text
+from pipeline.plans.plan import Basis, Plan, too_little_text
 from pipeline.recommend.doubt import ALL_GATEWAYS, NOTHING_LEFT_OUT, Doubt, doubts_of
 from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettings, Rule, recommend
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.storage.coverage import Expectation
 from pipeline.storage.layout import CompactedDay, results_dir
+from pipeline.teams.members import Entities, Members, read_members
 from quotas.entities import QuotaKey, counted
 
 
@@ -80,6 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave out no client's day, even if records are missing or occur twice, and continue without missing "
         "days",
     )
+    parser.add_argument(
+        "--for",
+        dest="entities",
+        choices=[*map(str, Entities)],
+        help="quotas for what clients use together, as a user, a client id, a prefix or a team; default: for each "
+        "counter of the records",
+    )
+    parser.add_argument("--groups", metavar="FILE", help="groups.toml, with the teams or prefixes")
     add_allow_open(parser)
     add_expectation(parser)
 
@@ -87,6 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     # Help does without the packages of the extra.
+    from pipeline.recommend.entities import EntityDays, plan_of_entities
     from pipeline.recommend.expectations import with_expectations
     from pipeline.recommend.required_rates import (
         Windows,
@@ -106,6 +117,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         raise ArgumentError("--target is in [0, 1), --margin at least 1, --history at least 1")
     if not arguments.largest_change > 1:
         raise ArgumentError(f"--largest-change is above 1, not {arguments.largest_change:g}")
+    members = _members(arguments)
     capacity = parse_capacity(arguments.capacity)
     expectation = expectation_of(arguments)
     made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -120,15 +132,9 @@ def run(arguments: argparse.Namespace) -> Exit:
         allow_gaps=arguments.allow_gaps,
         allow_open=arguments.allow_open,
     )
-    left = NOTHING_LEFT_OUT
-    if not arguments.allow_gaps:
-        nothing_came = [Doubt(ALL_GATEWAYS, date, "has written nothing", lacks=True) for date in silent]
-        left = left_out_of(arguments.out, chosen, nothing_came)
     mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
     windows = Windows(arguments.window_num, arguments.window_ms, mutations)
     scope = scope_of(arguments)
-    rows = list(client_days(arguments.out, chosen, arguments.target, windows, scope=scope))
-    histories, too_little = gather(rows, left)
     peaks: dict[QuotaKey, float] = {}
     # Seconds that stand twice would make the peak of all too high.
     twice = {doubt.date for doubt in doubts_of(chosen) if not doubt.lacks}
@@ -155,20 +161,38 @@ def run(arguments: argparse.Namespace) -> Exit:
         largest_change=arguments.largest_change,
         overrides=arguments.default_plus_overrides,
     )
+    nothing_came = [Doubt(ALL_GATEWAYS, date, "has written nothing", lacks=True) for date in silent]
+    if arguments.entities is not None:
+        known = EntityDays(arguments.out, chosen, scope, Entities(arguments.entities), members)
+        doubts = [] if arguments.allow_gaps else [*doubts_of(chosen), *nothing_came]
+        plan = plan_of_entities(
+            known, settings, windows, basis, doubts, made_at=made_at, capacity=capacity, peaks=peaks
+        )
+        return _write(plan, file, settings, stricter_than_asked(arguments.target, windows))
+    left = NOTHING_LEFT_OUT
+    if not arguments.allow_gaps:
+        left = left_out_of(arguments.out, chosen, nothing_came)
+    rows = list(client_days(arguments.out, chosen, arguments.target, windows, scope=scope))
+    histories, too_little = gather(rows, left)
     plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
     plan = replace(plan, left_out=left.left_out, too_little=too_little)
     kept = (row for row in rows if not left.why(row["user"], row["client_id"], row["date"].isoformat()))
     plan = with_expectations(plan, kept)
+    return _write(plan, file, settings, stricter_than_asked(arguments.target, windows))
+
+
+def _write(plan: Plan, file: Path, settings: RecommendationSettings, notes: list[str]) -> Exit:
+    """Writes the plan, and says what is in it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(plan.to_json(), encoding="utf-8")
-    for text in (*stricter_than_asked(arguments.target, windows), *basis.notes()):
+    for text in (*notes, *plan.basis.notes()):
         print(text)
     for check in plan.capacity:
         print(f"{check.key}: {check.note}")
     for each in plan.left_out:
         print(each.text())
-    if too_little:
-        print(too_little_text(too_little))
+    if plan.too_little:
+        print(too_little_text(plan.too_little))
         if settings.overrides is not None:
             print("the default covers them too")
     changes = sum(entry.action == "set" for entry in plan.entries)
@@ -178,7 +202,21 @@ def run(arguments: argparse.Namespace) -> Exit:
     )
     if plan.entries:
         return Exit.DONE
-    return Exit.NOT_YET_COMPLETE if too_little else Exit.NOTHING_TO_DO
+    return Exit.NOT_YET_COMPLETE if plan.too_little else Exit.NOTHING_TO_DO
+
+
+def _members(arguments: argparse.Namespace) -> Members:
+    """The teams of the arguments.
+
+    Raises:
+        ArgumentError: they do not go together.
+    """
+    wanted = arguments.entities in (Entities.PREFIX, Entities.TEAM)
+    if wanted != (arguments.groups is not None):
+        raise ArgumentError("--for team and --for prefix need --groups FILE, and nothing else does")
+    if arguments.entities == Entities.TEAM and arguments.default_plus_overrides is not None:
+        raise ArgumentError("--default-plus-overrides: groups have no default")
+    return read_members(arguments.groups) if wanted else Members(())
 
 
 def history_days(

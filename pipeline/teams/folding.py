@@ -1,22 +1,21 @@
 """Many clients as one entity: a user, a client id, a prefix or a team. Arrow and numpy, no Spark.
 
 What a quota of several clients needs is not the sum of what each needs, since their peaks come at other times. So
-compacted rows get the name of their entity and are added up second by second. What comes of it are compacted rows of
-the entity, from which `client_tables.rows` computes what it required.
+compacted rows get the name of their entity and are added up second by second. The results are compacted rows of the
+entity, from which `client_tables.rows` computes what it required.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.storage.entity_days import ENTITY
-from pipeline.teams.members import UNASSIGNED, Members
+from pipeline.teams.members import UNASSIGNED, Entities, Members
 from quotas.name_prefixes import NamePrefixes, is_prefix
 from quotas.usage_record import OTHER, UsageApi
 
@@ -57,15 +56,6 @@ Name: TypeAlias = tuple[str, str]
 
 Naming: TypeAlias = Callable[[str, str, str], Name | None]
 """The entity of a row with this user, client id and API; None: it belongs to none."""
-
-
-class Entities(StrEnum):
-    """What quotas are for."""
-
-    USER = "user"
-    CLIENT_ID = "client-id"
-    PREFIX = "prefix"
-    TEAM = "team"
 
 
 def naming_of(entities: Entities, members: Members) -> Naming:

@@ -7,6 +7,7 @@ kind the first in the file's order answers. Records know the address of connecti
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,15 @@ from quotas.usage_record import OTHER, UsageApi
 
 UNASSIGNED: Final = ""
 """The team of clients that no group lists."""
+
+
+class Entities(StrEnum):
+    """What quotas are for."""
+
+    USER = "user"
+    CLIENT_ID = "client-id"
+    PREFIX = "prefix"
+    TEAM = "team"
 
 
 class Members:

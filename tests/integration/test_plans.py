@@ -13,8 +13,8 @@ from pipeline.errors import Exit
 from pipeline.plans.plan import Action
 from quota_client.client import Counting, QuotaClient, Refusal, Setting
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from tests.integration.conftest import eventually
-from tests.integration.gateway_process import GatewayProcess
+from tests.integration.conftest import StartGateway, eventually
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.pipeline.test_plans import plan_of, run
 
 pytestmark = pytest.mark.integration
@@ -105,3 +105,25 @@ def test_a_plan_is_applied_and_taken_back(
         assert run("revert", revert, *where) == Exit.DONE
         ours = {name: value for name, value in client.describe().items() if "plan-jobs" in str(name[0])}
         assert ours == {(one, RATE): 500.0}
+
+
+def test_a_plan_for_a_team_is_applied_to_a_gateway_with_a_file_of_groups_and_taken_back(
+    start_gateway: StartGateway, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "groups.toml").write_text('[[groups]]\nname = "orders"\nclient_ids = ["orders-*"]\nowner = "Ann"\n')
+    tables = f"""
+[groups_file]
+path = "{tmp_path}/groups.toml"
+[quota_admin]
+authorize = "anyone"
+"""
+    gateway = start_gateway(kafka, GatewayOptions(tables=tables))
+    team = QuotaEntity(group="orders")
+    plan = tmp_path / "plan.json"
+    plan.write_text(plan_of((team, Action.SET, 1_000_000.0, None)).to_json())
+    where = ("--bootstrap", str(gateway.bootstrap))
+    with QuotaClient(str(gateway.bootstrap)) as client:
+        assert run("apply", plan, *where) == Exit.DONE
+        assert client.describe() == {(team, RATE): 1_000_000.0}
+        assert run("revert", tmp_path / "plan.revert.json", *where) == Exit.DONE
+        assert client.describe() == {}

@@ -11,8 +11,8 @@ import pytest
 
 from pipeline.client_tables.rows import SCHEMA, client_rows
 from pipeline.storage.entity_days import ENTITY
-from pipeline.teams.folding import READ, Entities, folded, naming_of, with_no_quota
-from pipeline.teams.members import Members
+from pipeline.teams.folding import READ, folded, naming_of, with_no_quota
+from pipeline.teams.members import Entities, Members
 from quotas.groups import Group
 from quotas.groups_file import Team
 from testkit.pipeline.compacted_days import DAY, compacted_rows
