@@ -113,6 +113,30 @@ class Row(IntEnum):
     # Lines of an older gateway end here.
     CONNECTIONS = 19  # of produce, fetch and request: that made requests in this second; 0: not known
     FIRST_MS = 20  # of these: when the first request was counted, since `ts`
+    # Here, too.
+    BESIDE = 21  # of `DELAYED` and `THROTTLE_MS`, what other limits asked for: rows as `Beside` says; null: nothing
+
+
+class Limit(StrEnum):
+    """What makes a client wait besides the quota of its row."""
+
+    GROUP = "group"
+    TOPIC = "topic"
+    RECORDS = "records"
+    CAPACITY = "capacity"  # its share of it, below its quota, or what new clients share
+
+
+class Beside(IntEnum):
+    """Positions in a row of `Row.BESIDE`; of one row there are at most `MOST_BESIDE`."""
+
+    LIMIT = 0  # `Limit`
+    NAME = 1  # of the group or topic, as its quota has it; "" for others, `OTHER` beyond a cap
+    DELAYED = 2
+    THROTTLE_MS = 3
+
+
+MOST_BESIDE: Final = 12
+"""Eight with a name, and one more of each kind of limit."""
 
 
 class RowFlags(IntFlag):

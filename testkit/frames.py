@@ -21,6 +21,11 @@ def heartbeat_reply(correlation_id: int) -> bytes:
     return wire.response("Heartbeat", 4, correlation_id=correlation_id)
 
 
+def batch(records: int, size: int) -> bytes:
+    """A batch whose head says that it has so many records."""
+    return pack(">qii b 40x i", 0, 49 + size, 0, 2, records) + bytes(size)
+
+
 def produce(
     correlation_id: int,
     *,

@@ -35,10 +35,10 @@ from quotas.rate_quotas import (
     RateTracker,
     RequestTimeQuotas,
 )
-from quotas.resolution import resolve
+from quotas.resolution import Match, Rule, resolve
 from quotas.topic_quotas import TopicQuotas
 from quotas.trackers import Kind
-from quotas.usage_record import UsageApi
+from quotas.usage_record import Limit, UsageApi
 
 WAITING_APIS: Final = frozenset(
     {
@@ -67,6 +67,19 @@ _KEYS: Final = {
     ThrottledBy.PRODUCE_RECORDS: QuotaKey.PRODUCER_RECORD_RATE,
     ThrottledBy.FETCH_RECORDS: QuotaKey.CONSUMER_RECORD_RATE,
 }
+
+
+def _beside(by: ThrottledBy, match: Match) -> tuple[Limit, str] | None:
+    """What a client waits for besides its own quota, as usage records name it; None: for its quota."""
+    if match.beside is not None:
+        limit = Limit.GROUP if match.rule is Rule.GROUP else Limit.TOPIC
+        name = match.beside.group if match.rule is Rule.GROUP else match.beside.topic
+        return limit, name if isinstance(name, str) else "<default>"
+    if by in (ThrottledBy.PRODUCE_RECORDS, ThrottledBy.FETCH_RECORDS):
+        return Limit.RECORDS, ""
+    if match.lent is not None and match.limit is not None and match.limit < match.lent.ceiling:
+        return Limit.CAPACITY, ""
+    return None
 
 
 class RequestTimeSource(StrEnum):
@@ -572,7 +585,7 @@ class ClientQuotas:
         """
         tracker.throttles.record(throttle_time_ms, again=again, now_ms=now_ms)
         if row is not None:
-            row.delay(throttle_time_ms, again=again)
+            row.delay(throttle_time_ms, beside=_beside(by, tracker.match), again=again)
         if self._journal is not None and throttle_time_ms > 0:
             match = tracker.match
             if tracker.shared and match.beside is None:

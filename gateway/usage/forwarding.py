@@ -23,7 +23,7 @@ from gateway.usage.row import RowValues, Topics, TopicValues
 from gateway.usage.table import UsageTable
 from quotas.connections import ConnectionQuotas
 from quotas.mutations import MutationQuotas
-from quotas.usage_record import OTHER, OVERHEAD, Row, TopicRow, UsageApi
+from quotas.usage_record import MOST_BESIDE, OTHER, OVERHEAD, Beside, Limit, Row, TopicRow, UsageApi
 
 LATE_MS: Final = 200
 """How long after its second the supervisor's line is made."""
@@ -192,3 +192,18 @@ def _add(mine: list[Any], row: list[Any]) -> None:
         known = mine[Row.CONNECTIONS]
         mine[Row.FIRST_MS] = min(mine[Row.FIRST_MS], row[Row.FIRST_MS]) if known else row[Row.FIRST_MS]
         mine[Row.CONNECTIONS] = known + row[Row.CONNECTIONS]
+    if row[Row.BESIDE]:
+        mine[Row.BESIDE] = _added_beside(mine[Row.BESIDE] or [], row[Row.BESIDE])
+
+
+def _added_beside(mine: list[list[Any]], more: list[list[Any]]) -> list[list[Any]]:
+    """Waits for other limits in two rows of one client; the cap of a row holds for both together."""
+    by_name = {(each[Beside.LIMIT], each[Beside.NAME]): each for each in mine}
+    for each in more:
+        name = each[Beside.LIMIT], each[Beside.NAME]
+        if name not in by_name and len(by_name) >= MOST_BESIDE - len(Limit):
+            name = name[0], OTHER
+        known = by_name.setdefault(name, [*name, 0, 0])
+        known[Beside.DELAYED] += each[Beside.DELAYED]
+        known[Beside.THROTTLE_MS] += each[Beside.THROTTLE_MS]
+    return list(by_name.values())

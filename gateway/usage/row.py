@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from quotas.rate_quotas import RateTracker
-from quotas.usage_record import OVERHEAD, RowFlags, UsageApi
+from quotas.usage_record import MOST_BESIDE, OTHER, OVERHEAD, Limit, RowFlags, UsageApi
 
 Number: TypeAlias = int | float
 """Bytes, partitions or ms: an integer stays one where this is compiled, and is written as one."""
 
 RowValues: TypeAlias = tuple[
     str, str, str, str, int, int, Number, Number, Number, Number, Number, int, Number, int, int, int,
-    float | None, float | None, int, int, int,
+    float | None, float | None, int, int, int, list[list[str | int]] | None,
 ]  # fmt: skip
 """As `quotas.usage_record.Row` says."""
 
@@ -85,6 +85,8 @@ class Level(NamedTuple):
 
 UNLIMITED: Final = Level(None, None)
 
+_MOST_NAMED: Final = MOST_BESIDE - len(Limit)
+
 _OVERHEAD_KEY: Final = OVERHEAD.encode()
 _CENSORED: Final = int(RowFlags.CENSORED)
 _OBSERVED: Final = int(RowFlags.OBSERVED)
@@ -108,6 +110,7 @@ class UsageRow:
     """
 
     __slots__ = (
+        "_beside",
         "_bytes_in",
         "_bytes_out",
         "_connection",
@@ -185,6 +188,7 @@ class UsageRow:
         self._muted_ms = 0
         self._mute_from_ms = 0
         self._mute_until_ms = 0
+        self._beside: dict[tuple[Limit, str], tuple[int, int]] | None = None
 
     def _reset(self) -> None:
         self._connection = 0
@@ -195,6 +199,7 @@ class UsageRow:
         self.withheld = 0
         self.max_units = 0
         self.rejected_units = 0
+        self._beside = None
 
     def use(self, connection: int, *, now_ms: int) -> None:
         """A connection, by its serial, makes a request that is counted next, or when its answer comes."""
@@ -294,12 +299,31 @@ class UsageRow:
             self._enlist()
         self.withheld += units
 
-    def delay(self, throttle_ms: int, *, again: bool = False) -> None:
-        """A request waits, or answered with a throttle time; `again`: it was delayed before, too."""
+    def delay(
+        self, throttle_ms: int, *, beside: tuple[Limit, str] | None = None, again: bool = False
+    ) -> None:
+        """A request waits, or is answered with a throttle time.
+
+        Args:
+            throttle_ms: how long.
+            beside: another limit than the quota of this row asked for it: which, and its name.
+            again: it was delayed before, too.
+        """
         if not self.listed:
             self._enlist()
         self.delayed += not again
         self.throttle_ms += throttle_ms
+        if beside is not None:
+            self._count_beside(beside, int(not again), throttle_ms)
+
+    def _count_beside(self, beside: tuple[Limit, str], delayed: int, throttle_ms: int) -> None:
+        found = self._beside
+        if found is None:
+            found = self._beside = {}
+        if beside not in found and len(found) >= _MOST_NAMED:
+            beside = (beside[0], OTHER)
+        before = found.get(beside, (0, 0))
+        found[beside] = (before[0] + delayed, before[1] + throttle_ms)
 
     def mute(self, until_ms: int, *, now_ms: int) -> None:
         """A connection is not read until then; overlapping times of several connections count once."""
@@ -333,6 +357,9 @@ class UsageRow:
             else:
                 self._mute_from_ms = self._mute_until_ms = 0
         offered = self.offered
+        beside: list[list[str | int]] | None = None
+        if self._beside is not None:
+            beside = [[limit.value, name, *counted] for (limit, name), counted in self._beside.items()]
         values = (
             *self._head,
             self.requests,
@@ -351,6 +378,7 @@ class UsageRow:
             (_CENSORED if muted_ms else 0) | (_OBSERVED if level.observe else 0),
             len(self._connections),
             max(0, self._first_ms - begin_ms) if self._connections else 0,
+            beside,
         )
         self._reset()
         return values
@@ -372,6 +400,8 @@ class UsageRow:
         other.rejected_units += self.rejected_units
         other.delayed += self.delayed
         other.throttle_ms += self.throttle_ms
+        for beside, counted in (self._beside or {}).items():
+            other._count_beside(beside, *counted)
         self.alike = None
         if self.topics is not None:
             self.topics.pour(self._topics, other._topics)

@@ -37,6 +37,7 @@ SUMS: Final = (
     "delayed",
     "rejected_units",
     "throttle_ms",
+    "beside_ms",
     "muted_ms",
     "active_s",
     "censored_s",

@@ -95,5 +95,9 @@ def read_clients(
     rows = [pa.schema([schema.field(name) for name in columns]).empty_table()]
     for path in source.paths(files):
         with parquet_reader(path) as reader:
-            rows.append(reader.read(columns=list(columns)).select(list(columns)))
+            part = reader.read(columns=list(columns))
+            for name in columns:
+                if name not in part.column_names:  # an older release did not write it
+                    part = part.append_column(name, pa.nulls(len(part), schema.field(name).type))
+            rows.append(part.select(list(columns)))
     return pa.concat_tables(rows)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline.ingest.lines import KEPT_BYTES, Line, Torn, read_line, texts_of
 from pipeline.storage.layout import EVENTS, LINES, MUTATION_KINDS, SERIES, bucket_of
 from pipeline.storage.schemas import ARROW_TYPES, RAW_SCHEMA
-from quotas.usage_record import Event, Row, RowFlags, UsageApi
+from quotas.usage_record import Beside, Event, Row, RowFlags, UsageApi
 
 DAY_S: Final = 86_400
 _ROWS_AT_ONCE: Final = 65_536
@@ -203,10 +203,18 @@ def _rows(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
     columns["t"] = _lists(offsets, pa.array(np.repeat(seconds, counts)[order]))
     for name, position in _POSITIONS.items():
         columns[name] = _lists(offsets, _series(name, cells[position], order))
+    columns["beside_ms"] = _lists(
+        offsets, _series("beside_ms", tuple(map(_beside_ms, cells[Row.BESIDE])), order)
+    )
     flags = np.array(cells[Row.FLAGS], np.int32)[order]
     columns["censored"] = _lists(offsets, pa.array((flags & RowFlags.CENSORED) != 0))
     columns["observed"] = _lists(offsets, pa.array((flags & RowFlags.OBSERVED) != 0))
     return _batch(len(keys), columns)
+
+
+def _beside_ms(waits: Any) -> int:
+    """What of a row's throttle times other limits asked for; nothing where an older gateway does not say it."""
+    return sum(each[Beside.THROTTLE_MS] for each in waits) if waits else 0
 
 
 def _series(name: str, values: tuple[Any, ...], order: NDArray[np.int64]) -> pa.Array:

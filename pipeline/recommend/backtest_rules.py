@@ -34,7 +34,7 @@ DAY_NUMBERS: Final = (
 )
 """What a rule may know of a client's day."""
 
-RECORDED: Final = ("active_s", "censored_s", "quota", "observed")
+RECORDED: Final = ("active_s", "censored_s", "throttle_ms", "beside_ms", "quota", "observed")
 """What the rule that ships knows besides: columns of `pipeline.recommend.required_rates.REQUIRED`, as numbers."""
 
 _FACTORS: Final = (0.02, 0.1, 0.3, 0.7, 1.2, 2.0, 5.0, 20.0)  # tried first for equal harm

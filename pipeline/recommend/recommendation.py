@@ -57,6 +57,8 @@ class ClientDay:
     """How many counters: gateways or fleets, or their brokers."""
     observed: bool = False
     """Whether that was only watched, so that nothing that the client did comes from it."""
+    beside: float = 0.0
+    """The share of its throttle times that other limits than its quota asked for."""
     left_out: bool = False
     """Whether what it required is not known: of such a day only the quota counts."""
 
@@ -223,8 +225,17 @@ def entry_of(
         f"needed {amount(required, key)} by its last {days} day{'s' * (days > 1)} ({most}) for "
         f"{1 - settings.target:.4g} of its use not to wait; +{settings.margin - 1:.0%}"
     )
+    # The quota is raised for the mutes that it asked for itself.
+    beside = sum(day.censored_s * day.beside for day in kept) / max(1, sum(day.censored_s for day in kept))
     unknown = censored >= settings.censored_from and history.api not in _SEES_ALL
-    if unknown and held_to is not None:
+    if unknown and censored * (1 - beside) < settings.censored_from:
+        reason = (
+            f"was muted in {censored:.1%} of its active seconds, {beside:.0%} of that by other limits than its quota "
+            f"(groups, topics, records, a capacity){'' if old is None else ': not lowered'}; {reason}"
+        )
+        value = value if old is None else max(value, old)
+        lower = min(value, required)
+    elif unknown and held_to is not None:
         bumped = _rounded_up(held_to * settings.bump, key)
         end, why = _end_of_guesses(busiest.required_rate, settings, limit, peak, key)
         guess = bumped if bumped <= end else max(held_to, min(bumped, _rounded_up(end, key)))

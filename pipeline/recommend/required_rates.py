@@ -22,7 +22,7 @@ from pipeline.storage.layout import CompactedDay
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
 
-_READ: Final = (*ENTITY, "units", "active_s", "censored_s", "quota", "observed")
+_READ: Final = (*ENTITY, "units", "active_s", "censored_s", "throttle_ms", "beside_ms", "quota", "observed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,9 @@ def client_day(
         gateways: how many counters there are.
         left_out: whether what it required is not known.
     """
+    throttle_ms, beside_ms = (
+        sum(_number(row[name]) for row in rows) for name in ("throttle_ms", "beside_ms")
+    )
     limited = [row for row in rows if row["quota"] is not None and row["quota"] == row["quota"]]
     quotas = [row["quota"] for row in limited if not row["observed"]] or [row["quota"] for row in limited]
     return ClientDay(
@@ -181,5 +184,11 @@ def client_day(
         quota=float(min(quotas)) if quotas else None,
         observed=bool(limited) and all(row["observed"] for row in limited),
         gateways=gateways,
+        beside=min(1.0, beside_ms / throttle_ms) if throttle_ms else 0.0,
         left_out=left_out,
     )
+
+
+def _number(value: float | None) -> float:
+    """Of a table that an older release has made, which does not say it: 0."""
+    return value if value is not None and value == value else 0.0

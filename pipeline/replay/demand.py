@@ -145,9 +145,10 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
             ("delayed", np.float64),
             ("rejected_units", np.float64),
             ("throttle_ms", np.float64),
+            ("beside_ms", np.float64),
         )
     }
-    for name in ("observed", "connections", "first_ms"):
+    for name in ("observed", "connections", "first_ms", "beside_ms"):
         if rows.schema.get_field_index(name) >= 0 and len(numbers[name]) != len(seconds):
             # Read by Spark, of days of an older release among others.
             numbers[name] = np.zeros(len(seconds), numbers[name].dtype)

@@ -16,7 +16,7 @@ _EVENTS: Final = ("e_ms", "e_units", "e_strict", "e_attempt")
 FOR_REQUESTS: Final = ("requests", "max_units", "muted_ms", "connections", "first_ms", "quota")
 """Also read where seconds are taken apart into requests."""
 
-TOLD: Final = ("delayed", "rejected_units", "throttle_ms")
+TOLD: Final = ("delayed", "rejected_units", "throttle_ms", "beside_ms")
 """Throttle times of clients; only added up."""
 
 ARRAYS: Final = (*_SECONDS, *FOR_REQUESTS, "censored", "observed", *TOLD, *_EVENTS)

@@ -14,7 +14,7 @@ from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import RateQuotas, RateSettings
-from quotas.usage_record import UsageApi
+from quotas.usage_record import Limit, UsageApi
 
 SECONDS = 5
 START = 1_700_000_000
@@ -44,7 +44,7 @@ def write(directory: Path) -> tuple[bytes, int, float, int]:
             row = table.row("in", user, name, UsageApi.PRODUCE, 3, tracker)
             row.count(100 * at)
             tracker.record(100 * at, now_ms=now_ms)
-            row.delay(7)
+            row.delay(7, beside=(Limit.GROUP, "team") if at % 2 else None)
             row.mute(now_ms + 2_500, now_ms=now_ms)
             table.row("in", user, name, UsageApi.FETCH).count(50)
             table.row("in", user, name, UsageApi.REQUEST, 1).count(0.25)
@@ -104,4 +104,6 @@ def test_the_pipeline_reads_every_line_row_and_event_that_the_gateway_writes(tmp
     assert len(limited) == len(alices) - 1 == 3
     assert {quota for each in limited for quota in each["quota"]} == {2.0}
     assert all(censored for each in limited for censored in each["censored"])
+    produce = [each for each in rows if each["api"] == "produce"]
+    assert sum(sum(each["beside_ms"]) for each in produce) == sum(7 for at in range(len(NAMES)) if at % 2) * lines
     assert sum(len(each["e_units"]) for each in batches if each["kind"] == "events") == events

@@ -25,8 +25,8 @@ TARGET = 0.01
 def known(rates: list[list[float]], **more: list[list[float]]) -> dict[str, Floats]:
     """Numbers of clients' days; what is not said is the required rate."""
     required = np.array(rates)
-    recorded = {"active_s": 1_000.0, "censored_s": 0.0, "quota": np.nan, "observed": 0.0}
-    numbers = {name: required.copy() for name in DAY_NUMBERS}
+    recorded = {"active_s": 1_000.0, "quota": np.nan}
+    numbers = {name: required.copy() for name in DAY_NUMBERS} | {name: np.zeros(required.shape) for name in RECORDED}
     numbers |= {name: np.full(required.shape, value) for name, value in recorded.items()}
     return numbers | {name: np.array(values) for name, values in more.items()}
 
@@ -133,6 +133,14 @@ def test_what_ships_is_judged_with_its_hysteresis_its_guesses_and_its_ends() -> 
     assert quotas_of(falling, 4, 1) == [[1_250.0, 1_250.0, 1_250.0, 313.0]]
     muted = known([[900.0] * 3], censored_s=[[500.0] * 3], quota=[[1_000.0] * 3])
     assert quotas_of(muted, 1, 1) == [[1_200.0]]
+    by_its_group = known(
+        [[900.0] * 3],
+        censored_s=[[500.0] * 3],
+        quota=[[1_000.0] * 3],
+        throttle_ms=[[80.0] * 3],
+        beside_ms=[[80.0] * 3],
+    )
+    assert quotas_of(by_its_group, 1, 1) == [[1_000.0]]
     produce = {QuotaKey.PRODUCER_BYTE_RATE: 1_100.0}
     assert quotas_of(muted, 1, 1, capacity=produce) == [[1_100.0]]
 

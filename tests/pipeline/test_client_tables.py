@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,14 +15,14 @@ from pipeline.client_tables.making import make_missing
 from pipeline.client_tables.rows import BURSTS_S, TARGETS, required_column
 from pipeline.client_tables.tables import clients_table, read_clients
 from pipeline.errors import JobError
-from pipeline.recommend.required_rates import Windows
+from pipeline.recommend.required_rates import Windows, client_day, client_days
 from pipeline.recommend.waiting import kept_burst_s, kept_target, shares_waiting
 from pipeline.replay.demand import demands
 from pipeline.replay.kernels.deferral import deferred, required_rates_on
 from pipeline.storage.compacted_days import published_days
 from pipeline.storage.entity_days import Scope
 from quotas.usage_record import UsageApi
-from testkit.pipeline.client_days import client_table
+from testkit.pipeline.client_days import client_table, write_client_tables
 from testkit.pipeline.compacted_days import DAY, compacted_rows, write_compacted
 from testkit.pipeline.local_session import LocalSession
 
@@ -28,7 +30,9 @@ NEXT = DAY + datetime.timedelta(days=1)
 
 
 def test_a_day_and_its_hours_are_told_in_numbers() -> None:
-    told = {"delayed": [0, 1, 1, 0], "throttle_ms": [0, 40, 2, 0], "muted_ms": [0, 40, 0, 0]}
+    told = {
+        "delayed": [0, 1, 1, 0], "throttle_ms": [0, 40, 2, 0], "muted_ms": [0, 40, 0, 0], "beside_ms": [0, 30, 1, 0],
+    }  # fmt: skip
     rows = [
         {"t": [0, 1, 2, 7_270], "offered": [10.0, 20.0, 30.0, 60.0], "censored": [False, True, False, False], **told},
         {"client_id": "idle", "t": [], "offered": []},
@@ -39,6 +43,7 @@ def test_a_day_and_its_hours_are_told_in_numbers() -> None:
     assert [row[name] for name in ("units", "mean", "active_s", "requests")] == [120.0, 120 / 86_400, 4, 4]
     assert [row[name] for name in ("peak_1s", "peak_10s", "peak_60s")] == [60.0, 6.0, 1.0]
     assert [row[name] for name in ("delayed", "throttle_ms", "muted_ms", "censored_s")] == [2, 42, 40, 1]
+    assert row["beside_ms"] == 31
     assert row["p99_active"] == np.percentile([10, 20, 30, 60], 99)
     assert row["p90_minute"] == 0.0
     required = required_rates_on(demand.by_second(), TARGETS, [1.0, 10.0, 60.0])[0]
@@ -131,3 +136,22 @@ def test_compact_makes_the_tables_of_each_day_once_and_again_when_the_day_is_ano
     assert make_missing(LocalSession(), out) == [NEXT.isoformat()]
     assert found(Scope.GATEWAY)[2] == (NEXT, "two", -1, 8.0)
     assert len(clients_table(out).read().of(date=NEXT.isoformat(), table="client_day")) == 1
+
+
+def test_tables_of_an_older_release_lack_waits_for_other_limits(tmp_path: Path) -> None:
+    write_compacted(tmp_path, [{"t": [5], "offered": [40.0], "throttle_ms": [30]}])
+    write_client_tables(tmp_path, use=False)
+    days = published_days(str(tmp_path))
+    source = clients_table(str(tmp_path))
+    for path in map(Path, source.paths(source.read().of(table="client_day"))):
+        path.write_bytes(_without(path, "beside_ms"))
+    (row,) = read_clients(str(tmp_path), days, "client_day", ["throttle_ms", "beside_ms"]).to_pylist()
+    assert row == {"throttle_ms": 30, "beside_ms": None}
+    (day,) = client_days(str(tmp_path), days, 0.01, Windows())
+    assert client_day("2026-11-20", [day], gateways=1).beside == 0.0
+
+
+def _without(path: Path, column: str) -> bytes:
+    into = pa.BufferOutputStream()
+    pq.write_table(pq.ParquetFile(path).read().drop_columns([column]), into)
+    return into.getvalue().to_pybytes()

@@ -47,10 +47,11 @@ def history(
     censored: float = 0.0,
     quota: float | None = None,
     gateways: int = 1,
+    beside: float = 0.0,
 ) -> ClientHistory:
     """A client with these required rates on days from 2026-11-14 on."""
     days = tuple(
-        ClientDay(f"2026-11-{14 + i}", rate, 1_000, round(1_000 * censored), quota, gateways)
+        ClientDay(f"2026-11-{14 + i}", rate, 1_000, round(1_000 * censored), quota, gateways, beside=beside)
         for i, rate in enumerate(rates)
     )
     return ClientHistory(user, client_id, api, KEY_OF_API[api], days)
@@ -86,6 +87,17 @@ def test_a_quota_is_the_required_rate_and_a_margin_and_one_that_fits_is_left_alo
     assert (muted.action, muted.value) == (Action.KEEP, 1001.0)
     # More days make the bounds narrower.
     assert kept.upper < only(history(1000.0)).upper
+
+
+def test_a_client_that_other_limits_have_muted_is_neither_raised_nor_lowered() -> None:
+    """Such as its group: more quota would not have let it pass."""
+    entry = only(history(100.0, censored=0.5, quota=1_000.0, beside=1.0))
+    assert (entry.action, entry.value) == (Action.KEEP, 1_000.0)
+    assert "was muted in 50.0% of its active seconds, 100% of that by other limits than its quota" in entry.reason
+    assert only(history(2_000.0, censored=0.5, quota=1_000.0, beside=1.0)).value == 2_500.0
+    # Most of the mutes, and still enough by its own quota.
+    assert only(history(900.0, censored=0.5, quota=1_000.0, beside=0.9)).value == 1_200.0
+    assert only(history(900.0, censored=0.5, beside=1.0)).value == 1_125.0
 
 
 def test_a_client_of_connections_is_named_by_its_address() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from struct import pack
 from typing import Any, Final
 
 import pytest
@@ -16,7 +15,7 @@ from quotas.resolution import Rule, entity_of
 from testkit import wire
 from testkit.conversation import Conversation, frames_of
 from testkit.core import START_MS, GatewayCore
-from testkit.frames import heartbeat, heartbeat_reply, produce, produce_reply
+from testkit.frames import batch, heartbeat, heartbeat_reply, produce, produce_reply
 
 PRODUCE: Final = QuotaKey.PRODUCER_BYTE_RATE
 FETCH: Final = QuotaKey.CONSUMER_BYTE_RATE
@@ -221,11 +220,6 @@ def test_a_group_that_is_removed_while_a_fetch_is_under_way_leaves_nothing() -> 
     assert told_ms(c, "Fetch", 12) == 0
     core.client_quotas.fetch_groups.expire(now_ms=core.clock.now_ms)
     assert not core.client_quotas.fetch_groups.own()
-
-
-def batch(records: int, size: int) -> bytes:
-    """A batch whose head says that it has so many records."""
-    return pack(">qii b 40x i", 0, 49 + size, 0, 2, records) + bytes(size)
 
 
 @pytest.mark.parametrize(

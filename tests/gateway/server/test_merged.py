@@ -57,12 +57,28 @@ def test_what_a_dead_worker_counted_stays_and_what_it_held_goes() -> None:
     assert silent["gateway_connections_opened_total"] == 4 + 3
 
 
+def test_waits_for_other_limits_are_added_up_and_bounded() -> None:
+    rows = WorkersRows()
+    for names in (["a"], ["a", *(f"group-{at}" for at in range(7))], [f"other-{at}" for at in range(8)]):
+        line = orjson.loads(usage_line(100, 1, 1.0, 0))
+        line["rows"][0][Row.BESIDE] = [["group", name, 1, 10] for name in names]
+        rows.add(orjson.dumps(line))
+    rows.add(usage_line(100, 1, 1.0, 0))
+    (row,) = rows.take_rows()
+    found = row[Row.BESIDE]
+    assert found is not None
+    assert found[0] == ["group", "a", 2, 20]
+    assert found[-1] == ["group", "~other", 8, 80]
+    assert len(found) == 9
+
+
 def usage_line(ts: int, requests: int, offered: float, offset_ms: int) -> bytes:
     row: list[Any] = [0] * len(Row)
     row[: Row.NODE + 1] = ["a", "", "x", "produce", 1]
     row[Row.REQUESTS], row[Row.OFFERED], row[Row.MAX_UNITS] = requests, offered, offered
     row[Row.QUOTA], row[Row.LEVEL_END] = 100, offered
     row[Row.CONNECTIONS], row[Row.FIRST_MS] = requests, offset_ms
+    row[Row.BESIDE] = None
     line = {"ts": ts, "rows": [row], "events": [[offset_ms, "a"]], "dropped_rows": 1, "dropped_events": 0}
     return orjson.dumps(line)
 

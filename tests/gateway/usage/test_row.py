@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.usage.row import UNLIMITED, Level, RowKey, UsageRow
-from quotas.usage_record import Row, RowFlags, UsageApi
+from quotas.usage_record import MOST_BESIDE, Beside, Limit, Row, RowFlags, UsageApi
 
 
 def make(api: UsageApi = UsageApi.PRODUCE) -> tuple[UsageRow, list[UsageRow]]:
@@ -106,6 +106,38 @@ def test_connections_count_once_in_a_line_and_the_first_request_has_its_moment()
     row.mute(9_000, now_ms=4_500)
     told = take(row, 5_000, begin_ms=4_000)
     assert (told[Row.CONNECTIONS], told[Row.FIRST_MS]) == (0, 0)
+
+
+def test_waits_for_other_limits_are_named_and_their_number_is_bounded() -> None:
+    row, _ = make()
+    row.delay(7)
+    assert take(row, 1_000)[Row.BESIDE] is None
+    row.delay(100, beside=(Limit.GROUP, "team"))
+    row.delay(50, beside=(Limit.GROUP, "team"), again=True)
+    row.delay(5, beside=(Limit.CAPACITY, ""))
+    row.delay(7)
+    told = take(row, 2_000)
+    assert told[Row.BESIDE] == [["group", "team", 1, 150], ["capacity", "", 1, 5]]
+    assert (told[Row.DELAYED], told[Row.THROTTLE_MS]) == (3, 162)
+    for at in range(100):
+        row.delay(1, beside=(Limit.TOPIC, f"topic-{at}"))
+        row.delay(1, beside=(Limit.GROUP, f"group-{at}"))
+    found = take(row, 3_000)[Row.BESIDE]
+    assert isinstance(found, list)
+    assert len(found) <= MOST_BESIDE
+    assert ["topic", "~other", 96, 96] in found
+    assert sum(each[Beside.THROTTLE_MS] for each in found) == 200
+    assert take(row, 4_000)[Row.BESIDE] is None
+
+
+def test_pouring_moves_waits_for_other_limits() -> None:
+    row, _ = make()
+    other, _ = make()
+    row.delay(5, beside=(Limit.GROUP, "team"))
+    other.delay(6, beside=(Limit.GROUP, "team"))
+    row.pour_into(other, now_ms=1_000)
+    assert take(other, 1_000)[Row.BESIDE] == [["group", "team", 2, 11]]
+    assert take(row, 1_000)[Row.BESIDE] is None
 
 
 def test_pouring_moves_everything_with_a_mute_under_way_or_over() -> None:
