@@ -35,7 +35,7 @@ from gateway.net.channel import ChannelFactory
 from gateway.net.listener import Listener, Listeners
 from gateway.net.listening import ListeningSockets
 from gateway.net.long_work import LongWork
-from gateway.observability.capacity_metrics import CapacityMetrics
+from gateway.observability.capacity_metrics import CapacityMetrics, capacity_json
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.fleet_metrics import FleetMetrics, members_json
 from gateway.observability.operation_metrics import (
@@ -261,6 +261,7 @@ class Gateway:
         further: dict[QuotaKey, RateQuotas] = dict(self.client_quotas.further_rates)
         if worker is None:
             further[QuotaKey.CONNECTION_CREATION_RATE] = self.user_connections.rates
+        self._divided = {"produce": self.client_quotas.produce, "fetch": self.client_quotas.fetch}
         counters = counters_of(
             self.client_quotas.produce,
             self.client_quotas.fetch,
@@ -528,6 +529,7 @@ class Gateway:
                 "version": version("sluice"),
                 "started_ms": wall_clock_ms(),
             },
+            capacity=lambda: capacity_json(self._divided),
             state=lambda: {
                 "not_ready": self.why_not_ready(),
                 "enforcement": self.limits.mode,
@@ -588,7 +590,7 @@ class Gateway:
             LoginMetrics(self._logins),
             AdminPortMetrics(self._admin_access, self._admin_keys),
             StoreMetrics(self.live_quotas, self._own_topics, self._now_ms),
-            CapacityMetrics({"produce": self.client_quotas.produce, "fetch": self.client_quotas.fetch}),
+            CapacityMetrics(self._divided),
             self._watchdog,
         ):
             self.registry.register(metrics)

@@ -13,7 +13,8 @@ import math
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from heapq import nlargest
+from typing import Final, Protocol, TypeAlias
 
 from quotas.entities import GUARANTEE_KEYS, QuotaKey
 from quotas.lending import DEFAULT_TIER, LEAST_PART, TIERS, Claim, Division, divide
@@ -34,6 +35,8 @@ _DIVISIONS_BEFORE_A_BRAKE: Final = 10
 _LEAST_OF_TIER: Final = 0.001
 """Of the capacity: what a brake leaves to a tier in any case."""
 
+
+MOST_SHARES: Final = 50
 
 _OF_ONE_COUNTER: Final = frozenset({Rule.USER_CLIENT, Rule.USER, Rule.CLIENT})
 """A guarantee of such a rule is for one counter: names that are invented do not have it."""
@@ -86,6 +89,38 @@ class _Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What the last division made of one counter; per second, in the unit of the quota.
+
+    Attributes:
+        name: of the counter.
+        guarantee: what is in force of its guarantee.
+        used: since the division before.
+        limit: from now on; infinite: none.
+    """
+
+    name: Hashable
+    guarantee: float
+    used: float
+    limit: float
+
+    @property
+    def lent(self) -> float:
+        """What it leaves of its guarantee to others."""
+        return max(0.0, self.guarantee - self.used)
+
+    @property
+    def borrowed(self) -> float:
+        """What it used beyond its guarantee."""
+        return max(0.0, self.used - self.guarantee)
+
+    @property
+    def reclaimed(self) -> float:
+        """What the division took back of that."""
+        return max(0.0, self.used - self.limit)
+
+
+@dataclass(frozen=True, slots=True)
 class Lent:
     """The sums of a division, for metrics; per second, in the unit of the quota.
 
@@ -96,6 +131,7 @@ class Lent:
         waiting: how many want more than they get.
         by_tier: what each tier uses.
         braked: what tiers with a brake may use.
+        shares: of at most `MOST_SHARES` counters; those with a guarantee first, then those that use most.
     """
 
     capacity: float
@@ -104,6 +140,11 @@ class Lent:
     waiting: int
     by_tier: tuple[float, ...]
     braked: Mapping[int, float]
+    shares: tuple[Share, ...] = ()
+
+
+_Use: TypeAlias = tuple[Hashable, Claim, float]
+"""The name of a counter, its claim, and what it used since the last division, per second."""
 
 
 class Lender:
@@ -216,7 +257,7 @@ class Lender:
         elapsed_s = (now_ms - self._divided_ms) / 1000
         if elapsed_s <= 0:
             return
-        claims, active = [], []
+        claims, active, idle = [], [], []
         seen = {}
         for name, counter in counters:
             yield
@@ -237,21 +278,26 @@ class Lender:
             if not (counter.shared or self.observe or counter.good_until_ms == -math.inf):
                 # Each look-up of a new one asks `is_new`.
                 counter.good_until_ms = math.inf if divided else float(now_ms)
-            if not divided:
-                continue
             match = counter.match
+            if not divided:
+                if match.lent is not None and match.lent.guarantee:
+                    idle.append((name, match.lent, 0.0))
+                continue
             demand = math.inf if wants_more and not match.observe else max(used_per_s, last_per_s)
             claims.append(replace(match.lent or self._claim(match), demand=demand))
-            active.append((counter, match, used_per_s))
+            active.append((name, counter, match, used_per_s))
         self._seen = seen
         self._divided_ms = now_ms
         capacity = self.capacity * self._limits.share
         self._brake(claims, now_ms)
         self.division = divide(capacity, [self._under_brake(claim) for claim in claims])
-        self._sum_up(capacity, claims, [used_per_s for _, _, used_per_s in active])
+        uses = [
+            (name, claim, used_per_s) for claim, (name, _, _, used_per_s) in zip(claims, active, strict=True)
+        ]
+        self._sum_up(capacity, uses, idle)
         if self.observe:
             return
-        for claim, (counter, match, _) in zip(claims, active, strict=True):
+        for claim, (_, counter, match, _) in zip(claims, active, strict=True):
             yield
             lent = self._lent(match, claim)
             if counter.match is match and (
@@ -282,15 +328,30 @@ class Lender:
         ceiling = division.limit(claim)
         return replace(claim, ceiling=ceiling, guarantee=min(claim.guarantee, ceiling))
 
-    def _sum_up(self, capacity: float, claims: list[Claim], used: list[float]) -> None:
+    def _sum_up(self, capacity: float, uses: list[_Use], idle: list[_Use]) -> None:
         by_tier = [0.0] * TIERS
-        guaranteed = waiting = 0.0
-        for claim, used_per_s in zip(claims, used, strict=True):
+        guaranteed = total = 0.0
+        waiting = 0
+        for _, claim, used_per_s in uses:
             guaranteed += min(claim.guarantee, used_per_s)
+            total += used_per_s
             by_tier[claim.tier] += used_per_s
             waiting += claim.demand == math.inf
-        total = math.fsum(used)
-        self.last = Lent(
-            capacity, guaranteed, total - guaranteed, int(waiting), tuple(by_tier), self._most_of_tiers
+        division = self.division
+        largest = nlargest(
+            MOST_SHARES, uses + idle, key=lambda use: (use[1].guarantee > 0, use[2], use[1].guarantee)
         )
-        self._used_by_tier.append(self.last.by_tier)
+        shares = tuple(
+            Share(
+                name,
+                claim.guarantee * division.guarantees_kept,
+                used_per_s,
+                division.limit(self._under_brake(claim)),
+            )
+            for name, claim, used_per_s in largest
+        )
+        tiers = tuple(by_tier)
+        self.last = Lent(
+            capacity, guaranteed, total - guaranteed, waiting, tiers, self._most_of_tiers, shares
+        )
+        self._used_by_tier.append(tiers)

@@ -65,6 +65,7 @@ def gateway_config(
     first_broker_port: int | None = None,
     broker_ports: int = 4,
     quotas: Sequence[dict[str, Any]] = (),
+    groups: Sequence[dict[str, Any]] = (),
     upstream: dict[str, Any] | None = None,
     capacity: dict[str, Any] | None = None,
     connections: dict[str, Any] | None = None,
@@ -83,6 +84,7 @@ def gateway_config(
         first_broker_port: of broker 0; free ones are looked for if not given.
         broker_ports: how many brokers get one.
         quotas: entries of [[quotas]].
+        groups: entries of [[groups]].
         upstream: more keys of [upstream].
         capacity: keys of [capacity].
         connections: keys of [connections].
@@ -124,6 +126,7 @@ def gateway_config(
             "connections": connections or {},
             "quota_store": {"kind": "memory", **(quota_store or {})},
             "quotas": list(quotas),
+            "groups": list(groups),
         }
     )
 

@@ -19,6 +19,7 @@ from config.sections.mutation_quota import MutationQuotaSettings
 from gateway.cli import admin_port
 from gateway.quota_admin.store.quota_json import entity_of, quotas_of
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.groups import Group, Groups
 from quotas.limits import Limits
 from quotas.mutations import MutationSettings
 from quotas.rate_quotas import RateSettings
@@ -144,6 +145,11 @@ def _view(answer: Mapping[str, Any]) -> QuotaView:
     limits = settings.quota_limits()
     for (entity, key), value in values.items():
         limits.put(entity, key, value)
+    # A gateway of an earlier version does not say them.
+    groups = answer.get("groups", ())
+    limits.set_groups(
+        Groups(Group(**{name: _texts(value) for name, value in each.items()}) for each in groups)
+    )
     limits.set_observed(entity_of(each) for each in answer["observed"])
     rows = answer["quotas"]
     origins = {
@@ -161,3 +167,7 @@ def _view(answer: Mapping[str, Any]) -> QuotaView:
         origins,
         store,
     )
+
+
+def _texts(value: Any) -> Any:
+    return tuple(map(str, value)) if isinstance(value, list) else str(value)

@@ -18,8 +18,8 @@ def add_parser(commands: Any) -> None:
         help="live screen: throughput, what clients use of their quotas, and which ones are throttled",
         description="Show a running gateway live: its throughput and clients, what they use of each quota, and how "
         "long they are throttled. Throttled clients come first, then those nearest to their limits. Wider terminals "
-        "have more columns. Changes nothing. Keys: s sort by the next column, r reverse, / search, m members, "
-        "Enter why, q quit.",
+        "have more columns. Changes nothing. Keys: s sort by the next column, r reverse, / search, m members "
+        "and shares of a capacity, Enter why, q quit.",
         allow_abbrev=False,
     )
     admin_port.add_argument(parser)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.cli import admin_port
 from gateway.cli.why import path_of
-from quotas.entities import OTHER_CLIENTS, client_name, counter_name
+from quotas.entities import OTHER_CLIENTS, client_name, counted, counter_name
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 MAX_ROWS: Final = 200
@@ -254,7 +254,7 @@ class Snapshot:
         head: lines about all of it.
         clients: the rows.
         summed: whether these are the busiest clients, and there are others.
-        members: lines about members of the fleet and workers.
+        members: lines about shares of a capacity, members of the fleet and workers.
         counters: for the trend.
     """
 
@@ -285,8 +285,10 @@ class Snapshot:
         rows = {(each.user, each.client_id, "") for each in clients if not each.other}
         clients += [_throttled(*key, left_ms) for key, left_ms in waits.items() if key not in rows]
         member = answer["members"][0]
+        divided = answer.get("capacity", {})  # an earlier version divides none
+        head = [*_head(answer, throttled), *_capacity(divided)]
         summed = answer["client_count"] > len(answer["clients"]) or any(each.other for each in clients)
-        return cls(_head(answer, throttled), clients, summed, _members(member), _counters(answer))
+        return cls(head, clients, summed, [*_shares(divided), *_members(member)], _counters(answer))
 
     def rows(self, *, by: str, reverse: bool = False, wanted: str = "") -> list[Client]:
         """Those whose name contains a text, in order."""
@@ -373,6 +375,26 @@ def _head(answer: Mapping[str, Any], throttled: str) -> list[str]:
         f"{number(delays)} delays over 20 ms"
         + ("" if _total(answer, "gateway_quota_store_writable") else "  quota store: read-only"),
     ]
+
+
+def _capacity(divided: Mapping[str, Any]) -> list[str]:
+    """A line for each quota of which a capacity is divided."""
+    return [
+        f"capacity of {quota}: {number(each['guaranteed'] + each['lent'])} of {number(each['capacity'])} B/s used, "
+        f"{number(each['guaranteed'])} of it guaranteed; {counted(each['waiting'], 'client')} at the limit"
+        for quota, each in divided.items()
+    ]
+
+
+def _shares(divided: Mapping[str, Any]) -> list[str]:
+    """A line for each client with a share of a capacity."""
+    lines = []
+    for quota, each in divided.items():
+        for share in each["shares"]:
+            parts = ("guaranteed", "lent", "borrowed", "reclaimed")
+            texts = [f"{part} {number(share[part])}" for part in parts if share[part]]
+            lines.append(f"share of {shown(share['name'])}, {quota} B/s: {', '.join(texts) or 'not used'}")
+    return lines
 
 
 def _members(gateway: Mapping[str, Any]) -> list[str]:

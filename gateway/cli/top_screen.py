@@ -193,7 +193,7 @@ class TopScreen(App[None]):
         self._draw()
 
     def action_members(self) -> None:
-        """Lines of members and workers, or none."""
+        """Lines of shares, members and workers, or none."""
         self._with_members = not self._with_members
         self._draw()
 

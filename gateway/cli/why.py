@@ -211,7 +211,9 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     if not entry["ip"]:
         whose = client_name(entry["user"]) if by in _OF_CONNECTIONS else _name(entry)
         facts.insert(0, ("client", whose))
-    if (lent := entry.get("lent")) is not None:
+    if entry["rule"] == "capacity":
+        facts.append(("capacity", "the limit is what new clients share of it, for a second"))
+    elif (lent := entry.get("lent")) is not None:
         ceiling = "all of it" if lent["ceiling"] is None else f"{number(lent['ceiling'])} {unit}"
         facts.append(
             (

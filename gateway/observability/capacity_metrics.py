@@ -1,13 +1,53 @@
-"""Metrics of the capacity that is divided among clients."""
+"""The capacity that is divided among clients, for metrics and the status."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quotas.rate_quotas import RateQuotas
+from gateway.observability.quota_metrics import label_value
+from quotas.entities import counter_name
+from quotas.lent_rates import Lent
+from quotas.rate_quotas import RateQuotas, ScopedKey
+from quotas.resolution import TrackerKey
+
+PARTS: Final = ("guaranteed", "lent", "borrowed", "reclaimed")
+"""What there is to say of a share; see `quotas.lent_rates.Share`."""
+
+
+def shares_of(last: Lent) -> dict[TrackerKey, tuple[float, ...]]:
+    """By whose use it is, `PARTS`; counters of several brokers are added up."""
+    found: dict[TrackerKey, tuple[float, ...]] = {}
+    for share in last.shares:
+        if isinstance(share.name, ScopedKey):
+            parts = (share.guarantee, share.lent, share.borrowed, share.reclaimed)
+            before = found.get(share.name.tracker_key, (0.0,) * len(PARTS))
+            found[share.name.tracker_key] = tuple(map(sum, zip(before, parts, strict=True)))
+    return found
+
+
+def capacity_json(quotas: Mapping[str, RateQuotas]) -> dict[str, Any]:
+    """The last division of each quota, for the status; nothing of those without a capacity."""
+    found = {}
+    for name, each in quotas.items():
+        last = None if each.lender is None else each.lender.last
+        if last is None:
+            continue
+        shares = []
+        for key, parts in shares_of(last).items():
+            user, client_id = label_value(key.user), label_value(key.client_id)
+            shares.append({"name": counter_name(user, client_id), **dict(zip(PARTS, parts, strict=True))})
+        found[name] = {
+            "capacity": last.capacity,
+            "guaranteed": last.guaranteed,
+            "lent": last.lent,
+            "waiting": last.waiting,
+            "shares": shares,
+        }
+    return found
 
 
 class CapacityMetrics(Collector):
@@ -43,6 +83,12 @@ class CapacityMetrics(Collector):
                 "Bytes per second that a brake leaves to all clients of a tier together (sluice shed).",
                 labels=["tier"],
             )
+            shares = GaugeMetricFamily(
+                f"{prefix}_capacity_share",
+                "Bytes per second of a client: what it is guaranteed, lends of that, borrows beyond it, and what "
+                "of that the last division took back. Of at most 50 clients, those with a guarantee first.",
+                labels=["user", "client_id", "part"],
+            )
             last = None if quotas.lender is None else quotas.lender.last
             if last is not None:
                 capacity.add_metric([], last.capacity)
@@ -53,4 +99,7 @@ class CapacityMetrics(Collector):
                     tiers.add_metric([str(tier)], used_per_s)
                 for tier, most in last.braked.items():
                     braked.add_metric([str(tier)], most)
-            yield from (capacity, guaranteed, lent, waiting, tiers, braked)
+                for key, parts in shares_of(last).items():
+                    for part, value in zip(PARTS, parts, strict=True):
+                        shares.add_metric([label_value(key.user), label_value(key.client_id), part], value)
+            yield from (capacity, guaranteed, lent, waiting, tiers, braked, shares)

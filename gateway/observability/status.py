@@ -66,6 +66,7 @@ class Status:
         families: Iterable[Callable[[], Iterator[Metric]]],
         gateway: Mapping[str, Any],
         state: Callable[[], Mapping[str, Any]],
+        capacity: Callable[[], Mapping[str, Any]] = dict,
         wall_ms: Callable[[], int],
         max_rows: int = MAX_ROWS,
     ) -> None:
@@ -77,6 +78,7 @@ class Status:
             families: of what is not per client, each a part of /metrics.
             gateway: facts that do not change.
             state: facts that do: few, and cheap.
+            capacity: see `capacity_json`.
             wall_ms: the clock of people.
             max_rows: clients, those that are nearest to their limits.
         """
@@ -85,6 +87,7 @@ class Status:
         self._families = tuple(families)
         self._gateway = gateway
         self._state = state
+        self._capacity = capacity
         self._wall_ms = wall_ms
         self._max_rows = max_rows
 
@@ -123,6 +126,7 @@ class Status:
             "members": [{**self._gateway, **self._state()}],
             "rate_fields": RATE_FIELDS,
             "mutation_fields": MUTATION_FIELDS,
+            "capacity": self._capacity(),
             "client_count": len(clients),
             "waiting": [waiting_json(*each) for each in self._waiting(wall_ms)],
             "series": series,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client.core import Metric
@@ -99,13 +99,21 @@ def _merged(own: dict[str, Any], others: Mapping[int, Mapping[str, Any]]) -> dic
     waiting.sort(key=lambda entry: int(entry["last_ms"]), reverse=True)
     (member,) = own["members"]
     workers = [_worker_json(number, each["series"]) for number, each in sorted(others.items())]
+    capacities = [each["capacity"] for each in (own, *others.values())]
     return own | {
+        "capacity": {name: _most_used(name, capacities) for name in sorted(set().union(*capacities))},
         "members": [member | {"journal_entries": journal_entries, "workers": workers}],
         "client_count": len(clients),
         "waiting": waiting[:MAX_WAITING],
         "series": {name: list(samples.values()) for name, samples in series.items()},
         "clients": ranked[:MAX_ROWS],
     }
+
+
+def _most_used(name: str, capacities: Sequence[Mapping[str, Any]]) -> Any:
+    """The division of the process that knows of most use: workers hear of each other's, the supervisor of none."""
+    known = [each[name] for each in capacities if name in each]
+    return max(known, key=lambda each: float(each["guaranteed"] + each["lent"]))
 
 
 def _worker_json(number: int, series: Mapping[str, Any]) -> dict[str, Any]:

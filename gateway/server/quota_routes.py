@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 from weakref import ref
 
@@ -119,6 +119,7 @@ class QuotaRoutes:
             "client_ids": config.client_ids.model_dump(mode="json"),
             "logins": any_authenticates(config),
             "connections": {"ipv6_prefix_bits": config.connections.ipv6_prefix_bits},
+            "groups": [asdict(group) for group in quotas.limits.groups.all],
         }
         rows = (
             {

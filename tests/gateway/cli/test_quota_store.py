@@ -67,6 +67,16 @@ async def test_list_says_where_each_value_came_from(capsys: Capsys) -> None:
         assert [(row["source"], row["file"]) for row in json.loads(out)] == origins
 
 
+async def test_walk_shows_the_groups_of_the_running_gateway(capsys: Capsys) -> None:
+    groups = [{"name": "team", "users": ["al*"]}, {"name": "other", "users": ["bob"]}]
+    quotas = [{"group": name, "producer_byte_rate": 1_000} for name in ("team", "other")]
+    async with running_gateway(9, quotas=quotas, groups=groups) as running:
+        _, out, _ = await sluice(running, capsys, "quotas", "--user", "alice", "--json")
+        found = {each["quota"]: each["groups"] for each in json.loads(out)["quotas"]}
+        team = {"entity": [{"type": "group", "name": "team"}], "limit": 1_000, "observe": False}
+        assert found["producer_byte_rate"] == [team]
+
+
 async def test_walk_is_that_of_the_running_gateway(capsys: Capsys) -> None:
     async with running_gateway(9, quotas=FROM_FILE) as running:
         await running.gateway.live_quotas.alter(alteration((ALICE, PRODUCE, 50.0)))

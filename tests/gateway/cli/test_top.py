@@ -67,6 +67,20 @@ def titles(pilot: Pilot[None]) -> list[str]:
     return [str(column.label) for column in pilot.app.query_one(ClientTable).ordered_columns]
 
 
+def test_shares_of_a_capacity_are_lines_of_their_own() -> None:
+    idle = {"name": "user=orders", "guaranteed": 5e6, "lent": 5e6, "borrowed": 0, "reclaimed": 0}
+    hungry = {"name": HOSTILE[0], "guaranteed": 0, "lent": 0, "borrowed": 12_345_678, "reclaimed": 250}
+    produce = {"capacity": 1e8, "guaranteed": 1e6, "lent": 2e6, "waiting": 1, "shares": [idle, hungry]}
+    told = Snapshot.of(answer(client("a"), capacity={"produce": produce}))
+    assert (
+        told.head[-1] == "capacity of produce: 3.00M of 100M B/s used, 1.00M of it guaranteed; 1 client at the limit"
+    )
+    assert told.members[0] == "share of user=orders, produce B/s: guaranteed 5.00M, lent 5.00M"
+    assert told.members[1].endswith("produce B/s: borrowed 12.3M, reclaimed 250")
+    assert "\x1b" not in told.members[1]
+    assert Snapshot.of(answer(client("a"))).members == ["one gateway, one process"]
+
+
 @pytest.mark.parametrize("columns", [80, 120, 200])
 @pytest.mark.parametrize("by", [column.name for column in COLUMNS])
 def test_columns_fit_the_terminal_and_the_sorted_one_is_among_them(columns: int, by: str) -> None:

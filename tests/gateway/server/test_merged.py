@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from config import default_config, parse_bootstrap
 from gateway.handlers.recent_topics import NOTE_MS, RecentTopics
 from gateway.server.merged_metrics import Departed, merged
+from gateway.server.merged_status import _most_used
 from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
 from gateway.server.worker import share_of
 from gateway.usage.forwarding import WorkersRows
@@ -94,6 +95,11 @@ def test_rows_of_workers_are_added_up_by_client_and_events_keep_their_time() -> 
     assert rows.take_dropped() == (2, 0)
     assert rows.take_topics() == []
     assert (rows.take_rows(), rows.take_events(101), rows.take_dropped()) == ([], [], (0, 0))
+
+
+def test_a_division_is_shown_as_the_process_knows_it_that_knows_of_most_use() -> None:
+    silent, busy = ({"guaranteed": used, "lent": used, "shares": []} for used in (0.0, 5.0))
+    assert _most_used("produce", [{"produce": silent}, {}, {"produce": busy}]) is busy
 
 
 def test_workers_divide_bytes_and_handshakes() -> None:
