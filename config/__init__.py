@@ -7,7 +7,7 @@ This package imports `quotas`, neither the gateway nor the protocol.
 """
 
 from config.clusters import Clusters, cluster_findings
-from config.findings import Finding, Severity, any_authenticates, findings, name_notes
+from config.findings import NO_SUCH_GROUP, Finding, Severity, any_authenticates, findings, name_notes
 from config.host_port import HostPort
 from config.loader import (
     ConfigError,
@@ -27,6 +27,7 @@ from config.sections.listeners import ListenerSettings
 from config.sections.quotas import ENFORCED_KEYS, QuotaRule
 
 __all__ = [
+    "NO_SUCH_GROUP",
     "Clusters",
     "Config",
     "ConfigError",

@@ -19,7 +19,7 @@ from config.model import Config
 from config.section_base import Section
 from config.sections.listeners import ListenerSettings
 from config.sections.quota_admin import Authorize
-from quotas.entities import DEFAULT, Name, QuotaKey
+from quotas.entities import BURST_KEYS, DEFAULT, GUARANTEE_KEYS, Name, QuotaKey
 from quotas.name_prefixes import is_prefix
 
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -28,6 +28,7 @@ _ANONYMOUS: Final = "ANONYMOUS"
 _NO_LOGIN: Final = (
     f"no listener has SASL or client certificates, so all clients are {_ANONYMOUS} and none has this name"
 )
+NO_SUCH_GROUP: Final = "no [[groups]] entry has this name"
 _PERCENT_OF_A_CORE: Final = 100.0
 _CIPHERS: Final = 'they are those of TLS 1.2 and minimum_version is "TLSv1.3"'
 
@@ -150,7 +151,36 @@ def _groups_without_members(config: Config) -> Iterator[Finding]:
     defined = {rule.name for rule in config.groups}
     for at, rule in enumerate(config.quotas):
         if rule.group is not None and rule.group not in defined:
-            yield _note(path_text(("quotas", at, "group"), config), "no [[groups]] entry has this name")
+            yield _note(path_text(("quotas", at, "group"), config), NO_SUCH_GROUP)
+
+
+def _groups_without_quotas(config: Config) -> Iterator[Finding]:
+    limited = {rule.group for rule in config.quotas}
+    for at, rule in enumerate(config.groups):
+        if rule.name not in limited:
+            text = "limits nothing: no [[quotas]] entry has this group; a quota may be in the quota store"
+            yield _note(path_text(("groups", at, "name"), config), text)
+
+
+def _guarantees_without_capacity(config: Config) -> Iterator[Finding]:
+    capacity = config.capacity.by_quota()
+    for at, rule in enumerate(config.quotas):
+        values = rule.values()
+        for rate, guarantee in GUARANTEE_KEYS.items():
+            if guarantee in values and rate not in capacity:
+                text = f"without effect: [capacity] has no {rate}"
+                yield _note(path_text(("quotas", at, str(guarantee)), config), text)
+        if QuotaKey.WEIGHT in values and not capacity:
+            yield _note(path_text(("quotas", at, "weight"), config), "without effect: there is no [capacity]")
+
+
+def _bursts_without_rate(config: Config) -> Iterator[Finding]:
+    for at, rule in enumerate(config.quotas):
+        values = rule.values()
+        for rate, burst in BURST_KEYS.items():
+            if burst in values and rate not in values:
+                text = f"without effect: this entity has no {rate} here; one may be in the quota store"
+                yield _note(path_text(("quotas", at, str(burst)), config), text)
 
 
 def _users_without_a_login(config: Config) -> Iterator[Finding]:
@@ -441,6 +471,9 @@ CHECKS: Final[tuple[Callable[[Config], Iterator[Finding]], ...]] = (
     _named_like_the_default,
     _star_without_prefixes,
     _groups_without_members,
+    _groups_without_quotas,
+    _guarantees_without_capacity,
+    _bursts_without_rate,
     _users_without_a_login,
     _anonymous_behind_sasl,
     _connection_limits,

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from quotas.entities import QuotaEntity, QuotaKey
-from quotas.limits import Limits, validate
+from quotas.entities import GUARANTEE_KEYS, QuotaEntity, QuotaKey
+from quotas.limits import Limits, guarantee_faults, validate
 
 Source: TypeAlias = Literal["file", "store"]
+
+_OF_GUARANTEES: Final = (*GUARANTEE_KEYS, *GUARANTEE_KEYS.values())
 
 _Values: TypeAlias = dict[QuotaKey, dict[QuotaEntity, float]]
 
@@ -136,6 +138,24 @@ class LayeredQuotas:
                 _check(change.entity, change.key, change.value)
         for change in wanted:
             self._apply(change)
+
+    def guarantee_fault(self, entity: QuotaEntity, new: Mapping[QuotaKey, float | None]) -> str | None:
+        """Why the guarantees of an entity would not go with its rates; None: they would, or it is not about these.
+
+        Args:
+            entity: whose.
+            new: what is to change of it; None: the override goes.
+        """
+        if not any(key in new for key in _OF_GUARANTEES):
+            return None
+        values: dict[QuotaKey, float] = {}
+        for key in _OF_GUARANTEES:
+            value = new.get(key) if key in new else self.limits.get(entity, key)
+            # One that goes leaves what the configuration file says.
+            value = self.base(entity, key) if value is None else value
+            if value is not None:
+                values[key] = value
+        return next((f"{key} {fault}" for key, fault in guarantee_faults(values)), None)
 
     def source(self, entity: QuotaEntity, key: QuotaKey) -> Source | None:
         """Where the value in force came from; None: there is none."""

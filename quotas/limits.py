@@ -23,6 +23,7 @@ from quotas.entities import (
     API_BURST_S,
     API_RATE_KEYS,
     BURST_KEYS,
+    GUARANTEE_KEYS,
     TOPIC_FAMILIES,
     Default,
     EntityType,
@@ -348,6 +349,19 @@ def validate(entity: QuotaEntity, key: str, value: float) -> str | None:
     if key not in allowed_keys(entity):
         return f"Invalid configuration key {key}"
     return _validate_value(QuotaKey(key), value)
+
+
+def guarantee_faults(values: Mapping[QuotaKey, float]) -> Iterator[tuple[QuotaKey, str]]:
+    """Which guarantees of an entity do not go with its rates, and why.
+
+    Args:
+        values: of the entity.
+    """
+    for rate, guarantee in GUARANTEE_KEYS.items():
+        if guarantee in values and rate not in values:
+            yield guarantee, f"needs {rate}, the most that this entity gets"
+        elif guarantee in values and values[guarantee] > values[rate]:
+            yield guarantee, f"is more than {rate}, the most that this entity gets"
 
 
 def allowed_keys(entity: QuotaEntity) -> frozenset[QuotaKey]:

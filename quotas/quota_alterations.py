@@ -4,9 +4,9 @@ Pure, after ClientQuotaControlManager: the first fault of an entity is its answe
 entry, other entries are carried out. An entity that stands twice in a request is carried out once, as its first entry
 says, and yet is answered with an error; that is Kafka's way too, and clients that look at the answer see the same.
 
-Two rules are ours. A value that only the configuration file sets can't be removed here, since nothing that the store
-holds would make it go. Two spellings of one address are two entities to Kafka and one here: the second one in a
-request is answered with an error, and nothing of it is done.
+Three rules are ours. A value that only the configuration file sets can't be removed here, since nothing that the
+store holds would make it go. Two spellings of one address are two entities to Kafka and one here: the second one in a
+request is answered with an error, and nothing of it is done. A guarantee needs a rate that is not below it.
 """
 
 from __future__ import annotations
@@ -128,6 +128,8 @@ def _plan(
                 fault = f"{key} of {entity} is set in the gateway's configuration file and can only be removed there"
             elif shared:
                 changes.append(QuotaChange(entity, known, None))
+    if fault is None:
+        fault = quotas.guarantee_fault(entity, {change.key: change.value for change in changes})
     return EntityPlan(names, fault, () if fault else tuple(changes))
 
 

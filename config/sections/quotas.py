@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from config.ip_address import AddressOrBlock
 from config.section_base import Count, Key, NonEmpty, Section, faults_error
-from quotas.entities import DEFAULT, GUARANTEE_KEYS, Name, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
 from quotas.lending import TIERS
 from quotas.limits import (
     CONNECTION_KEYS,
@@ -17,6 +17,7 @@ from quotas.limits import (
     IP_KEYS,
     MOST_BURST_SECONDS,
     TOPIC_KEYS,
+    guarantee_faults,
     validate_entity,
 )
 
@@ -162,18 +163,10 @@ class QuotaRule(Section, frozen=True):
             faults.extend(self._key_faults(IP_KEYS))
         else:
             faults.extend(self._key_faults(CLIENT_KEYS if entity.client_id is not None else USER_KEYS))
-        faults.extend(self._guarantee_faults())
+        faults.extend(((str(key),), fault) for key, fault in guarantee_faults(self.values()))
         if faults:
             raise faults_error(faults)
         return self
-
-    def _guarantee_faults(self) -> Iterator[tuple[Key, str]]:
-        values = self.values()
-        for rate, guarantee in GUARANTEE_KEYS.items():
-            if guarantee in values and rate not in values:
-                yield (str(guarantee),), f"needs {rate}, the most that this entity gets"
-            elif guarantee in values and values[guarantee] > values[rate]:
-                yield (str(guarantee),), f"is more than {rate}, the most that this entity gets"
 
     def _key_faults(self, allowed: Collection[QuotaKey]) -> Iterator[tuple[Key, str]]:
         known = [key for key in ENFORCED_KEYS if key in allowed]

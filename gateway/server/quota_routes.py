@@ -26,7 +26,7 @@ from weakref import ref
 
 from aiohttp import web
 
-from config import Config, any_authenticates, name_notes
+from config import NO_SUCH_GROUP, Config, any_authenticates, name_notes
 from gateway.quota_admin.store.audit import audit_change
 from gateway.quota_admin.store.interface import (
     Alteration,
@@ -206,6 +206,7 @@ class QuotaRoutes:
                 await self._live.catch_up()
             source = _Source.of(query)
             changes = await self._differences(rows, source.owner)
+            await self._check_guarantees(changes)
             notes = await self._notes(rows)
         finally:
             await free(rows.found)
@@ -221,6 +222,23 @@ class QuotaRoutes:
             audit_change(change, old, by=_BY, via=via, **source.fields)
         return {"version": version, "made": True, "notes": notes}, changes
 
+    async def _check_guarantees(self, changes: Changes) -> None:
+        slices = Slices()
+        by_entity: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
+        for change, _ in changes:
+            if slices.over:
+                await slices.next()
+            by_entity.setdefault(change.entity, {})[change.key] = change.value
+        faults = []
+        for entity, new in by_entity.items():
+            if slices.over:
+                await slices.next()
+            if (fault := self._live.quotas.guarantee_fault(entity, new)) is not None:
+                faults.append(f"{entity}: {fault}")
+        if faults:
+            shown = faults[:_MOST_NOTES]
+            raise _RefusedError(422, "the quotas are not valid", faults=shown, fault_count=len(faults))
+
     async def _notes(self, rows: QuotaRows) -> list[str]:
         """Entities that no client can match, and why."""
         config = self._config()
@@ -230,6 +248,8 @@ class QuotaRoutes:
         for entity, _ in rows.found:
             if slices.over:
                 await slices.next()
+            if isinstance(entity.group, str) and entity.group not in self._live.quotas.limits.groups:
+                notes[f"{entity}: {NO_SUCH_GROUP}"] = None
             for text in name_notes(entity.user, entity.client_id, prefixes=prefixes, logins=logins):
                 notes[f"{entity}: {text}"] = None
             if len(notes) >= _MOST_NOTES:

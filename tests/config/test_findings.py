@@ -58,6 +58,22 @@ NOTES: list[tuple[str, str, list[str]]] = [
       "client_ids.prefixes = true"]),
     ("_groups_without_members", HEAD + LISTENER + quota('group = "g"', "producer_byte_rate = 1"),
      ['quotas.0.group: no [[groups]] entry has this name']),
+    ("_groups_without_quotas",
+     HEAD + LISTENER + '[[groups]]\nname = "g"\nusers = ["a"]\n[[groups]]\nname = "h"\nusers = ["a"]\n'
+     + quota('group = "g"', "producer_byte_rate = 1"),
+     ["groups.1.name: limits nothing: no [[quotas]] entry has this group; a quota may be in the quota store"]),
+    ("_guarantees_without_capacity",
+     HEAD + LISTENER + "[capacity]\nconsumer_byte_rate = 9\n" + quota(
+         "client_id = 'a'",
+         "producer_byte_rate = 2\nproducer_byte_guarantee = 1\nconsumer_byte_rate = 2\nconsumer_byte_guarantee = 1"),
+     ['quotas.0.producer_byte_guarantee (client_id="a"): without effect: [capacity] has no producer_byte_rate']),
+    ("_guarantees_without_capacity", HEAD + LISTENER + quota("client_id = 'a'", "producer_byte_rate = 2\nweight = 1"),
+     ['quotas.0.weight (client_id="a"): without effect: there is no [capacity]']),
+    ("_bursts_without_rate",
+     HEAD + LISTENER + quota("client_id = 'a'", "consumer_byte_rate = 2\nconsumer_byte_burst_seconds = 1\n"
+                                                "producer_byte_burst_seconds = 1"),
+     ['quotas.0.producer_byte_burst_seconds (client_id="a"): without effect: this entity has no producer_byte_rate '
+      "here; one may be in the quota store"]),
     ("_users_without_a_login",
      HEAD + LISTENER + quota("user = 'alice'") + '[quota_admin]\nadmins = ["User:ANONYMOUS", "User:root"]\n',
      [f"quotas.0.user: {UNKNOWN_USER}", f"quota_admin.admins.1: {UNKNOWN_USER}"]),

@@ -37,6 +37,28 @@ def test_scenario_alter(row: dict[str, Any]) -> None:
         assert planned.changes == ()
 
 
+GUARANTEE = QuotaKey.PRODUCER_BYTE_GUARANTEE
+
+
+def test_a_guarantee_needs_a_rate_that_is_not_below_it() -> None:
+    """In the words of the configuration file, which may have the rate; what it says stays when an override goes."""
+    quotas = LayeredQuotas(Limits())
+    needs = "producer_byte_guarantee needs producer_byte_rate, the most that this entity gets"
+    assert plan(USER, (GUARANTEE, 5), quotas=quotas).fault == needs
+    assert plan(USER, (GUARANTEE, 5), (RATE, 5), quotas=quotas).fault is None
+    more = "producer_byte_guarantee is more than producer_byte_rate, the most that this entity gets"
+    assert plan(USER, (GUARANTEE, 6), (RATE, 5), quotas=quotas).fault == more
+    quotas.replace_base([(QuotaEntity(user="u"), RATE, 5)])
+    assert plan(USER, (GUARANTEE, 6), quotas=quotas).fault == more
+    quotas.apply(plan(USER, (GUARANTEE, 5), quotas=quotas).changes)
+    assert plan(USER, (RATE, 4), quotas=quotas).fault == more
+    quotas.apply(plan(USER, (RATE, 9), quotas=quotas).changes)
+    quotas.apply(plan(USER, (GUARANTEE, 9), quotas=quotas).changes)
+    assert plan(USER, (RATE, None), quotas=quotas).fault == more
+    assert plan(USER, (RATE, None), (GUARANTEE, None), quotas=quotas).fault is None
+    assert plan(USER, (QuotaKey.WEIGHT, 2), quotas=quotas).fault is None
+
+
 @pytest.mark.parametrize("row", scenarios("alterseq"))
 def test_scenario_alterseq(row: dict[str, Any]) -> None:
     quotas = LayeredQuotas(Limits())

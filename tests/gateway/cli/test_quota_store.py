@@ -238,6 +238,30 @@ async def test_set_says_how_to_write_a_limit(text: str, fault: str, capsys: Caps
     assert (code, fault in err) == (2, True)
 
 
+async def test_set_refuses_a_guarantee_as_the_file_does(capsys: Capsys) -> None:
+    guarantee = "producer_byte_guarantee=10"
+    async with running_gateway(9, quotas=[FILE_QUOTA]) as running:
+        for entity, more, fault in (
+            ("user=bob", [], "needs producer_byte_rate, the most that this entity gets"),
+            ("user=bob", ["--dry-run"], "needs producer_byte_rate, the most that this entity gets"),
+            ("user=alice", [], "is more than producer_byte_rate, the most that this entity gets"),
+        ):
+            code, _, err = await sluice(running, capsys, "quotas", "set", entity, guarantee, *more)
+            assert (code, f"sluice: {entity}: producer_byte_guarantee {fault}" in err) == (1, True)
+        assert list(running.gateway.limits.entities(QuotaKey.PRODUCER_BYTE_GUARANTEE)) == []
+        code, _, _ = await sluice(running, capsys, "quotas", "set", "user=bob", guarantee, "producer_byte_rate=10")
+        assert code == 0
+        code, _, _ = await sluice(running, capsys, "quotas", "set", "user=bob", "producer_byte_rate=none")
+        assert (code, running.gateway.limits.get(QuotaEntity(user="bob"), PRODUCE)) == (1, 10.0)
+
+
+async def test_set_notes_a_group_that_is_not_there(capsys: Capsys) -> None:
+    async with running_gateway(9, groups=[{"name": "team", "users": ["alice"]}]) as running:
+        for group, noted in (("team", False), ("tema", True)):
+            code, _, err = await sluice(running, capsys, "quotas", "set", f"group={group}", "producer_byte_rate=5")
+            assert (code, f"note: group={group}: no [[groups]] entry has this name" in err) == (0, noted)
+
+
 async def test_set_sets_and_removes_quotas_of_topics_too(capsys: Capsys) -> None:
     async with running_gateway(9, quotas=[FILE_QUOTA]) as running:
         limits = running.gateway.limits
