@@ -93,7 +93,23 @@ def page() -> str:
                 "|---|---|---|",
             ]
         lines.append(f"| {number} | {HAZARDS[letter][number]} | {'<br>'.join(_by_file(tests))} |")
+    lines += [
+        "",
+        "## Without a test",
+        "",
+        "No test carries these numbers.",
+        "",
+        "| number | what it is |",
+        "|---|---|",
+    ]
+    lines += [f"| {number} | {HAZARDS[number[0]][number]} |" for number in without_test()]
     return "\n".join(lines) + "\n"
+
+
+def without_test() -> list[str]:
+    """The numbers that hazards.toml explains and no test carries."""
+    known = {number for hazards in HAZARDS.values() for number in hazards if number != "title"}
+    return sorted(known - shown().keys())
 
 
 def _by_file(tests: list[tuple[str, str]]) -> Iterator[str]:
