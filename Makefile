@@ -243,6 +243,14 @@ $(MUTATION)/.up-to-date: benchmarks/mutation/requirements.txt $(VENV)/.up-to-dat
 campaigns: compiled kafka spark-jars $(MUTATION)/.up-to-date ## what takes minutes, real rates or many seeds, 5 hours, as root; one line of results each [ONLY="chaos order" SEED=7]
 	$(BIN)/python -m campaigns $(ONLY) $(if $(SEED),--seed $(SEED))
 
+.PHONY: scoreboard
+scoreboard: compiled kafka ## measure the goals of docs/reference/reliability.md and write that page, 6 hours, as root [ONLY=order]
+	$(BIN)/python -m campaigns --scoreboard $(ONLY) $(if $(SEED),--seed $(SEED))
+
+.PHONY: scoreboard-quick
+scoreboard-quick: kafka ## the short part of scoreboard, 20 minutes
+	$(BIN)/python -m campaigns --scoreboard --quick $(ONLY) $(if $(SEED),--seed $(SEED))
+
 # --- deploying it ------------------------------------------------------------------------------------------
 
 .PHONY: image

@@ -14,6 +14,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from campaigns.listed import CAMPAIGNS, SEED, Campaign
+from campaigns.scoreboard.__main__ import write
+from campaigns.scoreboard.rows import ROWS, campaigns_of
 from pinned_jars import cache_dir
 
 ROOT: Final = Path(__file__).parents[1]
@@ -48,6 +51,7 @@ class Line:
         seed: what was drawn at random followed from it; None when nothing was.
         figure: the line of its output that says how much was done.
         passed: whether it ended with 0.
+        seconds: how long it took; None in lines of older runs.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Line:
     seed: int | None
     figure: str
     passed: bool
+    seconds: int | None = None
 
 
 def run(campaign: Campaign, *, seed: int, commit: str, logs: Path = _LOGS) -> Line:
@@ -68,6 +73,7 @@ def run(campaign: Campaign, *, seed: int, commit: str, logs: Path = _LOGS) -> Li
         logs: the folder that keeps what it prints.
     """
     date = datetime.now(UTC).isoformat(timespec="minutes")
+    begun_s = time.monotonic()
     logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{campaign.name}.log"
     command = [sys.executable, *(argument.replace(SEED, str(seed)) for argument in campaign.command)]
@@ -87,7 +93,8 @@ def run(campaign: Campaign, *, seed: int, commit: str, logs: Path = _LOGS) -> Li
             output.write(b"\nit did not end by itself\n")
             done = -1
     figure = figure_of(log.read_text(errors="replace"), campaign.figure)
-    return Line(campaign.name, date, commit, seed if campaign.seeded else None, figure, done == 0)
+    seconds = round(time.monotonic() - begun_s)
+    return Line(campaign.name, date, commit, seed if campaign.seeded else None, figure, done == 0, seconds)
 
 
 def figure_of(output: str, pattern: str) -> str:
@@ -148,17 +155,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m campaigns", description=__doc__)
     names = [campaign.name for campaign in CAMPAIGNS]
     parser.add_argument("only", nargs="*", metavar="NAME", help=f"these alone: {', '.join(names)}")
+    parser.add_argument(
+        "--scoreboard", action="store_true", help="those of the scoreboard; then write its page"
+    )
+    parser.add_argument("--quick", action="store_true", help="those of them that take 20 minutes together")
     parser.add_argument("--seed", type=int, help="of what is drawn at random; a new one by default")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the page")
     options = parser.parse_args()
     if unknown := set(options.only) - set(names):
         parser.error(f"no such campaign: {', '.join(sorted(unknown))}")
-    chosen = [campaign for campaign in CAMPAIGNS if not options.only or campaign.name in options.only]
+    wanted = set(options.only or names)
+    if options.scoreboard:
+        wanted &= {name for row in ROWS for name in campaigns_of(row)}
+    chosen = [each for each in CAMPAIGNS if each.name in wanted and (each.quick or not options.quick)]
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return int(run_all(chosen, seed=seed, commit=described.stdout.strip(), folder=options.output) > 0)
+    findings = run_all(chosen, seed=seed, commit=described.stdout.strip(), folder=options.output)
+    missed = write(datetime.now(UTC).date(), options.output) if options.scoreboard else 0
+    return int(findings > 0 or missed > 0)
 
 
 if __name__ == "__main__":

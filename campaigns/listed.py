@@ -21,6 +21,7 @@ class Campaign:
         command: the arguments of Python.
         figure: the last line of the output that matches this regular expression is the figure that is kept.
         environment: names and values that its process gets beside those of the run.
+        quick: whether it is a part of `make scoreboard-quick`, which takes 20 minutes.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Campaign:
     command: tuple[str, ...]
     figure: str = r"\S"
     environment: tuple[tuple[str, str], ...] = ()
+    quick: bool = False
 
     @property
     def seeded(self) -> bool:
@@ -43,6 +45,13 @@ _PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "faultha
 _SEEDED: Final = f"--randomly-seed={SEED}"
 _PASSED: Final = r"\b\d+ (passed|failed|errors?)\b"
 _SUMMARY: Final = r"^\*\*.*\*\*"
+
+
+def _tests(name: str, shows: str, *selected: str, quick: bool = True) -> Campaign:
+    """The tests of one row of the scoreboard, each once and in the order of its file."""
+    command = (*_PYTEST, "-p", "no:randomly", "-m", "not campaign and not spark", *selected)
+    return Campaign(name, shows, command, _PASSED, quick=quick)
+
 
 CAMPAIGNS: Final = (
     Campaign("tests", "the tests that are marked `campaign`", (*_PYTEST, _SEEDED, "-m", "campaign"), _PASSED),
@@ -106,6 +115,120 @@ CAMPAIGNS: Final = (
         _module("campaigns.terraform"),
         _SUMMARY,
     ),
+    _tests(
+        "same-bytes",
+        "what is passed on stays byte for byte, and what is rewritten changes only there",
+        "tests/protocol",
+        "tests/fuzz/test_protocol_junk.py",
+        "tests/gateway/handlers/test_addresses.py",
+    ),
+    _tests(
+        "hostile-frames",
+        "each hostile frame is answered or refused as documented",
+        "tests/hazards/test_frames.py",
+        "tests/hazards/test_hostile_frames.py",
+        "tests/hazards/test_bodies.py",
+    ),
+    _tests(
+        "descriptors",
+        "clients wait while descriptors and ports are used up",
+        "-k",
+        "f01 or f02 or f03",
+        "tests/hazards/test_processes.py",
+        "tests/gateway/net/test_acceptor.py",
+        "tests/gateway/server/test_connection_capacity.py",
+    ),
+    _tests(
+        "gone-while-muted",
+        "a throttled client that leaves is noticed and forgotten",
+        "-k",
+        "c08 or c09",
+        "tests/gateway/net",
+        "tests/hazards/test_throttled_connections.py",
+    ),
+    _tests(
+        "mutations",
+        "permits of mutations are taken, given back and refused as in Kafka",
+        "tests/attacks/test_mutations.py",
+        "tests/quotas/test_mutations.py",
+        "tests/gateway/handlers/test_mutation_exchange.py",
+    ),
+    _tests(
+        "drain",
+        "a drain answers what was read, and ends at its deadline",
+        "-k",
+        "drain or stop or signal",
+        "tests/hazards/test_faults.py",
+        "tests/gateway/test_app.py",
+        "tests/gateway/session/test_session.py",
+    ),
+    _tests(
+        "workers",
+        "workers that are killed or stand still are replaced, and others continue",
+        "tests/gateway/server/test_worker_pool.py",
+        "tests/gateway/server/test_supervisor_gone.py",
+    ),
+    _tests(
+        "clocks",
+        "clocks that jump and processes that stand still change no throttle and grant at most a burst",
+        "-k",
+        "f06 or f07 or l05 or l06 or i15",
+        "tests/hazards",
+        "tests/gateway/net",
+        "tests/gateway/tls",
+        "tests/gateway/upstream",
+        "tests/gateway/usage",
+    ),
+    _tests(
+        "secrets",
+        "no secret reaches a log, a metric, an answer or a file",
+        "tests/hazards/test_secret_search.py",
+        "tests/hazards/test_secrets.py",
+        "tests/integration/test_secret_exchanges.py",
+        quick=False,
+    ),
+    _tests(
+        "tls-cases",
+        "certificates, ciphers, records and handshakes that are wrong",
+        "tests/hazards/test_tls.py",
+        "tests/hazards/test_tls_cost.py",
+        "tests/hazards/test_tls_ends.py",
+    ),
+    _tests(
+        "identity",
+        "every SASL mechanism, outcome and new login, at a real broker and in exchanges",
+        "tests/gateway/auth",
+        "tests/gateway/handlers/test_sasl.py",
+        "tests/hazards/test_sasl.py",
+        "tests/hazards/test_certificate_names.py",
+        "tests/integration/test_sasl_matrix.py",
+        "tests/integration/test_principals.py",
+        quick=False,
+    ),
+    _tests(
+        "privilege",
+        "quotas, APIs of brokers, the gateway's topics, the admin port and PROXY headers need rights",
+        "tests/gateway/handlers/test_quota_rights.py",
+        "tests/gateway/quota_admin/test_rights.py",
+        "tests/gateway/net/test_proxy_acceptor.py",
+        "tests/hazards/test_proxy_protocol.py",
+        "tests/attacks/test_own_topics.py",
+        "tests/attacks/test_admin_access.py",
+    ),
+    _tests(
+        "observed",
+        "series, rules and dashboard show what happens, under documented names",
+        "tests/monitoring",
+        "tests/gateway/observability",
+        "tests/contract/test_metric_names.py",
+        "tests/contract/test_metrics_page.py",
+    ),
+    Campaign(
+        "catalogue",
+        "each hazard of the catalogue has a test, and these tests pass",
+        _module("campaigns.scoreboard.catalogue"),
+        _SUMMARY,
+    ),
     Campaign("simulated-hour", "an hour of whole gateways breaks no law", _module("simulation", "--hour")),
     Campaign(
         "simulation",
@@ -114,8 +237,8 @@ CAMPAIGNS: Final = (
     ),
     Campaign(
         "order",
-        "two million small frames stay in order under every quota",
-        _module("benchmarks.order", "--seed", SEED),
+        "five million small frames stay in order under every quota",
+        _module("benchmarks.order", "--requests", "5000000", "--seed", SEED),
         _SUMMARY,
     ),
     Campaign(
@@ -123,6 +246,18 @@ CAMPAIGNS: Final = (
     ),
     Campaign(
         "crash", "the quota store survives a kill at every system call", _module("benchmarks.crash"), _SUMMARY
+    ),
+    Campaign(
+        "store",
+        "a hundred thousand quotas: start, alterations and look-ups, in a file and in a topic",
+        _module("benchmarks.store", "--topic"),
+        _SUMMARY,
+    ),
+    Campaign(
+        "slow-consumers",
+        "memory while 200 consumers read slowly or not at all",
+        _module("benchmarks.connections.slow_consumers"),
+        r"^\| sources ",
     ),
     Campaign(
         "connection-rates",

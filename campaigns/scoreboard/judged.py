@@ -1,0 +1,108 @@
+"""Rows of the scoreboard beside kept results: which goals are met. A pure function; the day is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from enum import StrEnum
+from typing import Final
+
+from campaigns.scoreboard.kept import Result
+from campaigns.scoreboard.rows import Row
+
+FRESH: Final = timedelta(days=30)
+"""A figure that is older is stale."""
+
+
+class State(StrEnum):
+    """What the scoreboard says of a goal."""
+
+    MET = "met"
+    IN_PART = "in part"
+    MISSED = "missed"
+    STALE = "stale"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A row with its figures.
+
+    Attributes:
+        row: the promise.
+        state: whether it is kept.
+        figures: each quantity with its value.
+        misses: the quantities that are outside their bounds.
+        beside: the same without Sluice, or with another proxy.
+        n: how often it was tried.
+        seconds: how long that took.
+        day: the first day of its results.
+        commits: of its results.
+    """
+
+    row: Row
+    state: State
+    figures: tuple[str, ...] = ()
+    misses: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    n: str = ""
+    seconds: float | None = None
+    day: date | None = None
+    commits: tuple[str, ...] = ()
+
+
+def judge_all(
+    rows: Iterable[Row], results: Mapping[str, Result], *, today: date, released: date | None
+) -> tuple[Judged, ...]:
+    """All rows, in their order."""
+    return tuple(judge(row, results, today=today, released=released) for row in rows)
+
+
+def judge(row: Row, results: Mapping[str, Result], *, today: date, released: date | None) -> Judged:
+    """One row.
+
+    Args:
+        row: the promise.
+        results: by name; those that are missing were not measured.
+        today: figures from more than 30 days before it are stale.
+        released: the day of the last release; figures from before it are stale. None: there was none.
+    """
+    if not row.quantities or any(source not in results for source in row.sources):
+        return Judged(row, State.NOT_MEASURED)
+    found = [results[source] for source in row.sources]
+    data = [each.data for each in found]
+    values = [(quantity, quantity.read(*data)) for quantity in row.quantities]
+    misses = [quantity.shown(value) for quantity, value in values if not quantity.holds(value)]
+    misses += [
+        f"{source} ended with an error"
+        for source, each in zip(row.sources, found, strict=True)
+        if not each.passed
+    ]
+    days = [each.day for each in found]
+    first = None if None in days else min(day for day in days if day is not None)
+    seconds = [each.seconds for each in found]
+    return Judged(
+        row,
+        _state(row, first, failed=bool(misses), today=today, released=released),
+        tuple(quantity.shown(value) for quantity, value in values),
+        tuple(misses),
+        tuple(quantity.shown(quantity.read(*data)) for quantity in row.beside),
+        "" if row.n is None else row.n.counted(row.n.read(*data)),
+        None if None in seconds else sum(each for each in seconds if each is not None),
+        first,
+        tuple(dict.fromkeys(each.commit for each in found if each.commit)),
+    )
+
+
+def exit_code(judged: Iterable[Judged]) -> int:
+    """1 when a goal is missed for which the page gives no reason."""
+    return int(any(each.state is State.MISSED and not each.row.reason for each in judged))
+
+
+def _state(row: Row, day: date | None, *, failed: bool, today: date, released: date | None) -> State:
+    if failed:
+        return State.MISSED
+    if day is None or today - day > FRESH or (released is not None and day < released):
+        return State.STALE
+    return State.IN_PART if row.without else State.MET

@@ -1,0 +1,596 @@
+"""The rows of the scoreboard: 39 promises, the results that each is read from, and the bounds of its figures."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number of a row.
+
+    Attributes:
+        what: it counts or measures.
+        read: takes the data of the row's sources, in their order.
+        unit: behind the number.
+        least: it may be; None: no bound.
+        most: it may be; None: no bound.
+    """
+
+    what: str
+    read: Callable[..., float]
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether the value is within the bounds. What could not be read is not."""
+        if math.isnan(value):
+            return False
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+    def shown(self, value: float) -> str:
+        """The quantity with this value."""
+        return f"{self.what}: {self._number(value)}"
+
+    def counted(self, value: float) -> str:
+        """The value, and then what it counts."""
+        return f"{self._number(value)} {self.what}"
+
+    @property
+    def goal(self) -> str:
+        """Its bounds in words."""
+        if self.least is not None and self.most is not None:
+            return f"{self.what}: {self._number(self.least)} to {self._number(self.most)}"
+        if self.least is not None:
+            return f"{self.what}: at least {self._number(self.least)}"
+        if self.most:
+            return f"{self.what}: at most {self._number(self.most)}"
+        return f"{self.what}: {self._number(0)}"
+
+    def _number(self, value: float) -> str:
+        if math.isnan(value):
+            return "not in the result"
+        digits = f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
+        return f"{digits} {self.unit}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One promise.
+
+    Attributes:
+        number: of the row.
+        shows: what holds when the goal is met.
+        sources: of the figures: files of benchmarks/results (``order.json``) and campaigns (``drain``).
+        quantities: that must be within their bounds; none: nothing measures this yet.
+        n: how often it was tried.
+        beside: the same figures of a broker without Sluice, or of another proxy.
+        goal: in words, where there are no quantities yet.
+        without: the part of the goal that nothing measures yet.
+        reason: why the goal is missed, and what follows. A miss without a reason is an error.
+    """
+
+    number: str
+    shows: str
+    sources: tuple[str, ...] = ()
+    quantities: tuple[Quantity, ...] = ()
+    n: Quantity | None = None
+    beside: tuple[Quantity, ...] = ()
+    goal: str = ""
+    without: str = ""
+    reason: str = ""
+
+
+MADE_BY: Final[Mapping[str, str]] = {
+    "accuracy.json": "accuracy",
+    "adversary.json": "adversary",
+    "alerts.json": "alerts",
+    "chaos.json": "chaos",
+    "connections-accuracy.json": "connection-rates",
+    "connections-slow-consumers.json": "slow-consumers",
+    "connections-slowloris.json": "slow-clients",
+    "crash.json": "crash",
+    "fleet-faults.json": "fleet-faults",
+    "matrix.json": "matrix",
+    "misrouted.json": "misrouted",
+    "order.json": "order",
+    "overload.json": "overload",
+    "store.json": "store",
+    "streams.json": "streams",
+    "tls-storm.json": "tls-storm",
+    "upgrade.json": "upgrade",
+}
+"""Which campaign writes a file of benchmarks/results. Other sources are campaigns themselves."""
+
+
+def number(figure: str, pattern: str, *, otherwise: float = math.nan) -> float:
+    """The number in the figure of a campaign that the first group of the pattern matches."""
+    found = re.search(pattern, figure)
+    return otherwise if found is None else float(found[1].replace(",", ""))
+
+
+def _passed(*figures: str) -> float:
+    return sum(number(figure, r"(\d+) passed", otherwise=0) for figure in figures)
+
+
+def _failed(*figures: str) -> float:
+    return sum(
+        float(found) for figure in figures for found in re.findall(r"(\d+) (?:failed|errors?)", figure)
+    )
+
+
+_TESTS_PASS: Final = Quantity("failed", _failed, most=0)
+_TESTS: Final = Quantity("tests", _passed, least=1)
+"""Without the bound a selection that is empty by mistake would be green."""
+
+
+def _of_tests(number: str, shows: str, *campaigns: str, without: str = "") -> Row:
+    """A row whose evidence is tests."""
+    return Row(number, shows, campaigns, (_TESTS_PASS, _TESTS), n=_TESTS, without=without)
+
+
+def _rows(data: Any, **values: Any) -> list[dict[str, Any]]:
+    return [row for row in data["rows"] if all(row[name] == value for name, value in values.items())]
+
+
+def _total(data: Any, name: str) -> float:
+    return sum(row[name] for row in data["rows"])
+
+
+def _violations(chaos: Any, *_: Any) -> float:
+    return sum(len(row["violations"]) for row in chaos["rows"])
+
+
+def _faults(chaos: Any, name: str) -> float:
+    return sum(row["faults"].get(name, 0) for row in chaos["rows"])
+
+
+def _byte_ratios(accuracy: Any, side: str) -> list[float]:
+    return [row["ratio"] for row in _rows(accuracy, side=side)]
+
+
+def _connection_ratios(accuracy: Any, *, sluice: bool) -> list[float]:
+    rows = [row for row in _rows(accuracy, window_num=2) if (row["name"] == "Sluice") == sluice]
+    return [ratio for row in rows for ratio in row["ratios"]]
+
+
+def _lateness(slowloris: Any) -> float:
+    late: Mapping[str, Mapping[str, float]] = slowloris["summary"]["late_s"]
+    return max(max(abs(each["earliest"]), each["latest"]) for each in late.values())
+
+
+def _slow_consumer_kib(consumers: Any) -> float:
+    return max(phase["most"] for core in consumers["cores"].values() for phase in core["kib_each"].values())
+
+
+def _worse_through(matrix: Any) -> float:
+    return sum(row["direct"] == "ok" != row["through"] for row in matrix["rows"])
+
+
+def _not_answered(upgrade: Any) -> float:
+    connects: Mapping[str, int] = upgrade["connects"]
+    return 1 - connects.get("answered", 0) / sum(connects.values())
+
+
+def _ghosts_s(storm: Any) -> float:
+    silent: list[Mapping[str, float]] = storm["summary"]["silent"]
+    return max(abs(each[name] - 10) for each in silent for name in ("first_s", "last_s"))
+
+
+_FUZZ: Final = (
+    "fuzz-sasl",
+    "fuzz-proxy-protocol",
+    "fuzz-principals",
+    "fuzz-mapping-rules",
+    "fuzz-client-quotas",
+)
+
+
+def _executions(*figures: str) -> float:
+    return sum(number(each, r"number_of_executed_units: *(\d+)") for each in figures[: len(_FUZZ)])
+
+
+ROWS: Final = (
+    Row(
+        "R1",
+        "no bytes from a peer raise an unexpected error or hang a decoder",
+        (*_FUZZ, "properties"),
+        (
+            Quantity("executions", _executions, least=2_000_000),
+            Quantity("property tests failed", lambda *figures: _failed(figures[-1]), most=0),
+        ),
+        n=Quantity("executions", _executions),
+    ),
+    _of_tests(
+        "R2", "what is passed on stays byte for byte; what is rewritten changes only there", "same-bytes"
+    ),
+    Row(
+        "R3",
+        "the largest legal body of any API holds the loop only briefly",
+        ("limits",),
+        (Quantity("above 20 ms", lambda figure: number(figure, r"([\d,]+) above"), "cases", most=0),),
+        n=Quantity("bodies", lambda figure: number(figure, r"^([\d,]+) cases")),
+        without="memory of the worst body to its bytes, at most 10 times; CPU of attacker and gateway",
+    ),
+    _of_tests("R4", "each hostile frame is answered or refused as documented", "hostile-frames"),
+    Row(
+        "R5",
+        "5,000 slow clients are closed at their deadlines, and a good client beside them notices little",
+        ("connections-slowloris.json",),
+        (
+            Quantity("from the deadline", _lateness, "s", most=1),
+            Quantity(
+                "p99 of a good client",
+                lambda slow: slow["summary"]["p99_us"][1] / slow["summary"]["p99_us"][0],
+                "times",
+                most=1.2,
+            ),
+            Quantity(
+                "memory",
+                lambda slow: slow["summary"]["rss_mib"][1] - slow["summary"]["rss_mib"][0],
+                "MiB more",
+                most=100,
+            ),
+        ),
+        n=Quantity("clients at a time", lambda slow: slow["summary"]["clients"]),
+    ),
+    Row(
+        "R6",
+        "a client that does not read costs less than its answer",
+        ("connections-slow-consumers.json",),
+        (Quantity("memory of each", _slow_consumer_kib, "KiB", most=1_024),),
+        n=Quantity("clients", lambda consumers: consumers["consumers"]),
+        without="500 clients, and with TLS",
+    ),
+    _of_tests(
+        "R7",
+        "without descriptors clients wait, none is lost, and serving continues",
+        "descriptors",
+        without="the time until it accepts again, and its CPU",
+    ),
+    Row(
+        "R8",
+        "connection rates per address, listener and gateway are kept",
+        ("connections-accuracy.json",),
+        (
+            Quantity(
+                "accepted to limit, lowest",
+                lambda found: min(_connection_ratios(found, sluice=True)),
+                least=0.90,
+            ),
+            Quantity("highest", lambda found: max(_connection_ratios(found, sluice=True)), most=1.05),
+        ),
+        n=Quantity("runs of 30 s", lambda found: len(_connection_ratios(found, sluice=True))),
+        beside=(
+            Quantity("Kafka 4.3.1, lowest", lambda found: min(_connection_ratios(found, sluice=False))),
+            Quantity("highest", lambda found: max(_connection_ratios(found, sluice=False))),
+        ),
+    ),
+    Row(
+        "R9",
+        "byte rates of four client families, and of a client that ignores throttles, are kept",
+        ("accuracy.json",),
+        (
+            Quantity("rate to quota, lowest", lambda found: min(_byte_ratios(found, "gateway")), least=0.90),
+            Quantity("highest", lambda found: max(_byte_ratios(found, "gateway")), most=1.05),
+        ),
+        n=Quantity("runs of 60 s", lambda found: len(_byte_ratios(found, "gateway"))),
+        beside=(
+            Quantity("Kafka's own quota, lowest", lambda found: min(_byte_ratios(found, "kafka"))),
+            Quantity("highest", lambda found: max(_byte_ratios(found, "kafka"))),
+        ),
+    ),
+    Row(
+        "R10",
+        "mutation quotas let applications through as Kafka does, and random clients find no way around them",
+        ("streams.json", "adversary.json", "mutations"),
+        (
+            Quantity(
+                "applications that failed",
+                lambda streams, *_: sum(bool(row["failure"]) for row in _rows(streams, path="gateway")),
+                most=0,
+            ),
+            Quantity(
+                "more than the bound",
+                lambda _, adversary, *__: sum(len(row["findings"]) for row in adversary["rows"]),
+                "times",
+                most=0,
+            ),
+            Quantity("tests failed", lambda *found: _failed(found[-1]), most=0),
+        ),
+        n=Quantity("random clients", lambda _, adversary, *__: _total(adversary, "episodes")),
+        beside=(
+            Quantity(
+                "direct, applications that failed",
+                lambda streams, *_: sum(bool(row["failure"]) for row in _rows(streams, path="direct")),
+            ),
+        ),
+    ),
+    _of_tests("R11", "what a throttled client holds is free soon after it has left", "gone-while-muted"),
+    Row(
+        "R12",
+        "each answer is that of its request, in order and unchanged",
+        ("order.json",),
+        (
+            Quantity("out of order", lambda order: order["out_of_order"], most=0),
+            Quantity("lost or changed", lambda order: len(order["faults"]), most=0),
+            Quantity("requests", lambda order: order["requests"], least=5_000_000),
+        ),
+        n=Quantity("requests", lambda order: order["requests"]),
+        reason="The kept run has two of five million requests. The campaign now makes all of them; "
+        "its next run decides.",
+    ),
+    Row(
+        "R13",
+        "acknowledged records survive kills of gateways and brokers: none lost, doubled or reordered",
+        ("chaos.json", "upgrade.json"),
+        (
+            Quantity("violations", _violations, most=0),
+            Quantity("rounds", lambda chaos, _: _total(chaos, "rounds"), least=30),
+            Quantity(
+                "lost or doubled in upgrades",
+                lambda _, upgrade: upgrade["records_missing"] + upgrade["records_twice"],
+                most=0,
+            ),
+        ),
+        n=Quantity("records", lambda chaos, upgrade: _total(chaos, "records") + upgrade["records_sent"]),
+        without="producers without idempotence, beside the same run without Sluice",
+    ),
+    Row("R14", "transactions show no anomaly that they do not show at the brokers", goal="new anomalies: 0"),
+    Row(
+        "R15",
+        "clients are back soon after a broker's restart",
+        goal="gap after the port accepts, p95: at most 2 s, and 0.5 s more than direct",
+    ),
+    Row(
+        "R16",
+        "a dead bootstrap broker closes its clients soon and touches no others",
+        goal="closed after: at most 5 s; other brokers' clients: all served",
+    ),
+    Row(
+        "R17",
+        "no byte to a client has the address of a broker",
+        ("matrix.json", "misrouted.json"),
+        (
+            Quantity(
+                "leaks",
+                lambda matrix, misrouted: len(matrix["leaks"]) + _total(misrouted, "leaks"),
+                most=0,
+            ),
+        ),
+        n=Quantity("steps of clients", lambda matrix, _: len(matrix["rows"])),
+    ),
+    Row(
+        "R18",
+        "brokers that come, go or move are followed",
+        goal="reachable after: at most 1 s; at a wrong broker: 0",
+    ),
+    Row(
+        "R19",
+        "a drain loses no answer of a request that was carried out, and ends in time",
+        ("chaos.json", "drain"),
+        (
+            Quantity("violations", _violations, most=0),
+            Quantity("drains", lambda chaos, _: _faults(chaos, "terminate"), least=50),
+            Quantity("tests failed", lambda *found: _failed(found[-1]), most=0),
+        ),
+        n=Quantity("requests carried out at drains", lambda chaos, _: _total(chaos, "drained")),
+    ),
+    Row(
+        "R20",
+        "no client notices reloads and upgrades",
+        ("upgrade.json",),
+        (
+            Quantity("connects that failed", _not_answered, most=0.0001),
+            Quantity("reloads", lambda upgrade: upgrade["reloads"], least=100),
+            Quantity("records lost", lambda upgrade: upgrade["records_missing"], most=0),
+        ),
+        n=Quantity("connects", lambda upgrade: sum(upgrade["connects"].values())),
+    ),
+    Row(
+        "R21",
+        "a worker that is killed takes only its own connections along",
+        ("fleet-faults.json", "workers"),
+        (
+            Quantity("lost by others", lambda faults, _: _total(faults, "lost"), most=0),
+            Quantity("tests failed", lambda *found: _failed(found[-1]), most=0),
+        ),
+        n=Quantity("faults", lambda faults, _: len(faults["rows"])),
+        without="serving again in 2 s",
+    ),
+    Row(
+        "R22",
+        "a start is quick, also with a hundred thousand quotas",
+        ("store.json",),
+        (
+            Quantity(
+                "ready without quotas, median",
+                lambda store: median(each for row in store["rows"] for each in row["ready_empty_s"]),
+                "s",
+                most=1.5,
+            ),
+            Quantity("with 100,000", lambda store: median(store["rows"][-1]["ready_s"]), "s", most=2.5),
+        ),
+        n=Quantity("starts", lambda store: sum(len(row["ready_empty_s"]) for row in store["rows"])),
+    ),
+    Row(
+        "R23",
+        "the quota store is the old or the new one after any kill, failing call or power cut",
+        ("crash.json",),
+        (
+            Quantity("stores torn or lost", lambda crash: len(crash["faults"]), most=0),
+            Quantity("kills", lambda crash: crash["kills"]["ended there"], least=500),
+        ),
+        n=Quantity(
+            "kills, failing calls and disks",
+            lambda crash: (
+                crash["kills"]["ended there"] + crash["failures"]["points"] + crash["power"]["images"]
+            ),
+        ),
+    ),
+    Row(
+        "R24",
+        "a quota is soon in force in every gateway",
+        ("store.json",),
+        (
+            Quantity(
+                "p99 with 100,000 quotas",
+                lambda store: store["topic"][-1]["everywhere_ms"]["p99"],
+                "ms",
+                most=1_000,
+            ),
+        ),
+        without="workers of one gateway",
+    ),
+    _of_tests("R25", "clocks that jump and processes that stand still grant at most one burst", "clocks"),
+    Row(
+        "R26",
+        "a million client ids and a million addresses cost bounded memory and series",
+        goal="memory: at most 200 MiB more; series: at most 10,000; a scrape: at most 250 ms",
+    ),
+    Row(
+        "R27",
+        "a hundred scrapers at a time get their answers, and clients theirs",
+        goal="failed scrapes: 0; p99 of a client: at most 5 ms more at one scrape a second",
+    ),
+    Row(
+        "R28",
+        "a flood of bad connections does not flood the log",
+        goal="lines a second: at most 20; lines left out: all counted",
+    ),
+    _of_tests("R29", "no secret reaches a log, a metric, an answer or a file", "secrets"),
+    Row(
+        "R30",
+        "usage records that can not be delivered are counted, to the line",
+        goal="made less delivered less dropped: 0; p99 of a client: at most 1.05 times",
+    ),
+    Row(
+        "R31",
+        "begun TLS handshakes end at their deadline, and a storm of them disturbs no established client",
+        ("tls-storm.json", "tls-cases"),
+        (
+            Quantity("from the deadline", lambda storm, _: _ghosts_s(storm), "s", most=1),
+            Quantity(
+                "p99 in the storm", lambda storm, _: storm["summary"]["Sluice"]["ratio"], "times", most=1.5
+            ),
+            Quantity("tests failed", lambda *found: _failed(found[-1]), most=0),
+        ),
+        n=Quantity("handshakes", lambda storm, _: storm["summary"]["Sluice"]["done"]),
+        beside=(
+            Quantity(
+                "HAProxy, p99 in the storm",
+                lambda storm, _: storm["summary"]["HAProxy TLS"]["ratio"],
+                "times",
+            ),
+        ),
+    ),
+    _of_tests("R32", "a client is who the broker says it is, in every mechanism and outcome", "identity"),
+    _of_tests("R33", "no client does what its rights do not allow", "privilege"),
+    Row(
+        "R34",
+        "what clients of many versions do at the brokers they do through Sluice",
+        ("matrix.json",),
+        (
+            Quantity("worse than direct", _worse_through, "steps", most=0),
+            Quantity(
+                "records lost or doubled in rolling upgrades",
+                lambda matrix: sum(each["missing"] + each["twice"] for each in matrix["mixed"]),
+                most=0,
+            ),
+        ),
+        n=Quantity("steps", lambda matrix: len(matrix["rows"])),
+        beside=(
+            Quantity(
+                "direct, steps that work",
+                lambda matrix: sum(row["direct"] == "ok" for row in matrix["rows"]),
+            ),
+        ),
+    ),
+    Row(
+        "R35",
+        "after an hour with faults memory, descriptors and tasks are what they were",
+        goal="memory: at most 1 MB more in 10 minutes; descriptors and tasks: 0 more",
+    ),
+    Row(
+        "R36",
+        "random and hostile clients never hold the loop for long",
+        ("adversary.json",),
+        (
+            Quantity(
+                "longest event",
+                lambda adversary: max(row["most_event_cpu_ms"] for row in adversary["rows"]),
+                "ms of CPU",
+                most=50,
+            ),
+            Quantity(
+                "longest turn",
+                lambda adversary: max(row["most_turn_cpu_ms"] for row in adversary["rows"]),
+                "ms of CPU",
+                most=50,
+            ),
+        ),
+        n=Quantity("requests", lambda adversary: _total(adversary, "requests")),
+        without="the longest of a thousand turns",
+        reason="A turn of the loop has the events of many connections. Each event is short; "
+        "nothing bounds how many share a turn.",
+    ),
+    Row(
+        "R37",
+        "each fault, attack and client quirk of the catalogue has a test",
+        ("catalogue",),
+        (
+            Quantity(
+                "without a test",
+                lambda figure: number(figure, r"([\d,]+) without"),
+                "of the catalogue",
+                most=0,
+            ),
+        ),
+        n=Quantity("entries", lambda figure: number(figure, r"of ([\d,]+)")),
+        reason="[The hazards page](../../tests/hazards.md) lists those without a test under their numbers. "
+        "Some have a test whose name lacks the number.",
+    ),
+    Row(
+        "R38",
+        "each fault moves a documented counter, and each alert fires and stops",
+        ("observed", "alerts.json"),
+        (
+            Quantity("tests failed", lambda *found: _failed(found[0]), most=0),
+            Quantity(
+                "alerts that did not fire or stop",
+                lambda _, alerts: sum(
+                    row["fired_s"] is None or row["stopped_s"] is None for row in alerts["rows"]
+                ),
+                most=0,
+            ),
+        ),
+        n=Quantity("alerts", lambda _, alerts: len(alerts["rows"])),
+        without="15 s for each fault of the catalogue",
+    ),
+    Row(
+        "R39",
+        "all attacks at once in 512 MiB end no process and leave honest clients answered",
+        ("overload.json",),
+        (
+            Quantity("ended for want of memory", lambda overload: overload["killed"], most=0),
+            Quantity("memory", lambda overload: overload["most_mib"], "MiB", most=512),
+            Quantity(
+                "honest requests not answered", lambda overload: len(overload["during"]["faults"]), most=0
+            ),
+        ),
+        n=Quantity("honest requests", lambda overload: overload["during"]["requests"]),
+        without="the time until all is as before",
+    ),
+)
+"""In the order of the page."""
+
+
+def campaigns_of(row: Row) -> tuple[str, ...]:
+    """The campaigns that make what the row is read from."""
+    return tuple(dict.fromkeys(MADE_BY.get(source, source) for source in row.sources))
