@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from gateway.cli.top_rows import COLUMNS, MAX_ROWS, Counters, Snapshot, Trend, columns_of, curve, shown
 from gateway.cli.top_screen import ClientTable, TopScreen
 from gateway.observability.status import MUTATION_FIELDS, RATE_FIELDS
+from testkit.raw_client import until
 
 HOSTILE = ("\x1b]0;title\x07", "\u202egnp.exe", "שלום", "e\u0301" * 40, "<b>[red]", "\U0001f4a3" * 100)
 
@@ -97,11 +98,12 @@ def test_columns_fit_the_terminal_and_the_sorted_one_is_among_them(columns: int,
 async def test_each_width_has_its_columns_an_arrow_and_the_keys(columns: int, count: int) -> None:
     told = answer(*(client(f"c{at}", at) for at in range(300)))
     async with screen(columns, told) as pilot:
+        keys = ("Why", "s Sort", "r Reverse", "/ Search", "m Members", "q Quit")
+        await until(lambda: all(key in lines(pilot)[-1] for key in keys))  # the line of keys comes last
         text = lines(pilot)
         assert len(titles(pilot)) == count
         assert [title for title in titles(pilot) if title[-1] in "▼▲"] == ["THROTTLED ▼"]
         assert max(map(len, text)) <= columns
-        assert all(key in text[-1] for key in ("Why", "s Sort", "r Reverse", "/ Search", "m Members", "q Quit"))
         assert "and 4 more listeners" in " ".join("".join(text).split())
         assert f"the first {MAX_ROWS} of 300 rows" in "\n".join(text)
         assert pilot.app.query_one(ClientTable).row_count == MAX_ROWS
