@@ -38,6 +38,7 @@ QUOTA = b'{"entity": [{"type": "user", "name": "alice"}], "quota": "producer_byt
 BODIES = {
     "/enforcement": (b'{"mode": "off"}', "application/json"),
     "/reload": (b"{}", "application/json"),
+    "/shed": (b'{"tier": 3}', "application/json"),
     "/quotas/import": (QUOTA, LINES),
 }
 

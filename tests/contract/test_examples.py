@@ -24,8 +24,11 @@ EXAMPLES = sorted(
 )
 
 
+_OF_CAPACITY = ("producer_byte_guarantee", "consumer_byte_guarantee", "weight")
+
 _NOTED = {
     "full.toml": [
+        *(f'quotas.0.{key} (user="alice", client_id="app")' for key in _OF_CAPACITY),
         'quotas.0.user (client_id="app")',
         "quotas.1.user (default_client_id=true)",
     ],  # logins are in secure.toml
