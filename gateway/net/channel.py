@@ -194,7 +194,15 @@ class ClientChannel:
     def _begin(self) -> None:
         if self.session.authentication is None:
             self.session.user_known(now_ms=self._now_ms())
-        self._pump()
+        if self.session.muted:
+            # uvloop begins to read after `connection_made`, and a pause before has no effect.
+            self._loop.call_soon(self._run, self._pump_if_open)
+        else:
+            self._pump()
+
+    def _pump_if_open(self) -> None:
+        if not self._closed:
+            self._pump()
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""

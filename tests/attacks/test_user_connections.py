@@ -49,6 +49,19 @@ async def test_a_storm_of_one_user_is_served_in_turn_and_no_client_is_refused() 
         assert running.closed(CloseCause.USER_CONNECTION_RATE) == 0
 
 
+async def test_a_client_that_waits_is_not_read() -> None:
+    async with broker_and_gateway(quotas=[{"user": "ANONYMOUS", "connection_creation_rate": 1}]) as (_, running):
+        clients = await connect_all(running.port, 30)
+        flood = asyncio.ensure_future(clients[-1].send(bytes(64 * 1024 * 1024)))
+        await until(lambda: waiting(running) > 20)
+        await until(lambda: not any(each._transport.is_reading() for each in running.channels if each.session.muted))
+        last = running.channels[-1].session
+        assert last.muted
+        assert last.bytes_from_client < 1024 * 1024
+        flood.cancel()
+        await asyncio.gather(flood, return_exceptions=True)
+
+
 async def test_clients_that_leave_while_they_wait_use_up_no_rate() -> None:
     async with broker_and_gateway(quotas=[{"user": "ANONYMOUS", "connection_creation_rate": 1}]) as (_, running):
         for client in (await connect_all(running.port, 10, "127.0.5.2"))[3:]:
