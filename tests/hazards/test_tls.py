@@ -287,6 +287,20 @@ async def test_h19_client_without_a_certificate_is_anonymous_where_one_is_only_r
         await until(lambda: failures(running, TlsFailure.CERTIFICATE_UNTRUSTED) == 1)
 
 
+async def test_connections_count_for_the_user_of_the_certificate_from_the_handshake_on(pki: Pki) -> None:
+    alice, bob = (pki.authority.issue(name, name, usage=CLIENT) for name in ("alice", "bob"))
+    keys = pki.mutual(principal_mapping_rules="RULE:^CN=(.*)$/$1/")
+    async with tls_gateway(keys, quotas=[{"default_user": True, "connection_count": 1}]) as (_, running):
+        clients = [await TlsClient.connect(running.port, pki.trusting(own)) for own in (alice, alice, bob)]
+        await running.ended_by(CloseCause.USER_CONNECTION_COUNT)
+        assert running.gateway.user_connections.by_user == {"alice": 1, "bob": 1}
+        for client in (clients[0], clients[2]):
+            client.send(heartbeat(7))
+            await client.receive_frame()
+        for client in clients:
+            await client.close()
+
+
 async def test_h19_the_certificate_names_the_user_or_the_client_is_refused(pki: Pki) -> None:
     own = pki.authority.issue("alice", "alice", usage=CLIENT)
     keys = pki.mutual(principal_mapping_rules="RULE:^CN=(.*)$/$1/U")
