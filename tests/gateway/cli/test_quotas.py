@@ -284,6 +284,20 @@ def test_people_are_told_who_shares_the_counter_of_an_address(quotas: Quotas) ->
     assert [line[2] for line in lines[1:]] == ["-", "10.0.0.7", "10.1.0.0/16", "<default>"]
 
 
+def test_connections_of_a_user_are_shown_where_any_user_has_such_a_quota(quotas: Quotas) -> None:
+    assert "connection" not in quotas("--user", "alice", text=WITH_DEFAULT)
+    text = WITH_DEFAULT + "[[quotas]]\ndefault_user = true\nconnection_count = 9\nconnection_creation_rate = 4\n"
+    for client_id in ("", "app"):
+        blocks = quotas("--user", "bob", "--client-id", client_id, text=text).split("\n\n")
+        (rate,) = [block for block in blocks if block.startswith("quota       connection_creation_rate")]
+        (count,) = [block for block in blocks if block.startswith("quota       connection_count")]
+        assert "limit       4/s, in a burst up to 8 before the debt begins" in rate
+        assert "limit       9\n" in count
+        for block in (rate, count):
+            assert "decided by  level default_user" in block
+            assert "counted by  user=bob" in block
+
+
 @pytest.mark.parametrize("argv", [["--ip", "localhost"], ["--ip", "10.0.0.1", "--user", "alice"]])
 def test_what_is_no_address_alone_is_one_line_and_code_2(file: Path, run: Run, argv: list[str]) -> None:
     file.write_text(WITH_DEFAULT)

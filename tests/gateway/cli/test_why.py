@@ -77,6 +77,32 @@ def test_a_throttle_names_whose_use_was_counted(rule: str, entity: str, counter:
 
 
 @pytest.mark.parametrize(
+    ("by", "api", "told_ms", "measured", "lines"),
+    [
+        ("connection", "held", 900, -0.5, [
+            "3 connections throttled, for at most 900 ms", "client    user=alice",
+            "rule      connection quota, level user: user=alice 10 connections/s",
+            "measured  -0.5 tokens in the bucket",
+        ]),
+        ("connection_count", "refused", 0, None, [
+            "3 connections refused", "client    user=alice",
+            "rule      connection_count quota, level user: user=alice 10 connections", "measured  -",
+        ]),
+    ],
+)  # fmt: skip
+def test_connections_of_a_user_say_what_became_of_them(
+    by: str, api: str, told_ms: int, measured: float | None, lines: list[str]
+) -> None:
+    entry = {
+        "first_ms": 0, "last_ms": 0, "count": 3, "told_ms": told_ms, "total_ms": told_ms, "by": by, "api": api,
+        "rule": "user", "entity": "user=alice", "limit": 10.0, "ip": "", "user": "alice", "client_id": "",
+        "shared": False, "counter": {"user": "alice", "client_id": ""},
+        "measured": {"tokens": measured, "rate": None, "window_ms": None, "blocked_ms": 0},
+    }  # fmt: skip
+    assert [line.strip() for line in entry_lines(entry)] == [f"1970-01-01 00:00:00  {lines[0]}", *lines[1:]]
+
+
+@pytest.mark.parametrize(
     ("at_ms", "shown", "away_ms", "text"),
     [
         (0, [10_000], 10_000, "later"), (10_000, [10_000], 0, ""), (12_000, [10_000], 0, ""),
