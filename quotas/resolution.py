@@ -120,7 +120,8 @@ def resolve(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
 
     Args:
         limits: the configured quotas.
-        key: any key but connection_creation_rate, which has addresses instead of clients.
+        key: any; for connection_creation_rate the answer is that of users, and addresses have their own
+            (`quotas.ip_limits`).
         user: the principal's name, ``ANONYMOUS`` without authentication.
         client_id: of this very request; "" when it has none.
 
