@@ -96,16 +96,18 @@ def _of_day(
         total = np.concatenate(([0], np.cumsum(np.where(mine, whole, 0), dtype=np.int64)))
         return total[edges[1:]] - total[edges[:-1]]
 
-    api = rows.column("api")
-    of_bytes = np.asarray(
-        pc.is_in(api, pa.array([str(each) for each in _BYTES])).to_numpy(zero_copy_only=False)
-    )
+    apis = np.array(rows.column("api").to_pylist(), object)
+
+    def sums_of(own: Any, name: str, factor: int = 1) -> Any:
+        # Most batches have rows of a few APIs: what the others need is not added up.
+        return np.where(own, sums(name, factor), 0) if own.any() else np.zeros(len(own), np.int64)
+
+    of_bytes = np.isin(apis, [str(each) for each in _BYTES])
     columns: dict[str, Any] = {
-        name: np.where(of_bytes, sums(name), 0) for name in ("bytes_in", "bytes_out", "requests")
+        name: sums_of(of_bytes, name) for name in ("bytes_in", "bytes_out", "requests")
     }
     for each, (name, factor) in _UNITS.items():
-        own = np.asarray(pc.equal(api, str(each)).to_numpy(zero_copy_only=False))
-        columns[name] = np.where(own, sums("admitted", factor), 0)
+        columns[name] = sums_of(apis == str(each), "admitted", factor)
     used = pa.array(np.any(list(columns.values()), axis=0))
     days = pa.array([day] * rows.num_rows, pa.date32())
     return pa.RecordBatch.from_pydict({"team": teams, "day": days, **columns}, schema=USE).filter(used)

@@ -16,6 +16,7 @@ from quotas.groups import Groups
 from quotas.groups_file import GroupsFileError, Team, read_teams
 from quotas.usage_record import OTHER, UsageApi
 
+_MOST_KNOWN: Final = 200_000
 UNASSIGNED: Final = ""
 """The team of clients that no group lists."""
 
@@ -52,6 +53,8 @@ class Members:
         by_address = api == UsageApi.CONNECT
         client = (user, client_id, by_address)
         if client not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             self._known[client] = self._found(*client)
         return self._known[client]
 
