@@ -26,6 +26,7 @@ from config.sections.listeners import ListenerSettings, ListenerTls
 from config.sections.log import LogSettings
 from config.sections.metrics import MetricSettings
 from config.sections.mutation_quota import MutationQuotaSettings
+from config.sections.overload import OverloadSettings
 from config.sections.quota_admin import QuotaAdminSettings
 from config.sections.quota_store import QuotaStoreSettings
 from config.sections.quotas import QuotaRule
@@ -35,7 +36,7 @@ from config.sections.upstream import NamedUpstreamSettings, SendProxyProtocol, U
 from config.sections.usage import UsageSettings
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.groups import MOST_GROUPS, Groups
-from quotas.limits import Limits
+from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationSettings
 from quotas.rate_quotas import RateSettings
 
@@ -55,6 +56,7 @@ class Config(Section, frozen=True):
     enforcement: EnforcementSettings = EnforcementSettings()
     client_quota: ClientQuotaSettings = ClientQuotaSettings()
     capacity: CapacitySettings = CapacitySettings()
+    overload: OverloadSettings = OverloadSettings()
     mutation_quota: MutationQuotaSettings = MutationQuotaSettings()
     client_ids: ClientIdSettings = ClientIdSettings()
     quota_store: QuotaStoreSettings = QuotaStoreSettings()
@@ -267,6 +269,8 @@ class Config(Section, frozen=True):
                 ("capacity",),
                 'is divided over all brokers; client_quota.scope = "broker" counts each by itself',
             )
+        if self.overload.mode is not Enforcement.OFF and not self.capacity.by_quota():
+            yield ("overload", "mode"), "needs [capacity]: it is a part of that which slow brokers can take"
         seen: dict[tuple[QuotaEntity, QuotaKey], int] = {}
         entities: dict[QuotaEntity, int] = {}
         for at, rule in enumerate(self.quotas):

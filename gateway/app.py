@@ -590,7 +590,7 @@ class Gateway:
             LoginMetrics(self._logins),
             AdminPortMetrics(self._admin_access, self._admin_keys),
             StoreMetrics(self.live_quotas, self._own_topics, self._now_ms),
-            CapacityMetrics(self._divided),
+            CapacityMetrics(self._divided, lambda: self.client_quotas.overload),
             self._watchdog,
         ):
             self.registry.register(metrics)

@@ -128,6 +128,28 @@ def divide(capacity: float, claims: Sequence[Claim]) -> Division:
     return Division(level, spare, part_of_each, floor=floor)
 
 
+def shed(shares: Sequence[float], certain_of_tier_0: float, usable: float) -> dict[int, float]:
+    """What tiers may use where their shares are more than can be used: the lowest lose first.
+
+    Args:
+        shares: by tier, what its entities get.
+        certain_of_tier_0: what tier 0 uses of its guarantees, and keeps.
+        usable: by all tiers together.
+
+    Returns:
+        By tier, of those that lose. Each keeps `LEAST_PART` of its share.
+    """
+    excess = math.fsum(shares) - usable
+    most = {}
+    for tier in reversed(range(TIERS)):
+        if excess <= 0:
+            break
+        least = max(LEAST_PART * shares[tier], 0.0 if tier else certain_of_tier_0)
+        most[tier] = max(shares[tier] - excess, min(least, shares[tier]))
+        excess -= shares[tier] - most[tier]
+    return most
+
+
 def _level(amount: float, vessels: Iterable[tuple[float, float]]) -> float:
     """Up to where an amount fills vessels, each of a volume and a width; infinite: it fills them all."""
     tops = sorted((volume / width, width) for volume, width in vessels)

@@ -17,7 +17,7 @@ from heapq import nlargest
 from typing import Final, Protocol, TypeAlias
 
 from quotas.entities import GUARANTEE_KEYS, QuotaKey
-from quotas.lending import DEFAULT_TIER, LEAST_PART, TIERS, Claim, Division, divide
+from quotas.lending import DEFAULT_TIER, LEAST_PART, TIERS, Claim, Division, divide, shed
 from quotas.limits import Limits
 from quotas.resolution import Match, Rule, TrackerKey, entity_of
 
@@ -79,6 +79,7 @@ class _Seen:
         wanting_until_ms: the end of the longest wait that it has asked for.
         divided: it has a share of the capacity.
         came: it had none, and was looked up since.
+        tier: in which its share was divided.
     """
 
     recorded: float
@@ -86,6 +87,7 @@ class _Seen:
     wanting_until_ms: float
     divided: bool
     came: bool = False
+    tier: int = DEFAULT_TIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class Lent:
         by_tier: what each tier uses.
         braked: what tiers with a brake may use.
         shares: of at most `MOST_SHARES` counters; those with a guarantee first, then those that use most.
+        shed: what tiers may use that lose for slow brokers, or would if that were in force.
     """
 
     capacity: float
@@ -140,6 +143,7 @@ class Lent:
     waiting: int
     by_tier: tuple[float, ...]
     braked: Mapping[int, float]
+    shed: Mapping[int, float]
     shares: tuple[Share, ...] = ()
 
 
@@ -155,6 +159,8 @@ class Lender:
         observe: the division is only computed.
         division: the last one.
         last: its sums; None: there was none.
+        usable_part: of the capacity, what brokers can take; see `quotas.overload`.
+        sheds: whether tiers lose the rest. Otherwise it is only computed.
     """
 
     def __init__(
@@ -180,8 +186,11 @@ class Lender:
         self._divided_ms = now_ms
         self._used_by_tier: deque[tuple[float, ...]] = deque(maxlen=_DIVISIONS_BEFORE_A_BRAKE)
         self._before_brake: dict[int, float] = {}  # what tiers used that have a brake now
-        self._of_tiers: dict[int, Division] = {}  # that have a brake
+        self._of_tiers: dict[int, Division] = {}  # that have a brake, or lose for slow brokers
         self._most_of_tiers: dict[int, float] = {}
+        self.usable_part = 1.0
+        self.sheds = False
+        self._shed: dict[int, float] = {}
 
     def lend(self, match: Match, name: Hashable) -> Match:
         """The limit that is in force for a client by the last division.
@@ -193,7 +202,9 @@ class Lender:
         if self.observe:
             return match
         seen = self._seen.get(name)
-        return self._lent(match, replace(self._claim(match), demand=0.0 if seen is None else seen.used_per_s))
+        claim = replace(self._claim(match), demand=0.0 if seen is None else seen.used_per_s)
+        # Until the next division in its tier of the last one: others have what is left of another tier.
+        return self._lent(match, claim, claim.tier if seen is None or not seen.divided else seen.tier)
 
     def is_new(self, match: Match, name: Hashable) -> bool:
         """Whether a counter that is looked up counts in the one that new counters share, until the next division.
@@ -216,12 +227,13 @@ class Lender:
         """The limit of all new counters together, until the next division: what was not used before the last one."""
         used = 0.0 if self.last is None else self.last.guaranteed + self.last.lent
         capacity = self.capacity * self._limits.share
-        limit = max(capacity - used, LEAST_PART * capacity)
+        usable = capacity * (self.usable_part if self.sheds else 1.0)
+        limit = max(usable - used, LEAST_PART * capacity)
         observe = self._limits.observes(None)
         return Match(limit, Rule.CAPACITY, TrackerKey("", ""), observe, burst_s=LENT_BURST_S, lent=Claim())
 
-    def _lent(self, match: Match, claim: Claim) -> Match:
-        limit = self.division.limit(self._under_brake(claim))
+    def _lent(self, match: Match, claim: Claim, tier: int) -> Match:
+        limit = self.division.limit(self._under_brake(claim, tier))
         burst_s = LENT_BURST_S if match.burst_s is None else match.burst_s
         # No quota says of a client without one that it is only observed.
         observe = match.observe or self._limits.observes(None)
@@ -274,7 +286,8 @@ class Lender:
                 last_per_s = before.used_per_s
             wants_more = wanting_until_ms > self._divided_ms or (came and new_waited)
             divided = bool(used_per_s or last_per_s or wants_more or came)
-            seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided)
+            claim = counter.match.lent or self._claim(counter.match)
+            seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided, tier=claim.tier)
             if not (counter.shared or self.observe or counter.good_until_ms == -math.inf):
                 # Each look-up of a new one asks `is_new`.
                 counter.good_until_ms = math.inf if divided else float(now_ms)
@@ -284,13 +297,13 @@ class Lender:
                     idle.append((name, match.lent, 0.0))
                 continue
             demand = math.inf if wants_more and not match.observe else max(used_per_s, last_per_s)
-            claims.append(replace(match.lent or self._claim(match), demand=demand))
+            claims.append(replace(claim, demand=demand))
             active.append((name, counter, match, used_per_s))
         self._seen = seen
         self._divided_ms = now_ms
         capacity = self.capacity * self._limits.share
         self._brake(claims, now_ms)
-        self.division = divide(capacity, [self._under_brake(claim) for claim in claims])
+        self._divide(capacity, claims)
         uses = [
             (name, claim, used_per_s) for claim, (name, _, _, used_per_s) in zip(claims, active, strict=True)
         ]
@@ -299,7 +312,7 @@ class Lender:
             return
         for claim, (_, counter, match, _) in zip(claims, active, strict=True):
             yield
-            lent = self._lent(match, claim)
+            lent = self._lent(match, claim, claim.tier)
             if counter.match is match and (
                 match.limit is None or not math.isclose(lent.limit or 0.0, match.limit, rel_tol=_SAME)
             ):
@@ -320,9 +333,37 @@ class Lender:
             self._most_of_tiers[tier] = most
             self._of_tiers[tier] = divide(most, [claim for claim in claims if claim.tier == tier])
 
-    def _under_brake(self, claim: Claim) -> Claim:
-        """The claim with what the brake of its tier leaves to it as its ceiling: others have the rest."""
-        division = self._of_tiers.get(claim.tier)
+    @property
+    def used_part(self) -> float:
+        """Of the capacity, what was used before the last division."""
+        return 0.0 if self.last is None else (self.last.guaranteed + self.last.lent) / self.last.capacity
+
+    def _divide(self, capacity: float, claims: Sequence[Claim]) -> None:
+        """Divide what the brokers can take. A brake that leaves less stays."""
+        braked = [self._under_brake(claim, claim.tier) for claim in claims]
+        self.division = divide(capacity, braked)
+        self._shed = {}
+        if self.usable_part >= 1:
+            return
+        shares = [0.0] * TIERS
+        certain = 0.0
+        for claim in braked:
+            shares[claim.tier] += self.division.share(claim)
+            if claim.tier == 0:
+                certain += self.division.guarantees_kept * claim.certain
+        self._shed = shed(shares, certain, self.usable_part * capacity)
+        if not self.sheds or not self._shed:
+            return
+        # The tiers that lose nothing do not get what the others lose. One that has no clients now keeps its limits.
+        for tier, share in enumerate(shares):
+            if share:
+                most = max(self._shed.get(tier, share), _LEAST_OF_TIER * capacity)
+                self._of_tiers[tier] = divide(most, [claim for claim in braked if claim.tier == tier])
+        self.division = divide(capacity, [self._under_brake(claim, claim.tier) for claim in braked])
+
+    def _under_brake(self, claim: Claim, tier: int) -> Claim:
+        """The claim with what a tier has left for it as its ceiling: others have the rest."""
+        division = self._of_tiers.get(tier)
         if division is None:
             return claim
         ceiling = division.limit(claim)
@@ -346,12 +387,12 @@ class Lender:
                 name,
                 claim.guarantee * division.guarantees_kept,
                 used_per_s,
-                division.limit(self._under_brake(claim)),
+                division.limit(self._under_brake(claim, claim.tier)),
             )
             for name, claim, used_per_s in largest
         )
         tiers = tuple(by_tier)
         self.last = Lent(
-            capacity, guaranteed, total - guaranteed, waiting, tiers, self._most_of_tiers, shares
+            capacity, guaranteed, total - guaranteed, waiting, tiers, self._most_of_tiers, self._shed, shares
         )
         self._used_by_tier.append(tiers)

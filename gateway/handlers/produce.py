@@ -18,7 +18,7 @@ from gateway.handlers.context import HandlerContext
 from gateway.handlers.topic_use import ProduceTopics, count_plain_produce
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.parts import RequestParts
-from gateway.session.response_queue import CollectedAnswer, Pending
+from gateway.session.response_queue import CollectedAnswer, Pending, TimedRequest
 from gateway.session.routes import HeadDecision, HeadHandler, HeadOutcome, RequestHead, Route, Session
 from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol.api_keys import Api, ApiKey, describe
@@ -32,6 +32,7 @@ from protocol.produce import (
     rewrite_endpoints,
 )
 from quotas.combine import ThrottledBy
+from quotas.overload import BrokerTimes
 from quotas.rate_quotas import RateTracker
 
 _NO_REPLY: Final = HeadDecision.NO_REPLY
@@ -83,7 +84,11 @@ class ProduceHandler(HeadHandler):
             )
             if decision is not None:
                 return decision
-        return _NO_REPLY if pending is None else pending
+        if pending is None:
+            return _NO_REPLY
+        if quotas is not None and quotas.overload is not None and len(data) - at - 4 >= size:
+            _measure(quotas.overload.times, session, api, pending, now_ms)
+        return pending
 
     def _hold_or_count(
         self,
@@ -228,6 +233,21 @@ class ProduceHandler(HeadHandler):
         return session.throttle_reply(
             frame, api, ThrottledBy.PRODUCE, sensor, wanted_ms, held_by=held_by, now_ms=now_ms
         )
+
+
+def _measure(times: BrokerTimes, session: Session, api: Api, pending: Pending, now_ms: int) -> None:
+    """Have the time measured that a broker takes for a request that came in one piece."""
+    responses, kind = session.responses, session.kind
+    last = responses.pending[-1].timed if responses.pending else None
+    sample = times.send(
+        kind if isinstance(kind, str) else session.address,
+        None if last is None else last.sample,
+        idle=responses.idle,
+        now_ms=now_ms,
+    )
+    if sample is not None:
+        pending.timed = TimedRequest(api, "", 0, measured=False)
+        pending.timed.sample = sample
 
 
 def _find_sensor(

@@ -1,8 +1,8 @@
-"""The capacity that is divided among clients, for metrics and the status."""
+"""The capacity that is divided among clients, and what brokers can take of it, for metrics and the status."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from gateway.observability.quota_metrics import label_value
 from quotas.entities import counter_name
 from quotas.lent_rates import Lent
+from quotas.overload import Overload
 from quotas.rate_quotas import RateQuotas, ScopedKey
 from quotas.resolution import TrackerKey
 
@@ -53,9 +54,17 @@ def capacity_json(quotas: Mapping[str, RateQuotas]) -> dict[str, Any]:
 class CapacityMetrics(Collector):
     """Shows the last division of each quota. Without a capacity there are no series."""
 
-    def __init__(self, quotas: Mapping[str, RateQuotas]) -> None:
-        """Show these, by the word that their metrics begin with."""
+    def __init__(
+        self, quotas: Mapping[str, RateQuotas], overload: Callable[[], Overload | None] = lambda: None
+    ) -> None:
+        """Show these.
+
+        Args:
+            quotas: by the word that their metrics begin with.
+            overload: what brokers can take; None: it is not looked at.
+        """
         self._quotas = quotas
+        self._overload = overload
 
     def collect(self) -> Iterator[Metric]:
         """All series, as of the last division."""
@@ -89,6 +98,12 @@ class CapacityMetrics(Collector):
                 "of that the last division took back. Of at most 50 clients, those with a guarantee first.",
                 labels=["user", "client_id", "part"],
             )
+            shed = GaugeMetricFamily(
+                f"{prefix}_byte_overload_limit_of_tier",
+                "Bytes per second that slow brokers leave to all clients of a tier together ([overload]); in mode "
+                "observe it is not in force.",
+                labels=["tier"],
+            )
             last = None if quotas.lender is None else quotas.lender.last
             if last is not None:
                 capacity.add_metric([], last.capacity)
@@ -102,4 +117,26 @@ class CapacityMetrics(Collector):
                 for key, parts in shares_of(last).items():
                     for part, value in zip(PARTS, parts, strict=True):
                         shares.add_metric([label_value(key.user), label_value(key.client_id), part], value)
-            yield from (capacity, guaranteed, lent, waiting, tiers, braked, shares)
+                for tier, most in last.shed.items():
+                    shed.add_metric([str(tier)], most)
+            yield from (capacity, guaranteed, lent, waiting, tiers, braked, shares, shed)
+        yield from self._of_brokers(self._overload())
+
+    def _of_brokers(self, overload: Overload | None) -> Iterator[Metric]:
+        time = GaugeMetricFamily(
+            "gateway_produce_broker_time_seconds",
+            "How long brokers took for a Produce request: the median of clients ([overload]).",
+        )
+        usable = GaugeMetricFamily(
+            "gateway_produce_usable_capacity_ratio",
+            "Part of the capacity that brokers can take ([overload]); in mode observe all of it may be used.",
+        )
+        clients = GaugeMetricFamily(
+            "gateway_produce_measured_clients", "Clients whose requests were measured in the last second."
+        )
+        if overload is not None:
+            if overload.broker_time_ms is not None:
+                time.add_metric([], overload.broker_time_ms / 1000)
+            usable.add_metric([], overload.usable)
+            clients.add_metric([], overload.clients)
+        yield from (time, usable, clients)

@@ -1,15 +1,19 @@
-"""Divides the capacity of the brokers among clients, once per second. [io]"""
+"""Divides the capacity of the brokers among clients, once per second, and reports slow brokers. [io]"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
+import structlog
+
 from gateway.runtime.clock import NowMs
 from gateway.runtime.slices import Slices
 from gateway.session.client_quotas import ClientQuotas
 
 _INTERVAL_S: Final = 1.0
+
+_log = structlog.get_logger("gateway.overload")
 
 
 class DivisionTimer:
@@ -28,6 +32,7 @@ class DivisionTimer:
         self._now_ms = now_ms
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._usable = 1.0  # as reported
 
     def start(self) -> None:
         """Divide now and from then on."""
@@ -48,3 +53,19 @@ class DivisionTimer:
         for _ in self._quotas.divide(now_ms=self._now_ms()):
             if slices.over:
                 await slices.next()
+        self._report()
+
+    def _report(self) -> None:
+        """A line when brokers become slow, and when all of the capacity can be used again."""
+        overload = self._quotas.overload
+        before, self._usable = self._usable, 1.0 if overload is None else overload.usable
+        if overload is None or (before < 1) == (overload.usable < 1):
+            return
+        _log.warning(
+            "brokers_slow" if overload.usable < 1 else "brokers_recovered",
+            broker_time_ms=overload.broker_time_ms,
+            target_ms=overload.target_ms,
+            clients=overload.clients,
+            usable=round(overload.usable, 3),
+            mode="enforce" if overload.enforce else "observe",
+        )

@@ -15,6 +15,8 @@ from gateway.session.client_quotas import ClientQuotas
 from gateway.session.settings import SessionSettings
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from quotas.connections import ConnectionQuotas
+from quotas.limits import Enforcement
+from quotas.overload import Overload
 
 
 class LiveSettings:
@@ -94,16 +96,22 @@ class LiveSettings:
         rights = plan.config.quota_admin
         self._quota_admin.set_rights(rights.authorize, rights.admin_names())
         self._admin_keys.use(plan.config.admin.keys)
-        if plan.changes("capacity"):
+        if plan.changes("capacity") or plan.changes("overload"):
             self.set_capacity(plan.config)
         if plan.changes("connections") or plan.changes("listeners"):
             self._handshake_limiter.per_second = plan.config.connections.max_tls_handshakes_per_second
             self._apply_limits(self.broker_limits.values)
 
     def set_capacity(self, config: Config) -> None:
-        """Put the capacity of a configuration in force."""
+        """Put the capacity of a configuration in force, and what is done when brokers are slow."""
         section = config.capacity
         self._client_quotas.set_capacity(section.by_quota(), observe=section.observe, now_ms=self._now_ms())
+        overload = config.overload
+        self._client_quotas.overload = (
+            None
+            if overload.mode is Enforcement.OFF
+            else Overload(overload.broker_time_ms, enforce=overload.mode is Enforcement.ENFORCE)
+        )
 
     def _check_limits(self, values: Values) -> None:
         plan_descriptors(self.broker_limits.over(self._config, values), self._descriptor_limit)

@@ -28,6 +28,7 @@ LIVE: Final = frozenset(
         "quota_admin",
         "admin",
         "capacity",
+        "overload",
     }
 )
 """Sections that change in a running gateway; `limits` does for connections that come afterwards."""

@@ -27,6 +27,7 @@ from quotas.entities import QuotaKey
 from quotas.group_quotas import GroupQuotas
 from quotas.lent_rates import Lender
 from quotas.limits import Limits
+from quotas.overload import Overload
 from quotas.rate_quotas import (
     PERCENT_SECONDS_PER_NS,
     ByteRateQuotas,
@@ -114,6 +115,7 @@ class ClientQuotas:
         limited_apis: those that have any quota, by API, as of `version`.
         watches: whether some request is looked at for another quota than a byte rate: there is one of these two.
         usage: the usage records' table; None: none are kept.
+        overload: what brokers can take of the capacity; None: it is not looked at.
     """
 
     __slots__ = (
@@ -131,6 +133,7 @@ class ClientQuotas:
         "fetch_topics",
         "limited_apis",
         "limits",
+        "overload",
         "produce",
         "produce_groups",
         "produce_records",
@@ -173,6 +176,7 @@ class ClientQuotas:
         self.fetch_records = RateQuotas(limits, QuotaKey.CONSUMER_RECORD_RATE, settings)
         self.api_limits = tuple(ApiLimit(family, limits, settings) for family in FAMILIES)
         self.limits = limits
+        self.overload: Overload | None = None
         self._observer = observer
         self._per_broker = scope is QuotaScope.BROKER
         self._source = source
@@ -211,6 +215,8 @@ class ClientQuotas:
 
     def divide(self, *, now_ms: int) -> Iterator[None]:
         """Divide the capacity anew; other work may be done after each step."""
+        if self.overload is not None:
+            self.overload.close([self.produce.lender, self.fetch.lender], now_ms=now_ms)
         yield from self.produce.divide(now_ms=now_ms)
         yield from self.fetch.divide(now_ms=now_ms)
 

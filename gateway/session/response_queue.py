@@ -19,6 +19,7 @@ from protocol.node_endpoints import MAX_TAIL_BYTES, NodeEndpoints, TailFinder
 from protocol.steps import Steps, put_off
 from protocol.throttle import behind_head
 from quotas.combine import ThrottledBy
+from quotas.overload import Sample
 
 OnReply: TypeAlias = Callable[[bytes, int], bytes | Steps[bytes | None] | None]
 """(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see.
@@ -150,9 +151,10 @@ class TimedRequest:
         measured: whether its time is counted.
         until_ms: how long its client has to wait by a limit of its API; 0: it has not.
         by: that limit's family.
+        sample: of the time that brokers take; None: it is not measured for that.
     """
 
-    __slots__ = ("api", "by", "client_id", "forwarded_ns", "measured", "until_ms")
+    __slots__ = ("api", "by", "client_id", "forwarded_ns", "measured", "sample", "until_ms")
 
     def __init__(self, api: Api, client_id: str, forwarded_ns: int, *, measured: bool = True) -> None:
         self.api = api
@@ -161,6 +163,7 @@ class TimedRequest:
         self.measured = measured
         self.until_ms = 0
         self.by = _NO_FAMILY
+        self.sample: Sample | None = None
 
 
 class Pending:
@@ -537,6 +540,9 @@ class ResponseQueue:
         if self._watched is not None:
             self._watched.end(now_ms=now_ms)
             self._watched = None
+        for each in self.pending:
+            if each.timed is not None and each.timed.sample is not None:
+                each.timed.sample.dropped = True
 
     def _stall(
         self,

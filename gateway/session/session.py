@@ -708,7 +708,9 @@ class ClientSession(Session, ChunkTaker):
         if reply is None:
             self.meter.exempt_event = True
         else:
+            sample = None if reply.timed is None else reply.timed.sample
             reply.timed = self.meter.start(api, client_id)
+            reply.timed.sample = sample
 
     def _expect_rest(self, missing_bytes: int, now_ms: int) -> None:
         settings = self._settings
@@ -928,6 +930,8 @@ class ClientSession(Session, ChunkTaker):
     def request_answered(self, timed: TimedRequest, *, now_ms: int) -> None:
         """See `Timekeeper`."""
         assert self.meter is not None
+        if timed.sample is not None:
+            timed.sample.answered_ms = now_ms
         if timed.measured:
             self.meter.answered(self.user, timed, self.broker_id, kind=self.kind, now_ms=now_ms)
         else:

@@ -146,6 +146,8 @@ def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
      'usage.topic: "t" is that of quota_store too'),
     ('[[upstreams]]\nname = "x"\nbootstrap = ["127.0.0.1:19092"]',
      'upstreams.x.bootstrap.0: "127.0.0.1:19092" is the gateway itself (listeners.a.bind)'),
+    ('[overload]\nmode = "observe"',
+     'overload.mode: needs [capacity]: it is a part of that which slow brokers can take'),
 ])  # fmt: skip
 def test_contradiction_between_sections_is_one_line(more: str, line: str) -> None:
     assert faults(HEAD + LISTENER + more) == [line]

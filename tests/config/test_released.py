@@ -15,7 +15,7 @@ from config.loader import parse_file
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 RELEASED = sorted(GOLDEN.glob("config_*/*.toml"))
-NEWER = {"capacity", "groups", "groups_file", "metrics"}
+NEWER = {"capacity", "groups", "groups_file", "metrics", "overload"}
 """Sections that no released version has."""
 
 

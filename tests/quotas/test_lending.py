@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.lending import LEAST_PART, TIERS, Claim, Division, divide
+from quotas.lending import LEAST_PART, TIERS, Claim, Division, divide, shed
 
 INF = math.inf
 NUMBERS = st.integers(0, 1_000).map(float)
@@ -115,3 +115,24 @@ def test_the_example_of_three_teams(demands: tuple[float, ...], shares: tuple[fl
     )
     division = divide(100, teams)
     assert tuple(division.share(team) for team in teams) == pytest.approx(shares)
+
+
+TIER_SHARES = st.lists(NUMBERS, min_size=TIERS, max_size=TIERS)
+
+
+@given(TIER_SHARES, st.floats(0, 1), st.floats(0, 1))
+def test_what_can_not_be_used_is_shed_from_the_lowest_tiers_first(
+    shares: list[float], certain_part: float, usable_part: float
+) -> None:
+    certain, usable = certain_part * shares[0], usable_part * math.fsum(shares)
+    most = shed(shares, certain, usable)
+    left = [most.get(tier, share) for tier, share in enumerate(shares)]
+    least = [LEAST_PART * share for share in shares]
+    for tier in range(TIERS):
+        assert least[tier] - 1e-6 <= left[tier] <= shares[tier]
+        if left[tier] < shares[tier] - 1e-6:
+            assert left[tier + 1 :] == pytest.approx(least[tier + 1 :])
+    assert left[0] >= certain - 1e-6
+    assert math.fsum(left) == pytest.approx(max(usable, max(certain, least[0]) + math.fsum(least[1:])), abs=1e-6) or (
+        math.fsum(left) == pytest.approx(usable, abs=1e-6)
+    )

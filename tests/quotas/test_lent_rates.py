@@ -388,3 +388,57 @@ def test_a_brake_bounds_its_tier_whatever_others_and_their_quotas_are(seed: int)
     used = sum(of_tier[5:15]) / 10
     # One second to divide anew, and a bucket of one second.
     assert sum(of_tier[17:]) <= max(part * used, 0.001 * 10 * MB) * 24 * 1.05 + len(tiers) * REQUEST
+
+
+def overloaded(world: World, usable_part: float, *, sheds: bool = True) -> Callable[[], None]:
+    def event() -> None:
+        world.lender.usable_part, world.lender.sheds = usable_part, sheds
+
+    return event
+
+
+def test_slow_brokers_cost_the_lowest_tiers_first_and_never_guarantees_of_tier_0() -> None:
+    world = World(10 * MB)
+    world.user("orders", tier=0, producer_byte_guarantee=4 * MB)
+    world.user("search", tier=1)
+    world.user("lab", tier=3)
+    loads = {"orders": always(30), "search": always(30), "lab": always(30)}
+    passed = world.run(loads, 80, {20: overloaded(world, 0.85), 40: overloaded(world, 0.2), 60: overloaded(world, 1)})
+    before, mild, hard, after = (
+        {user: mean(passed[user][first_s : first_s + 15]) / MB for user in loads} for first_s in (5, 25, 45, 65)
+    )
+    assert before == pytest.approx({"orders": 6, "search": 2, "lab": 2}, rel=0.05)
+    assert mild == pytest.approx({"orders": 6, "search": 2, "lab": 0.5}, rel=0.1)
+    assert hard == pytest.approx({"orders": 4, "search": 0.1, "lab": 0.1}, rel=0.1)
+    assert after == pytest.approx(before, rel=0.05)
+
+
+def test_an_overload_that_is_only_observed_changes_no_limit() -> None:
+    world = World(10 * MB)
+    world.user("web", tier=1)
+    world.user("lab", tier=3)
+    loads = {"web": always(30), "lab": always(30)}
+    passed = world.run(loads, 40, {20: overloaded(world, 0.6, sheds=False)})
+    assert mean(passed["lab"][25:]) == pytest.approx(5 * MB, rel=0.05)
+    assert world.lender.last is not None
+    assert world.lender.last.shed == pytest.approx({3: 1 * MB}, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tiers_that_change_all_the_time_let_no_more_pass_than_brokers_take(seed: int) -> None:
+    rng = random.Random(seed)
+    world = World(10 * MB)
+    world.user("orders", tier=0, producer_byte_guarantee=2 * MB)
+    users = [f"user-{at}" for at in range(4)]
+    for user in users:
+        world.user(user)
+
+    def flip() -> None:
+        overloaded(world, 0.6)()
+        for user in users:
+            world.limits.set(QuotaEntity(user=user), QuotaKey("tier"), rng.randrange(4))
+
+    loads = dict.fromkeys(["orders", *users], always(30))
+    passed = world.run(loads, 40, dict.fromkeys(range(5, 40), flip))
+    assert mean([sum(each[at] for each in passed.values()) for at in range(10, 40)]) <= 1.1 * 6 * MB
+    assert mean(passed["orders"][10:]) >= 0.98 * 2 * MB

@@ -38,6 +38,7 @@ def test_the_same_configuration_changes_nothing() -> None:
         ("enforcement", {"mode": "off"}, "enforcement.mode"),
         ("log", {"level": "debug"}, "log.level"),
         ("capacity", {"producer_byte_rate": 5}, "capacity.producer_byte_rate"),
+        ("overload", {"broker_time_ms": 5}, "overload.broker_time_ms"),
         ("limits", {"max_mute_ms": 5}, "limits.max_mute_ms"),
         ("drain", {"timeout_ms": 5}, "drain.timeout_ms"),
         ("quota_admin", {"admins": ["User:a"]}, "quota_admin.admins"),

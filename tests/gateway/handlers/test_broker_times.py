@@ -1,0 +1,80 @@
+"""How long brokers take for Produce requests, as sessions measure it for an overload."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.observability.capacity_metrics import CapacityMetrics
+from gateway.server.division_timer import DivisionTimer
+from quotas.entities import QuotaKey
+from quotas.overload import Overload
+from testkit.conversation import Conversation
+from testkit.core import START_MS, GatewayCore
+from testkit.frames import produce, produce_reply
+
+
+def core_of(*, enforce: bool = False, timed: bool = False) -> tuple[GatewayCore, Overload]:
+    core = GatewayCore(request_percentage=1e6) if timed else GatewayCore()
+    core.client_quotas.overload = Overload(500, enforce=enforce)
+    return core, core.client_quotas.overload
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_the_time_from_a_request_to_its_reply_is_measured_for_each_user(timed: bool) -> None:
+    core, overload = core_of(timed=timed)
+    clients = [Conversation(core=core, principal=user) for user in ("a", "b", "c")]
+    for each in clients:
+        each.client_sends(produce(1))
+    for each, at_ms in zip(clients, (40, 70, 90), strict=True):
+        each.at(at_ms).upstream_answers(produce_reply(1)).client_sees(produce_reply(1))
+    assert overload.times.close(now_ms=START_MS + 1_000) == (70, 3)
+
+
+def test_requests_without_reply_or_in_pieces_are_not_measured() -> None:
+    core, overload = core_of()
+    for user in ("a", "b", "c"):
+        Conversation(core=core, principal=user).client_sends(produce(1, acks=0))
+        Conversation(core=core, principal=user).client_sends(produce(1, size=200_000), piece_bytes=70_000)
+    assert overload.times.close(now_ms=START_MS + 1_000) == (None, 0)
+
+
+def test_of_requests_one_behind_the_other_each_counts_from_the_reply_before() -> None:
+    core, overload = core_of()
+    clients = [Conversation(core=core, principal=user) for user in ("a", "b", "c")]
+    for each in clients:
+        each.client_sends(produce(1), produce(2))
+    for each in clients:
+        each.at(400).upstream_answers(produce_reply(1))
+    for each in clients:
+        each.at(430).upstream_answers(produce_reply(2))
+    assert overload.times.close(now_ms=START_MS + 1_000) == (30, 3)
+
+
+def test_a_connection_that_ends_is_forgotten() -> None:
+    core, overload = core_of()
+    for user in ("a", "b", "c"):
+        client = Conversation(core=core, principal=user).client_sends(produce(1))
+        client.session.ended(now_ms=core.clock.now_ms)
+    assert overload.times.close(now_ms=START_MS + 60_000) == (None, 0)
+
+
+async def test_slow_brokers_are_in_the_log_and_the_metrics_once() -> None:
+    core, overload = core_of()
+    quotas = core.client_quotas
+    quotas.set_capacity({QuotaKey.PRODUCER_BYTE_RATE: 1000.0}, observe=False, now_ms=START_MS)
+    timer = DivisionTimer(quotas, asyncio.get_running_loop(), lambda: core.clock.now_ms)
+    for user in ("a", "b", "c"):
+        Conversation(core=core, principal=user).client_sends(produce(1))
+    with capture_logs() as lines:
+        for _ in range(3):
+            core.clock.advance_to(core.clock.now_ms + 1_000)
+            await timer._divide()
+    assert [(each["event"], each["mode"], each["clients"]) for each in lines] == [("brokers_slow", "observe", 3)]
+    metrics = CapacityMetrics({"produce": quotas.produce}, lambda: overload)
+    found = {each.name: each.value for family in metrics.collect() for each in family.samples}
+    assert found["gateway_produce_broker_time_seconds"] == 3
+    assert found["gateway_produce_usable_capacity_ratio"] == overload.usable < 1
+    assert found["gateway_produce_measured_clients"] == 3
