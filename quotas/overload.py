@@ -63,6 +63,12 @@ class Sample:
         """See the class: brokers answer the requests of a connection one after the other."""
         return self._sent_ms if self._after is None else self._after.answered_ms
 
+    def answer(self, *, now_ms: int) -> None:
+        """Its reply is here."""
+        self.answered_ms = now_ms
+        # Else a connection that always has requests would keep all that it ever sent.
+        self._sent_ms, self._after = self.began_ms, None
+
     def took_ms(self, *, now_ms: int) -> int | None:
         """How long its broker took, or has taken until now; None: not known."""
         began_ms = self.began_ms

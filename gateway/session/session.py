@@ -931,7 +931,7 @@ class ClientSession(Session, ChunkTaker):
         """See `Timekeeper`."""
         assert self.meter is not None
         if timed.sample is not None:
-            timed.sample.answered_ms = now_ms
+            timed.sample.answer(now_ms=now_ms)
         if timed.measured:
             self.meter.answered(self.user, timed, self.broker_id, kind=self.kind, now_ms=now_ms)
         else:

@@ -15,7 +15,7 @@ def answered(times: BrokerTimes, client: str, *took_ms: int) -> None:
     for each in took_ms:
         sample = times.send(client, None, idle=True, now_ms=0)
         assert sample is not None
-        sample.answered_ms = each
+        sample.answer(now_ms=each)
 
 
 def test_a_client_counts_once_with_its_fastest_request() -> None:
@@ -53,7 +53,9 @@ def test_a_request_behind_others_counts_from_the_answer_before_it() -> None:
     assert first is not None
     second = times.send("a", first, idle=False, now_ms=10)
     assert second is not None
-    first.answered_ms, second.answered_ms = 5_000, 5_070
+    first.answer(now_ms=5_000)
+    second.answer(now_ms=5_070)
+    assert second._after is None  # so a connection keeps no chain of all its requests
     assert times.close(now_ms=6_000) == (70, 3)
 
 
