@@ -1,7 +1,8 @@
 """The limits that guarantees and lending give to counters, once per interval; the arithmetic is in `quotas.lending`.
 
 What an entity wants is what it used since the last division, or more than its limit if its counter asked anybody to
-wait meanwhile. A counter of a fleet holds what all members record, so each member sees the same use.
+wait meanwhile or its bucket is nearly full. A counter of a fleet holds what all members record, so each member sees
+the same use.
 
 A division knows only counters that were used. Those that are new, or come back, also count in one counter that they
 share until the next division (`RateQuotas.shared_by_new`): otherwise each new name would have what is left to itself.
@@ -37,6 +38,11 @@ _LEAST_OF_TIER: Final = 0.001
 
 
 MOST_SHARES: Final = 50
+
+_NEARLY_FULL_MS: Final = 500.0
+"""A bucket that is full after so much more use belongs to a client that wants more. One that holds a request or two
+does not: a client that uses less than its limit would keep a part that nothing uses."""
+
 
 _OF_ONE_COUNTER: Final = frozenset({Rule.USER_CLIENT, Rule.USER, Rule.CLIENT})
 """A guarantee of such a rule is for one counter: names that are invented do not have it."""
@@ -277,7 +283,9 @@ class Lender:
             # A counter that was there before the capacity has not come now.
             came = counter.good_until_ms < math.inf if before is None else before.came
             recorded = counter.recorded
-            wanting_until_ms = float(max(counter.owed_until_ms, counter.blocked_until_ms))
+            wanting_until_ms = float(counter.owed_until_ms)
+            if counter.blocked_until_ms > now_ms - _NEARLY_FULL_MS:
+                wanting_until_ms = max(wanting_until_ms, counter.blocked_until_ms)
             used_per_s = last_per_s = 0.0
             # What a counter has recorded before it was seen first, or before its place was taken, is no use of now.
             if before is not None and recorded >= before.recorded:

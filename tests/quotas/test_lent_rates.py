@@ -101,6 +101,18 @@ def test_what_is_not_used_is_lent_and_nothing_is_left() -> None:
     assert mean(passed["hungry"][20:]) + mean(passed["idle"][20:]) == pytest.approx(100 * MB, rel=0.05)
 
 
+@pytest.mark.parametrize("part", [0.1, 0.3, 0.37])
+def test_a_client_that_never_waits_keeps_nothing_that_it_does_not_use(part: float) -> None:
+    """Its bucket holds a request at most divisions, and still it wants no more than it uses."""
+    world = World(MB)
+    world.user("steady", MB, producer_byte_guarantee=0.3 * MB)
+    world.user("greedy", MB, weight=2.0)
+    world.user("other", MB)
+    passed = world.run({"steady": always(part), "greedy": always(2), "other": always(2)}, 40)
+    assert mean(passed["steady"][10:]) == pytest.approx(part * MB, rel=0.02)
+    assert mean(passed["greedy"][10:]) + mean(passed["other"][10:]) >= (0.97 - part) * MB
+
+
 def test_a_lender_has_its_guarantee_back_at_once() -> None:
     """In each 10 seconds from the moment when it wants it; the borrower follows within two."""
     world = World()
