@@ -236,6 +236,11 @@ CAMPAIGNS: Final = (
         _module("simulation", "--seeds", "0:10000", "--jobs", "2"),
     ),
     Campaign(
+        "shares",
+        "1,000 seeds that divide a capacity break no promise about shares",
+        _module("simulation", "--shares", "--seeds", "0:1000", "--jobs", "2"),
+    ),
+    Campaign(
         "order",
         "five million small frames stay in order under every quota",
         _module("benchmarks.order", "--requests", "5000000", "--seed", SEED),

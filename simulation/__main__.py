@@ -14,6 +14,7 @@ from typing import Final
 
 from simulation.plan import Plan, hour, make
 from simulation.run import Outcome, run
+from simulation.shares import run_shares
 from simulation.shrink import shrink
 from simulation.world import Stuck
 
@@ -107,6 +108,17 @@ def _hour() -> int:
     return 1 if outcome.violations else 0
 
 
+def _shares(seeds: Sequence[int], jobs: int) -> int:
+    broken = 0
+    with ProcessPoolExecutor(jobs) as pool:
+        for seed, found in zip(seeds, pool.map(run_shares, seeds), strict=True):
+            broken += bool(found)
+            for each in found[:3]:
+                print(f"{seed} {each}", flush=True)
+    print(f"{len(seeds):,} seeds that divide a capacity, {broken} with a promise that was broken")
+    return 1 if broken else 0
+
+
 def _compare(packages: Path, seeds: Sequence[int]) -> int:
     """Run seeds on the sources and on other packages side by side; they must do the same."""
     found = []
@@ -150,6 +162,7 @@ def main() -> int:
     parser.add_argument(
         "--hour", action="store_true", help="run two gateways with two workers each and 50 clients"
     )
+    parser.add_argument("--shares", action="store_true", help="run seeds that divide a capacity")
     parser.add_argument(
         "--compare", type=Path, metavar="PACKAGES", help="run the seeds on other packages as well"
     )
@@ -163,6 +176,8 @@ def main() -> int:
         return _one(arguments.seed, smaller=not arguments.no_shrink)
     if arguments.hour:
         return _hour()
+    if arguments.shares:
+        return _shares(arguments.seeds, arguments.jobs)
     if arguments.compare is not None:
         return _compare(arguments.compare, arguments.seeds)
     if arguments.digests:

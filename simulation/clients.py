@@ -18,7 +18,7 @@ from simulation.brokers import payload
 from simulation.messages import Frames
 from simulation.network import End
 from simulation.plan import Client
-from simulation.world import NS_PER_MS
+from simulation.world import NS_PER_MS, NS_PER_S
 from testkit import wire
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ async def _rest(actor: Actor, connection: Connection) -> None:
         wait_ns = connection.quiet_until_ns - actor.run.world.now_ns
         if wait_ns > 0:
             await actor.sleep_ms(wait_ns / NS_PER_MS)
-    pause_ms = actor.options["pause_ms"]
+    pause_ms = actor.options.get("pause_ms", 0)
     if pause_ms:
         await actor.sleep_ms(actor.dice.randrange(pause_ms // 2, pause_ms + pause_ms // 2 + 1))
 
@@ -480,6 +480,39 @@ async def _blend(actor: Actor, connection: Connection, partition: int) -> None:
             if key == messages.FETCH:
                 _read_records(actor, 11, reply)
         await _rest(actor, connection)
+
+
+async def _offer(actor: Actor, connection: Connection, partition: int) -> None:
+    options, run, client_id = actor.options, actor.run, actor.plan.client_id
+    size, version = options["bytes"], options["version"]
+    began_ns = run.end_ns - run.plan.seconds * NS_PER_S
+    records = messages.batch(payload(client_id, size))
+    ready, then_ns = 0.0, run.world.now_ns
+    while actor.going and not connection.lost_now:
+        now_ns = run.world.now_ns
+        rate = options["rates"][now_ns - began_ns >= options["change_s"] * NS_PER_S]
+        # A client has bounded buffers: what waits for longer than a second is given up.
+        ready = min(ready + rate * (now_ns - then_ns) / NS_PER_S, rate + size)
+        then_ns = now_ns
+        if ready < size:
+            await actor.sleep_ms(min(100.0, 1 + 1000 * (size - ready) / rate))
+            continue
+        ready -= size
+        correlation_id = actor.next_id()
+        frame = messages.produce_request(
+            version, correlation_id, client_id, options["topic"], partition, records, 1
+        )
+        reply = await actor.reply(
+            connection.ask(messages.PRODUCE, version, frame, correlation_id), connection
+        )
+        if messages.read_produce_error(version, reply, options["topic"]):
+            return  # the leader has moved
+        await _rest(actor, connection)
+
+
+async def offer(actor: Actor) -> None:
+    """A producer that has so many bytes per second to send, and sends them as its waits allow."""
+    await _on_leader(actor, _offer)
 
 
 async def produce(actor: Actor) -> None:
@@ -839,6 +872,7 @@ async def ahead(actor: Actor) -> None:
 
 
 HONEST: Final[dict[str, Callable[[Actor], Coroutine[Any, Any, None]]]] = {
+    "offer": offer,
     "produce": produce,
     "consume": consume,
     "blend": blend,

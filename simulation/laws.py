@@ -6,14 +6,16 @@ others are checked when something crosses a wire, when all clients have left, or
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gateway.app import Gateway
 from gateway.session.mute import MuteReason
-from quotas.entities import QuotaEntity, QuotaKey
+from quotas.entities import API_BURST_S, QuotaEntity, QuotaKey
+from quotas.lending import LEAST_PART
+from quotas.lent_rates import LENT_BURST_S
 from quotas.rate_quotas import RateQuotas, RateTracker
 from quotas.usage_record import UsageApi
 from simulation.gateways import GatewayUnderTest
@@ -77,6 +79,7 @@ class Laws:
 
     Attributes:
         violations: what was found.
+        passed_bytes: of Produce, by client and second since the clients began.
     """
 
     def __init__(self, run: Run) -> None:
@@ -84,6 +87,7 @@ class Laws:
         self.run = run
         self.plan: Plan = run.plan
         self.violations: list[Violation] = []
+        self.passed_bytes: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._buckets: dict[tuple[str, object, str], Bucket] = {}
         self._charged: defaultdict[str, float] = defaultdict(float)
         self._ever_charged: defaultdict[str, float] = defaultdict(float)
@@ -122,6 +126,8 @@ class Laws:
 
     def passed(self, tap: Tap, frame: Frame, count: int) -> None:
         """Bytes of a Produce have left for a broker."""
+        began_ns = self.run.end_ns - self.plan.seconds * NS_PER_S
+        self.passed_bytes[frame.client_id][(self.run.world.now_ns - began_ns) // NS_PER_S] += count
         self._pour("producer_byte_rate", tap, frame.client_id, count, frame.size)
 
     def fetched(self, tap: Tap, client_id: str, count: int) -> None:
@@ -243,6 +249,12 @@ class Laws:
         longest = sum(wait_s + window_s for wait_s in of_keys.values())
         if limit_of(self.plan, client_id, "request_percentage") is not None:
             longest += 3 * window_s
+        if limit_of(self.plan, client_id, "metadata_request_rate") is not None:
+            longest += API_BURST_S
+        capacity = self.plan.tables.get("capacity", {}).get("producer_byte_rate")
+        if capacity is not None:
+            least = LEAST_PART * capacity / len(self.run.actors)
+            longest += LENT_BURST_S + 2 * actor.options.get("bytes", 0) / least
         rate = limit_of(self.plan, client_id, "controller_mutation_rate")
         if rate is not None:
             section = self.plan.tables.get("mutation_quota", {})

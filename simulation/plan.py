@@ -104,7 +104,13 @@ class Plan:
         return "\n".join([*lines, ")"])
 
 
-Key = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"]
+Key = Literal[
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+    "metadata_request_rate",
+]
 
 
 def limit_of(plan: Plan, client_id: str, key: Key) -> float | None:

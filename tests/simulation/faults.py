@@ -215,3 +215,20 @@ FAULTS: Final = {
         ),
     ),
 }
+
+FAULTS_OF_SHARES: Final = {
+    "weights are ignored": Fault(
+        "quotas/lent_rates.py",
+        ("        weight = limits.get(entity, QuotaKey.WEIGHT)\n"),
+        ("        weight = None\n"),
+    ),
+    "guarantees are ignored": Fault(
+        "quotas/lent_rates.py", ("            min(guarantee, ceiling),\n"), ("            0.0,\n")
+    ),
+    "a bucket that is not empty wants everything": Fault(
+        "quotas/lent_rates.py",
+        ("            if counter.blocked_until_ms > now_ms - _NEARLY_FULL_MS:\n"),
+        ("            if True:\n"),
+    ),
+}
+"""Those that the promises of `simulation.shares` have to find."""

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from simulation.__main__ import ROOT
-from tests.simulation.faults import FAULTS
+from testkit.planted_fault import Fault
+from tests.simulation.faults import FAULTS, FAULTS_OF_SHARES
 
-SEEDS = "0:500"
+AT_FIRST = ("--seeds", "0:500", "--at-first", "--no-shrink")
 
 
-def _find(name: str, folder: Path) -> str:
-    FAULTS[name].plant(folder)
+def _find(fault: Fault, folder: Path, *options: str) -> str:
+    fault.plant(folder)
     path = os.pathsep.join([str(folder), str(ROOT)])
     found = subprocess.run(
-        [sys.executable, "-P", "-m", "simulation", "--seeds", SEEDS, "--at-first", "--no-shrink"],
+        [sys.executable, "-P", "-m", "simulation", *options],
         env={**os.environ, "PYTHONPATH": path},
         cwd=ROOT,
         capture_output=True,
@@ -30,15 +31,29 @@ def _find(name: str, folder: Path) -> str:
 
 
 def test_every_fault_can_be_planted() -> None:
-    assert [name for name, fault in FAULTS.items() if not fault.can_be_planted] == []
+    faults = FAULTS | FAULTS_OF_SHARES
+    assert [name for name, fault in faults.items() if not fault.can_be_planted] == []
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_found_within_500_seeds(name: str, tmp_path: Path) -> None:
-    assert "with a law that was broken" in _find(name, tmp_path)
+    assert "with a law that was broken" in _find(FAULTS[name], tmp_path, *AT_FIRST)
 
 
 @pytest.mark.slow
 def test_fault_is_found(tmp_path: Path) -> None:
-    assert "answered_once_in_order" in _find("replies are swapped", tmp_path)
+    assert "answered_once_in_order" in _find(FAULTS["replies are swapped"], tmp_path, *AT_FIRST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "promise"),
+    [
+        ("weights are ignored", "weights_hold"),
+        ("guarantees are ignored", "guarantees_hold"),
+        ("a bucket that is not empty wants everything", "capacity_is_used"),
+    ],
+)
+def test_fault_of_a_division_is_found(name: str, promise: str, tmp_path: Path) -> None:
+    assert promise in _find(FAULTS_OF_SHARES[name], tmp_path, "--shares", "--seeds", "1:2")
