@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from testkit import leftovers, shared_brokers
+from testkit import leftovers, marked_files, shared_brokers
 from testkit.clock import FakeClock
 from testkit.secrets import secrets_in
 
@@ -80,6 +80,7 @@ pytest_sessionstart = leftovers.pytest_sessionstart
 pytest_sessionfinish = leftovers.pytest_sessionfinish
 pytest_terminal_summary = leftovers.pytest_terminal_summary
 pytest_testnodedown = leftovers.pytest_testnodedown
+pytest_ignore_collect = marked_files.pytest_ignore_collect
 pytest_xdist_make_scheduler = shared_brokers.pytest_xdist_make_scheduler
 
 
