@@ -261,6 +261,31 @@ async def test_a_throttled_client_or_address_without_a_row_gets_one_at_the_top()
         assert faults == []
 
 
+async def test_shares_of_a_capacity_have_a_table_and_without_one_there_is_none() -> None:
+    async with page_of(1_440, "light") as (page, faults):
+        told = snapshot_with(["app"], 0)
+        box = page.locator("#capacity-box")
+        await page.evaluate(SHOW, json.dumps(told))
+        await expect(box).to_be_hidden()
+        shares = [
+            {"name": "user=orders", "guaranteed": 5e6, "lent": 5e6, "borrowed": 0, "reclaimed": 0},
+            {"name": HOSTILE[1], "guaranteed": 0, "lent": 0, "borrowed": 2e6, "reclaimed": 250},
+        ]
+        told["capacity"] = {
+            "produce": {"capacity": 1e8, "guaranteed": 0, "lent": 2e6, "waiting": 1, "shares": shares}
+        }
+        await page.evaluate(SHOW, json.dumps(told))
+        await expect(box).to_be_visible()
+        rows = [await row.locator("td").all_inner_texts() for row in await page.locator("#shares tr").all()]
+        assert rows == [
+            ["Produce", "0 B/s", "", "2.00 MB/s", ""],
+            ["Produce", "5.00 MB/s", "5.00 MB/s", "0 B/s", "0 B/s"],
+            ["Produce", "0 B/s", "0 B/s", "2.00 MB/s", "250 B/s"],
+        ]
+        assert await page.locator("#shares bdi >> nth=1").inner_text() == "user=orders"
+        assert faults == []
+
+
 async def test_brokers_members_and_workers_have_rows_of_their_own() -> None:
     async with page_of(1_440, "light") as (page, faults):
         told = snapshot_with(["app", "app"], 0)
