@@ -10,6 +10,7 @@ from pipeline.storage.counting import fleets_of, recorded_scope
 from pipeline.storage.coverage import GRACE_S, Expectation
 from pipeline.storage.entity_days import Scope
 from quotas.entities import QuotaKey
+from quotas.limits import MOST_BURST_SECONDS
 from quotas.units import KINDS, UnitError, amount_of, has_unit
 from quotas.usage_record import UsageApi
 
@@ -65,6 +66,29 @@ def add_windows(parser: argparse.ArgumentParser) -> None:
         "--window-num", type=int, default=11, help="samples of a rate, windows of a burst (11)"
     )
     parser.add_argument("--window-ms", type=int, default=1_000, help="length of one (1000)")
+
+
+def add_burst(parser: argparse.ArgumentParser) -> None:
+    """Whether byte rates are measured by buckets."""
+    parser.add_argument(
+        "--burst",
+        type=float,
+        metavar="SECONDS",
+        help="byte rates have a bucket of so many seconds (producer_byte_burst_seconds, consumer_byte_burst_seconds) "
+        "instead of Kafka's window",
+    )
+
+
+def burst_of(arguments: argparse.Namespace) -> float | None:
+    """What `add_burst` has read.
+
+    Raises:
+        ArgumentError: no bucket can have it.
+    """
+    burst_s: float | None = arguments.burst
+    if burst_s is not None and not 0 < burst_s <= MOST_BURST_SECONDS:
+        raise ArgumentError(f"--burst is above 0 and at most {MOST_BURST_SECONDS:g} s, not {burst_s:g}")
+    return burst_s
 
 
 def add_expectation(parser: argparse.ArgumentParser) -> None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import (
+    add_burst,
     add_capacity,
     add_expectation,
     add_out,
     add_scope,
+    burst_of,
     expectation_of,
     parse_capacity,
     scope_of,
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_expectation(parser)
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
     add_scope(parser)
+    add_burst(parser)
     parser.add_argument("--result", metavar="FOLDER", help="where to write; else below OUT/results/backtest")
 
 
@@ -93,7 +96,14 @@ def run(arguments: argparse.Namespace) -> Exit:
         print(each.text())
     # As `recommend` does it when nothing is said.
     settings = RecommendationSettings(target)
-    rows = client_days(arguments.out, days, target, Windows(), scope=scope_of(arguments), more=READ)
+    rows = client_days(
+        arguments.out,
+        days,
+        target,
+        Windows(burst_s=burst_of(arguments)),
+        scope=scope_of(arguments),
+        more=READ,
+    )
     history = History.of(rows, peaks_of(arguments.out, days), left)
     _check(history, tested)
     plain, equal = judged_days(

@@ -18,23 +18,32 @@ from pathlib import Path
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import (
     add_allow_open,
+    add_burst,
     add_capacity,
     add_expectation,
     add_out,
     add_scope,
     add_windows,
+    burst_of,
     expectation_of,
     parse_capacity,
     scope_of,
 )
 from pipeline.plans.plan import Basis, Plan, too_little_text
 from pipeline.recommend.doubt import ALL_GATEWAYS, NOTHING_LEFT_OUT, Doubt, doubts_of
-from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettings, Rule, recommend
+from pipeline.recommend.recommendation import (
+    HISTORY_DAYS,
+    RecommendationSettings,
+    Rule,
+    recommend,
+    with_bursts,
+)
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.storage.coverage import Expectation
 from pipeline.storage.layout import CompactedDay, results_dir
 from pipeline.teams.members import Entities, Members, read_members
 from quotas.entities import QuotaKey, counted
+from quotas.usage_record import UsageApi
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_scope(parser)
     add_windows(parser)
+    add_burst(parser)
     parser.add_argument(
         "--allow-gaps",
         action="store_true",
@@ -107,6 +117,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         peaks_of,
         stricter_than_asked,
     )
+    from pipeline.recommend.waiting import kept_burst_s
     from pipeline.replay.dispatch import recorded_algorithm
     from pipeline.storage.compacted_days import published_days
     from pipeline.storage.files import local_result
@@ -115,6 +126,8 @@ def run(arguments: argparse.Namespace) -> Exit:
 
     if not 0 <= arguments.target < 1 or not arguments.margin >= 1 or arguments.history < 1:
         raise ArgumentError("--target is in [0, 1), --margin at least 1, --history at least 1")
+    if arguments.burst is not None and arguments.entities is not None:
+        raise ArgumentError("--burst is for each counter of the records, and not with --for")
     if not arguments.largest_change > 1:
         raise ArgumentError(f"--largest-change is above 1, not {arguments.largest_change:g}")
     members = _members(arguments)
@@ -133,7 +146,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         allow_open=arguments.allow_open,
     )
     mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
-    windows = Windows(arguments.window_num, arguments.window_ms, mutations)
+    windows = Windows(arguments.window_num, arguments.window_ms, mutations, burst_of(arguments))
     scope = scope_of(arguments)
     peaks: dict[QuotaKey, float] = {}
     # Seconds that stand twice would make the peak of all too high.
@@ -178,6 +191,8 @@ def run(arguments: argparse.Namespace) -> Exit:
     plan = replace(plan, left_out=left.left_out, too_little=too_little)
     kept = (row for row in rows if not left.why(row["user"], row["client_id"], row["date"].isoformat()))
     plan = with_expectations(plan, kept)
+    if windows.burst_s is not None:
+        plan = with_bursts(plan, kept_burst_s(UsageApi.PRODUCE, windows.burst_s))
     return _write(plan, file, settings, stricter_than_asked(arguments.target, windows))
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
-from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows, scope_of
+from pipeline.jobs.arguments import add_burst, add_master, add_out, add_scope, add_windows, burst_of, scope_of
 from pipeline.plans.text import number, table
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.spark.session import open_session
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_scope(parser)
     add_windows(parser)
+    add_burst(parser)
     parser.add_argument("--retries", action="store_true", help="count retries of refused mutations as well")
     parser.add_argument("--run", metavar="NAME", help="name of the result; else the time")
     add_master(parser)
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.storage.compacted_days import CompactedDays, published_days
 
     candidates = parse_candidates(arguments.candidates)
-    settings = _replay_settings(arguments)
+    settings = replace(_replay_settings(arguments), burst_s=candidates.burst_s or burst_of(arguments))
     mutations = not arguments.api or arguments.api == UsageApi.MUTATION
     found = published_days(arguments.out, arguments.first, arguments.last)
     if mutations and settings.algorithm is None:

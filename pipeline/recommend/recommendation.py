@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry
-from quotas.entities import DEFAULT, Family, QuotaEntity, QuotaKey, counted
+from quotas.entities import BURST_KEYS, DEFAULT, Family, QuotaEntity, QuotaKey, counted
 from quotas.limits import validate_entity
 from quotas.usage_record import OTHER, UsageApi
 
@@ -141,6 +141,28 @@ def recommend(
         allocated = sum(entry.value * gateways for entry, gateways in [*covered[0], *covered[1]])
         checks.append(_check(key, allocated, (peaks or {}).get(key, 0.0), (capacity or {}).get(key)))
     return Plan(made_at, basis, tuple(checks), tuple(entries))
+
+
+def with_bursts(plan: Plan, burst_s: float) -> Plan:
+    """The plan with a bucket of so many seconds beside each byte rate; its rates were found for such buckets."""
+    entries: list[PlanEntry] = []
+    for entry in plan.entries:
+        entries.append(entry)
+        if entry.key in BURST_KEYS:
+            reason = f"{entry.key} {amount(entry.value, entry.key)} was found for a bucket of {burst_s:g} s"
+            entries.append(
+                replace(
+                    entry,
+                    key=BURST_KEYS[entry.key],
+                    action=Action.SET,
+                    value=burst_s,
+                    old=None,
+                    lower=burst_s,
+                    upper=burst_s,
+                    reason=reason,
+                )
+            )
+    return replace(plan, entries=tuple(entries))
 
 
 def entity_of(history: ClientHistory) -> QuotaEntity | None:

@@ -19,7 +19,7 @@ from pipeline.replay.algorithms import Algorithm
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.storage.entity_days import ENTITY, Scope
 from pipeline.storage.layout import CompactedDay
-from quotas.entities import QuotaKey
+from quotas.entities import BURST_KEYS, QuotaKey
 from quotas.usage_record import UsageApi
 
 _READ: Final = (*ENTITY, "units", "active_s", "censored_s", "throttle_ms", "beside_ms", "quota", "observed")
@@ -32,10 +32,18 @@ class Windows:
     num: int = 11
     ms: int = 1_000
     mutations: Algorithm = Algorithm.TOKEN_BUCKET
+    burst_s: float | None = None
+    """Of buckets that byte rates are to have; None: they have Kafka's window."""
+
+    def burst_of(self, api: UsageApi) -> float:
+        """What can be used at once of this API's quota, in seconds of it."""
+        if self.burst_s is not None and KEY_OF_API[api] in BURST_KEYS:
+            return self.burst_s
+        return burst_s(api, self.num, self.ms, self.mutations)
 
     def column(self, api: UsageApi) -> str:
         """Where `client_day` has what this API requires."""
-        return required_column(kept_burst_s(api, burst_s(api, self.num, self.ms, self.mutations)))
+        return required_column(kept_burst_s(api, self.burst_of(api)))
 
 
 def client_days(
@@ -106,7 +114,7 @@ def stricter_than_asked(target: float, windows: Windows) -> list[str]:
             f"--target {target:g}: required rates are kept for {TARGETS[kept_target(target)]:g}, which is taken"
         )
     for api in (UsageApi.PRODUCE, UsageApi.MUTATION):
-        wanted = burst_s(api, windows.num, windows.ms, windows.mutations)
+        wanted = windows.burst_of(api)
         if wanted not in BURSTS_S:
             told.append(f"{api}: bursts of {wanted:g} s are taken for {kept_burst_s(api, wanted)} s")
     return told

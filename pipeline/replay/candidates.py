@@ -15,7 +15,7 @@ from pipeline.plans.plan import Plan, PlanError
 from pipeline.replay.demand import KEY_OF_API, Demand
 from pipeline.replay.dispatch import grid
 from pipeline.replay.kernels.ragged import Floats
-from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.entities import BURST_KEYS, DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.resolution import TrackerKey, match_of_tracker
 from quotas.usage_record import UsageApi
@@ -45,6 +45,20 @@ class Candidates:
     def count(self) -> int:
         """Candidates of each client."""
         return len(self.multiples) or len(self.values) or 1
+
+    @property
+    def burst_s(self) -> float | None:
+        """The seconds of the buckets that the plan gives to byte rates; None: it gives none.
+
+        Raises:
+            ArgumentError: they differ, or some have none.
+        """
+        bursts = {value for _, key, value in self.plan if key in BURST_KEYS.values()}
+        rates = {(entity, BURST_KEYS[key]) for entity, key, _ in self.plan if key in BURST_KEYS}
+        with_bucket = {(entity, key) for entity, key, _ in self.plan if key in BURST_KEYS.values()}
+        if bursts and (len(bursts) > 1 or not rates <= with_bucket):
+            raise ArgumentError("--candidates: byte rates of a plan are replayed with buckets of one size")
+        return min(bursts, default=None)
 
     def for_demand(self, demand: Demand) -> Floats:
         """Quotas by (series, candidate); NaN where the plan sets none that applies."""

@@ -20,7 +20,7 @@ from pipeline.replay.kernels.sampled_rate import SampledRates
 from pipeline.replay.kernels.spread_rate import SpreadRates
 from pipeline.replay.kernels.token_bucket import permissive_token_bucket, strict_token_bucket
 from pipeline.storage.layout import CompactedDay
-from quotas.entities import API_BURST_S, API_RATE_KEYS
+from quotas.entities import API_BURST_S, API_RATE_KEYS, BURST_KEYS
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.usage_record import UsageApi
 
@@ -60,6 +60,8 @@ class ReplaySettings:
     window_ms: int = 1_000  # quota.window.size.seconds
     mutations: Algorithm = Algorithm.TOKEN_BUCKET
     """What the gateway does for mutations (`recorded_algorithm`)."""
+    burst_s: float | None = None
+    """Of buckets that byte rates have; None: they have Kafka's window."""
 
     def of_api(self, api: UsageApi) -> ReplaySettings:
         """The same with no field None.
@@ -77,6 +79,16 @@ class ReplaySettings:
                 window_num=1,
                 window_ms=int(API_BURST_S * 1000),
             )
+        if self.burst_s is not None and KEY_OF_API[api] in BURST_KEYS and self.algorithm is None:
+            # A bucket as those of rates per API.
+            as_bucket = replace(
+                self,
+                algorithm=Algorithm.TOKEN_BUCKET,
+                window_num=1,
+                window_ms=round(self.burst_s * 1000),
+                burst_s=None,
+            )
+            return as_bucket.of_api(api)
         model = self.model
         if model is None:
             model = (
@@ -184,7 +196,10 @@ def replay_all(
     """
     hows = [settings.of_api(demand.api) for demand in demands]
     if len(demands) < 2 or any(
-        how.model is not Model.STRICT or how.algorithm is not Algorithm.TOKEN_BUCKET for how in hows
+        how.model is not Model.STRICT
+        or how.algorithm is not Algorithm.TOKEN_BUCKET
+        or (how.window_num, how.window_ms) != (settings.window_num, settings.window_ms)
+        for how in hows
     ):
         return [replay(demand, quotas, settings) for demand, quotas in zip(demands, candidates, strict=True)]
     # Its ranks have an operation's fixed costs each, however few clients are in them.

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from pipeline.cli import main
-from pipeline.errors import ArgumentError, JobError, NotYetCompleteError
+from pipeline.errors import ArgumentError, Exit, JobError, NotYetCompleteError
 from pipeline.jobs.arguments import parse_capacity
 from pipeline.jobs.recommend import history_days
 from pipeline.plans.plan import Action, Basis, Plan, PlanEntry, too_little_text
+from pipeline.recommend.backtest import READ, History, evaluator
 from pipeline.recommend.recommendation import (
     ClientDay,
     ClientHistory,
@@ -22,12 +23,15 @@ from pipeline.recommend.recommendation import (
     entity_of,
     recommend,
 )
-from pipeline.recommend.required_rates import Windows, _name, gather, stricter_than_asked
+from pipeline.recommend.required_rates import Windows, _name, client_days, gather, stricter_than_asked
 from pipeline.recommend.waiting import burst_s
-from pipeline.replay.algorithms import Algorithm
+from pipeline.replay.algorithms import Algorithm, Model
+from pipeline.replay.candidates import Candidates, parse_candidates
 from pipeline.replay.demand import KEY_OF_API, demands
 from pipeline.replay.dispatch import ReplaySettings, recorded_algorithm
 from pipeline.replay.kernels.deferral import PRECISION, required_rates
+from pipeline.replay.simulation import simulate_batch
+from pipeline.storage.compacted_days import published_days
 from pipeline.storage.layout import CompactedDay
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.usage_record import OTHER, UsageApi
@@ -417,3 +421,58 @@ def test_the_job_writes_a_plan_that_holds_what_it_promises(
     assert too_little_text(plan.too_little) in said
     assert "3 quotas, 3 to be set" in said
     assert "producer_byte_rate: quotas add up to" in said
+
+
+def test_a_rate_with_a_burst_is_smaller_and_replays_and_backtest_agree_on_what_waits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client that sends for half a minute every ten minutes."""
+    seconds = [begin + at for begin in range(0, 86_400, 600) for at in range(30)]
+    rows: list[dict[str, Any]] = [
+        {"date": date, "t": seconds, "offered": [100_000.0] * len(seconds), "max_units": [10_000.0] * len(seconds)}
+        for date in (DAY, NEXT)
+    ]
+    write_compacted(tmp_path, rows)
+    write_client_tables(tmp_path)
+    file = tmp_path / "plan.json"
+    argv = ["recommend", "--out", str(tmp_path), "--plan", str(file), "--history", "2", "--margin", "1"]
+    assert main(argv) == 0
+    (plain,) = Plan.from_json(file.read_bytes()).entries
+    assert main([*argv, "--burst", "60", "--for", "user"]) == Exit.WRONG_ARGUMENTS
+    assert "--burst is for each counter" in capsys.readouterr().err
+    assert main([*argv, "--burst", "61"]) == 0
+    assert "bursts of 61 s are taken for 60 s" in capsys.readouterr().out
+    pair = Plan.from_json(file.read_bytes())
+    rate, burst = pair.entries
+    assert (burst.entity, burst.key, burst.value) == (rate.entity, QuotaKey.PRODUCER_BYTE_BURST_SECONDS, 60.0)
+    assert rate.value < 0.6 * plain.value
+    candidates = parse_candidates(str(file))
+    assert candidates.burst_s == 60.0
+
+    def waits(settings: ReplaySettings) -> float:
+        (found,) = simulate_batch(list(demands(compacted_rows(rows))), candidates, settings)
+        return sum(found.column("throttled_units").to_pylist()) / sum(found.column("units").to_pylist())
+
+    assert rate.expected_throttled is not None
+    assert rate.expected_throttled <= 0.01
+    assert waits(ReplaySettings(model=Model.DEFERRAL, burst_s=60.0)) == pytest.approx(
+        rate.expected_throttled, abs=1e-3
+    )
+    # The gateway's own bucket, with clients that wait as asked: the last request of thirty, which waits as a whole.
+    assert waits(ReplaySettings(burst_s=60.0)) <= 1 / 30 + 1e-9
+    assert waits(ReplaySettings()) > 0.2
+    days = client_days(str(tmp_path), published_days(str(tmp_path)), 0.01, Windows(burst_s=60.0), more=READ)
+    judged = evaluator(History.of(days, {}), 1)(np.array([[[rate.value]]]))
+    assert judged.item() == pytest.approx(rate.expected_throttled, abs=1e-3)
+
+
+def test_a_plan_with_buckets_of_several_sizes_is_not_replayed() -> None:
+    one, other = QuotaEntity(user="a"), QuotaEntity(user="b")
+    rate, burst = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.PRODUCER_BYTE_BURST_SECONDS
+    assert Candidates(plan=((one, rate, 5.0),)).burst_s is None
+    for plan_ in (
+        ((one, rate, 5.0), (one, burst, 10.0), (other, rate, 5.0)),
+        ((one, rate, 5.0), (one, burst, 10.0), (other, rate, 5.0), (other, burst, 60.0)),
+    ):
+        with pytest.raises(ArgumentError, match="buckets of one size"):
+            assert Candidates(plan=plan_).burst_s
