@@ -157,7 +157,7 @@ CAMPAIGNS: Final = (
         "drain",
         "a drain answers what was read, and ends at its deadline",
         "-k",
-        "drain or stop or signal",
+        "drain",
         "tests/hazards/test_faults.py",
         "tests/gateway/test_app.py",
         "tests/gateway/session/test_session.py",
@@ -228,6 +228,24 @@ CAMPAIGNS: Final = (
         "each hazard of the catalogue has a test, and these tests pass",
         _module("campaigns.scoreboard.catalogue"),
         _SUMMARY,
+    ),
+    *(
+        Campaign(name, shows, _module(f"campaigns.scripted.{module}"), _SUMMARY, quick=True)
+        for name, module, shows in (
+            (
+                "dead-broker",
+                "dead_broker",
+                "clients of a broker that does not answer are closed, others served",
+            ),
+            (
+                "moving-brokers",
+                "moving_brokers",
+                "brokers that come, move and go are reached, and no other one",
+            ),
+            ("log-flood", "log_flood", "a flood of bad connections is a few lines and an exact count"),
+            ("scrapers", "scrapers", "a hundred scrapers at a time leave clients their answers"),
+            ("crowd", "crowd", "a million client ids and many addresses cost bounded memory and series"),
+        )
     ),
     Campaign("simulated-hour", "an hour of whole gateways breaks no law", _module("simulation", "--hour")),
     Campaign(
