@@ -13,12 +13,14 @@ import sys
 import tempfile
 import time
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer
 
 from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine
 from benchmarks.relay.native_build import ROOT
 from campaigns.serving import serving
 from embedded_kafka.kafka import KafkaCluster
@@ -41,9 +43,16 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, KafkaCluster() as kafka:
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        begun_s = time.monotonic()
         found = _campaign(arguments, Path(directory), kafka.bootstrap)
+        run = {
+            "started": started,
+            "seconds": round(time.monotonic() - begun_s),
+            "machine": describe_machine(),
+        }
     name = "upgrade" if arguments.workers == 1 else f"upgrade-workers{arguments.workers}"
-    keep_results(found, _page(found), arguments.output, name)
+    keep_results(run | found, _page(found), arguments.output, name)
     print(_page(found))
     wrong = [found[name] for name in ("records_not_delivered", "records_missing", "records_twice")]
     return int(any(wrong) or set(found["connects"]) != {"answered"} or not found["ready_at_the_end"])

@@ -230,7 +230,7 @@ CAMPAIGNS: Final = (
         _SUMMARY,
     ),
     *(
-        Campaign(name, shows, _module(f"campaigns.scripted.{module}"), _SUMMARY, quick=True)
+        Campaign(name, shows, _module(f"campaigns.scripted.{module}"), _SUMMARY, quick=name != "crowd")
         for name, module, shows in (
             (
                 "dead-broker",
