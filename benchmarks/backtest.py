@@ -126,7 +126,7 @@ def replayed(history: History, kept: list[pa.RecordBatch], tested: int) -> tuple
     """With yesterday's required rate times 1.25: the mean share that waits by the tables, by a replay of every
     record, and the mean distance of the two over clients' days."""
     quotas = 1.25 * history.known["required_rate"][:, -tested - 1 : -1]
-    told = evaluator(history, tested)(quotas[:, :, None])[:, :, 0]
+    told = evaluator(history.required[:, -tested:])(quotas[:, :, None])[:, :, 0]
     exact = np.full(told.shape, np.nan)
     for batch in kept:
         for demand in demands(batch):

@@ -26,11 +26,11 @@ import pyarrow.compute as pc
 from benchmarks.compacted_days import FIRST_DAY, compacted_table
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from pipeline.client_tables.profile import PARTIAL, SUMS, merge_profiles, profile_rows
+from pipeline.client_tables.profile import CLIENT, PARTIAL, SUMS, merge_profiles, profile_rows
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, client_rows, required_column
 from pipeline.client_tables.tables import client_use_table, clients_table
 from pipeline.client_tables.timelines import SUMMARY, summarise
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.layout import CompactedDay, bucket_of
 from testkit.pipeline.client_days import publish_made
 from testkit.pipeline.compacted_days import publish_day
 from testkit.pipeline.traces import day_of
@@ -98,10 +98,14 @@ def _write_day(out: Path, seed: int, clients: int, index: int) -> int:
         own = found.filter(pc.equal(found.column("table"), table))
         # Nothing that is measured reads the hours: those of the few will do.
         if table == "client_day":
-            own = pa.concat_tables([_rates_scaled(_copy(own, number, _SCALED), number) for number in copies])
+            own = (
+                pa.concat_tables([_rates_scaled(_copy(own, number, _SCALED), number) for number in copies])
+                .sort_by("bucket")
+                .sort_by("bucket")
+            )
         rows["gateway", table] = own
     made = [(clients_table(str(out)), rows)]
-    use_rows = pa.concat_tables([_copy(use, number, _SCALED_USE) for number in copies])
+    use_rows = pa.concat_tables([_copy(use, number, _SCALED_USE) for number in copies]).sort_by("bucket")
     made.append((client_use_table(str(out)), {(): use_rows}))
     for table, own_rows in made:
         publish_made(table, day, own_rows)
@@ -127,6 +131,10 @@ def _copy(table: pa.Table, number: int, scaled: tuple[str, ...]) -> pa.Table:
     """The same under other names, each with a size of its own."""
     names = pc.binary_join_element_wise(table.column("client_id"), pa.scalar(f"-{number}"), "")
     table = table.set_column(table.schema.get_field_index("client_id"), "client_id", names)
+    # Timelines have no bucket.
+    clients = zip(*(table.column(name).to_pylist() for name in ("bucket", *CLIENT)), strict=True)
+    own = pa.array([before if before < 0 else bucket_of(*client) for before, *client in clients], pa.int32())
+    table = table.set_column(table.schema.get_field_index("bucket"), "bucket", own)
     for name in scaled:
         at = table.schema.get_field_index(name)
         table = table.set_column(at, name, pc.multiply(table.column(name), _factor(number)))

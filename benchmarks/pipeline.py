@@ -31,10 +31,12 @@ from pipeline.ingest.collector import Collector
 from pipeline.ingest.sources import files_stream, stream
 from pipeline.ingest.writer import Writer, files_to_rows
 from pipeline.maintenance.compaction import compact
+from pipeline.spark.runner import OnSpark, results_of
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.coverage import Expectation
-from pipeline.storage.raw_table import ANSWERS, write_raw_files
+from pipeline.storage.raw_table import write_raw_files
+from pipeline.storage.tables import DataFile
 from quotas.usage_record import Row as Position
 from testkit.pipeline.usage_files import FIRST_BOOT_MS, SIZE_S, Load, write_usage
 
@@ -150,15 +152,15 @@ def with_spark(folder: Path, total: int, passes: int) -> list[Row]:
         shutil.rmtree(bare, ignore_errors=True)
         target = str(bare)
 
-        def written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch | DataFile]:
             return write_raw_files(files_to_rows(batches, frozenset()), target, 0)
 
         files = spark.read.format("binaryFile").load(source).select("path", "content")
-        files.mapInArrow(written, ANSWERS).select("kind").toArrow()
+        assert list(results_of(files, written))
 
     def compaction() -> None:
         shutil.rmtree(f"{out}/compacted", ignore_errors=True)
-        compact(spark, out, Expectation(int(time.time())))
+        compact(OnSpark(spark), out, Expectation(int(time.time())))
 
     try:
         return [

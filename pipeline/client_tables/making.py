@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,22 +12,24 @@ from pipeline.client_tables.rows import SCHEMA, client_rows
 from pipeline.client_tables.tables import client_use_table, clients_table, is_made, made_of, scopes_of
 from pipeline.client_tables.timelines import SUMMARY
 from pipeline.client_tables.use import use_of
-from pipeline.storage.compacted_days import CompactedDays, published_days
-from pipeline.storage.compacted_files import Piece
+from pipeline.spark.runner import Runner
+from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, CompactedDays, published_days
+from pipeline.storage.compacted_files import Piece, read_entities
 from pipeline.storage.counting import fleets_of
-from pipeline.storage.entity_days import ARRAYS, Scope
+from pipeline.storage.entity_days import ARRAYS, ENTITY, Scope, arrays_of
 from pipeline.storage.layout import CompactedDay
-from pipeline.storage.partitioned_files import FILES, PartitionedFiles, files_told, told
-from pipeline.storage.tables import DataFile, Snapshot, Table
+from pipeline.storage.partitioned_files import PartitionedFiles
+from pipeline.storage.tables import BUCKET, DataFile, Snapshot, Table
 
-_ROWS_PER_GROUP: Final = 100_000
+ROWS_PER_GROUP: Final = 10_000
+"""Rows are ordered by bucket: of a file a reader opens the groups that may have its own."""
 
 
-def make_missing(spark: Any, out: str) -> list[str]:
+def make_missing(runner: Runner, out: str) -> list[str]:
     """Makes the tables of all compacted days that have none, or those of an earlier run.
 
     Args:
-        spark: the session.
+        runner: runs the parts of a day.
         out: the pipeline's folder.
 
     Returns:
@@ -42,43 +44,65 @@ def make_missing(spark: Any, out: str) -> list[str]:
         for table in tables:
             table.sweep()  # what the last one replaced
     for day in due:
-        days = CompactedDays.of(spark, out, day.date, day.date)
-        _make_clients(days, day, tables[0])
-        _make_use(days, day, tables[1])
+        days = CompactedDays.of(None, out, day.date, day.date)
+        _make_clients(runner, days, day, tables[0])
+        _make_use(runner, days, day, tables[1])
     return [day.date for day in due]
 
 
-def _make_clients(days: CompactedDays, day: CompactedDay, table: Table) -> None:
+def _make_clients(runner: Runner, days: CompactedDays, day: CompactedDay, table: Table) -> None:
     before = table.prepared()
     folder, version = table.folder, before.version + 1
+    parts = days.parts(runner.cores)
     files: list[DataFile] = []
     for scope in scopes_of(day, days.fleets):
+        fleets = days.fleets if scope is Scope.FLEET else {}
 
-        def written(batches: Iterator[pa.RecordBatch], scope: Scope = scope) -> Iterator[pa.RecordBatch]:
-            parts = PartitionedFiles(folder, version, ["date", "scope", "table"], SCHEMA, compression="zstd")
-            rows = pa.Table.from_batches(client_rows(batches), schema=SCHEMA)
+        def written(
+            pieces: list[Piece], scope: Scope = scope, fleets: Mapping[str, str] = fleets
+        ) -> list[DataFile]:
+            files = PartitionedFiles(folder, version, ["date", "scope", "table"], SCHEMA, compression="zstd")
+            rows = pa.Table.from_batches(client_rows(entities_of(pieces, scope, fleets)), schema=SCHEMA)
             for name in pc.unique(rows.column("table")).to_pylist():
-                own = rows.filter(pc.equal(rows.column("table"), name))
-                parts.write((day.date, scope.value, name), own, _ROWS_PER_GROUP)
-            yield told(parts.end())
+                own = rows.filter(pc.equal(rows.column("table"), name)).sort_by(BUCKET)
+                files.write((day.date, scope.value, name), own, ROWS_PER_GROUP)
+            return files.end()
 
-        files += files_told(days.map_entities(written, FILES, scope=scope, arrays=ARRAYS).toArrow())
+        files += runner.run(written, parts)
     _commit(table, before, day, days.fleets, files)
 
 
-def _make_use(days: CompactedDays, day: CompactedDay, table: Table) -> None:
+def entities_of(pieces: list[Piece], scope: Scope, fleets: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """Rows as quotas count, with all arrays.
+
+    Args:
+        pieces: whole buckets of a day, in order.
+        scope: whether brokers count together.
+        fleets: by gateway, what counts in its place.
+    """
+    return read_entities(
+        pieces,
+        ENTITY,
+        arrays_of(ARRAYS),
+        brokers_apart=scope is Scope.BROKER,
+        fleets=fleets,
+        most_elements=ELEMENTS_AT_ONCE,
+    )
+
+
+def _make_use(runner: Runner, days: CompactedDays, day: CompactedDay, table: Table) -> None:
     before = table.prepared()
     fleets = days.fleets
     folder, version = table.folder, before.version + 1
 
-    def written(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
-        parts = PartitionedFiles(folder, version, ["date"], SUMMARY, compression="zstd")
-        rows = pa.Table.from_batches(use_of(pieces, fleets), schema=SUMMARY)
+    def written(pieces: list[Piece]) -> list[DataFile]:
+        files = PartitionedFiles(folder, version, ["date"], SUMMARY, compression="zstd")
+        rows = pa.Table.from_batches(use_of(pieces, fleets), schema=SUMMARY).sort_by(BUCKET)
         if len(rows):
-            parts.write((day.date,), rows, _ROWS_PER_GROUP)
-        yield told(parts.end())
+            files.write((day.date,), rows, ROWS_PER_GROUP)
+        return files.end()
 
-    _commit(table, before, day, fleets, files_told(days.deal(written, FILES).toArrow()))
+    _commit(table, before, day, fleets, runner.run(written, days.parts(runner.cores)))
 
 
 def _commit(

@@ -21,7 +21,8 @@ from pipeline.replay.demand import Demand, demands
 from pipeline.replay.kernels.deferral import required_rates_on
 from pipeline.replay.kernels.ragged import Floats, Ints
 from pipeline.storage.entity_days import ENTITY
-from pipeline.storage.layout import KEY
+from pipeline.storage.layout import KEY, bucket_of
+from pipeline.storage.tables import BUCKET
 from quotas.usage_record import UsageApi
 
 TARGETS: Final = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6)
@@ -56,6 +57,7 @@ def required_column(burst_s: int) -> str:
 CLIENT_TABLES: Final = ", ".join(
     [
         "`table` string",
+        f"`{BUCKET}` int",
         *(f"`{name}` {KEY[name]}" for name in ENTITY),
         "hour int",
         *(f"`{name}` double" for name in (*SUMS, *PEAKS, *OF_A_DAY)),
@@ -71,6 +73,7 @@ _KINDS: Final = {"string": pa.string(), "date": pa.date32(), "int": pa.int32()}
 SCHEMA: Final = pa.schema(
     [
         ("table", pa.string()),
+        (BUCKET, pa.int32()),
         *((name, _KINDS[KEY[name]]) for name in ENTITY),
         ("hour", pa.int32()),
         *((name, pa.float64()) for name in (*SUMS, *PEAKS, *OF_A_DAY)),
@@ -87,13 +90,14 @@ def client_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     totals: dict[tuple[datetime.date, str], Floats] = {}
     for batch in batches:
         for demand in demands(batch):
-            use = _Use(demand)
-            yield _days(demand, use)
-            yield _hours(demand, use)
+            use, buckets = _Use(demand), _buckets(demand)
+            yield _days(demand, use, buckets)
+            yield _hours(demand, use, buckets)
             _add_up(totals, demand)
     if totals:
         columns = {
             "table": ["total"] * len(totals),
+            BUCKET: [-1] * len(totals),
             "date": [date for date, _ in totals],
             "api": [api for _, api in totals],
             "steps": list(totals.values()),
@@ -147,11 +151,18 @@ def _added_up(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
     return keys[begins], np.add.reduceat(values, begins)
 
 
-def _days(demand: Demand, use: _Use) -> pa.RecordBatch:
+def _buckets(demand: Demand) -> Ints:
+    """The bucket of each client."""
+    names = (demand.names.column(name).to_pylist() for name in ("user", "client_id"))
+    found = [bucket_of(user, client_id, demand.api) for user, client_id in zip(*names, strict=True)]
+    return np.array(found, np.int64)
+
+
+def _days(demand: Demand, use: _Use, buckets: Ints) -> pa.RecordBatch:
     """Of each client one row, those that used nothing left out."""
     used = np.flatnonzero(use.ragged.lengths)
     names = demand.names.take(pa.array(used))
-    columns: dict[str, Any] = {"table": ["client_day"] * len(used)}
+    columns: dict[str, Any] = {"table": ["client_day"] * len(used), BUCKET: buckets[used]}
     columns |= {name: names.column(name) for name in ENTITY}
     units = use.ragged.total_units()[used]
     seconds = {"units": units, "active_s": np.diff(demand.offsets)[used].astype(float)}
@@ -203,7 +214,7 @@ def _told(demand: Demand) -> dict[str, Any]:
     }
 
 
-def _hours(demand: Demand, use: _Use) -> pa.RecordBatch:
+def _hours(demand: Demand, use: _Use, buckets: Ints) -> pa.RecordBatch:
     """Of each client its hours with any record."""
     series = np.repeat(np.arange(len(demand)), np.diff(demand.offsets))
     own = series * 24 + demand.seconds // 3600
@@ -212,6 +223,7 @@ def _hours(demand: Demand, use: _Use) -> pa.RecordBatch:
     place, place_used = np.searchsorted(hours, own), np.searchsorted(hours, used)
     columns: dict[str, Any] = {
         "table": ["client_hour"] * len(hours),
+        BUCKET: buckets[hours // 24],
         "hour": (hours % 24).astype(np.int32),
         "units": np.bincount(place_used, use.by_second[1], len(hours)),
         "active_s": np.bincount(place, minlength=len(hours)).astype(float),

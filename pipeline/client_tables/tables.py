@@ -5,14 +5,22 @@ and OUT/client_use those of `timelines.SUMMARY`. The states of both say of which
 its rows were made. With scope broker each broker counts by itself; that is there only where some client used several,
 else it is the same. With scope fleet the gateways of a fleet count together, under its name; that is there only where
 some gateway was of a fleet.
+
+All rows of a client are in one bucket (`pipeline.storage.layout.bucket_of`), on all days. Files are ordered by
+bucket, and the log says which buckets a file has. So a part of a job reads some clients on all days, and nothing is
+shuffled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, TARGETS
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
@@ -21,9 +29,12 @@ from pipeline.storage.compacted_days import published_days
 from pipeline.storage.counting import fleets_of, fleets_on
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import parquet_reader
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.layout import FINE_BUCKETS, CompactedDay
 from pipeline.storage.partitioned_files import take_over_rows
-from pipeline.storage.tables import Snapshot, Table
+from pipeline.storage.tables import BUCKET, DataFile, Snapshot, Table
+
+ROWS_PER_PART: Final = 20_000
+"""Rows that one part of a job reads, unless a bucket has more: about 4 kB each with what is made of them, 80 MB."""
 
 
 def clients_table(out: str) -> Table:
@@ -49,7 +60,12 @@ def made_of(day: CompactedDay, fleets: Mapping[str, str]) -> dict[str, Any]:
         day: the day.
         fleets: see `pipeline.storage.counting.fleets_of`, by all compacted days.
     """
-    made = {"run": day.run, "targets": list(TARGETS), "bursts_s": list(BURSTS_S)}
+    made = {
+        "run": day.run,
+        "targets": list(TARGETS),
+        "bursts_s": list(BURSTS_S),
+        "buckets": FINE_BUCKETS,
+    }
     shared = fleets_on(day, fleets)
     return {**made, "fleets": shared} if shared else made
 
@@ -59,28 +75,81 @@ def is_made(day: CompactedDay, fleets: Mapping[str, str], *found: Snapshot) -> b
     return all(each.state.get("days", {}).get(day.date) == made_of(day, fleets) for each in found)
 
 
-def read_clients(
-    out: str,
-    days: Sequence[CompactedDay],
-    table: str,
-    columns: Sequence[str],
-    *,
-    scope: Scope = Scope.GATEWAY,
-) -> pa.Table:
-    """Rows of one of the tables.
+@dataclass(frozen=True, slots=True)
+class ClientRows:
+    """Rows of one of the tables, of some days.
+
+    Attributes:
+        files: each with its path, day by day.
+    """
+
+    files: tuple[tuple[str, DataFile], ...]
+
+    def parts(self, cores: int) -> list[range]:
+        """Ranges of buckets that have all rows of some clients, on all days, and about as many rows each.
+
+        Args:
+            cores: how many parts can be worked on at once.
+        """
+        rows = sum(file.rows for _, file in self.files)
+        wanted = min(FINE_BUCKETS, max(cores, -(-rows // ROWS_PER_PART)))
+        edges = [part * FINE_BUCKETS // wanted for part in range(wanted + 1)]
+        return [range(begin, end) for begin, end in pairwise(edges)]
+
+    def by_day(self) -> list[ClientRows]:
+        """The rows of each day by themselves."""
+        found: dict[str | None, list[tuple[str, DataFile]]] = {}
+        for path, file in self.files:
+            found.setdefault(file.partition["date"], []).append((path, file))
+        return [ClientRows(tuple(files)) for files in found.values()]
+
+    def read(self, columns: Sequence[str], mine: range | None = None) -> Iterator[pa.Table]:
+        """Reads the rows, file by file, in the order of days.
+
+        Args:
+            columns: which of the table's are wanted.
+            mine: read the rows of these buckets only, and open no other file.
+        """
+        for path, file in self.files:
+            if mine is None or file.may_have(mine):
+                with parquet_reader(path) as reader:
+                    rows = _rows(reader, columns, mine)
+                if len(rows):
+                    yield rows
+
+
+def _rows(reader: pq.ParquetFile, columns: Sequence[str], mine: range | None) -> pa.Table:
+    if mine is None:
+        return reader.read(columns=list(columns), use_threads=False).select(list(columns))
+    at = reader.schema_arrow.get_field_index(BUCKET)
+    groups = []
+    for group in range(reader.metadata.num_row_groups):
+        span = reader.metadata.row_group(group).column(at).statistics
+        if span is None or not span.has_min_max or (span.min < mine.stop and span.max >= mine.start):
+            groups.append(group)
+    table = reader.read_row_groups(groups, columns=[*columns, BUCKET], use_threads=False)
+    own = table.column(BUCKET)
+    return table.filter(pc.and_(pc.greater_equal(own, mine.start), pc.less(own, mine.stop))).select(
+        list(columns)
+    )
+
+
+def find_clients(
+    out: str, days: Sequence[CompactedDay], table: str, *, scope: Scope = Scope.GATEWAY
+) -> ClientRows:
+    """Where the rows of some days are.
 
     Args:
         out: the pipeline's folder.
-        days: of which.
+        days: which.
         table: client_day, client_hour, total or client_use.
-        columns: which of the table's are wanted.
         scope: whether brokers count together, and gateways of a fleet.
 
     Raises:
         NotYetCompleteError: a day has none.
     """
     of_clients = table != CLIENT_USE
-    source, schema = (clients_table(out), SCHEMA) if of_clients else (client_use_table(out), SUMMARY)
+    source = clients_table(out) if of_clients else client_use_table(out)
     found = source.in_order()
     fleets = fleets_of(published_days(out))
     missing = [day.date for day in days if not is_made(day, fleets, found)]
@@ -92,12 +161,4 @@ def read_clients(
     for day in days:
         own = scope if scope in scopes_of(day, fleets) else Scope.GATEWAY
         files += found.of(date=day.date, **({"scope": own.value, "table": table} if of_clients else {}))
-    rows = [pa.schema([schema.field(name) for name in columns]).empty_table()]
-    for path in source.paths(files):
-        with parquet_reader(path) as reader:
-            part = reader.read(columns=list(columns))
-            for name in columns:
-                if name not in part.column_names:  # an older release did not write it
-                    part = part.append_column(name, pa.nulls(len(part), schema.field(name).type))
-            rows.append(part.select(list(columns)))
-    return pa.concat_tables(rows)
+    return ClientRows(tuple(zip(source.paths(files), files, strict=True)))

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.client_tables.profile import PROFILE, STEP_S
+from pipeline.client_tables.profile import CLIENT, PROFILE, STEP_S
+from pipeline.storage.layout import bucket_of
+from pipeline.storage.tables import BUCKET
 from quotas.usage_record import OTHER
 
 BINS: Final = 240
@@ -34,13 +36,17 @@ _TIMELINE: Final = pa.schema(
     ]
 )
 _NUMBERS: Final = [field for field in PROFILE if field.name not in _STEPS]
+NO_BUCKET: Final = -1
 CLIENT_USE: Final = "client_use"
 """The table of `SUMMARY`."""
 
-SUMMARY: Final = pa.schema([*_NUMBERS, *(field.with_name(f"bins_{field.name}") for field in _TIMELINE)])
+SUMMARY: Final = pa.schema(
+    [(BUCKET, pa.int32()), *_NUMBERS, *(field.with_name(f"bins_{field.name}") for field in _TIMELINE)]
+)
 """One row of `summarise`: a client's numbers, or a timeline.
 
-Where `bins_level` is not null the row is a timeline: of a client, or without a name of all of an API."""
+Where `bins_level` is not null the row is a timeline: of a client, or without a name of all of an API. Its bucket is
+`NO_BUCKET`, that of a client's numbers the client's own."""
 
 
 class Timeline:
@@ -153,12 +159,16 @@ def summarise(profiles: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             totals.setdefault(api, Timeline()).add(*_series(rows))
             _keep_largest(largest.setdefault(api, []), rows)
         numbers = batch.select([field.name for field in _NUMBERS])
-        nothing = [pa.nulls(batch.num_rows, field.type) for field in list(SUMMARY)[len(_NUMBERS) :]]
-        yield pa.RecordBatch.from_arrays([*numbers.columns, *nothing], schema=SUMMARY)
+        nothing = [pa.nulls(batch.num_rows, field.type) for field in list(SUMMARY)[len(_NUMBERS) + 1 :]]
+        names = (batch.column(name).to_pylist() for name in CLIENT)
+        buckets = pa.array([bucket_of(*client) for client in zip(*names, strict=True)], pa.int32())
+        yield pa.RecordBatch.from_arrays([buckets, *numbers.columns, *nothing], schema=SUMMARY)
     timelines: list[dict[str, Any]] = [{"api": api, **total.to_dict()} for api, total in totals.items()]
     for api, kept in largest.items():
         for (_, _, user, client_id), own in kept:
             timelines.append({"api": api, "user": user, "client_id": client_id, **own.to_dict()})
+    for timeline in timelines:
+        timeline[BUCKET] = NO_BUCKET
     if timelines:
         yield pa.RecordBatch.from_pylist(timelines, schema=SUMMARY)
 

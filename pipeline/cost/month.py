@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.client_tables.tables import read_clients
-from pipeline.client_tables.timelines import CLIENT_USE
+from pipeline.client_tables.tables import find_clients
+from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
 from pipeline.cost.use import AMOUNTS, READ, USE, added, use_of, utc_days
 from pipeline.errors import ArgumentError, NotYetCompleteError
 from pipeline.storage.compacted_days import compacted_table, published_days
@@ -101,19 +101,22 @@ def month_use(
 def largest_of_no_team(out: str, use: MonthUse, members: Members) -> list[tuple[str, str, int]]:
     """The clients of no team with the most bytes: user, client id, bytes. Whole days of UTC."""
     names = ("user", "client_id", "api", "offered", "bins_level")
-    rows = read_clients(out, use.days, CLIENT_USE, names)
     apis = pa.array([str(UsageApi.PRODUCE), str(UsageApi.FETCH)])
-    rows = rows.filter(pc.and_(pc.is_null(rows.column("bins_level")), pc.is_in(rows.column("api"), apis)))
+    found = [pa.schema([SUMMARY.field(name) for name in names]).empty_table()]
+    for table in find_clients(out, use.days, CLIENT_USE).read(names):
+        of_client = pc.is_null(table.column("bins_level"))
+        found.append(table.filter(pc.and_(of_client, pc.is_in(table.column("api"), apis))))
+    rows = pa.concat_tables(found)
     sums: Mapping[str, Any] = (
         rows.group_by(["user", "client_id"], use_threads=False).aggregate([("offered", "sum")]).to_pydict()
     )
     clients = zip(sums["user"], sums["client_id"], sums["offered_sum"], strict=True)
-    found = [
+    largest = [
         (user, client_id, int(sent))
         for user, client_id, sent in clients
         if sent and members.team_of(user, client_id, UsageApi.PRODUCE) == UNASSIGNED
     ]
-    return sorted(found, key=lambda each: (-each[2], each[:2]))[:_SHOWN]
+    return sorted(largest, key=lambda each: (-each[2], each[:2]))[:_SHOWN]
 
 
 def _span(month: str) -> tuple[datetime.date, datetime.date]:

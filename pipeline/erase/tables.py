@@ -26,7 +26,6 @@ from pipeline.storage.compacted_days import CompactedState, compacted_table, pub
 from pipeline.storage.compacted_files import CompactedFileWriter, buckets_of, pieces_of
 from pipeline.storage.counting import fleets_of
 from pipeline.storage.files import end_of
-from pipeline.storage.partitioned_files import files_told
 from pipeline.storage.raw_table import RawState, raw_table, write_raw_files
 from pipeline.storage.schemas import COMPACTED_SCHEMA
 from pipeline.storage.tables import Conflict, DataFile, Snapshot, Table
@@ -126,7 +125,7 @@ class RawRows:
         seconds: Counter[str] = Counter()
         kept = self._kept(chosen, seconds)
         files_of = write_raw_files(kept, self.table.folder, before.version + 1)
-        add = [file for answer in files_of for file in files_told(pa.Table.from_batches([answer]))]
+        add = [answer for answer in files_of if isinstance(answer, DataFile)]
         return Change(add, chosen, RawState.from_json(before.state).without(seconds).to_json())
 
     def _kept(self, files: Sequence[DataFile], seconds: Counter[str]) -> Iterator[pa.RecordBatch]:

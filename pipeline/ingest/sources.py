@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pipeline.errors import ArgumentError, JobError
 from pipeline.ingest.writer import Writer
+from pipeline.spark.runner import cores_of
 from pipeline.spark.session import ARROW_ROWS
 from pipeline.storage.files import is_local, local_path
 
@@ -81,7 +82,7 @@ def topic_stream(
     # What the topic's retention has taken shows as a gap in the index, which says more than a stopped query.
     reader = reader.option("failOnDataLoss", "false").option("maxOffsetsPerTrigger", max_messages)
     # A topic has few partitions, and one with one would be read by one core.
-    reader = reader.option(_MIN_PARTITIONS, spark.sparkContext.defaultParallelism)
+    reader = reader.option(_MIN_PARTITIONS, cores_of(spark))
     for name, value in options.items():
         own = name == _MIN_PARTITIONS or name.startswith("kafka.")
         reader = reader.option(name if own else f"kafka.{name}", value)

@@ -26,12 +26,11 @@ import pyarrow.compute as pc
 from pipeline.errors import JobError, RefusedError
 from pipeline.ingest.collector import Collector, Skip
 from pipeline.ingest.lines import KEPT_BYTES, Torn
+from pipeline.spark.runner import results_of
 from pipeline.storage.coverage import day_number
 from pipeline.storage.files import read_bytes
 from pipeline.storage.offset_index import DAY_S, Entry, Run
-from pipeline.storage.partitioned_files import files_told
 from pipeline.storage.raw_table import (
-    ANSWERS,
     HEADS,
     RawDay,
     RawState,
@@ -220,27 +219,33 @@ class Writer:
         """
         collect, folder = self._collect, self._table.folder
 
-        def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | DataFile]:
             return write_raw_files(collect(batches, skip), folder, version)
 
-        answers = frame.mapInArrow(written, ANSWERS).toArrow()
-        return *_heads(answers), files_told(answers)
+        files: list[DataFile] = []
+        heads: list[pa.RecordBatch] = []
+        for answer in results_of(frame, written):
+            (files if isinstance(answer, DataFile) else heads).append(answer)
+        return *_heads(heads), files
 
 
 _TOTALS: Final = ("batches", "lines", "rows", "torn", "duplicates")
 
 
-def _heads(answers: pa.Table) -> tuple[list[tuple[Any, ...]], int]:
-    heads = []
-    lines = answers.filter(pc.equal(answers.column("kind"), "lines"))
-    for _, gw, boot, source, day, *arrays in zip(
-        *(lines.column(name).to_pylist() for name in HEADS), strict=True
-    ):
-        for position, seq, ts, rows, *dropped in zip(*arrays, strict=True):
-            heads.append((gw, boot, source, position, seq, ts, day, rows, *dropped))
+def _heads(answers: Iterable[pa.RecordBatch]) -> tuple[list[tuple[Any, ...]], int]:
+    heads: list[tuple[Any, ...]] = []
+    torn = 0
+    for answer in answers:
+        lines = answer.filter(pc.equal(answer.column("kind"), "lines"))
+        torn += answer.num_rows - lines.num_rows
+        for _, gw, boot, source, day, *arrays in zip(
+            *(lines.column(name).to_pylist() for name in HEADS), strict=True
+        ):
+            for position, seq, ts, rows, *dropped in zip(*arrays, strict=True):
+                heads.append((gw, boot, source, position, seq, ts, day, rows, *dropped))
     # Of two equal lines the same one is left out in every attempt, whatever order the files are listed in.
     heads.sort(key=lambda head: head[2:4])
-    return heads, answers.filter(pc.equal(answers.column("kind"), "torn")).num_rows
+    return heads, torn
 
 
 def _days(heads: Sequence[tuple[Any, ...]], batch: int, known: Iterable[str]) -> dict[str, RawDay]:

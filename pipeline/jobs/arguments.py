@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pipeline.errors import ArgumentError
 from pipeline.storage.counting import fleets_of, recorded_scope
@@ -13,6 +16,9 @@ from quotas.entities import QuotaKey
 from quotas.limits import MOST_BURST_SECONDS
 from quotas.units import KINDS, UnitError, amount_of, has_unit
 from quotas.usage_record import UsageApi
+
+if TYPE_CHECKING:
+    from pipeline.spark.runner import Runner
 
 
 def add_out(
@@ -27,6 +33,31 @@ def add_master(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master", help="Spark's cluster (spark-submit's, SPARK_MASTER, or this machine's cores)"
     )
+
+
+def add_runner(parser: argparse.ArgumentParser) -> None:
+    """Where a job runs that does without Spark on one machine."""
+    parser.add_argument(
+        "--master",
+        help="Spark's cluster, or local[2] (spark-submit's, SPARK_MASTER); default: without Spark, in this process",
+    )
+
+
+@contextmanager
+def open_runner(arguments: argparse.Namespace, app: str) -> Iterator[Runner]:
+    """What runs the parts of a job: Spark where a cluster is named, else this process."""
+    # Help does without the packages of the extra.
+    from pipeline.spark.runner import InProcess, OnSpark
+    from pipeline.spark.session import is_asked_for, open_session
+
+    if not is_asked_for(arguments.master):
+        yield InProcess()
+        return
+    spark = open_session(app, master=arguments.master)
+    try:
+        yield OnSpark(spark)
+    finally:
+        spark.stop()
 
 
 def add_scope(parser: argparse.ArgumentParser) -> None:

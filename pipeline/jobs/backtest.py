@@ -9,7 +9,6 @@ import argparse
 import json
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import (
@@ -17,18 +16,17 @@ from pipeline.jobs.arguments import (
     add_capacity,
     add_expectation,
     add_out,
+    add_runner,
     add_scope,
     burst_of,
     expectation_of,
+    open_runner,
     parse_capacity,
     scope_of,
 )
 from pipeline.recommend.doubt import NOTHING_LEFT_OUT
 from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettings
 from pipeline.storage.layout import results_dir
-
-if TYPE_CHECKING:
-    from pipeline.recommend.backtest import History
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
     add_scope(parser)
     add_burst(parser)
+    add_runner(parser)
     parser.add_argument("--result", metavar="FOLDER", help="where to write; else below OUT/results/backtest")
 
 
@@ -65,8 +64,9 @@ def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     # Help does without the packages of the extra.
     from pipeline.client_tables.rows import TARGETS
-    from pipeline.recommend.backtest import READ, History, judged_days, markdown
-    from pipeline.recommend.required_rates import Windows, client_days, left_out_of, peaks_of
+    from pipeline.client_tables.tables import find_clients
+    from pipeline.recommend.backtest import judge_parts, markdown
+    from pipeline.recommend.required_rates import ClientDays, Windows, left_out_of, peaks_of
     from pipeline.recommend.waiting import kept_target
     from pipeline.storage.compacted_days import published_days
     from pipeline.storage.files import local_result
@@ -91,28 +91,21 @@ def run(arguments: argparse.Namespace) -> Exit:
     target = TARGETS[kept_target(arguments.target)]
     if target != arguments.target:
         print(f"--target {arguments.target:g}: required rates are kept for {target:g}, which is taken")
-    left = NOTHING_LEFT_OUT if arguments.allow_gaps else left_out_of(arguments.out, days)
-    for each in left.left_out:
-        print(each.text())
+    horizons = _horizons(arguments.horizons, tested)
+    capacity = parse_capacity(arguments.capacity)
+    scope = scope_of(arguments)
     # As `recommend` does it when nothing is said.
     settings = RecommendationSettings(target)
-    rows = client_days(
-        arguments.out,
-        days,
-        target,
-        Windows(burst_s=burst_of(arguments)),
-        scope=scope_of(arguments),
-        more=READ,
-    )
-    history = History.of(rows, peaks_of(arguments.out, days), left)
-    _check(history, tested)
-    plain, equal = judged_days(
-        history,
-        tested,
-        settings,
-        capacity=parse_capacity(arguments.capacity),
-        horizons=_horizons(arguments.horizons, tested),
-    )
+    with open_runner(arguments, "sluice backtest") as runner:
+        left = NOTHING_LEFT_OUT if arguments.allow_gaps else left_out_of(runner, arguments.out, days)
+        for each in left.left_out:
+            print(each.text())
+        rows = find_clients(arguments.out, days, "client_day", scope=scope)
+        peaks = peaks_of(runner, arguments.out, days)
+        of_clients = ClientDays(rows, target, Windows(burst_s=burst_of(arguments)), left)
+        plain, equal = judge_parts(
+            runner, of_clients, tested, settings, peaks=peaks, capacity=capacity, horizons=horizons
+        )
     text = markdown(plain, equal, target)
     folder.mkdir(parents=True, exist_ok=True)
     data = {"target": target, "rules": [asdict(j) for j in plain], "equal_harm": [asdict(j) for j in equal]}
@@ -121,22 +114,6 @@ def run(arguments: argparse.Namespace) -> Exit:
     print(text)
     print(folder)
     return Exit.DONE
-
-
-def _check(history: History, tested: int) -> None:
-    """Whether any client has days before and among those that are judged.
-
-    Raises:
-        NotYetCompleteError: none has.
-    """
-    import numpy as np
-
-    seen = np.isfinite(history.known["required_rate"])
-    if not (seen[:, :-tested].any(axis=1) & seen[:, -tested:].any(axis=1)).any():
-        raise NotYetCompleteError(
-            "no client has a day that is not left out among those to be judged, and one before: take other days with "
-            "--from and --to, or say --allow-gaps"
-        )
 
 
 def _horizons(text: str, tested: int) -> list[int]:

@@ -30,16 +30,18 @@ def run(arguments: argparse.Namespace) -> Exit:
     # Help does without the packages of the extra.
     from pipeline.client_tables.making import make_missing
     from pipeline.maintenance.compaction import compact
+    from pipeline.spark.runner import OnSpark
 
     out = arguments.out.rstrip("/")
     if arguments.date not in ("all", "new"):
         _check_date(arguments.date)
     expectation = expectation_of(arguments)
     spark = open_session("sluice compact", master=arguments.master)
+    runner = OnSpark(spark)
     try:
         try:
             compacted = compact(
-                spark,
+                runner,
                 out,
                 expectation,
                 date=arguments.date,
@@ -47,9 +49,9 @@ def run(arguments: argparse.Namespace) -> Exit:
             )
         except JobError:
             # A day that is refused must not keep others from being recommended from.
-            make_missing(spark, out)
+            make_missing(runner, out)
             raise
-        made = make_missing(spark, out)
+        made = make_missing(runner, out)
     finally:
         spark.stop()
     for date, day in compacted.items():

@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.client_tables.making import make_missing
     from pipeline.erase.client import Client
     from pipeline.erase.erasure import Places, days_to_make, erase
+    from pipeline.spark.runner import OnSpark
     from pipeline.spark.session import open_session
     from pipeline.storage.raw_table import raw_table
 
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     if days:
         spark = open_session("sluice erase", master=arguments.master)
         try:
-            make_missing(spark, out)
+            make_missing(OnSpark(spark), out)
         finally:
             spark.stop()
         print(f"tables of clients made again of what is left: {', '.join(days)}")

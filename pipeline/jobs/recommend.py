@@ -1,8 +1,8 @@
 """``sluice-pipeline recommend``: makes a plan of quotas from some compacted days.
 
 Required rates are in the tables of clients (`pipeline.client_tables`), `pipeline.recommend.recommendation` decides
-what to make of them, and the plan says what it would have done over the same days. Where the folder is on this
-machine there is no Spark.
+what to make of them, and the plan says what it would have done over the same days. Clients are taken part by part
+(`pipeline.recommend.parts`), as tasks of Spark or one after the other in this process.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from pipeline.jobs.arguments import (
     add_capacity,
     add_expectation,
     add_out,
+    add_runner,
     add_scope,
     add_windows,
     burst_of,
     expectation_of,
+    open_runner,
     parse_capacity,
     scope_of,
 )
@@ -35,7 +37,7 @@ from pipeline.recommend.recommendation import (
     HISTORY_DAYS,
     RecommendationSettings,
     Rule,
-    recommend,
+    plan_of,
     with_bursts,
 )
 from pipeline.replay.algorithms import Algorithm, Model
@@ -102,17 +104,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--groups", metavar="FILE", help="groups.toml, with the teams or prefixes")
     add_allow_open(parser)
     add_expectation(parser)
+    add_runner(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     # Help does without the packages of the extra.
+    from pipeline.client_tables.tables import find_clients
     from pipeline.recommend.entities import EntityDays, plan_of_entities
-    from pipeline.recommend.expectations import with_expectations
+    from pipeline.recommend.parts import expect_parts, recommend_parts
     from pipeline.recommend.required_rates import (
+        ClientDays,
         Windows,
-        client_days,
-        gather,
         left_out_of,
         peaks_of,
         stricter_than_asked,
@@ -148,12 +151,9 @@ def run(arguments: argparse.Namespace) -> Exit:
     mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
     windows = Windows(arguments.window_num, arguments.window_ms, mutations, burst_of(arguments))
     scope = scope_of(arguments)
-    peaks: dict[QuotaKey, float] = {}
     # Seconds that stand twice would make the peak of all too high.
     twice = {doubt.date for doubt in doubts_of(chosen) if not doubt.lacks}
     once = [day for day in chosen if day.date not in twice] or chosen
-    for (_, key), peak in peaks_of(arguments.out, once).items():
-        peaks[key] = max(peak, peaks.get(key, 0.0))
     basis = Basis(
         first_day=chosen[0].date,
         last_day=chosen[-1].date,
@@ -175,25 +175,32 @@ def run(arguments: argparse.Namespace) -> Exit:
         overrides=arguments.default_plus_overrides,
     )
     nothing_came = [Doubt(ALL_GATEWAYS, date, "has written nothing", lacks=True) for date in silent]
-    if arguments.entities is not None:
-        known = EntityDays(arguments.out, chosen, scope, Entities(arguments.entities), members)
-        doubts = [] if arguments.allow_gaps else [*doubts_of(chosen), *nothing_came]
-        plan = plan_of_entities(
-            known, settings, windows, basis, doubts, made_at=made_at, capacity=capacity, peaks=peaks
-        )
-        return _write(plan, file, settings, stricter_than_asked(arguments.target, windows))
-    left = NOTHING_LEFT_OUT
-    if not arguments.allow_gaps:
-        left = left_out_of(arguments.out, chosen, nothing_came)
-    rows = list(client_days(arguments.out, chosen, arguments.target, windows, scope=scope))
-    histories, too_little = gather(rows, left)
-    plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
-    plan = replace(plan, left_out=left.left_out, too_little=too_little)
-    kept = (row for row in rows if not left.why(row["user"], row["client_id"], row["date"].isoformat()))
-    plan = with_expectations(plan, kept)
+    notes = stricter_than_asked(arguments.target, windows)
+    with open_runner(arguments, "sluice recommend") as runner:
+        peaks: dict[QuotaKey, float] = {}
+        for (_, key), peak in peaks_of(runner, arguments.out, once).items():
+            peaks[key] = max(peak, peaks.get(key, 0.0))
+        if arguments.entities is not None:
+            known = EntityDays(arguments.out, chosen, scope, Entities(arguments.entities), members)
+            doubts = [] if arguments.allow_gaps else [*doubts_of(chosen), *nothing_came]
+            plan = plan_of_entities(
+                known, settings, windows, basis, doubts, made_at=made_at, capacity=capacity, peaks=peaks
+            )
+            return _write(plan, file, settings, notes)
+        left = NOTHING_LEFT_OUT
+        if not arguments.allow_gaps:
+            left = left_out_of(runner, arguments.out, chosen, nothing_came)
+        rows = find_clients(arguments.out, chosen, "client_day", scope=scope)
+        days = ClientDays(rows, arguments.target, windows, left)
+        found = recommend_parts(runner, days, settings, capacity=capacity, peaks=peaks)
+        plan = plan_of(found.quotas, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
+        too_little = tuple(each for _, each in sorted(found.too_little.items()))
+        plan = replace(plan, left_out=left.left_out, too_little=too_little)
+        if plan.entries:
+            plan = expect_parts(runner, days, plan)
     if windows.burst_s is not None:
         plan = with_bursts(plan, kept_burst_s(UsageApi.PRODUCE, windows.burst_s))
-    return _write(plan, file, settings, stricter_than_asked(arguments.target, windows))
+    return _write(plan, file, settings, notes)
 
 
 def _write(plan: Plan, file: Path, settings: RecommendationSettings, notes: list[str]) -> Exit:

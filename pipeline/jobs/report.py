@@ -1,6 +1,6 @@
 """``sluice-pipeline report``: use, throttling and nearness to the limits, by client.
 
-Reads the table `client_use` (`pipeline.client_tables`), without Spark. Writes
+Reads the table `client_use` (`pipeline.client_tables`), part by part. Writes
 `report.json` (everything, for programs) and `index.html` (the same for people: one file that needs nothing else).
 """
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.errors import ArgumentError, Exit, JobError
-from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
+from pipeline.jobs.arguments import add_expectation, add_out, add_runner, expectation_of, open_runner
 from pipeline.plans.plan import Plan, PlanError
 from pipeline.storage.layout import results_dir
 from quotas.entities import counted
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to-dir", type=Path, metavar="DIR", help="where to write; else OUT/results/report/run=..."
     )
     add_expectation(parser)
+    add_runner(parser)
     parser.add_argument("--top", type=int, default=40, metavar="N", help="clients per API on the page (40)")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="show this plan's recommendations too")
 
@@ -45,7 +46,8 @@ def run(arguments: argparse.Namespace) -> Exit:
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stamp = made_at.replace(":", "").replace("-", "")
     target = local_result(arguments.to_dir, "--to-dir", results_dir(arguments.out, "report", stamp))
-    report = make(arguments.out, expectation_of(arguments), arguments.first, arguments.last)
+    with open_runner(arguments, "sluice report") as runner:
+        report = make(runner, arguments.out, expectation_of(arguments), arguments.first, arguments.last)
     target.mkdir(parents=True, exist_ok=True)
     (target / "report.json").write_text(report.to_json(), encoding="utf-8")
     (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")

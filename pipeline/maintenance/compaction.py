@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import JobError, NotYetCompleteError, RefusedError
+from pipeline.spark.runner import Runner
 from pipeline.storage.compacted_days import CompactedState, compacted_table
 from pipeline.storage.compacted_files import FILE_ORDER, CompactedFileWriter
 from pipeline.storage.coverage import Expectation, coverage
 from pipeline.storage.files import end_of
 from pipeline.storage.joining import ORDER, join_chunks
 from pipeline.storage.layout import CompactedDay, buckets_for
-from pipeline.storage.partitioned_files import FILES, files_told, told
 from pipeline.storage.raw_table import DayReader, RawDay, RawState, raw_table
 from pipeline.storage.tables import Conflict, DataFile, file_name
 
@@ -35,7 +35,7 @@ _ROW_ORDER: Final = [*FILE_ORDER, *ORDER]
 
 
 def compact(
-    spark: Any,
+    runner: Runner,
     out: str,
     expectation: Expectation,
     *,
@@ -45,7 +45,7 @@ def compact(
     """Compacts days and publishes them.
 
     Args:
-        spark: the session.
+        runner: runs the parts of a day.
         out: the pipeline's folder.
         expectation: what should be there.
         date: a day, or all, or new.
@@ -126,7 +126,7 @@ def compact(
             scopes={gw: scope for gw, (_, _, scope) in state.days[day].scopes.items()},
             erased=state.days[day].erased,
         )
-        done[day] = _compact_day(spark, out, about, paths, state.days[day].rows, found.days.get(day))
+        done[day] = _compact_day(runner, out, about, paths, state.days[day].rows, found.days.get(day))
     if waiting and not done:
         raise NotYetCompleteError(f"nothing was compacted: {', '.join(waiting)} not closed")
     return done
@@ -145,47 +145,54 @@ def is_due(read: RawDay, raw: str, compacted: CompactedDay | None) -> bool:
     return (raw, read.last_batch, read.lines) != (compacted.raw, compacted.last_batch, compacted.lines)
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A file of some buckets of a day."""
+
+    file: DataFile
+    elements: int
+    several_brokers: bool
+
+
 def _compact_day(
-    spark: Any, out: str, day: CompactedDay, paths: list[str], rows: int, seen: CompactedDay | None
+    runner: Runner, out: str, day: CompactedDay, paths: list[str], rows: int, seen: CompactedDay | None
 ) -> CompactedDay:
-    """Compacts in Spark's Python workers, and commits; `seen` is the day as it was when its raw files were listed."""
+    """Compacts a day part by part, and commits; `seen` is the day as it was when its raw files were listed."""
     table = compacted_table(out)
     before = table.prepared()
     state = CompactedState.from_json(before.state)
     if day.date in state.pruned or state.days.get(day.date) != seen:
         raise Conflict(f"{day.date} was compacted or pruned by another job meanwhile: run this again")
     date, folder, version, buckets = day.date, table.folder, before.version + 1, day.buckets
-    parts = min(buckets, max(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_TASK + 1))
+    parts = min(buckets, max(runner.cores, rows // _ROWS_PER_TASK + 1))
 
-    def compacted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for part in batch.column("id").to_pylist():
-                mine = range(part * buckets // parts, (part + 1) * buckets // parts)
-                yield from compact_buckets(paths, date, mine, buckets, folder, version)
+    def compacted(mine: range) -> Iterator[_Written]:
+        return compact_buckets(paths, date, mine, buckets, folder, version)
 
-    parted = spark.range(0, parts, 1, parts)
-    answers = parted.mapInArrow(compacted, f"{FILES}, elements bigint, several_brokers boolean").toArrow()
-    elements = pc.sum(answers.column("elements")).as_py() or 0
+    mine = [range(part * buckets // parts, (part + 1) * buckets // parts) for part in range(parts)]
+    found = list(runner.run(compacted, mine))
+    elements = sum(each.elements for each in found)
     if elements != rows:
         raise JobError(
             f"{date}: {elements} rows were compacted of {rows}: this is a bug, nothing is committed"
         )
-    files = files_told(answers)
     done = replace(
         day,
         run=uuid.uuid4().hex,
         rows=elements,
-        keys=sum(file.rows for file in files),
-        several_brokers=any(answers.column("several_brokers").to_pylist()),
+        keys=sum(each.file.rows for each in found),
+        several_brokers=any(each.several_brokers for each in found),
     )
     after = replace(state, days={**state.days, date: done})
-    table.commit(before, add=files, remove=before.of(date=date), state=after.to_json())
+    table.commit(
+        before, add=[each.file for each in found], remove=before.of(date=date), state=after.to_json()
+    )
     return done
 
 
 def compact_buckets(
     paths: list[str], date: str, mine: range, buckets: int, folder: str, version: int
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[_Written]:
     """Compacts some buckets of a day into one file of the table.
 
     Args:
@@ -197,7 +204,7 @@ def compact_buckets(
         version: that is to make the file part of the table.
 
     Yields:
-        What is reported of the file; nothing if there was nothing to write.
+        What was written; nothing if there was nothing to write.
     """
     reader = DayReader(paths, mine, buckets)
     name = f"date={date}/{file_name(version)}"
@@ -212,8 +219,7 @@ def compact_buckets(
                 writer.write(bucket, join_chunks(_taken(table, order)))
     if writer.keys:
         file = DataFile(name, {"date": date}, writer.keys, end_of(f"{folder}/{name}"), 0)
-        batch = told([file]).append_column("elements", pa.array([writer.elements]))
-        yield batch.append_column("several_brokers", pa.array([writer.several_brokers]))
+        yield _Written(file, writer.elements, writer.several_brokers)
 
 
 def _taken(table: pa.Table, order: pa.Array) -> Iterator[pa.RecordBatch]:

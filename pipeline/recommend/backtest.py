@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from pipeline.client_tables.rows import TARGETS
+from pipeline.errors import NotYetCompleteError
 from pipeline.recommend.backtest_rules import (
     DAY_NUMBERS,
     RECORDED,
@@ -21,18 +22,22 @@ from pipeline.recommend.backtest_rules import (
     Known,
     Ships,
     backtest,
+    choose,
+    judge,
 )
 from pipeline.recommend.doubt import NOTHING_LEFT_OUT, LeftDays
 from pipeline.recommend.recommendation import ClientDay, ClientHistory, RecommendationSettings, entry_of
-from pipeline.recommend.required_rates import client_day
+from pipeline.recommend.required_rates import ClientDays, client_day
 from pipeline.recommend.waiting import shares_waiting
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.replay.kernels.ragged import Floats
+from pipeline.spark.runner import Runner
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
 
+_CLIENTS_AT_ONCE: Final = 1_000
 READ: Final = DAY_NUMBERS[2:]
-"""Columns of client_day that are read besides those of `required_rates.client_days`."""
+"""Columns of client_day that are read besides those of `required_rates.ClientDays`."""
 
 Client: TypeAlias = tuple[str, int, str, str, str]
 """Gateway, broker, user, client id, API: what has a quota's counter of its own."""
@@ -62,10 +67,18 @@ class History:
         rows: Iterable[Mapping[str, Any]],
         peaks: Mapping[tuple[str, QuotaKey], float],
         left: LeftDays = NOTHING_LEFT_OUT,
+        dates: Sequence[str] = (),
     ) -> History:
-        """Out of rows of `required_rates.client_days`, in any order; days that are left out count as not seen."""
+        """Out of rows of `ClientDays.read`, in any order; days that are left out count as not seen.
+
+        Args:
+            rows: of some clients.
+            peaks: see the class.
+            left: days that are left out.
+            dates: all days, if other clients were there on more of them.
+        """
         listed = list(rows)
-        dates = sorted({row["date"].isoformat() for row in listed})
+        dates = sorted({*dates, *(row["date"].isoformat() for row in listed)})
         listed = [
             row for row in listed if not left.why(row["user"], row["client_id"], row["date"].isoformat())
         ]
@@ -132,13 +145,22 @@ def recommender(
 _OF_A_DAY: Final = ("required_rate", *RECORDED)
 
 
-def evaluator(history: History, tested: int) -> Evaluate:
-    """What would have waited on the last days with quotas given as an array over the history's clients."""
-    required = history.required[:, -tested:].reshape(-1, len(TARGETS))
+def evaluator(required: Floats) -> Evaluate:
+    """What would have waited with quotas given as an array over (client, test day, candidate).
+
+    Args:
+        required: the rates required on these days, over (client, test day, target).
+    """
 
     def evaluate(quotas: Floats) -> Floats:
-        flat = np.maximum(quotas.reshape(len(required), -1), 1e-9)
-        return shares_waiting(required, flat).reshape(quotas.shape)
+        shares = np.empty(quotas.shape)
+        # Some clients at a time: a share takes ten times the memory of its quota while it is computed.
+        for begin in range(0, len(quotas), _CLIENTS_AT_ONCE):
+            some = slice(begin, begin + _CLIENTS_AT_ONCE)
+            own, rates = quotas[some], required[some].reshape(-1, len(TARGETS))
+            flat = np.maximum(own.reshape(len(rates), -1), 1e-9)
+            shares[some] = shares_waiting(rates, flat).reshape(own.shape)
+        return shares
 
     return evaluate
 
@@ -195,7 +217,81 @@ def judged_days(
         history.known,
         tested,
         settings.target,
-        evaluator(history, tested),
+        evaluator(history.required[:, -tested:]),
         recommender(history, settings, capacity or {}),
         horizons=horizons,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _OfPart:
+    """What rules chose for clients that are judged on some day, and what that is judged by.
+
+    Attributes:
+        clients: in the order of the arrays.
+        chosen: of `backtest_rules.choose`.
+        required: over (client, test day, target).
+        units: over (client, test day).
+        there: whether any client, also of those that are left out here, has days before the test days and among them.
+    """
+
+    clients: list[Client]
+    chosen: Floats
+    required: Floats
+    units: Floats
+    there: bool
+
+
+def judge_parts(
+    runner: Runner,
+    days: ClientDays,
+    tested: int,
+    settings: RecommendationSettings,
+    *,
+    peaks: Mapping[tuple[str, QuotaKey], float],
+    capacity: Mapping[QuotaKey, float],
+    horizons: Sequence[int],
+) -> tuple[list[Judged], list[Judged]]:
+    """The last days judged, as `judged_days` does it. Parts choose quotas; the driver gets these to judge them.
+
+    Args:
+        runner: runs the parts.
+        days: at least one day more than are judged.
+        tested, settings, capacity, horizons: see `judged_days`.
+        peaks: see `History`.
+
+    Raises:
+        NotYetCompleteError: no client has days before and among those that are judged.
+    """
+    dates = [str(file.partition["date"]) for _, file in days.rows.files if file.rows]
+
+    def of_part(mine: range) -> Iterator[_OfPart]:
+        history = History.of(days.read(mine, READ), peaks, days.left, dates)
+        seen = np.isfinite(history.known["required_rate"])
+        ships = recommender(history, settings, capacity)
+        chosen = choose(history.known, tested, ships, horizons)
+        kept = np.flatnonzero(np.isfinite(chosen[:, :, 0]).any(axis=1))
+        clients = list(history.clients)
+        yield _OfPart(
+            [clients[place] for place in kept.tolist()],
+            chosen[kept],
+            history.required[kept, -tested:],
+            history.known["units"][kept, -tested:],
+            bool((seen[:, :-tested].any(axis=1) & seen[:, -tested:].any(axis=1)).any()),
+        )
+
+    found = list(runner.run(of_part, days.rows.parts(runner.cores)))
+    if not any(part.there for part in found):
+        raise NotYetCompleteError(
+            "no client has a day that is not left out among those to be judged, and one before: take other days with "
+            "--from and --to, or say --allow-gaps"
+        )
+    # The same sums, to the last digit, however clients are divided.
+    clients = [client for part in found for client in part.clients]
+    order = np.array(sorted(range(len(clients)), key=clients.__getitem__), np.intp)
+    chosen, required, units = (
+        np.concatenate([getattr(part, name) for part in found])[order]
+        for name in ("chosen", "required", "units")
+    )
+    del found
+    return judge(chosen, units, settings.target, evaluator(required), horizons=horizons)

@@ -157,38 +157,68 @@ def backtest(
         The oracle first, then `RULES` for each horizon; and these with the factor at which the mean share is the
         target, without those that never get there.
     """
-    judge = _Judge(known, tested, target, ships)
-    rules = [(rule, horizon) for horizon in horizons for rule in RULES]
-    chosen = np.stack([judge.oracle, *(judge.quotas(rule, horizon) for rule, horizon in rules)], axis=2)
+    chosen = choose(known, tested, ships, horizons)
+    units = known["units"][:, -tested:]
+    return judge(chosen, units, target, evaluate, horizons=horizons)
+
+
+def choose(known: Known, tested: int, ships: Ships, horizons: Sequence[int]) -> Floats:
+    """The quotas of the oracle and of `RULES` for each horizon, without margins; clients do not matter to each other.
+
+    Args:
+        known, tested, ships, horizons: see `backtest`.
+
+    Returns:
+        Over (client, test day, rule); NaN where a client is not judged.
+    """
+    choice = _Choice(known, tested, ships)
+    found = (choice.quotas(rule, horizon) for rule, horizon in _of_horizons(horizons))
+    return np.stack([choice.oracle, *found], axis=2)
+
+
+def judge(
+    chosen: Floats, units: Floats, target: float, evaluate: Evaluate, *, horizons: Sequence[int]
+) -> tuple[list[Judged], list[Judged]]:
+    """What came of quotas; see `backtest`.
+
+    Args:
+        chosen: of `choose`, of all clients.
+        units: that they used, over (client, test day).
+        target, evaluate, horizons: see `backtest`.
+    """
+    rules = _of_horizons(horizons)
+    of_judged = _Judge(chosen[:, :, 0], units, target)
     margins = np.array([1.0, *(rule.margin for rule, _ in rules)])
     shares = evaluate(chosen * margins)
     names = [("oracle", 1), *((rule.name, horizon) for rule, horizon in rules)]
     plain = [
-        judge.judged(name, horizon, chosen[:, :, i], float(margins[i]), shares[:, :, i])
+        of_judged.judged(name, horizon, chosen[:, :, i], float(margins[i]), shares[:, :, i])
         for i, (name, horizon) in enumerate(names)
     ]
     bare = chosen[:, :, 1:]
     factors = _equal_harm(bare, target, evaluate)
     shares = evaluate(bare * np.where(np.isfinite(factors), factors, 1.0))
     equal = [
-        judge.judged(rule.name, horizon, bare[:, :, i], float(factors[i]), shares[:, :, i])
+        of_judged.judged(rule.name, horizon, bare[:, :, i], float(factors[i]), shares[:, :, i])
         for i, (rule, horizon) in enumerate(rules)
         if np.isfinite(factors[i])
     ]
     return plain, equal
 
 
-class _Judge:
-    """The test days of all clients that were seen on them and before."""
+def _of_horizons(horizons: Sequence[int]) -> list[tuple[Rule, int]]:
+    return [(rule, horizon) for horizon in horizons for rule in RULES]
 
-    def __init__(self, known: Known, tested: int, target: float, ships: Ships) -> None:
+
+class _Choice:
+    """The quotas of some clients on the test days on which they were seen, as well as before."""
+
+    def __init__(self, known: Known, tested: int, ships: Ships) -> None:
         self._known = known
-        self._target = target
         self._ships = ships
         required = known["required_rate"]
         days = required.shape[1]
         self._days = range(days - tested, days)
-        self._units = known["units"][:, days - tested :]
         self.oracle = self._where_judged(required[:, days - tested :])
 
     def quotas(self, rule: Rule, horizon: int) -> Floats:
@@ -223,11 +253,20 @@ class _Judge:
         found: Floats = np.where(np.stack(there, axis=1), quotas, np.nan)
         return found
 
+
+class _Judge:
+    """How quotas did, by what the oracle allocates and what clients used, over (client, test day)."""
+
+    def __init__(self, oracle: Floats, units: Floats, target: float) -> None:
+        self._oracle = oracle
+        self._units = units
+        self._target = target
+
     def judged(self, name: str, horizon: int, quotas: Floats, factor: float, shares: Floats) -> Judged:
         """The verdict on quotas that were multiplied with a factor."""
         seen = np.isfinite(shares)
         waited, units = shares[seen], self._units[seen]
-        given, oracle = quotas[seen] * factor, self.oracle[seen]
+        given, oracle = quotas[seen] * factor, self._oracle[seen]
         return Judged(
             name=name,
             mean_throttled=float(waited.mean()),
@@ -244,8 +283,10 @@ def _equal_harm(quotas: Floats, target: float, evaluate: Evaluate) -> Floats:
     """By rule the factor with which the mean share is the target; NaN where none does."""
     rules = quotas.shape[2]
     tried = np.array(_FACTORS)
-    harms = np.nanmean(evaluate((quotas[:, :, :, None] * tried).reshape(*quotas.shape[:2], -1)), axis=(0, 1))
-    harms = harms.reshape(rules, len(tried))
+    # Rule by rule: all factors of all rules at once would take most of the memory.
+    harms = np.stack(
+        [np.nanmean(evaluate(quotas[:, :, rule, None] * tried), axis=(0, 1)) for rule in range(rules)]
+    )
     factors = np.full(rules, np.nan)
     possible = np.flatnonzero((harms[:, -1] <= target) & (harms[:, 0] > target))
     right = np.argmax(harms <= target, axis=1)

@@ -88,26 +88,45 @@ class LeftDays:
 NOTHING_LEFT_OUT: Final = LeftDays({}, ())
 
 
-def left_days(used: Iterable[Mapping[str, Any]], doubts: Collection[Doubt]) -> LeftDays:
-    """Which days of which clients are left out.
+Place: TypeAlias = tuple[str, str]
+"""A gateway and a date; an empty date stands for all."""
+
+
+def place_of(doubt: Doubt) -> Place:
+    """Where the clients are whose day is left out for a doubt.
+
+    What is missing may be of any client that uses the gateway; what stands twice is of those that are there.
+    """
+    return doubt.gateway, "" if doubt.lacks else doubt.date
+
+
+def clients_at(used: Iterable[Mapping[str, Any]], places: Collection[Place]) -> dict[Place, set[Client]]:
+    """The clients at some places.
 
     Args:
         used: rows with date, gw, user and client_id: which client used which gateway on which day of the history.
-        doubts: about these days.
+        places: which.
     """
-    ever: dict[str, set[Client]] = {ALL_GATEWAYS: set()}
-    on_day: dict[tuple[str, str], set[Client]] = {}
+    found: dict[Place, set[Client]] = {place: set() for place in places}
     for row in used:
-        client = row["user"], row["client_id"]
-        ever[ALL_GATEWAYS].add(client)
-        ever.setdefault(row["gw"], set()).add(client)
-        on_day.setdefault((row["gw"], row["date"].isoformat()), set()).add(client)
+        for gw in (row["gw"], ALL_GATEWAYS):
+            for date in (row["date"].isoformat(), ""):
+                if (gw, date) in found:
+                    found[gw, date].add((row["user"], row["client_id"]))
+    return found
+
+
+def left_days(clients_of: Mapping[Place, Collection[Client]], doubts: Collection[Doubt]) -> LeftDays:
+    """Which days of which clients are left out.
+
+    Args:
+        clients_of: the clients at the places of all doubts.
+        doubts: about days of the history.
+    """
     days: dict[Client, dict[str, tuple[str, ...]]] = {}
     left_out = []
     for doubt in doubts:
-        # What is missing may be of any client that uses the gateway; what stands twice is of those that are there.
-        place = doubt.gateway, doubt.date
-        clients = ever.get(doubt.gateway, set()) if doubt.lacks else on_day.get(place, set())
+        clients = clients_of[place_of(doubt)]
         for client in clients:
             of_client = days.setdefault(client, {})
             of_client[doubt.date] = (*of_client.get(doubt.date, ()), doubt.gateway or "all gateways")

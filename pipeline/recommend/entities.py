@@ -103,7 +103,8 @@ def plan_of_entities(
         why[doubt.date] = (*why.get(doubt.date, ()), doubt.gateway or "all gateways")
     names = {(row["user"], row["client_id"]) for row in rows}
     left_out = tuple(LeftOut(doubt.gateway, doubt.date, doubt.reason, len(names)) for doubt in doubts)
-    histories, too_little = gather(rows, LeftDays(dict.fromkeys(names, why), left_out))
+    histories, unknown = gather(rows, LeftDays(dict.fromkeys(names, why), left_out))
+    too_little = tuple(unknown.values())
     plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
     shares = _shares_waiting(plan, [row for row in rows if row["date"].isoformat() not in why])
     entries = [

@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from pipeline.plans.plan import Plan
 from pipeline.recommend.recommendation import ClientHistory, entity_of
 from pipeline.recommend.waiting import shares_waiting
-from pipeline.replay.candidates import limits_of
+from pipeline.replay.candidates import Candidates
 from pipeline.replay.demand import KEY_OF_API
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.usage_record import UsageApi
 
+Shares: TypeAlias = dict[tuple[QuotaEntity, QuotaKey], float]
+"""By entity and key, the share of units that would have waited."""
 
-def with_expectations(plan: Plan, rows: Iterable[Mapping[str, Any]]) -> Plan:
-    """The plan with the shares that would have waited with it.
+
+def shares_of(candidates: Candidates, rows: Iterable[Mapping[str, Any]]) -> Shares:
+    """What would have waited with a plan.
 
     Args:
-        plan: any.
-        rows: of `required_rates.client_days`.
+        candidates: the plan.
+        rows: of `required_rates.ClientDays.read`, all that there are of each client and API.
     """
-    limits = limits_of(plan)
     found: dict[tuple[QuotaEntity, QuotaKey], list[tuple[float, float, list[float]]]] = {}
     for row in rows:
         api = UsageApi(row["api"])
         key = KEY_OF_API[api]
         entity = entity_of(ClientHistory(row["user"], row["client_id"], api, key, ()))
-        quota = limits(api, row["user"], row["client_id"])
+        quota = candidates.limit_of(api, row["user"], row["client_id"])
         if entity is not None and quota is not None:
             found.setdefault((entity, key), []).append((quota, row["units"], row["required"]))
 
-    shares = {}
+    shares: Shares = {}
     for place, days in found.items():
         quotas, units, required = (np.array(each) for each in zip(*days, strict=True))
         waited = shares_waiting(required, quotas[:, None])[:, 0] * units
         shares[place] = float(waited.sum() / units.sum())
-    entries = (
-        replace(entry, expected_throttled=shares.get((entry.entity, entry.key))) for entry in plan.entries
-    )
-    return replace(plan, entries=tuple(entries))
+    return shares

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry
 from quotas.entities import BURST_KEYS, DEFAULT, Family, QuotaEntity, QuotaKey, counted
@@ -122,20 +122,48 @@ def recommend(
         capacity: what the cluster can take, in the key's unit per second.
         peaks: the most that all clients together used.
     """
-    by_key: dict[QuotaKey, list[tuple[PlanEntry, int]]] = {}
+    found = recommended(histories, settings, capacity or {}, peaks or {})
+    return plan_of(found, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
+
+
+Recommended: TypeAlias = tuple[PlanEntry, int]
+"""A client's quota, and how many counters count it."""
+
+
+def recommended(
+    histories: Iterable[ClientHistory],
+    settings: RecommendationSettings,
+    capacity: Mapping[QuotaKey, float],
+    peaks: Mapping[QuotaKey, float],
+) -> Iterator[Recommended]:
+    """The quota of each client that there is one for; see `recommend` for the arguments."""
     for history in histories:
         key = history.key
-        entry = entry_of(history, settings, limit=(capacity or {}).get(key), peak=(peaks or {}).get(key))
+        entry = entry_of(history, settings, limit=capacity.get(key), peak=peaks.get(key))
         if entry is not None:
-            gateways = max(day.gateways for day in history.days)
-            by_key.setdefault(history.key, []).append((entry, gateways))
+            yield entry, max(day.gateways for day in history.days)
+
+
+def plan_of(
+    found: Iterable[Recommended],
+    settings: RecommendationSettings,
+    basis: Basis,
+    *,
+    made_at: str,
+    capacity: Mapping[QuotaKey, float] | None = None,
+    peaks: Mapping[QuotaKey, float] | None = None,
+) -> Plan:
+    """The plan of such quotas, which come in any order; see `recommend` for the other arguments."""
+    by_key: dict[QuotaKey, list[Recommended]] = {}
+    for entry, counters in found:
+        by_key.setdefault(entry.key, []).append((entry, counters))
     entries: list[PlanEntry] = []
     checks: list[CapacityCheck] = []
     for key in QuotaKey:
-        recommended = sorted(by_key.get(key, ()), key=lambda pair: (-pair[0].value, str(pair[0].entity)))
-        if not recommended:
+        largest_first = sorted(by_key.get(key, ()), key=lambda pair: (-pair[0].value, str(pair[0].entity)))
+        if not largest_first:
             continue
-        chosen, covered = _with_default(recommended, settings)
+        chosen, covered = _with_default(largest_first, settings)
         entries += chosen
         # A client that the default covers may use all of it, in every gateway that it uses.
         allocated = sum(entry.value * gateways for entry, gateways in [*covered[0], *covered[1]])
@@ -323,7 +351,7 @@ def _whole(value: float, key: QuotaKey) -> float:
     return float(math.ceil(value)) if key in _WHOLE else value
 
 
-_Entries = list[tuple[PlanEntry, int]]
+_Entries = list[Recommended]
 
 
 def _with_default(

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.client_tables.rows import BURSTS_S, STEP_S, TARGETS, required_column
-from pipeline.client_tables.tables import read_clients
+from pipeline.client_tables.tables import ClientRows, find_clients
 from pipeline.plans.plan import TooLittle
-from pipeline.recommend.doubt import NOTHING_LEFT_OUT, Doubt, LeftDays, doubts_of, left_days
+from pipeline.recommend.doubt import (
+    NOTHING_LEFT_OUT,
+    Client,
+    Doubt,
+    LeftDays,
+    Place,
+    clients_at,
+    doubts_of,
+    left_days,
+    place_of,
+)
 from pipeline.recommend.recommendation import ClientDay, ClientHistory, entity_of
 from pipeline.recommend.waiting import burst_s, kept_burst_s, kept_target
 from pipeline.replay.algorithms import Algorithm
 from pipeline.replay.demand import KEY_OF_API
-from pipeline.storage.entity_days import ENTITY, Scope
+from pipeline.spark.runner import Runner
+from pipeline.storage.entity_days import ENTITY
 from pipeline.storage.layout import CompactedDay
 from quotas.entities import BURST_KEYS, QuotaKey
 from quotas.usage_record import UsageApi
 
+_ROWS_AT_ONCE: Final = 2_000
+_TOTALS_AT_ONCE: Final = 100
+_USED: Final = ["date", "gw", "user", "client_id"]
 _READ: Final = (*ENTITY, "units", "active_s", "censored_s", "throttle_ms", "beside_ms", "quota", "observed")
 
 
@@ -46,32 +59,36 @@ class Windows:
         return required_column(kept_burst_s(api, self.burst_of(api)))
 
 
-def client_days(
-    out: str,
-    days: Sequence[CompactedDay],
-    target: float,
-    windows: Windows,
-    *,
-    scope: Scope = Scope.GATEWAY,
-    more: Sequence[str] = (),
-) -> Iterator[dict[str, Any]]:
-    """Days of clients as mappings: their names, `required` for all targets, and `required_rate` for the one asked.
+@dataclass(frozen=True, slots=True)
+class ClientDays:
+    """Days of clients, read part by part.
 
-    Args:
-        out: the pipeline's folder.
-        days: which.
+    Attributes:
+        rows: of client_day.
         target: the share that may wait; where the table has not this one, the next smaller one.
         windows: see there; where the table has not this burst, the next smaller one.
-        scope: whether brokers count together, and gateways of a fleet.
-        more: other columns of client_day that are wanted.
+        left: days that are left out.
     """
-    columns = sorted({windows.column(api) for api in UsageApi})
-    read = read_clients(out, days, "client_day", [*_READ, *more, *columns], scope=scope)
-    return days_of(read.to_batches(), target, windows)
+
+    rows: ClientRows
+    target: float
+    windows: Windows
+    left: LeftDays = NOTHING_LEFT_OUT
+
+    def read(self, mine: range, more: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+        """Rows as mappings: names, `required` for all targets, and `required_rate` for the one asked.
+
+        Args:
+            mine: of which buckets.
+            more: columns of client_day that are wanted besides the usual ones.
+        """
+        columns = sorted({self.windows.column(api) for api in UsageApi})
+        for table in self.rows.read([*_READ, *more, *columns], mine):
+            yield from days_of(table.to_batches(_ROWS_AT_ONCE), self.target, self.windows)
 
 
 def days_of(batches: Iterable[pa.RecordBatch], target: float, windows: Windows) -> Iterator[dict[str, Any]]:
-    """The mappings of `client_days`, out of rows of `client_day`."""
+    """The mappings of `ClientDays.read`, out of rows of `client_day`."""
     columns = {api.value: windows.column(api) for api in UsageApi}
     at = kept_target(target)
     for batch in batches:
@@ -81,29 +98,52 @@ def days_of(batches: Iterable[pa.RecordBatch], target: float, windows: Windows) 
             yield row
 
 
-def left_out_of(out: str, days: Sequence[CompactedDay], more: Collection[Doubt] = ()) -> LeftDays:
+def left_out_of(
+    runner: Runner, out: str, days: Sequence[CompactedDay], more: Collection[Doubt] = ()
+) -> LeftDays:
     """Which clients' days of these are left out.
 
     Args:
+        runner: looks for the clients.
         out: the pipeline's folder.
         days: of which.
         more: doubts about days that are not there.
     """
-    doubts = [*doubts_of(days), *more]
+    doubts = sorted([*doubts_of(days), *more], key=lambda doubt: (doubt.date, doubt.gateway))
     if not doubts:
         return NOTHING_LEFT_OUT
     # By gateways, also where these count together: it is a gateway that fails.
-    used = read_clients(out, days, "client_day", ("date", "gw", "user", "client_id"))
-    return left_days(used.to_pylist(), sorted(doubts, key=lambda doubt: (doubt.date, doubt.gateway)))
+    rows = find_clients(out, days, "client_day")
+    places = {place_of(doubt) for doubt in doubts}
+
+    def used(mine: range) -> Iterator[dict[Place, set[Client]]]:
+        for table in rows.read(_USED, mine):
+            yield clients_at(table.group_by(_USED).aggregate([]).to_pylist(), places)
+
+    found: dict[Place, set[Client]] = {place: set() for place in places}
+    for some in runner.run(used, rows.parts(runner.cores)):
+        for place, clients in some.items():
+            found[place] |= clients
+    return left_days(found, doubts)
 
 
-def peaks_of(out: str, days: Sequence[CompactedDay]) -> dict[tuple[str, QuotaKey], float]:
+def peaks_of(runner: Runner, out: str, days: Sequence[CompactedDay]) -> dict[tuple[str, QuotaKey], float]:
     """The most that all clients together used in ten seconds, per second, by day and key."""
-    together: dict[tuple[str, QuotaKey], Any] = {}
-    for row in read_clients(out, days, "total", ("date", "api", "steps")).to_pylist():
-        place = row["date"].isoformat(), KEY_OF_API[UsageApi(row["api"])]
-        together[place] = together.get(place, 0.0) + np.asarray(row["steps"])
-    return {place: float(total.max()) / STEP_S for place, total in together.items()}
+    by_day = find_clients(out, days, "total").by_day()
+
+    def peaks(rows: ClientRows) -> Iterator[dict[tuple[str, QuotaKey], float]]:
+        together: dict[tuple[str, QuotaKey], Any] = {}
+        for table in rows.read(("date", "api", "steps")):
+            for batch in table.to_batches(_TOTALS_AT_ONCE):
+                steps = batch.column("steps")
+                for date, api, own in zip(
+                    *(batch.column(at).to_pylist() for at in range(2)), steps, strict=True
+                ):
+                    place = date.isoformat(), KEY_OF_API[UsageApi(api)]
+                    together[place] = together.get(place, 0.0) + own.values.to_numpy()
+        yield {place: float(total.max()) / STEP_S for place, total in together.items()}
+
+    return {place: peak for found in runner.run(peaks, by_day) for place, peak in found.items()}
 
 
 def stricter_than_asked(target: float, windows: Windows) -> list[str]:
@@ -120,21 +160,25 @@ def stricter_than_asked(target: float, windows: Windows) -> list[str]:
     return told
 
 
+ClientApi: TypeAlias = tuple[str, str, str]
+"""User, client id and API."""
+
+
 def gather(
     rows: Iterable[Mapping[str, Any]], left: LeftDays = NOTHING_LEFT_OUT
-) -> tuple[list[ClientHistory], tuple[TooLittle, ...]]:
-    """Histories of all clients, and the clients of which no day is left.
+) -> tuple[list[ClientHistory], dict[ClientApi, TooLittle]]:
+    """Histories of all clients, and the clients of which no day is left; both in the order of `ClientApi`.
 
     Args:
-        rows: of `client_days`, in any order.
+        rows: of `ClientDays.read`, in any order.
         left: days that are left out.
     """
-    found: dict[tuple[str, str, str], dict[str, list[Any]]] = {}
+    found: dict[ClientApi, dict[str, list[Any]]] = {}
     for row in rows:
         client = (row["user"], row["client_id"], row["api"])
         found.setdefault(client, {}).setdefault(row["date"].isoformat(), []).append(row)
     histories = []
-    too_little = []
+    too_little = {}
     for (user, client_id, api), days in sorted(found.items()):
         why = {date: gateways for date in sorted(days) if (gateways := left.why(user, client_id, date))}
         key = KEY_OF_API[UsageApi(api)]
@@ -145,7 +189,7 @@ def gather(
             reason = ", ".join(
                 f"{date} left out for {' and '.join(gateways)}" for date, gateways in why.items()
             )
-            too_little.append(TooLittle(f"{api} of {_name(user, client_id, api)}", reason))
+            too_little[user, client_id, api] = TooLittle(f"{api} of {_name(user, client_id, api)}", reason)
             continue
         of_days = (
             client_day(
@@ -157,7 +201,7 @@ def gather(
             for date, of_day in sorted(days.items())
         )
         histories.append(replace(history, days=tuple(of_days)))
-    return histories, tuple(too_little)
+    return histories, too_little
 
 
 def _name(user: str, client_id: str, api: str) -> str:
@@ -175,7 +219,7 @@ def client_day(
 
     Args:
         date: the day.
-        rows: of `client_days`, one each; a quota of None or NaN is none.
+        rows: of `ClientDays.read`, one each; a quota of None or NaN is none.
         gateways: how many counters there are.
         left_out: whether what it required is not known.
     """

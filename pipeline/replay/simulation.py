@@ -7,6 +7,7 @@ candidate.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.replay.candidates import Candidates
+from pipeline.replay.candidates import Candidates, unpacked
 from pipeline.replay.demand import Demand, demands
 from pipeline.replay.dispatch import Replayed, ReplaySettings, replay_all
 from pipeline.replay.kernels.ragged import Floats
@@ -65,11 +66,10 @@ def simulate(
         apis: of which.
         retries: whether retries of refused mutations count.
     """
-    # To each worker once, not with each task: reading a plan of 100,000 quotas takes a second.
-    shared = days.spark.sparkContext.broadcast(candidates)
+    packed = pickle.dumps(candidates)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return simulator(shared.value, settings, retries=retries)(batches)
+        return simulator(unpacked(packed), settings, retries=retries)(batches)
 
     by_request = any(settings.by_request(api) for api in apis)
     return days.map_entities(

@@ -6,7 +6,7 @@ What is incomplete is part of it: a report over lost records must not look like 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -15,14 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.client_tables.profile import CLIENT, SUMS
-from pipeline.client_tables.tables import read_clients
-from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, Timeline, largest_first
+from pipeline.client_tables.tables import find_clients
+from pipeline.client_tables.timelines import CLIENT_USE, NO_BUCKET, SUMMARY, Timeline, largest_first
 from pipeline.errors import ArgumentError
 from pipeline.replay.demand import KEY_OF_API
+from pipeline.spark.runner import Runner
 from pipeline.storage.compacted_days import compacted_days
 from pipeline.storage.coverage import Expectation, short_gateways
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.losses import with_losses
+from pipeline.storage.tables import BUCKET
 from quotas.entities import API_RATE_KEYS
 from quotas.usage_record import UsageApi
 
@@ -31,7 +33,7 @@ VERSION: Final = 1
 STACKED: Final = 6
 """Clients of each API that the page shows one above the other."""
 _NAMED_DAYS: Final = 7
-_NUMBERS: Final = [name for name in SUMMARY.names if not name.startswith("bins_")]
+_NUMBERS: Final = [name for name in SUMMARY.names if not name.startswith(("bins_", BUCKET))]
 _OVER_DAYS: Final = {
     **dict.fromkeys((*SUMS, "active_s", "censored_s", "near_s"), "sum"),
     **dict.fromkeys(("gateways", "nodes", "closest", "p50", "p95", "p99"), "max"),
@@ -160,6 +162,7 @@ def _shared(client: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make(
+    runner: Runner,
     out: str,
     expectation: Expectation,
     first: str | None = None,
@@ -168,6 +171,7 @@ def make(
     """The report over some compacted days.
 
     Args:
+        runner: adds up the days, part by part.
         out: the pipeline's folder.
         expectation: what records should be there.
         first: first day, else from the beginning.
@@ -177,9 +181,14 @@ def make(
         NotYetCompleteError: no day is compacted, or one has no tables.
     """
     days = compacted_days(out, first, last)
-    found = (read_clients(out, [day], CLIENT_USE, SUMMARY.names) for day in days)
+    rows = find_clients(out, days, CLIENT_USE)
+    parts = [range(NO_BUCKET, NO_BUCKET + 1), *rows.parts(runner.cores)]
+
+    def of_part(mine: range) -> Iterator[_OfPart]:
+        yield _added_up_days(rows.read(SUMMARY.names, mine))
+
     known = with_losses(days, out, expectation)
-    return report_of(found, known, absent=absent_days(known, first, last))
+    return _joined(runner.run(of_part, parts), known, absent_days(known, first, last))
 
 
 def absent_days(days: Sequence[CompactedDay], first: str | None, last: str | None) -> tuple[str, ...]:
@@ -212,6 +221,20 @@ def report_of(
         days: which they cover.
         absent: see `Report`.
     """
+    return _joined([_added_up_days(found)], days, absent)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfPart:
+    """A part of a report: `numbers` has a row of each of its clients; see `Report` for the others."""
+
+    numbers: pa.Table
+    use: dict[str, Timeline]
+    use_of: dict[tuple[str, ...], Timeline]
+
+
+def _added_up_days(found: Iterable[pa.Table]) -> _OfPart:
+    """What days of some clients come to; rows of `SUMMARY`, day by day."""
     numbers = SUMMARY.empty_table().select(_NUMBERS)
     use: dict[str, Timeline] = {}
     use_of: dict[tuple[str, ...], Timeline] = {}
@@ -225,8 +248,17 @@ def report_of(
             else:
                 shown = use_of.setdefault(tuple(row[name] for name in CLIENT), Timeline())
             shown.add_all(Timeline.from_dict(row))
-    clients = sorted(numbers.to_pylist(), key=_largest_first)
+    return _OfPart(numbers.combine_chunks(), use, use_of)
+
+
+def _joined(parts: Iterable[_OfPart], days: Sequence[CompactedDay], absent: tuple[str, ...]) -> Report:
+    """The report of parts that have no client in common; all timelines are in one of them."""
+    found = list(parts)
+    clients = [client for part in found for client in part.numbers.to_pylist()]
+    clients.sort(key=_largest_first)
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    use = {api: shown for part in found for api, shown in part.use.items()}
+    use_of = {client: shown for part in found for client, shown in part.use_of.items()}
     return Report(made_at, tuple(days), tuple(clients), use, use_of, absent)
 
 

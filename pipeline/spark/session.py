@@ -14,6 +14,8 @@ from typing import Any, Final
 
 _CONF_DIR: Final = Path(__file__).resolve().parent / "conf"
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
+CONNECT: Final = "sc://"
+"""How the address of a Spark Connect server begins."""
 LOCAL_MASTER: Final = "local[*]"
 MASTER_VARIABLE: Final = "SPARK_MASTER"
 _SUBMITTED_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program that it starts
@@ -23,13 +25,17 @@ ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 # A compacted row is up to a day of one client in some twenty arrays; the default, 10,000 of them, would be gigabytes.
 _COMPACTED_ROWS_AT_ONCE: Final = "500"
 
-_ANYWHERE: Final = {
+_SESSION: Final = {
     "spark.sql.session.timeZone": "UTC",
     ARROW_ROWS: _COMPACTED_ROWS_AT_ONCE,
     "spark.sql.parquet.compression.codec": "zstd",
+}
+_ANYWHERE: Final = {
+    **_SESSION,
     # A task that was given up must not write beside the one that replaced it.
     "spark.speculation": "false",
 }
+_QUIET: Final = {"spark.log.level": "ERROR"}
 _HERE: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -52,15 +58,18 @@ def open_session(
         quiet: say errors only.
     """
     # Not at the top: --help need not wait for Spark.
-    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
+
+    if (master or "").startswith(CONNECT):
+        return _connected(SparkSession.builder.appName(app).remote(str(master)), settings or {})
+    from pyspark import SparkConf, SparkContext
 
     if _SUBMITTED_VARIABLE in os.environ:
         # What was submitted is known to the JVM that is there already, and to SparkConf only once that is connected.
         SparkContext._ensure_initialized()
     submitted = SparkConf().get("spark.master", None)
     where = master or submitted or os.environ.get(MASTER_VARIABLE) or LOCAL_MASTER
-    chosen = dict(_ANYWHERE)
+    chosen = _ANYWHERE | (_QUIET if quiet else {})
     if where.startswith("local"):
         chosen |= _HERE | {"spark.sql.shuffle.partitions": str(_local_cores(where))}
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -76,9 +85,19 @@ def open_session(
     builder = SparkSession.builder.appName(app).master(where)
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def is_asked_for(master: str | None) -> bool:
+    """Whether a job that can do without Spark is to run on a cluster."""
+    return bool(master or _SUBMITTED_VARIABLE in os.environ or os.environ.get(MASTER_VARIABLE))
+
+
+def _connected(builder: Any, settings: Mapping[str, str]) -> Any:
+    """A session of Spark Connect; the cluster's settings are its own."""
     session = builder.getOrCreate()
-    if quiet:
-        session.sparkContext.setLogLevel("ERROR")
+    for key, value in (_SESSION | dict(settings)).items():
+        session.conf.set(key, value)
     return session
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import NotYetCompleteError
+from pipeline.spark.runner import cores_of
 from pipeline.storage.compacted_files import (
-    BUCKET,
     FILE_ORDER,
     CompactedFileWriter,
     Piece,
@@ -32,7 +32,7 @@ from pipeline.storage.joining import join_chunks
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.partitioned_files import check_counts, notes_of
 from pipeline.storage.schemas import COMPACTED_SCHEMA
-from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver
+from pipeline.storage.tables import BUCKET, DataFile, Snapshot, Table, TakenOver
 
 ELEMENTS_AT_ONCE: Final = 2_000_000
 """Recorded seconds in a batch of `map_entities`: about 150 bytes each with what is made of them, 300 MB."""
@@ -261,6 +261,14 @@ class CompactedDays:
 
         return self.deal(entities, result)
 
+    def parts(self, cores: int) -> list[list[Piece]]:
+        """The row groups of the files, in parts of whole buckets of a day.
+
+        Args:
+            cores: how many parts can be worked on at once.
+        """
+        return dealt(pieces_of(self.paths), cores, _ELEMENTS_PER_PART)
+
     def deal(self, read: Callable[[list[Piece]], Iterator[pa.RecordBatch]], result: str) -> Any:
         """What workers make of parts of the files.
 
@@ -271,8 +279,7 @@ class CompactedDays:
         Returns:
             A DataFrame.
         """
-        cores = self.spark.sparkContext.defaultParallelism
-        parts = dealt(pieces_of(self.paths), cores, _ELEMENTS_PER_PART)
+        parts = self.parts(cores_of(self.spark))
 
         def mine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:

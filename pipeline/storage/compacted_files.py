@@ -25,7 +25,6 @@ from pipeline.storage.joining import counted_together, join_chunks
 from pipeline.storage.layout import SERIES
 from pipeline.storage.schemas import ARROW_TYPES, COMPACTED_SCHEMA
 
-BUCKET: Final = "bucket"
 ELEMENTS_PER_GROUP: Final = 1_000_000
 """Recorded seconds in a row group, unless a single row has more: what a reader holds of a file at once."""
 

@@ -1,24 +1,20 @@
-"""Table files that workers write, one per partition, and the message about them to the driver."""
+"""Table files that workers write, one per partition."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import RefusedError
 from pipeline.storage.files import end_of, parquet_writer
 from pipeline.storage.foreign import Effect
-from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver, file_name
+from pipeline.storage.tables import BUCKET, DataFile, Snapshot, Table, TakenOver, file_name
 
-FILES: Final = "path string, partition string, file_rows bigint, file_bytes bigint"
-"""Columns that report files to the driver, as Spark DDL."""
-FILES_SCHEMA: Final = pa.schema(
-    [("path", pa.string()), ("partition", pa.string()), ("file_rows", pa.int64()), ("file_bytes", pa.int64())]
-)
 _OPEN_AT_ONCE: Final = 8
 """A file of usage may have lines of very many days: of these the one that was written longest ago is ended."""
 
@@ -43,7 +39,7 @@ class PartitionedFiles:
         self._partition_by = partition_by
         self._schema = schema
         self._how = how
-        self._open: dict[tuple[str | None, ...], tuple[str, pq.ParquetWriter, int]] = {}
+        self._open: dict[tuple[str | None, ...], _Open] = {}
         self._done: list[DataFile] = []
 
     def write(self, partition: tuple[str | None, ...], rows: pa.Table, rows_per_group: int) -> None:
@@ -56,9 +52,13 @@ class PartitionedFiles:
         """
         # Taken out and put in again, so that the first one is that which was written longest ago.
         known = partition in self._open
-        path, writer, count = self._open.pop(partition) if known else self._begin(partition)
-        writer.write_table(rows, row_group_size=max(1, rows_per_group))
-        self._open[partition] = path, writer, count + len(rows)
+        file = self._open.pop(partition) if known else self._begin(partition)
+        file.writer.write_table(rows, row_group_size=max(1, rows_per_group))
+        file.rows += len(rows)
+        if BUCKET in self._schema.names and len(rows):
+            span = pc.min_max(rows.column(BUCKET)).as_py()
+            file.buckets = [*file.buckets, span["min"], span["max"]]
+        self._open[partition] = file
         if len(self._open) > _OPEN_AT_ONCE:
             self._end(next(iter(self._open)))
 
@@ -68,35 +68,37 @@ class PartitionedFiles:
             self._end(partition)
         return self._done
 
-    def _begin(self, partition: tuple[str | None, ...]) -> tuple[str, pq.ParquetWriter, int]:
+    def _begin(self, partition: tuple[str | None, ...]) -> _Open:
         pairs = zip(self._partition_by, partition, strict=True)
         folders = "/".join(f"{name}={'none' if value is None else value}" for name, value in pairs)
         path = f"{folders}/{file_name(self._version)}"
-        return path, parquet_writer(f"{self._folder}/{path}", self._schema, **self._how), 0
+        return _Open(path, parquet_writer(f"{self._folder}/{path}", self._schema, **self._how))
 
     def _end(self, partition: tuple[str | None, ...]) -> None:
-        path, writer, count = self._open.pop(partition)
-        writer.close()
+        file = self._open.pop(partition)
+        file.writer.close()
         values = dict(zip(self._partition_by, partition, strict=True))
-        self._done.append(DataFile(path, values, count, end_of(f"{self._folder}/{path}"), 0))
+        known = file.buckets and None not in file.buckets
+        self._done.append(
+            DataFile(
+                file.path,
+                values,
+                file.rows,
+                end_of(f"{self._folder}/{file.path}"),
+                buckets=(min(file.buckets), max(file.buckets)) if known else None,
+            )
+        )
 
 
-def told(files: Iterable[DataFile]) -> pa.RecordBatch:
-    """Files as they are reported to the driver, with the columns of `FILES`."""
-    rows = [(file.path, json.dumps(dict(file.partition)), file.rows, file.bytes) for file in files]
-    columns = zip(*rows, strict=True) if rows else [()] * len(FILES_SCHEMA)
-    arrays = [pa.array(list(each), column.type) for each, column in zip(columns, FILES_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=FILES_SCHEMA)
+@dataclass(slots=True)
+class _Open:
+    """A file that is being written."""
 
-
-def files_told(answers: pa.Table) -> list[DataFile]:
-    """The inverse of `told`, of answers that may be about other things too; repeated tasks count once."""
-    rows = answers.select(FILES_SCHEMA.names).to_pylist()
-    return [
-        DataFile(row["path"], json.loads(row["partition"]), row["file_rows"], row["file_bytes"], 0)
-        for row in rows
-        if row["path"] is not None
-    ]
+    path: str
+    writer: pq.ParquetWriter
+    rows: int = 0
+    buckets: list[int] = field(default_factory=list)
+    """Least and largest bucket of what was written each time."""
 
 
 def take_over_rows(table: Table, found: Snapshot) -> TakenOver:

@@ -24,17 +24,9 @@ from pipeline.storage.files import files_below, parquet_reader
 from pipeline.storage.joining import ORDER
 from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, SERIES
 from pipeline.storage.offset_index import OffsetIndex
-from pipeline.storage.partitioned_files import (
-    FILES,
-    FILES_SCHEMA,
-    PartitionedFiles,
-    check_counts,
-    files_told,
-    notes_of,
-    told,
-)
+from pipeline.storage.partitioned_files import PartitionedFiles, check_counts, notes_of
 from pipeline.storage.schemas import RAW_SCHEMA
-from pipeline.storage.tables import Snapshot, Table, TakenOver
+from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver
 
 ROWS_PER_GROUP: Final = 60_000
 """Raw rows (not seconds) that are ordered together."""
@@ -50,14 +42,6 @@ HEADS: Final = (
     "position", "seq", "ts", "row_count", "dropped_rows", "dropped_events", "scope", "algo", "jump_ms",
 )  # fmt: skip
 """Columns of the raw table that the driver gets of kinds lines and torn."""
-ANSWERS: Final = (
-    "kind string, gw string, boot bigint, source string, date date, position array<bigint>, seq array<bigint>, "
-    "ts array<bigint>, row_count array<int>, dropped_rows array<int>, dropped_events array<int>, "
-    "scope array<string>, algo array<string>, "
-    f"jump_ms array<bigint>, {FILES}"
-)
-"""What `write_raw_files` reports to the driver, as Spark DDL."""
-_ANSWERS_SCHEMA: Final = pa.schema([*(RAW_SCHEMA.field(name) for name in HEADS), *FILES_SCHEMA])
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +168,8 @@ def _take_over(table: Table, found: Snapshot) -> TakenOver:
     """See `tables.TakeOver`; a day of which lines are missing, not only clients, counts as pruned."""
     assert found.foreign is not None
     batches = (batch for file in found.files if file.foreign for batch in table.rows_of(file))
-    answers = list(write_raw_files(batches, table.folder, found.version + 1))
-    files = files_told(pa.Table.from_batches(answers, schema=_ANSWERS_SCHEMA))
+    answers = write_raw_files(batches, table.folder, found.version + 1)
+    files = [answer for answer in answers if isinstance(answer, DataFile)]
     now = [*(file for file in found.files if not file.foreign), *files]
     state = RawState.from_json(found.state)
     erased: dict[str, int] = {}
@@ -221,7 +205,9 @@ def read_raw_state(out: str) -> RawState:
     return RawState.from_json(raw_table(out).read().state)
 
 
-def write_raw_files(batches: Iterable[pa.RecordBatch], folder: str, version: int) -> Iterator[pa.RecordBatch]:
+def write_raw_files(
+    batches: Iterable[pa.RecordBatch], folder: str, version: int
+) -> Iterator[pa.RecordBatch | DataFile]:
     """Writes raw rows into files of the table, one of each day at a time.
 
     Args:
@@ -230,7 +216,7 @@ def write_raw_files(batches: Iterable[pa.RecordBatch], folder: str, version: int
         version: that is to make them part of it.
 
     Yields:
-        Batches of `ANSWERS`: heads of kinds lines and torn, then files.
+        Heads of kinds lines and torn, with the columns of `HEADS`; then the files.
     """
     files = PartitionedFiles(
         folder,
@@ -250,24 +236,13 @@ def write_raw_files(batches: Iterable[pa.RecordBatch], folder: str, version: int
         waiting.append(batch)
         heads = batch.filter(pc.is_in(batch.column("kind"), pa.array(["lines", "torn"])))
         if heads.num_rows:
-            yield _answer(heads)
+            yield heads.select(HEADS)
         if sum(one.num_rows for one in waiting) >= ROWS_PER_GROUP:
             _write(files, waiting)
             waiting = []
     if waiting:
         _write(files, waiting)
-    if done := files.end():
-        yield _answer(told(done))
-
-
-def _answer(batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [
-        batch.column(column.name)
-        if column.name in batch.schema.names
-        else pa.nulls(batch.num_rows, column.type)
-        for column in _ANSWERS_SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ANSWERS_SCHEMA)
+    yield from files.end()
 
 
 def _write(files: PartitionedFiles, batches: list[pa.RecordBatch]) -> None:

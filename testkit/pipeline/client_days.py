@@ -9,18 +9,20 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.client_tables.making import ROWS_PER_GROUP, entities_of
 from pipeline.client_tables.rows import SCHEMA, client_rows
 from pipeline.client_tables.tables import client_use_table, clients_table, made_of, scopes_of
 from pipeline.client_tables.timelines import SUMMARY
 from pipeline.client_tables.use import use_of
+from pipeline.recommend.doubt import Doubt, LeftDays, clients_at, left_days, place_of
 from pipeline.recommend.required_rates import Windows, days_of
-from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, compacted_table, published_days
-from pipeline.storage.compacted_files import pieces_of, read_entities
+from pipeline.storage.compacted_days import compacted_table, published_days
+from pipeline.storage.compacted_files import pieces_of
 from pipeline.storage.counting import fleets_of
-from pipeline.storage.entity_days import ARRAYS, ENTITY, Scope, arrays_of
+from pipeline.storage.entity_days import Scope
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.partitioned_files import PartitionedFiles
-from pipeline.storage.tables import Table
+from pipeline.storage.tables import BUCKET, Table
 from testkit.pipeline.compacted_days import compacted_rows
 
 BY_DEFAULT: Final = Windows()
@@ -35,8 +37,13 @@ def client_table(rows: Sequence[dict[str, Any]], table: str = "client_day") -> p
 def client_days_of(
     rows: Sequence[dict[str, Any]], target: float = 0.01, windows: Windows = BY_DEFAULT
 ) -> list[dict[str, Any]]:
-    """See `pipeline.recommend.required_rates.client_days`."""
+    """See `pipeline.recommend.required_rates.ClientDays.read`."""
     return list(days_of(client_table(rows).to_batches(), target, windows))
+
+
+def left_of(rows: Sequence[Mapping[str, Any]], *doubts: Doubt) -> LeftDays:
+    """Which days of clients are left out, by rows with their gateways."""
+    return left_days(clients_at(rows, {place_of(doubt) for doubt in doubts}), doubts)
 
 
 def write_client_tables(out: Path, *, use: bool = True) -> None:
@@ -49,15 +56,8 @@ def write_client_tables(out: Path, *, use: bool = True) -> None:
         pieces = sorted(pieces_of(table.paths(found.of(date=day.date))))
         of_clients = {}
         for scope in scopes_of(day, fleets):
-            batches = read_entities(
-                pieces,
-                ENTITY,
-                arrays_of(ARRAYS),
-                brokers_apart=scope is Scope.BROKER,
-                fleets=fleets if scope is Scope.FLEET else {},
-                most_elements=ELEMENTS_AT_ONCE,
-            )
-            rows = pa.Table.from_batches(client_rows(batches), schema=SCHEMA)
+            batches = entities_of(pieces, scope, fleets if scope is Scope.FLEET else {})
+            rows = pa.Table.from_batches(client_rows(batches), schema=SCHEMA).sort_by(BUCKET)
             for name in pc.unique(rows.column("table")).to_pylist():
                 of_clients[scope.value, name] = rows.filter(pc.equal(rows.column("table"), name))
         publish_made(clients_table(str(out)), day, of_clients, fleets)
@@ -75,7 +75,7 @@ def publish_made(
     files = []
     for values, found in rows.items():
         parts = PartitionedFiles(table.folder, before.version + 1, names, found.schema)
-        parts.write((day.date, *values), found, max(1, len(found)))
+        parts.write((day.date, *values), found, ROWS_PER_GROUP)
         files += parts.end()
     made = {**before.state.get("days", {}), day.date: made_of(day, fleets)}
     table.commit(before, add=files, remove=before.of(date=day.date), state={"days": made})

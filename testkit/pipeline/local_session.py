@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from pipeline.client_tables.tables import client_use_table, clients_table
 from pipeline.errors import JobError
 from pipeline.ingest.writer import Writer, files_to_rows
 from pipeline.maintenance.compaction import compact
+from pipeline.spark.runner import InProcess
 from pipeline.storage.compacted_days import compacted_table, published_days
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.raw_table import RawState, raw_table, read_raw_state
@@ -56,6 +56,10 @@ class LocalFrame:
         """What a function makes of each partition."""
         return LocalFrame(_schema(ddl), [partial(_made, work, each) for each in self._partitions])
 
+    def collect(self) -> list[tuple[Any, ...]]:
+        """All rows as tuples of their columns."""
+        return [tuple(row.values()) for row in self.toArrow().to_pylist()]
+
     def toArrow(self) -> pa.Table:  # noqa: N802
         """All rows."""
         names = self._schema.names
@@ -68,18 +72,13 @@ class LocalFrame:
         )
 
 
-class LocalSession:
-    """A session with so many cores."""
+class LocalSession(InProcess):
+    """A session with so many cores; also what runs the parts of a job without one."""
 
-    def __init__(self, cores: int = 1) -> None:
-        """Args: cores: into how many parts jobs divide their work, at least."""
-        self.sparkContext = SimpleNamespace(
-            defaultParallelism=cores, broadcast=lambda value: SimpleNamespace(value=value)
-        )
-
-    def range(self, begin: int, end: int, step: int, parts: int) -> LocalFrame:
+    def range(self, begin: int, end: int | None = None, step: int = 1, parts: int = 0) -> LocalFrame:
         """Numbers in about equal parts."""
-        ids = list(range(begin, end, step))
+        parts = parts or self.cores
+        ids = list(range(begin)) if end is None else list(range(begin, end, step))
         split = [ids[at * len(ids) // parts : (at + 1) * len(ids) // parts] for at in range(parts)]
         schema = pa.schema([("id", pa.int64())])
         rows = [pa.RecordBatch.from_pydict({"id": each}, schema) for each in split]

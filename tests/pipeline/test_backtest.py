@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pipeline.cli import main
 from pipeline.recommend.backtest import History, evaluator, judged_days, recommender
 from pipeline.recommend.backtest_rules import DAY_NUMBERS, OURS, RECORDED, RULES, Judged, Ships, backtest
-from pipeline.recommend.doubt import Doubt, LeftDays, left_days
+from pipeline.recommend.doubt import Doubt, LeftDays
 from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettings
 from quotas.entities import QuotaKey
-from testkit.pipeline.client_days import client_days_of, write_client_tables
+from testkit.pipeline.client_days import client_days_of, left_of, write_client_tables
 from testkit.pipeline.compacted_days import DAY, write_compacted
 
 Floats = NDArray[np.float64]
@@ -184,7 +184,7 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
     history = History.of(rows, {})
     assert history.known["required_rate"].shape == (3, 3)
     name, date = rows[0]["client_id"], rows[0]["date"].isoformat()
-    left = left_days(rows, [Doubt("gw", date, "had its clock set back by 2 s", lacks=False)])
+    left = left_of(rows, Doubt("gw", date, "had its clock set back by 2 s", lacks=False))
     assert {client for _, client in left.days} == {"c0", "c1", "c2"}
     without = History.of(rows, {}, left).known["required_rate"]
     assert np.isnan(without).sum() == 3
@@ -195,7 +195,7 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
     oracle = history.known["required_rate"][:, 1:, None]
     quotas = np.concatenate([oracle, oracle * 0.5, oracle * 100], axis=2)
     quotas[0, 0] = np.nan
-    shares = evaluator(history, 2)(quotas)
+    shares = evaluator(history.required[:, -2:])(quotas)
     assert np.isnan(shares[0, 0]).all()
     seen = np.isfinite(shares[:, :, 0])
     assert seen.sum() == 5

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.client_tables.making import make_missing
 from pipeline.client_tables.rows import BURSTS_S, TARGETS, required_column
-from pipeline.client_tables.tables import clients_table, read_clients
+from pipeline.client_tables.tables import clients_table, find_clients
 from pipeline.errors import JobError
 from pipeline.recommend.required_rates import Windows, client_day, client_days
 from pipeline.recommend.waiting import kept_burst_s, kept_target, shares_waiting
@@ -113,13 +113,15 @@ def test_compact_makes_the_tables_of_each_day_once_and_again_when_the_day_is_ano
     write_compacted(tmp_path, rows)
     out, days = str(tmp_path), published_days(str(tmp_path))
     with pytest.raises(JobError, match=f"{DAY}, {NEXT}: no tables of clients yet, run `sluice-pipeline compact`"):
-        read_clients(out, days, "client_day", ["units"])
+        find_clients(out, days, "client_day")
     assert make_missing(LocalSession(), out) == [str(DAY), str(NEXT)]
     columns = ["date", "client_id", "node", "units"]
 
     def found(scope: Scope) -> list[tuple[Any, ...]]:
         return sorted(
-            tuple(row.values()) for row in read_clients(out, days, "client_day", columns, scope=scope).to_pylist()
+            tuple(row.values())
+            for table in find_clients(out, days, "client_day", scope=scope).read(columns)
+            for row in table.to_pylist()
         )
 
     assert found(Scope.GATEWAY) == [(DAY, "one", -1, 13.0), (DAY, "two", -1, 6.0), (NEXT, "two", -1, 6.0)]
@@ -132,7 +134,7 @@ def test_compact_makes_the_tables_of_each_day_once_and_again_when_the_day_is_ano
     write_compacted(tmp_path, [{"date": NEXT, "client_id": "two", "t": [1], "offered": [8.0]}])
     days = published_days(out)
     with pytest.raises(JobError, match=f"{NEXT}: no tables of clients yet"):
-        read_clients(out, days, "client_day", ["units"])
+        find_clients(out, days, "client_day")
     assert make_missing(LocalSession(), out) == [NEXT.isoformat()]
     assert found(Scope.GATEWAY)[2] == (NEXT, "two", -1, 8.0)
     assert len(clients_table(out).read().of(date=NEXT.isoformat(), table="client_day")) == 1

@@ -94,7 +94,7 @@ def test_however_a_day_is_divided_every_job_gets_the_same_rows(
         mutations = {"apis": [UsageApi.MUTATION]}
         rows.append(rows_of(simulate(days, Candidates(values=(1.0,)), ReplaySettings(), **mutations)))
         make_missing(session, out)
-        found.append((rows, report.make(out, LONG_AFTER)))
+        found.append((rows, report.make(session, out, LONG_AFTER)))
     (ours, one), (others, other) = found
     assert ours == others
     assert len(one.clients) == CLIENTS + 1

@@ -11,6 +11,7 @@ from pipeline.cli import main
 from pipeline.errors import NotYetCompleteError
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.status import status
+from pipeline.spark.runner import OnSpark
 from pipeline.storage.compacted_days import CompactedDays, compacted_table, published_days
 from pipeline.storage.coverage import Expectation
 from pipeline.storage.files import parquet_reader
@@ -40,11 +41,11 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
     for first in (20, 10):
         fill(tmp_path, first, 10)
         ingest()
-    assert compact(spark, out, LONG_AFTER)["2026-09-28"].rows == 40
+    assert compact(OnSpark(spark), out, LONG_AFTER)["2026-09-28"].rows == 40
     fill(tmp_path, 0, 10)
     ingest()
     assert [day["late"] for day in status(out, LONG_AFTER)["days"]] == [True]
-    day = compact(spark, out, LONG_AFTER)["2026-09-28"]
+    day = compact(OnSpark(spark), out, LONG_AFTER)["2026-09-28"]
     share = 30 / 86_400
     assert day == CompactedDay(
         "2026-09-28", run=day.run, rows=60, keys=2, raw=raw_table(out).read().identifier, last_batch=2, lines=30,
@@ -64,7 +65,7 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
     # What was replaced is there for those that read it, until the next one is compacted.
     folder = tmp_path / "out/compacted/date=2026-09-28"
     files = {path.name for path in folder.iterdir()}
-    compact(spark, out, LONG_AFTER)
+    compact(OnSpark(spark), out, LONG_AFTER)
     left = {path.name for path in folder.iterdir()}
     assert left < files
     assert left == {file.path.rpartition("/")[2] for file in compacted_table(out).read().files}

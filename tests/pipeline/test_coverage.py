@@ -11,7 +11,7 @@ import pytest
 from pipeline.errors import NotYetCompleteError
 from pipeline.jobs.recommend import history_days
 from pipeline.plans.plan import TooLittle, too_little_text
-from pipeline.recommend.doubt import ALL_GATEWAYS, Doubt, doubts_of, left_days
+from pipeline.recommend.doubt import ALL_GATEWAYS, Doubt, doubts_of
 from pipeline.recommend.recommendation import ClientDay, RecommendationSettings, Rule, entry_of, required_rate_of
 from pipeline.recommend.required_rates import gather
 from pipeline.storage.compacted_days import CompactedState
@@ -21,7 +21,7 @@ from pipeline.storage.losses import with_losses
 from pipeline.storage.offset_index import DAY_S, Entry, Interval, OffsetIndex, Run
 from pipeline.storage.raw_table import RawState, raw_table
 from quotas.usage_record import OTHER
-from testkit.pipeline.client_days import client_days_of, client_table
+from testkit.pipeline.client_days import client_days_of, client_table, left_of
 
 DAY = 20_000
 NAME, NEXT = "2024-10-04", "2024-10-05"
@@ -239,14 +239,14 @@ def test_what_is_missing_may_be_of_any_client_of_the_gateway_and_what_stands_twi
     None
 ):
     rows = used(("here", "a", NAME), ("later", "a", NEXT), ("other", "b", NAME), ("other", "b", NEXT))
-    lacking = left_days(rows, [Doubt("a", NAME, "is 50.0% complete", lacks=True)])
+    lacking = left_of(rows, Doubt("a", NAME, "is 50.0% complete", lacks=True))
     assert lacking.days == {("u", "here"): {NAME: ("a",)}, ("u", "later"): {NAME: ("a",)}}
     assert [each.text() for each in lacking.left_out] == [
         f"{NAME}: a is 50.0% complete; this day of 2 clients is left out"
     ]
-    twice = left_days(rows, [Doubt("a", NAME, "had its clock set back by 30 s", lacks=False)])
+    twice = left_of(rows, Doubt("a", NAME, "had its clock set back by 30 s", lacks=False))
     assert twice.days == {("u", "here"): {NAME: ("a",)}}
-    whole = left_days(rows, [Doubt(ALL_GATEWAYS, NAME, "has written nothing", lacks=True)])
+    whole = left_of(rows, Doubt(ALL_GATEWAYS, NAME, "has written nothing", lacks=True))
     assert set(whole.days) == {("u", "here"), ("u", "later"), ("u", "other")}
     assert whole.left_out[0].text() == f"{NAME}: every gateway has written nothing; this day of 3 clients is left out"
 
@@ -264,11 +264,12 @@ def test_clients_keep_their_other_days_and_those_without_any_are_named() -> None
         )
     ]
     found = client_days_of(rows)
-    left = left_days(found, [Doubt("late", NEXT, "is 4.0% complete", lacks=True)])
+    left = left_of(found, Doubt("late", NEXT, "is 4.0% complete", lacks=True))
     histories, too_little = gather(found, left)
     assert [history.client_id for history in histories] == ["both", "one"]
-    assert too_little == (TooLittle("produce of user=u,client-id=other", f"{NEXT} left out for late"),)
-    text = too_little_text(too_little)
+    (named,) = too_little.values()
+    assert named == TooLittle("produce of user=u,client-id=other", f"{NEXT} left out for late")
+    text = too_little_text([named])
     assert text == (
         "no quota for 1 of the clients and APIs, as too little is known of them: "
         f"produce of user=u,client-id=other ({NEXT} left out for late)"
@@ -310,7 +311,7 @@ def test_a_day_of_twenty_gateways_adds_up_though_one_is_late_one_lies_about_its_
     assert total["steps"][:2] == [110.0, 110.0]
     assert sum(total["steps"]) == sum(each["units"] for each in days) == 220.0
     assert {str(each["date"]) for each in days} == {"2026-11-14"}
-    left = left_days(days, [replace(doubt, date="2026-11-14") for doubt in doubts])
+    left = left_of(days, *(replace(doubt, date="2026-11-14") for doubt in doubts))
     histories, too_little = gather(days, left)
     assert [history.client_id for history in histories] == [f"of-{gw}" for gw in names]
     assert len(too_little) == 4

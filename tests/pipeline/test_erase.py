@@ -129,7 +129,7 @@ def results_of(out: str) -> tuple[Any, ...]:
     file = Path(out).parent / "plan.json"
     assert main(["recommend", "--out", out, "--history", "2", "--allow-gaps", "--plan", str(file)]) == 0
     plan = json.loads(file.read_text())
-    report = make(out, LONG_AFTER)
+    report = make(LocalSession(), out, LONG_AFTER)
     return plan["entries"], plan["capacity"], report.clients, report.totals()
 
 
@@ -548,7 +548,7 @@ def test_tables_of_clients_made_meanwhile_do_not_bring_it_back(root: Path, monke
     table = clients_table(out)
     before = table.prepared()
     table.commit(before, remove=before.files, state={"days": {}})
-    erase_within(monkeypatch, making, "files_told", root)
+    erase_within(monkeypatch, making, "made_of", root)
     # Of its first table it comes too late, or of its second it finds no rows any more.
     with pytest.raises((JobError, FileNotFoundError), match=r"meanwhile: run this again|No such file"):
         making.make_missing(LocalSession(), out)
@@ -596,7 +596,7 @@ def test_a_client_that_was_alone_on_its_days_leaves_days_without_rows(tmp_path: 
     (day,) = published_days(out)
     assert (day.rows, day.keys, day.erased, day.lines) == (0, 0, 1, 2)
     assert contents(out)["compacted"] == contents(out)["clients"] == contents(out)["client_use"] == []
-    assert make(out, LONG_AFTER).clients == ()
+    assert make(LocalSession(), out, LONG_AFTER).clients == ()
     options = ["--history", "1", "--plan", str(tmp_path / "plan.json")]
     assert main(["recommend", "--out", out, *options]) == Exit.NOTHING_TO_DO
     compact_all(out)

@@ -124,7 +124,7 @@ def plan_of(out: str, capsys: pytest.CaptureFixture[str]) -> list[Any]:
 
 def report_of(out: str) -> list[Any]:
     """The clients of `report`."""
-    found = make(out, LONG_AFTER)
+    found = make(LocalSession(), out, LONG_AFTER)
     return [found.clients, found.totals()]
 
 

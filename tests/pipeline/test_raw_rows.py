@@ -2,7 +2,7 @@
 
 import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pipeline.storage.joining import ORDER, join_chunks
 from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, LINES, SERIES, bucket_of
 from pipeline.storage.raw_table import write_raw_files
 from pipeline.storage.schemas import RAW_SCHEMA
+from pipeline.storage.tables import DataFile
 from testkit.pipeline.usage_lines import BOOT, DAY, content, event, line, row
 
 DATE = datetime.date(2026, 9, 28)
@@ -190,10 +191,20 @@ def test_seconds_of_a_client_stand_beside_its_mutations_and_do_not_fall() -> Non
 
 
 # -- raw files ---------------------------------------------------------------------------------------------------
-def write(folder: Path, *lines: bytes) -> list[dict[str, Any]]:
-    """Writes raw files; what the driver gets."""
-    answers = write_raw_files(Collector().file("f", content(*lines)), str(folder), 7)
-    return [each for batch in answers for each in batch.to_pylist()]
+def write(folder: Path, *lines: bytes) -> tuple[list[dict[str, Any]], list[DataFile]]:
+    """Writes raw files; the heads of lines and the files, which the driver gets."""
+    return sorted_out(write_raw_files(Collector().file("f", content(*lines)), str(folder), 7))
+
+
+def sorted_out(answers: Iterable[pa.RecordBatch | DataFile]) -> tuple[list[dict[str, Any]], list[DataFile]]:
+    heads: list[dict[str, Any]] = []
+    files = []
+    for answer in answers:
+        if isinstance(answer, DataFile):
+            files.append(answer)
+        else:
+            heads += answer.to_pylist()
+    return heads, files
 
 
 def test_a_clock_that_was_set_back_over_midnight_made_seconds_of_both_days_twice() -> None:
@@ -206,19 +217,16 @@ def test_a_clock_that_was_set_back_over_midnight_made_seconds_of_both_days_twice
 
 
 def test_the_driver_gets_lines_tears_and_files_and_no_rows(tmp_path: Path) -> None:
-    answers = write(tmp_path, line(0, row(), events=(event(),)), b"junk", line(2, row()))
-    assert [each["kind"] for each in answers] == ["lines", "torn", None, None]
-    files = {each["partition"]: each for each in answers[2:]}
-    assert {partition: each["file_rows"] for partition, each in files.items()} == {
-        '{"date": "2026-09-28"}': 3, '{"date": null}': 1,
-    }  # fmt: skip
-    for each in files.values():
-        path = tmp_path / each["path"]
+    heads, files = write(tmp_path, line(0, row(), events=(event(),)), b"junk", line(2, row()))
+    assert [each["kind"] for each in heads] == ["lines", "torn"]
+    assert {each.partition["date"]: each.rows for each in files} == {"2026-09-28": 3, None: 1}
+    for each in files:
+        path = tmp_path / each.path
         assert path.name.startswith("00000000000000000007-")
-        assert path.stat().st_size == each["file_bytes"]
-    kinds = pq.read_table(tmp_path / files['{"date": "2026-09-28"}']["path"], columns=["kind"], partitioning=None)
+        assert path.stat().st_size == each.bytes
+    kinds = pq.read_table(tmp_path / files[0].path, columns=["kind"], partitioning=None)
     assert sorted(kinds.column("kind").to_pylist()) == ["events", "lines", "rows"]
-    assert write(tmp_path / "nothing") == []
+    assert write(tmp_path / "nothing") == ([], [])
     assert not (tmp_path / "nothing").exists()
 
 
@@ -233,9 +241,9 @@ def test_a_task_has_few_files_open_however_many_days_its_lines_have(tmp_path: Pa
             yield batch
 
     before = len(os.listdir("/proc/self/fd"))
-    answers = [each for batch in write_raw_files(counted(), str(tmp_path), 7) for each in batch.to_pylist()]
-    assert sum(len(each["seq"]) for each in answers if each["kind"] == "lines") == 600
-    assert len({each["partition"] for each in answers if each["kind"] is None}) == 300
+    heads, files = sorted_out(write_raw_files(counted(), str(tmp_path), 7))
+    assert sum(len(each["seq"]) for each in heads) == 600
+    assert len({each.partition["date"] for each in files}) == 300
     assert max(descriptors) <= before + 20
 
 
@@ -244,21 +252,20 @@ def test_a_task_has_few_files_open_however_many_days_its_lines_have(tmp_path: Pa
 def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts: int, buckets: int) -> None:
     clients = [f"c{number}" for number in range(200)]
     lines = [line(seq, *map(row, clients)) for seq in range(40)]
-    told = [*write(tmp_path, *lines[:20]), *write(tmp_path, *lines[20:], line(86_400, row("tomorrow")))]
-    paths = [f"{tmp_path}/{each['path']}" for each in told if each["path"] and "09-28" in each["partition"]]
+    files = [*write(tmp_path, *lines[:20])[1], *write(tmp_path, *lines[20:], line(86_400, row("tomorrow")))[1]]
+    paths = [f"{tmp_path}/{each.path}" for each in files if each.partition["date"] == "2026-09-28"]
     assert len(paths) == 2
     out = str(tmp_path / "out")
     done = [
         each
         for part in range(parts)
-        for batch in compact_buckets(
+        for each in compact_buckets(
             paths, "2026-09-28", range(part * buckets // parts, (part + 1) * buckets // parts), buckets, out, 1
         )
-        for each in batch.to_pylist()
     ]
-    assert sum(each["file_rows"] for each in done) == 200
-    assert sum(each["elements"] for each in done) == 200 * 40
-    found = [each for one in done for each in pq.ParquetFile(f"{out}/{one['path']}").read().to_pylist()]
+    assert sum(each.file.rows for each in done) == 200
+    assert sum(each.elements for each in done) == 200 * 40
+    found = [each for one in done for each in pq.ParquetFile(f"{out}/{one.file.path}").read().to_pylist()]
     assert sorted(each["client_id"] for each in found) == sorted(clients)
     assert all(each["t"] == list(range(40)) for each in found)
     for each in found:
@@ -266,8 +273,8 @@ def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts:
 
 
 def test_a_task_reads_only_the_row_groups_of_its_buckets(tmp_path: Path) -> None:
-    *_, told = write(tmp_path, line(0, *(row(f"c{number}") for number in range(20_000))))
-    with pq.ParquetFile(tmp_path / told["path"]) as read:
+    _, (file,) = write(tmp_path, line(0, *(row(f"c{number}") for number in range(20_000))))
+    with pq.ParquetFile(tmp_path / file.path) as read:
         at = read.schema_arrow.get_field_index("bucket")
         groups = [read.metadata.row_group(group).column(at) for group in range(read.metadata.num_row_groups)]
         spans = [(group.statistics.min, group.statistics.max) for group in groups]

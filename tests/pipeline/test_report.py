@@ -22,6 +22,7 @@ from pipeline.plans.plan import Action
 from pipeline.report import report
 from pipeline.report.page import axis_unit, duration, heat, quantity, quota, render, share
 from pipeline.report.report import Report
+from pipeline.spark.runner import InProcess
 from pipeline.storage.layout import CompactedDay
 from quotas.entities import QuotaEntity
 from quotas.usage_record import OTHER
@@ -387,11 +388,11 @@ def test_days_are_added_up_without_spark(tmp_path: Path, capsys: pytest.CaptureF
     write_compacted(tmp_path, rows[:3])
     write_compacted(tmp_path, rows[3:], completeness=0.99)
     with pytest.raises(JobError, match="no tables of clients yet"):
-        report.make(str(tmp_path), LONG_AFTER)
+        report.make(InProcess(), str(tmp_path), LONG_AFTER)
     write_client_tables(tmp_path)
     for compacted in tmp_path.glob("compacted/date=*/*.parquet"):
         compacted.unlink()
-    found = report.make(str(tmp_path), LONG_AFTER)
+    found = report.make(InProcess(), str(tmp_path), LONG_AFTER)
     assert [(client["api"], client["client_id"], client["offered"]) for client in found.clients] == [
         ("produce", "c", 100.0), ("produce", "small", 5.0), ("produce", OTHER, 1e9), ("mutation", "c", 7.0),
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from pipeline.client_tables.making import make_missing
 from pipeline.jobs import arguments
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.status import status
+from pipeline.spark.runner import OnSpark
 from pipeline.storage.compacted_days import published_days
 from testkit.pipeline.local_session import contents
 from testkit.pipeline.searching import files_with
@@ -32,8 +33,8 @@ def fill(folder: Path, number: int) -> None:
 def jobs(folder: Path, spark: Any, capsys: pytest.CaptureFixture[str]) -> list[Any]:
     """What comes of the jobs that read compacted days, of the client that stays."""
     out, plan = str(folder / "out"), folder / "out/results/plan/run=1/plan.json"
-    assert compact(spark, out, LONG_AFTER, date="all")
-    make_missing(spark, out)
+    assert compact(OnSpark(spark), out, LONG_AFTER, date="all")
+    make_missing(OnSpark(spark), out)
     assert main(["recommend", "--out", out, "--history", "1", "--allow-gaps", "--plan", str(plan)]) == 0
     assert main(["simulate", "--out", out, "--candidates", "value:100", "--run", "by-name"]) == 0
     assert main(["report", "--out", out, "--to-dir", str(folder / "out/results/report/run=1")]) == 0
@@ -72,8 +73,8 @@ def test_jobs_go_on_after_an_erasure_and_give_the_same_for_all_others(
     assert sorted(map(str, kept)) == before[2]
     assert jobs(tmp_path, spark, capsys) == before
     ingest()
-    assert compact(spark, out, LONG_AFTER)["2026-09-28"].rows == 30
-    make_missing(spark, out)
+    assert compact(OnSpark(spark), out, LONG_AFTER)["2026-09-28"].rows == 30
+    make_missing(OnSpark(spark), out)
     assert files_with(tmp_path, "mallory") == []
     (day,) = published_days(out)
     assert (day.rows, day.keys, day.erased, day.lines) == (30, 2, 20, 30)

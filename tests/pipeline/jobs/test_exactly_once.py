@@ -19,6 +19,7 @@ from pipeline.errors import Exit
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.keep import Keep
 from pipeline.maintenance.pruning import delete
+from pipeline.spark.runner import OnSpark
 from testkit.pipeline.usage_files import Faults, Load, write_usage
 from testkit.pipeline.usage_lines import LONG_AFTER
 
@@ -53,7 +54,7 @@ def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_any_engine(
     assert count_by_spark(spark, out) == by_duckdb
     assert reported_missing(out) == truth.missing
     # The rest of the way.
-    days = compact(spark, out, LONG_AFTER)
+    days = compact(OnSpark(spark), out, LONG_AFTER)
     assert sum(day.rows for day in days.values()) == truth.rows
     delete(out, Keep(raw=1), today=datetime.datetime.fromtimestamp(LONG_AFTER.now_s, datetime.UTC).date(), made=())
     assert count_by_duckdb(out).rows == 0

@@ -1,0 +1,87 @@
+"""Recommends part by part: each part is some clients on all days, and needs nothing of the others.
+
+The driver gets what a plan consists of, and nothing of the days that it was made from.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pipeline.plans.plan import Plan, TooLittle
+from pipeline.recommend.expectations import Shares, shares_of
+from pipeline.recommend.recommendation import (
+    RecommendationSettings,
+    Recommended,
+    recommended,
+)
+from pipeline.recommend.required_rates import ClientApi, ClientDays, gather
+from pipeline.replay.candidates import of_plan, unpacked
+from pipeline.spark.runner import Runner
+from quotas.entities import QuotaKey
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Quotas of clients in any order, and clients of which too little is known."""
+
+    quotas: list[Recommended]
+    too_little: dict[ClientApi, TooLittle]
+
+
+def recommend_parts(
+    runner: Runner,
+    days: ClientDays,
+    settings: RecommendationSettings,
+    *,
+    capacity: Mapping[QuotaKey, float],
+    peaks: Mapping[QuotaKey, float],
+) -> Found:
+    """A quota for each client that there is one for.
+
+    Args:
+        runner: runs the parts.
+        days: what is known of the clients.
+        settings: how to recommend.
+        capacity: what the cluster can take, in the key's unit per second.
+        peaks: the most that all clients together used.
+    """
+
+    def of_part(mine: range) -> Iterator[Found]:
+        histories, too_little = gather(days.read(mine), days.left)
+        yield Found(list(recommended(histories, settings, capacity, peaks)), too_little)
+
+    found = Found([], {})
+    for part in runner.run(of_part, days.rows.parts(runner.cores)):
+        found.quotas.extend(part.quotas)
+        found.too_little.update(part.too_little)
+    return found
+
+
+def expect_parts(runner: Runner, days: ClientDays, plan: Plan) -> Plan:
+    """The plan with the shares that would have waited with it on the days that it was made from.
+
+    Args:
+        runner: runs the parts.
+        days: these.
+        plan: any.
+    """
+    packed = pickle.dumps(of_plan(plan))
+
+    def of_part(mine: range) -> Iterator[Shares]:
+        left = days.left
+        kept = (
+            row
+            for row in days.read(mine)
+            if not left.why(row["user"], row["client_id"], row["date"].isoformat())
+        )
+        yield shares_of(unpacked(packed), kept)
+
+    shares: Shares = {}
+    for part in runner.run(of_part, days.rows.parts(runner.cores)):
+        shares |= part
+    entries = (
+        replace(entry, expected_throttled=shares.get((entry.entity, entry.key))) for entry in plan.entries
+    )
+    return replace(plan, entries=tuple(entries))
