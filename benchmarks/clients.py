@@ -1,4 +1,4 @@
-"""``python -m benchmarks.clients``: recommend, backtest and report over a month of many clients; 2 minutes.
+"""``python -m benchmarks.clients``: recommend, backtest and report over a month of many clients; 5 minutes.
 
 The tables of some clients' days (`pipeline.client_tables`), made of their records and then copied under other names
 with other sizes, until there are as many as asked. What is measured are the jobs themselves, from the command line
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from benchmarks.compacted_days import FIRST_DAY, compacted_table
 from benchmarks.keep import keep_results
+from benchmarks.process_tree import family
 from benchmarks.relay.machine import describe_machine, load_average
 from pipeline.client_tables.profile import CLIENT, PARTIAL, SUMS, merge_profiles, profile_rows
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, client_rows, required_column
@@ -37,6 +38,8 @@ from testkit.pipeline.traces import day_of
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 GOAL_S: Final = 30.0
+_JVM: Final = "java"
+_LOOK_S: Final = 0.1
 _OF_RECORDS: Final = 50  # clients whose tables are made of records, on each day of a week
 _SCALED: Final = (
     "units",
@@ -65,9 +68,13 @@ def main() -> int:
         size = sum(_write_day(out, options.seed, options.clients, index) for index in range(options.days))
         history = ["--history", str(options.days)]
         rows = [
-            _run(out, "recommend", *history, "--plan", str(Path(name) / "plan.json")),
-            _run(out, "backtest", "--result", str(Path(name) / "backtest")),
-            _run(out, "report", "--to-dir", str(Path(name) / "report")),
+            _run(out, *job, str(Path(name) / f"{job[0]}-{len(where)}"), *where)
+            for where in ((), ("--master", "local[2]"))
+            for job in (
+                ("recommend", *history, "--plan"),
+                ("backtest", "--result"),
+                ("report", "--to-dir"),
+            )
         ]
     document = {
         "command": f"python -m benchmarks.clients --clients {options.clients} --days {options.days} "
@@ -98,11 +105,9 @@ def _write_day(out: Path, seed: int, clients: int, index: int) -> int:
         own = found.filter(pc.equal(found.column("table"), table))
         # Nothing that is measured reads the hours: those of the few will do.
         if table == "client_day":
-            own = (
-                pa.concat_tables([_rates_scaled(_copy(own, number, _SCALED), number) for number in copies])
-                .sort_by("bucket")
-                .sort_by("bucket")
-            )
+            own = pa.concat_tables(
+                [_rates_scaled(_copy(own, number, _SCALED), number) for number in copies]
+            ).sort_by("bucket")
         rows["gateway", table] = own
     made = [(clients_table(str(out)), rows)]
     use_rows = pa.concat_tables([_copy(use, number, _SCALED_USE) for number in copies]).sort_by("bucket")
@@ -153,20 +158,46 @@ def _rates_scaled(table: pa.Table, number: int) -> pa.Table:
 def _run(out: Path, job: str, *arguments: str) -> dict[str, Any]:
     before, began = getrusage(RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-m", "pipeline.cli", job, "--out", str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as failed:
+        process = subprocess.Popen(command, stdout=said, stderr=failed)
+        peaks: dict[int, tuple[str, int]] = {}
+        while process.poll() is None:
+            for pid in (process.pid, *_below(process.pid)):
+                peaks[pid] = _most_memory(pid) or peaks.get(pid, ("", 0))
+            time.sleep(_LOOK_S)
+        said.seek(0)
+        failed.seek(0)
+        if process.returncode:
+            raise SystemExit(failed.read())
+        last = said.read().splitlines()[-1]
     after = getrusage(RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    driver = peaks.pop(process.pid)[1]
     return {
-        "what": " ".join(
-            [job, *(each for each in arguments[:2] if each.startswith("--history") or each.isdigit())]
-        ),
+        "what": " ".join([job, *(each for each in arguments if each.startswith(("--history", "local")))]),
         "wall_s": round(time.perf_counter() - began, 1),
         "cpu_s": round(cpu_s, 1),
-        "most_memory_mb": round(after.ru_maxrss / 1024),
-        "said": done.stdout.splitlines()[-1].replace(f"{out.parent}/", ""),
+        "driver_mb": driver // 1024,
+        "worker_mb": max((most for name, most in peaks.values() if name != _JVM), default=0) // 1024,
+        "jvm_mb": max((most for name, most in peaks.values() if name == _JVM), default=0) // 1024,
+        "said": last.replace(f"{out.parent}/", ""),
     }
+
+
+def _below(pid: int) -> list[int]:
+    try:
+        return family(pid)[1:]
+    except FileNotFoundError:  # one that has just ended
+        return []
+
+
+def _most_memory(pid: int) -> tuple[str, int] | None:
+    """A process's name, and the most memory that it has had, in KiB."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return lines["Name"].strip(), int(lines["VmHWM"].split()[0])
+    except (OSError, KeyError):
+        return None
 
 
 def render(document: dict[str, Any]) -> str:
@@ -180,11 +211,16 @@ def render(document: dict[str, Any]) -> str:
         f"{machine['load_average_after']}.",
         "",
         f"{document['clients']:,} clients on {document['days']} days: {document['bytes'] / 1e6:.0f} MB of "
-        "tables. Wall and CPU time of the whole job, one process; the most memory that any job so far had.",
+        "tables. Wall and CPU time of the whole job; the most memory of the driver, of the largest Python worker and "
+        "of the JVM. Without a master a job is one process.",
         "",
-        "| job | wall, s | CPU, s | MB |",
-        "|---|---|---|---|",
-        *(f"| {row['what']} | {row['wall_s']} | {row['cpu_s']} | {row['most_memory_mb']} |" for row in rows),
+        "| job | wall, s | CPU, s | driver, MB | worker, MB | JVM, MB |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {row['what']} | {row['wall_s']} | {row['cpu_s']} | {row['driver_mb']} | {row['worker_mb'] or ''} "
+            f"| {row['jvm_mb'] or ''} |"
+            for row in rows
+        ),
         "",
         f"Goal: recommend over all days in at most {GOAL_S:g} s "
         f"({'met' if rows[0]['wall_s'] <= GOAL_S else 'missed'}).",

@@ -143,9 +143,9 @@ def with_spark(folder: Path, total: int, passes: int) -> list[Row]:
 
     def ingest() -> None:
         shutil.rmtree(out, ignore_errors=True)
-        writer = Writer(out, f"{out}/checkpoint", files_to_rows)
+        writer = Writer(out, f"{out}/checkpoint", files_to_rows, OnSpark(spark))
         frame = files_stream(spark, source, max_files=400)
-        stream(frame, writer, f"{out}/checkpoint", {"availableNow": True})
+        stream(frame, writer, f"{out}/checkpoint")
 
     def without_index() -> None:
         bare = folder / "bare"

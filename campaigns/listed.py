@@ -110,6 +110,12 @@ CAMPAIGNS: Final = (
         _SUMMARY,
     ),
     Campaign(
+        "spark-versions",
+        "the pipeline works with each Spark that is supported",
+        _module("campaigns.spark_versions"),
+        _SUMMARY,
+    ),
+    Campaign(
         "terraform",
         "Terraform's provider for Kafka sets quotas directly and through the gateway",
         _module("campaigns.terraform"),

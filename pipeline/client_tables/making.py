@@ -17,9 +17,9 @@ from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, CompactedDays, pub
 from pipeline.storage.compacted_files import Piece, read_entities
 from pipeline.storage.counting import fleets_of
 from pipeline.storage.entity_days import ARRAYS, ENTITY, Scope, arrays_of
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.layout import BUCKET, CompactedDay
 from pipeline.storage.partitioned_files import PartitionedFiles
-from pipeline.storage.tables import BUCKET, DataFile, Snapshot, Table
+from pipeline.storage.tables import DataFile, Snapshot, Table
 
 ROWS_PER_GROUP: Final = 10_000
 """Rows are ordered by bucket: of a file a reader opens the groups that may have its own."""

@@ -21,8 +21,7 @@ from pipeline.replay.demand import Demand, demands
 from pipeline.replay.kernels.deferral import required_rates_on
 from pipeline.replay.kernels.ragged import Floats, Ints
 from pipeline.storage.entity_days import ENTITY
-from pipeline.storage.layout import KEY, bucket_of
-from pipeline.storage.tables import BUCKET
+from pipeline.storage.layout import BUCKET, KEY, bucket_of
 from quotas.usage_record import UsageApi
 
 TARGETS: Final = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6)

@@ -7,8 +7,7 @@ else it is the same. With scope fleet the gateways of a fleet count together, un
 some gateway was of a fleet.
 
 All rows of a client are in one bucket (`pipeline.storage.layout.bucket_of`), on all days. Files are ordered by
-bucket, and the log says which buckets a file has. So a part of a job reads some clients on all days, and nothing is
-shuffled.
+bucket. So a part of a job reads some clients on all days, by row groups, and nothing is shuffled.
 """
 
 from __future__ import annotations
@@ -20,18 +19,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, TARGETS
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
 from pipeline.errors import NotYetCompleteError
+from pipeline.spark.runner import Runner
+from pipeline.storage.bucket_groups import FileGroups, look
 from pipeline.storage.compacted_days import published_days
 from pipeline.storage.counting import fleets_of, fleets_on
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import parquet_reader
-from pipeline.storage.layout import FINE_BUCKETS, CompactedDay
+from pipeline.storage.layout import BUCKET, FINE_BUCKETS, CompactedDay
 from pipeline.storage.partitioned_files import take_over_rows
-from pipeline.storage.tables import BUCKET, DataFile, Snapshot, Table
+from pipeline.storage.tables import DataFile, Snapshot, Table
 
 ROWS_PER_PART: Final = 20_000
 """Rows that one part of a job reads, unless a bucket has more: about 4 kB each with what is made of them, 80 MB."""
@@ -85,16 +85,29 @@ class ClientRows:
 
     files: tuple[tuple[str, DataFile], ...]
 
-    def parts(self, cores: int) -> list[range]:
-        """Ranges of buckets that have all rows of some clients, on all days, and about as many rows each.
+    def parts(self, runner: Runner) -> list[ClientPart]:
+        """Parts that have all rows of some clients, on all days, and about as many rows each.
 
         Args:
-            cores: how many parts can be worked on at once.
+            runner: that will work on them.
         """
         rows = sum(file.rows for _, file in self.files)
-        wanted = min(FINE_BUCKETS, max(cores, -(-rows // ROWS_PER_PART)))
+        wanted = min(FINE_BUCKETS, max(runner.cores, -(-rows // ROWS_PER_PART)))
         edges = [part * FINE_BUCKETS // wanted for part in range(wanted + 1)]
-        return [range(begin, end) for begin, end in pairwise(edges)]
+        return self.divided(runner, [range(begin, end) for begin, end in pairwise(edges)])
+
+    def divided(self, runner: Runner, buckets: Sequence[range]) -> list[ClientPart]:
+        """The rows of some buckets, one part for each range of them."""
+        files = look(runner, [path for path, _ in self.files])
+        return [
+            ClientPart(mine, tuple(file for file in files if file.groups(mine.start, mine.stop)))
+            for mine in buckets
+        ]
+
+    @property
+    def dates(self) -> list[str]:
+        """The days that have any row."""
+        return sorted({str(file.partition["date"]) for _, file in self.files if file.rows})
 
     def by_day(self) -> list[ClientRows]:
         """The rows of each day by themselves."""
@@ -103,35 +116,39 @@ class ClientRows:
             found.setdefault(file.partition["date"], []).append((path, file))
         return [ClientRows(tuple(files)) for files in found.values()]
 
-    def read(self, columns: Sequence[str], mine: range | None = None) -> Iterator[pa.Table]:
-        """Reads the rows, file by file, in the order of days.
-
-        Args:
-            columns: which of the table's are wanted.
-            mine: read the rows of these buckets only, and open no other file.
-        """
-        for path, file in self.files:
-            if mine is None or file.may_have(mine):
-                with parquet_reader(path) as reader:
-                    rows = _rows(reader, columns, mine)
-                if len(rows):
-                    yield rows
+    def read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows, file by file, in the order of days; `columns` are those that are wanted."""
+        for path, _ in self.files:
+            with parquet_reader(path) as reader:
+                yield reader.read(columns=list(columns), use_threads=False).select(list(columns))
 
 
-def _rows(reader: pq.ParquetFile, columns: Sequence[str], mine: range | None) -> pa.Table:
-    if mine is None:
-        return reader.read(columns=list(columns), use_threads=False).select(list(columns))
-    at = reader.schema_arrow.get_field_index(BUCKET)
-    groups = []
-    for group in range(reader.metadata.num_row_groups):
-        span = reader.metadata.row_group(group).column(at).statistics
-        if span is None or not span.has_min_max or (span.min < mine.stop and span.max >= mine.start):
-            groups.append(group)
-    table = reader.read_row_groups(groups, columns=[*columns, BUCKET], use_threads=False)
-    own = table.column(BUCKET)
-    return table.filter(pc.and_(pc.greater_equal(own, mine.start), pc.less(own, mine.stop))).select(
-        list(columns)
-    )
+@dataclass(frozen=True, slots=True)
+class ClientPart:
+    """The rows of some buckets on all days.
+
+    Attributes:
+        buckets: which.
+        files: that may have some, day by day.
+    """
+
+    buckets: range
+    files: tuple[FileGroups, ...]
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows, file by file, in the order of days; `columns` are those that are wanted."""
+        first, end = self.buckets.start, self.buckets.stop
+        for file in self.files:
+            with parquet_reader(file.path) as reader:
+                table = reader.read_row_groups(
+                    file.groups(first, end), columns=[*columns, BUCKET], use_threads=False
+                )
+            own = table.column(BUCKET)
+            rows = table.filter(pc.and_(pc.greater_equal(own, first), pc.less(own, end))).select(
+                list(columns)
+            )
+            if len(rows):
+                yield rows
 
 
 def find_clients(

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.client_tables.profile import CLIENT, PROFILE, STEP_S
-from pipeline.storage.layout import bucket_of
-from pipeline.storage.tables import BUCKET
+from pipeline.storage.layout import BUCKET, bucket_of
 from quotas.usage_record import OTHER
 
 BINS: Final = 240

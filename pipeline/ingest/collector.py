@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from pipeline.ingest.lines import KEPT_BYTES, Line, Torn, read_line, texts_of
 from pipeline.storage.layout import EVENTS, LINES, MUTATION_KINDS, SERIES, bucket_of
+from pipeline.storage.offset_index import OffsetIndex, Run
+from pipeline.storage.raw_table import REPEATED
 from pipeline.storage.schemas import ARROW_TYPES, RAW_SCHEMA
 from quotas.usage_record import Beside, Event, Row, RowFlags, UsageApi
 
@@ -55,6 +57,7 @@ _EVENT_POSITIONS: Final = {
 }
 _MUTATION_KIND: Final = {kind: index for index, kind in enumerate(MUTATION_KINDS)}
 
+NOTHING_READ: Final = OffsetIndex()
 Skip: TypeAlias = frozenset[tuple[str, int]]
 """Lines to leave out: (source, position)."""
 
@@ -75,9 +78,16 @@ class _Codes(dict[_Names, int]):
 class Collector:
     """Gathers lines of one source after the other; see the module."""
 
-    def __init__(self, skip: Skip = frozenset()) -> None:
-        """Args: skip: lines that have been read before, which count neither as rows nor as lines."""
+    def __init__(self, skip: Skip = frozenset(), known: OffsetIndex = NOTHING_READ) -> None:
+        """Gathers nothing yet.
+
+        Args:
+            skip: lines that are left out, without a word.
+            known: lines that had been read before, of which only the positions are given.
+        """
         self._skip = skip
+        self._known = known
+        self._repeated: list[int] = []
         self._source = ""
         self._lines: list[Line] = []
         self._rows = 0
@@ -96,8 +106,7 @@ class Collector:
                 torn.append(text)
             else:
                 yield from self._take(text, position, torn)
-        yield from self._flush()
-        yield from _torn(source, torn)
+        yield from self._end(torn)
 
     def messages(self, source: str, texts: Iterable[tuple[int, bytes | Torn]]) -> Iterator[pa.RecordBatch]:
         """Messages of one partition of a topic.
@@ -113,8 +122,7 @@ class Collector:
                 torn.append(text)
             else:
                 yield from self._take(text, offset, torn)
-        yield from self._flush()
-        yield from _torn(source, torn)
+        yield from self._end(torn)
 
     def _take(self, text: bytes, position: int, torn: list[Torn]) -> Iterator[pa.RecordBatch]:
         if (self._source, position) in self._skip:
@@ -123,11 +131,22 @@ class Collector:
         if isinstance(line, Torn):
             torn.append(line)
             return
+        if self._known.holds(Run(line.gw, line.boot), line.seq):
+            self._repeated.append(position)
+            return
         self._lines.append(line)
         # What is kept of it takes about as much as a row in 256 bytes, whatever it is.
         self._rows += max(len(line.rows) + len(line.events), len(text) // 256)
         if self._rows >= _ROWS_AT_ONCE or len(self._lines) >= _LINES_AT_ONCE:
             yield from self._flush()
+
+    def _end(self, torn: list[Torn]) -> Iterator[pa.RecordBatch]:
+        yield from self._flush()
+        yield from _torn(self._source, torn)
+        if self._repeated:
+            columns: _Columns = _same(1, kind=REPEATED, source=self._source)
+            columns["position"] = pa.array([self._repeated], RAW_SCHEMA.field("position").type)
+            yield _batch(1, columns)
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
         lines, self._lines, self._rows = self._lines, [], 0

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
+import time
 from typing import Any, Final
 
 from pipeline.errors import ArgumentError, JobError
@@ -91,27 +93,73 @@ def topic_stream(
     return reader.load().select("topic", "partition", "offset", "value", *more)
 
 
-def stream(frame: Any, writer: Writer, checkpoint: str, trigger: dict[str, Any]) -> None:
-    """Runs the query to its end, or until SIGTERM or SIGINT.
+class Pace:
+    """Sees whether reading takes longer than there is time for."""
+
+    def __init__(self, every_s: int) -> None:
+        """Args: every_s: how often all that has come is read."""
+        self._every_s = every_s
+        self._was_late = False
+
+    def after(self, took_s: float) -> str | None:
+        """What operators are to know after a round; None: it keeps up.
+
+        One long round catches up with what had gathered before. Two in a row do not.
+
+        Args:
+            took_s: how long reading took this time.
+        """
+        late, before = took_s > self._every_s, self._was_late
+        self._was_late = late
+        if not (late and before):
+            return None
+        return (
+            f"ingest falls behind: reading what came in {self._every_s} s took {took_s:.0f} s. Give it more cores "
+            "(--master), or divide the topic's gateways among several topics and ingests"
+        )
+
+
+def stream(frame: Any, writer: Writer, checkpoint: str, every_s: int | None = None) -> None:
+    """Reads all there is, once or again and again until SIGTERM or SIGINT.
+
+    Each round reads whatever has come, in as many batches as it takes. So `max_files` and `max_messages` bound a
+    batch and its memory, and not how much is read in a second.
 
     Args:
         frame: what to read.
         writer: writes the batches.
         checkpoint: Spark's notes.
-        trigger: arguments of `DataStreamWriter.trigger`.
+        every_s: when the next round begins, since the last one began; None: there is one.
 
     Raises:
         JobError: the query failed or the writer refused.
     """
+    asked_to_stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
+    pace = Pace(every_s or 0)
+    try:
+        while True:
+            began = time.monotonic()
+            _read_all(frame, writer, checkpoint, asked_to_stop)
+            took_s = time.monotonic() - began
+            if every_s is None or asked_to_stop.is_set():
+                return
+            if (note := pace.after(took_s)) is not None:
+                print(note, file=sys.stderr, flush=True)
+            if asked_to_stop.wait(max(0.0, every_s - took_s)):
+                return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _read_all(frame: Any, writer: Writer, checkpoint: str, asked_to_stop: threading.Event) -> None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import StreamingQueryException
 
-    asked_to_stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
     query = (
         frame.writeStream.foreachBatch(writer)
         .option("checkpointLocation", checkpoint)
-        .trigger(**trigger)
+        .trigger(availableNow=True)
         .start()
     )
     try:
@@ -125,6 +173,5 @@ def stream(frame: Any, writer: Writer, checkpoint: str, trigger: dict[str, Any])
         # A signal to the whole process group ends the JVM as well; the next run tries the batch again.
         raise JobError("Spark's JVM has ended") from exc
     finally:
-        signal.signal(signal.SIGTERM, before)
         with contextlib.suppress(Py4JError):
             query.stop()

@@ -6,8 +6,8 @@ A run that is killed before the commit tries the batch again with the same input
 belongs to it. Killed after it, the batch finds itself in the state and is done. Where another job has committed
 meanwhile, it is written again upon what there is by then: so several ingests may write to one folder.
 
-Lines that had been read before are rare. So rows are written first, and written again without those lines only when
-there are some.
+Workers get the index of what has been read, and leave out lines that are in it. Two copies of a line in one batch are
+rare: then its rows are written again without the second copies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -24,39 +25,48 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import JobError, RefusedError
-from pipeline.ingest.collector import Collector, Skip
+from pipeline.ingest.collector import NOTHING_READ, Collector, Skip
 from pipeline.ingest.lines import KEPT_BYTES, Torn
-from pipeline.spark.runner import results_of
+from pipeline.spark.runner import Runner, results_of
 from pipeline.storage.coverage import day_number
 from pipeline.storage.files import read_bytes
-from pipeline.storage.offset_index import DAY_S, Entry, Run
+from pipeline.storage.offset_index import DAY_S, Entry, OffsetIndex, Run
+from pipeline.storage.raw_merging import merge_small
 from pipeline.storage.raw_table import (
     HEADS,
+    REPEATED,
     RawDay,
     RawState,
     newest_scopes,
+    raw_files,
     raw_table,
     write_raw_files,
 )
-from pipeline.storage.tables import Conflict, DataFile
+from pipeline.storage.tables import Conflict, DataFile, Snapshot
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _TRIES: Final = 5
 _CHECKPOINTS_KEPT: Final = 100
 
-Collect = Callable[[Iterable[pa.RecordBatch], Skip], Iterator[pa.RecordBatch]]
+Collect = Callable[[Iterable[pa.RecordBatch], Skip, OffsetIndex], Iterator[pa.RecordBatch]]
 
 
-def files_to_rows(batches: Iterable[pa.RecordBatch], skip: Skip) -> Iterator[pa.RecordBatch]:
+def files_to_rows(
+    batches: Iterable[pa.RecordBatch], skip: Skip, known: OffsetIndex = NOTHING_READ
+) -> Iterator[pa.RecordBatch]:
     """Whole files (columns path, content) to raw rows; runs in Spark's Python workers."""
     with _without_collector():
         for batch in batches:
             for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                yield from Collector(skip).file(path.as_py(), content.as_py())
+                yield from Collector(skip, known).file(path.as_py(), content.as_py())
 
 
 def messages_to_rows(
-    batches: Iterable[pa.RecordBatch], skip: Skip, *, secrets: Sequence[bytes] = ()
+    batches: Iterable[pa.RecordBatch],
+    skip: Skip,
+    known: OffsetIndex = NOTHING_READ,
+    *,
+    secrets: Sequence[bytes] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Messages of a topic (columns topic, partition, offset, value) to raw rows; runs in Spark's Python workers.
 
@@ -66,7 +76,7 @@ def messages_to_rows(
         found = _signed_messages(batches, secrets) if secrets else _messages(batches)
         for source, messages in groupby(found, key=lambda message: message[0]):
             texts = ((offset, text) for _, offset, text in messages)
-            yield from Collector(skip).messages(source, texts)
+            yield from Collector(skip, known).messages(source, texts)
 
 
 def _signed_messages(
@@ -112,13 +122,14 @@ class Writer:
         failure: why it refused, if it did; Spark passes on only the text of what is raised here.
     """
 
-    def __init__(self, out: str, checkpoint: str, collect: Collect) -> None:
+    def __init__(self, out: str, checkpoint: str, collect: Collect, runner: Runner) -> None:
         """Writes nothing yet.
 
         Args:
             out: the pipeline's folder.
             checkpoint: Spark's checkpoint of the query.
             collect: `files_to_rows` or `messages_to_rows`.
+            runner: merges small files.
 
         Raises:
             RefusedError: an older release has written to `out`.
@@ -126,6 +137,7 @@ class Writer:
         self.written: list[RawState] = []
         self.failure: JobError | None = None
         self._collect = collect
+        self._runner = runner
         self._checkpoint = checkpoint
         self._table = raw_table(out)
 
@@ -163,27 +175,30 @@ class Writer:
                 f"{self._checkpoint} comes with batch {batch}, and {self._table.folder} has batches of it up to "
                 f"{last}: it {fault}. Give this ingest a new checkpoint; lines that were read are not read twice"
             )
-        heads, torn, files = self._rows(frame, before.version + 1, frozenset())
+        found = self._rows(frame, before.version + 1, frozenset(), state.index)
+        heads = found.heads
         index, duplicates = state.index.add(
             Entry(Run(gw, boot), seq, ts) for gw, boot, _, _, seq, ts, *_ in heads
         )
         if duplicates:
             again = frozenset((heads[at][2], heads[at][3]) for at in duplicates)
-            kept, torn, files = self._rows(frame, before.version + 1, again)
+            found = self._rows(frame, before.version + 1, again, state.index)
             repeated = set(duplicates)
             heads = [head for at, head in enumerate(heads) if at not in repeated]
-            if kept != heads:
+            if found.heads != heads:
                 raise JobError(
                     f"what batch {batch} reads changed while it was read: a file that was still being written, or a "
                     "topic that gave up its oldest messages. Nothing of it was taken; ingest again"
                 )
+        if found.torn:
+            found = self._without_known_torn(before, found)
         days = _days(heads, state.batches, state.days)
         new = RawState(
             batches=1,
             lines=sum(day.lines for day in days.values()),
             rows=sum(day.rows for day in days.values()),
-            torn=torn,
-            duplicates=len(duplicates),
+            torn=found.torn,
+            duplicates=found.repeated + len(duplicates),
             days=days,
         )
         others = {each: known for each, known in state.checkpoints.items() if each != name}
@@ -197,8 +212,9 @@ class Writer:
             index=index,
             days={**state.days, **{date: state.days.get(date, RawDay()) + day for date, day in days.items()}},
         )
-        self._table.commit(before, add=files, state=after.to_json())
+        committed = self._table.commit(before, add=found.files, state=after.to_json())
         self.written.append(new)
+        merge_small(self._runner, self._table, committed)
 
     def _name(self) -> str:
         """What Spark calls this checkpoint, which it writes down before the first batch."""
@@ -208,36 +224,76 @@ class Writer:
         """What Spark noted before it gave us the batch: the same when it is tried again, and only then."""
         return hashlib.sha256(read_bytes(f"{self._checkpoint}/offsets/{batch}") or b"").hexdigest()[:16]
 
-    def _rows(
-        self, frame: Any, version: int, skip: Skip
-    ) -> tuple[list[tuple[Any, ...]], int, list[DataFile]]:
-        """Writes the rows.
-
-        Returns:
-            Of each line gateway, boot, source, position, seq, ts, date, rows, dropped rows, dropped events, scope,
-            algorithm and jump; the number of torn lines; and the files.
-        """
+    def _rows(self, frame: Any, version: int, skip: Skip, known: OffsetIndex) -> _Found:
+        """Writes the rows."""
         collect, folder = self._collect, self._table.folder
 
         def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | DataFile]:
-            return write_raw_files(collect(batches, skip), folder, version)
+            return write_raw_files(collect(batches, skip, known), folder, version)
 
         files: list[DataFile] = []
         heads: list[pa.RecordBatch] = []
         for answer in results_of(frame, written):
             (files if isinstance(answer, DataFile) else heads).append(answer)
-        return *_heads(heads), files
+        return _found(heads, files)
+
+    def _without_known_torn(self, before: Snapshot, found: _Found) -> _Found:
+        """Leaves out lines that could not be read the last time either: they are in the table already."""
+        kept_lines = (batch for file in before.of(date=None) for batch in self._table.rows_of(file, _OF_TORN))
+        known = {torn_line for batch in kept_lines for torn_line in _torn_lines(batch)}
+        kept = [file for file in found.files if file.partition["date"] is not None]
+        torn = 0
+        new = raw_files(self._table.folder, before.version + 1)
+        for file in found.files:
+            if file.partition["date"] is None:
+                for batch in self._table.rows_of(file):
+                    new_ones = [torn_line not in known for torn_line in _torn_lines(batch)]
+                    rows = batch.filter(pa.array(new_ones, pa.bool_()))
+                    torn += rows.num_rows
+                    if rows.num_rows:
+                        new.write((None,), pa.Table.from_batches([rows]), rows.num_rows)
+        return replace(found, torn=torn, files=[*kept, *new.end()])
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a batch holds.
+
+    Attributes:
+        heads: of each line gateway, boot, source, position, seq, ts, date, rows, dropped rows, dropped events, scope,
+            algorithm and jump.
+        torn: how many lines could not be read.
+        repeated: how many had been read before.
+        files: that were written.
+    """
+
+    heads: list[tuple[Any, ...]]
+    torn: int
+    repeated: int
+    files: list[DataFile]
+
+
+_OF_TORN: Final = ("source", "at", "text")
+
+
+def _torn_lines(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int]]:
+    """Where torn lines stood, and a hash of each: a topic that was made anew has the same offsets."""
+    columns = (batch.column(name).to_pylist() for name in _OF_TORN)
+    for source, at, text in zip(*columns, strict=True):
+        yield source, at, hash(text)
 
 
 _TOTALS: Final = ("batches", "lines", "rows", "torn", "duplicates")
 
 
-def _heads(answers: Iterable[pa.RecordBatch]) -> tuple[list[tuple[Any, ...]], int]:
+def _found(answers: Iterable[pa.RecordBatch], files: list[DataFile]) -> _Found:
     heads: list[tuple[Any, ...]] = []
-    torn = 0
+    torn = repeated = 0
     for answer in answers:
+        torn += pc.sum(pc.equal(answer.column("kind"), "torn")).as_py() or 0
+        again = answer.filter(pc.equal(answer.column("kind"), REPEATED))
+        repeated += len(again.column("position").flatten())
         lines = answer.filter(pc.equal(answer.column("kind"), "lines"))
-        torn += answer.num_rows - lines.num_rows
         for _, gw, boot, source, day, *arrays in zip(
             *(lines.column(name).to_pylist() for name in HEADS), strict=True
         ):
@@ -245,7 +301,7 @@ def _heads(answers: Iterable[pa.RecordBatch]) -> tuple[list[tuple[Any, ...]], in
                 heads.append((gw, boot, source, position, seq, ts, day, rows, *dropped))
     # Of two equal lines the same one is left out in every attempt, whatever order the files are listed in.
     heads.sort(key=lambda head: head[2:4])
-    return heads, torn
+    return _Found(heads, torn, repeated, files)
 
 
 def _days(heads: Sequence[tuple[Any, ...]], batch: int, known: Iterable[str]) -> dict[str, RawDay]:

@@ -102,9 +102,16 @@ def run(arguments: argparse.Namespace) -> Exit:
             print(each.text())
         rows = find_clients(arguments.out, days, "client_day", scope=scope)
         peaks = peaks_of(runner, arguments.out, days)
-        of_clients = ClientDays(rows, target, Windows(burst_s=burst_of(arguments)), left)
+        of_clients = ClientDays(rows.parts(runner), target, Windows(burst_s=burst_of(arguments)), left)
         plain, equal = judge_parts(
-            runner, of_clients, tested, settings, peaks=peaks, capacity=capacity, horizons=horizons
+            runner,
+            of_clients,
+            tested,
+            settings,
+            dates=rows.dates,
+            peaks=peaks,
+            capacity=capacity,
+            horizons=horizons,
         )
     text = markdown(plain, equal, target)
     folder.mkdir(parents=True, exist_ok=True)

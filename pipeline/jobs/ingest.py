@@ -7,7 +7,7 @@ import re
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import ArgumentError, Exit
 from pipeline.jobs.arguments import add_master, add_out
@@ -40,11 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trigger",
         default="available-now",
-        help="available-now: read what is there, then end; 30s: keep running, read every 30 s",
+        help="available-now: read what is there, then end; 30s: keep running, read all that has come every 30 s",
     )
-    parser.add_argument("--max-files", type=int, default=400, help="files in one batch (%(default)s)")
     parser.add_argument(
-        "--max-messages", type=int, default=20_000, help="messages in one batch (%(default)s)"
+        "--max-files", type=int, default=400, help="files in one batch, which bounds memory (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-messages",
+        type=int,
+        default=20_000,
+        help="messages in one batch, which bounds memory (%(default)s)",
     )
     parser.add_argument(
         "--after",
@@ -77,6 +82,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.ingest.checkpoints import checkpoint_of
     from pipeline.ingest.sources import files_stream, stream, topic_stream
     from pipeline.ingest.writer import Writer, files_to_rows, messages_to_rows
+    from pipeline.spark.runner import OnSpark
 
     kind, _, place = arguments.source.partition(":")
     if kind not in ("files", "kafka") or not place:
@@ -87,7 +93,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     settings = connector_settings(arguments.jars, arguments.packages) if kind == "kafka" else {}
     out = arguments.out.rstrip("/")
     checkpoint = checkpoint_of(out, arguments.checkpoint, kind, place)
-    trigger = _trigger(arguments.trigger)
+    every_s = _every_s(arguments.trigger)
     spark = open_session("sluice ingest", master=arguments.master, settings=settings)
     try:
         if kind == "files":
@@ -98,8 +104,8 @@ def run(arguments: argparse.Namespace) -> Exit:
                 spark, place, max_messages=arguments.max_messages, options=options, signed=bool(secrets)
             )
         collect = files_to_rows if kind == "files" else partial(messages_to_rows, secrets=secrets)
-        writer = Writer(out, checkpoint, collect)
-        stream(frame, writer, checkpoint, trigger)
+        writer = Writer(out, checkpoint, collect, OnSpark(spark))
+        stream(frame, writer, checkpoint, every_s)
         _print_result(writer, out)
     finally:
         spark.stop()
@@ -116,13 +122,13 @@ def _secret(file: str) -> bytes:
     return secret
 
 
-def _trigger(text: str) -> dict[str, Any]:
+def _every_s(text: str) -> int | None:
     if text == "available-now":
-        return {"availableNow": True}
+        return None
     match = re.fullmatch(r"([1-9]\d{0,4})s", text)
     if match is None:
         raise ArgumentError(f"--trigger {text!r}: say available-now, or seconds as 30s")
-    return {"processingTime": f"{match[1]} seconds"}
+    return int(match[1])
 
 
 def _print_result(writer: Writer, out: str) -> None:

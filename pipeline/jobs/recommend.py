@@ -191,7 +191,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         if not arguments.allow_gaps:
             left = left_out_of(runner, arguments.out, chosen, nothing_came)
         rows = find_clients(arguments.out, chosen, "client_day", scope=scope)
-        days = ClientDays(rows, arguments.target, windows, left)
+        days = ClientDays(rows.parts(runner), arguments.target, windows, left)
         found = recommend_parts(runner, days, settings, capacity=capacity, peaks=peaks)
         plan = plan_of(found.quotas, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
         too_little = tuple(each for _, each in sorted(found.too_little.items()))

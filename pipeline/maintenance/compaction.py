@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 
 from pipeline.errors import JobError, NotYetCompleteError, RefusedError
 from pipeline.spark.runner import Runner
+from pipeline.storage.bucket_groups import FileGroups, look
 from pipeline.storage.compacted_days import CompactedState, compacted_table
 from pipeline.storage.compacted_files import FILE_ORDER, CompactedFileWriter
 from pipeline.storage.coverage import Expectation, coverage
 from pipeline.storage.files import end_of
 from pipeline.storage.joining import ORDER, join_chunks
-from pipeline.storage.layout import CompactedDay, buckets_for
+from pipeline.storage.layout import FINE_BUCKETS, CompactedDay, buckets_for
 from pipeline.storage.raw_table import DayReader, RawDay, RawState, raw_table
 from pipeline.storage.tables import Conflict, DataFile, file_name
 
@@ -166,11 +167,20 @@ def _compact_day(
     date, folder, version, buckets = day.date, table.folder, before.version + 1, day.buckets
     parts = min(buckets, max(runner.cores, rows // _ROWS_PER_TASK + 1))
 
-    def compacted(mine: range) -> Iterator[_Written]:
-        return compact_buckets(paths, date, mine, buckets, folder, version)
+    # Each file is opened once to see what it has, and then by the parts that need some of it.
+    files = look(runner, paths)
 
-    mine = [range(part * buckets // parts, (part + 1) * buckets // parts) for part in range(parts)]
-    found = list(runner.run(compacted, mine))
+    def compacted(part: tuple[range, list[FileGroups]]) -> Iterator[_Written]:
+        mine, own = part
+        return compact_buckets(own, date, mine, buckets, folder, version)
+
+    fine = FINE_BUCKETS // buckets
+    own_parts = []
+    for part in range(parts):
+        mine = range(part * buckets // parts, (part + 1) * buckets // parts)
+        own = [file for file in files if file.groups(mine.start * fine, mine.stop * fine)]
+        own_parts.append((mine, own))
+    found = list(runner.run(compacted, own_parts))
     elements = sum(each.elements for each in found)
     if elements != rows:
         raise JobError(
@@ -191,12 +201,12 @@ def _compact_day(
 
 
 def compact_buckets(
-    paths: list[str], date: str, mine: range, buckets: int, folder: str, version: int
+    files: list[FileGroups], date: str, mine: range, buckets: int, folder: str, version: int
 ) -> Iterator[_Written]:
     """Compacts some buckets of a day into one file of the table.
 
     Args:
-        paths: of the raw files of the day.
+        files: raw files of the day that have rows of these buckets.
         date: the day.
         mine: the buckets, rising.
         buckets: into how many the day is divided.
@@ -206,12 +216,13 @@ def compact_buckets(
     Yields:
         What was written; nothing if there was nothing to write.
     """
-    reader = DayReader(paths, mine, buckets)
+    fine = FINE_BUCKETS // buckets
+    reader = DayReader(files, range(mine.start * fine, mine.stop * fine))
     name = f"date={date}/{file_name(version)}"
     with CompactedFileWriter(f"{folder}/{name}") as writer:
         # Bucket by bucket: one bucket is in memory of the day, however many there are.
         for bucket in mine:
-            if pieces := list(reader.read(bucket)):
+            if pieces := list(reader.read(bucket * fine, (bucket + 1) * fine)):
                 table = pa.concat_tables(pieces)
                 order = pc.sort_indices(
                     table.select(_ROW_ORDER), [(name, "ascending") for name in _ROW_ORDER]

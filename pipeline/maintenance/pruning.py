@@ -107,7 +107,8 @@ def _remove_raw(out: str, files: dict[str | None, list[DataFile]], tomorrow: str
         if date is not None and date > tomorrow:
             days.pop(date, None)  # should it ever come, it is another one
         elif date is not None:
-            days[date] = replace(days[date], gone=True)
+            # What its gateways said of it is with the compacted day: the state stays small, which each commit writes.
+            days[date] = replace(days[date], gone=True, algorithms={}, scopes={})
     gone = {file.path for own in files.values() for file in own}
     removed = [file for file in before.files if file.path in gone]
     table.commit(before, remove=removed, state=replace(state, days=days).to_json())

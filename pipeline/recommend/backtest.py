@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from pipeline.client_tables.rows import TARGETS
+from pipeline.client_tables.tables import ClientPart
 from pipeline.errors import NotYetCompleteError
 from pipeline.recommend.backtest_rules import (
     DAY_NUMBERS,
@@ -248,6 +249,7 @@ def judge_parts(
     tested: int,
     settings: RecommendationSettings,
     *,
+    dates: Sequence[str],
     peaks: Mapping[tuple[str, QuotaKey], float],
     capacity: Mapping[QuotaKey, float],
     horizons: Sequence[int],
@@ -258,15 +260,15 @@ def judge_parts(
         runner: runs the parts.
         days: at least one day more than are judged.
         tested, settings, capacity, horizons: see `judged_days`.
+        dates: all days on which there was any client.
         peaks: see `History`.
 
     Raises:
         NotYetCompleteError: no client has days before and among those that are judged.
     """
-    dates = [str(file.partition["date"]) for _, file in days.rows.files if file.rows]
 
-    def of_part(mine: range) -> Iterator[_OfPart]:
-        history = History.of(days.read(mine, READ), peaks, days.left, dates)
+    def of_part(part: ClientPart) -> Iterator[_OfPart]:
+        history = History.of(days.read(part, READ), peaks, days.left, dates)
         seen = np.isfinite(history.known["required_rate"])
         ships = recommender(history, settings, capacity)
         chosen = choose(history.known, tested, ships, horizons)
@@ -280,7 +282,7 @@ def judge_parts(
             bool((seen[:, :-tested].any(axis=1) & seen[:, -tested:].any(axis=1)).any()),
         )
 
-    found = list(runner.run(of_part, days.rows.parts(runner.cores)))
+    found = list(runner.run(of_part, days.parts))
     if not any(part.there for part in found):
         raise NotYetCompleteError(
             "no client has a day that is not left out among those to be judged, and one before: take other days with "

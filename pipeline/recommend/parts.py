@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from pipeline.client_tables.tables import ClientPart
 from pipeline.plans.plan import Plan, TooLittle
 from pipeline.recommend.expectations import Shares, shares_of
 from pipeline.recommend.recommendation import (
@@ -48,14 +49,14 @@ def recommend_parts(
         peaks: the most that all clients together used.
     """
 
-    def of_part(mine: range) -> Iterator[Found]:
-        histories, too_little = gather(days.read(mine), days.left)
+    def of_part(part: ClientPart) -> Iterator[Found]:
+        histories, too_little = gather(days.read(part), days.left)
         yield Found(list(recommended(histories, settings, capacity, peaks)), too_little)
 
     found = Found([], {})
-    for part in runner.run(of_part, days.rows.parts(runner.cores)):
-        found.quotas.extend(part.quotas)
-        found.too_little.update(part.too_little)
+    for some in runner.run(of_part, days.parts):
+        found.quotas.extend(some.quotas)
+        found.too_little.update(some.too_little)
     return found
 
 
@@ -69,18 +70,18 @@ def expect_parts(runner: Runner, days: ClientDays, plan: Plan) -> Plan:
     """
     packed = pickle.dumps(of_plan(plan))
 
-    def of_part(mine: range) -> Iterator[Shares]:
+    def of_part(part: ClientPart) -> Iterator[Shares]:
         left = days.left
         kept = (
             row
-            for row in days.read(mine)
+            for row in days.read(part)
             if not left.why(row["user"], row["client_id"], row["date"].isoformat())
         )
         yield shares_of(unpacked(packed), kept)
 
     shares: Shares = {}
-    for part in runner.run(of_part, days.rows.parts(runner.cores)):
-        shares |= part
+    for some in runner.run(of_part, days.parts):
+        shares |= some
     entries = (
         replace(entry, expected_throttled=shares.get((entry.entity, entry.key))) for entry in plan.entries
     )

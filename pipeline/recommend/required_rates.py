@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipeline.client_tables.rows import BURSTS_S, STEP_S, TARGETS, required_column
-from pipeline.client_tables.tables import ClientRows, find_clients
+from pipeline.client_tables.tables import ClientPart, ClientRows, find_clients
 from pipeline.plans.plan import TooLittle
 from pipeline.recommend.doubt import (
     NOTHING_LEFT_OUT,
@@ -64,26 +64,26 @@ class ClientDays:
     """Days of clients, read part by part.
 
     Attributes:
-        rows: of client_day.
+        parts: of client_day.
         target: the share that may wait; where the table has not this one, the next smaller one.
         windows: see there; where the table has not this burst, the next smaller one.
         left: days that are left out.
     """
 
-    rows: ClientRows
+    parts: Sequence[ClientPart]
     target: float
     windows: Windows
     left: LeftDays = NOTHING_LEFT_OUT
 
-    def read(self, mine: range, more: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    def read(self, part: ClientPart, more: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
         """Rows as mappings: names, `required` for all targets, and `required_rate` for the one asked.
 
         Args:
-            mine: of which buckets.
+            part: one of `parts`.
             more: columns of client_day that are wanted besides the usual ones.
         """
         columns = sorted({self.windows.column(api) for api in UsageApi})
-        for table in self.rows.read([*_READ, *more, *columns], mine):
+        for table in part.read([*_READ, *more, *columns]):
             yield from days_of(table.to_batches(_ROWS_AT_ONCE), self.target, self.windows)
 
 
@@ -116,12 +116,12 @@ def left_out_of(
     rows = find_clients(out, days, "client_day")
     places = {place_of(doubt) for doubt in doubts}
 
-    def used(mine: range) -> Iterator[dict[Place, set[Client]]]:
-        for table in rows.read(_USED, mine):
+    def used(part: ClientPart) -> Iterator[dict[Place, set[Client]]]:
+        for table in part.read(_USED):
             yield clients_at(table.group_by(_USED).aggregate([]).to_pylist(), places)
 
     found: dict[Place, set[Client]] = {place: set() for place in places}
-    for some in runner.run(used, rows.parts(runner.cores)):
+    for some in runner.run(used, rows.parts(runner)):
         for place, clients in some.items():
             found[place] |= clients
     return left_days(found, doubts)

@@ -15,16 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.client_tables.profile import CLIENT, SUMS
-from pipeline.client_tables.tables import find_clients
+from pipeline.client_tables.tables import ClientPart, find_clients
 from pipeline.client_tables.timelines import CLIENT_USE, NO_BUCKET, SUMMARY, Timeline, largest_first
 from pipeline.errors import ArgumentError
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.spark.runner import Runner
 from pipeline.storage.compacted_days import compacted_days
 from pipeline.storage.coverage import Expectation, short_gateways
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.layout import BUCKET, CompactedDay
 from pipeline.storage.losses import with_losses
-from pipeline.storage.tables import BUCKET
 from quotas.entities import API_RATE_KEYS
 from quotas.usage_record import UsageApi
 
@@ -182,13 +181,15 @@ def make(
     """
     days = compacted_days(out, first, last)
     rows = find_clients(out, days, CLIENT_USE)
-    parts = [range(NO_BUCKET, NO_BUCKET + 1), *rows.parts(runner.cores)]
+    timelines = rows.divided(runner, [range(NO_BUCKET, NO_BUCKET + 1)])
 
-    def of_part(mine: range) -> Iterator[_OfPart]:
-        yield _added_up_days(rows.read(SUMMARY.names, mine))
+    def of_part(part: ClientPart) -> Iterator[_OfPart]:
+        yield _added_up_days(part.read(SUMMARY.names))
 
     known = with_losses(days, out, expectation)
-    return _joined(runner.run(of_part, parts), known, absent_days(known, first, last))
+    return _joined(
+        runner.run(of_part, [*timelines, *rows.parts(runner)]), known, absent_days(known, first, last)
+    )
 
 
 def absent_days(days: Sequence[CompactedDay], first: str | None, last: str | None) -> tuple[str, ...]:

@@ -29,10 +29,10 @@ from pipeline.storage.counting import fleets_of
 from pipeline.storage.entity_days import ENTITY, Scope, arrays_of
 from pipeline.storage.files import end_of, parquet_reader
 from pipeline.storage.joining import join_chunks
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.layout import BUCKET, CompactedDay
 from pipeline.storage.partitioned_files import check_counts, notes_of
 from pipeline.storage.schemas import COMPACTED_SCHEMA
-from pipeline.storage.tables import BUCKET, DataFile, Snapshot, Table, TakenOver
+from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver
 
 ELEMENTS_AT_ONCE: Final = 2_000_000
 """Recorded seconds in a batch of `map_entities`: about 150 bytes each with what is made of them, 300 MB."""

@@ -90,6 +90,8 @@ LINES: Final = {
 """Arrays with one element per line (raw only); kind `rows` fills `seq` only."""
 
 
+BUCKET: Final = "bucket"
+"""The column by which files of the first four tables are ordered."""
 FINE_BUCKETS: Final = 1024
 """By which raw rows are ordered."""
 _SECONDS_PER_BUCKET: Final = 2_000_000

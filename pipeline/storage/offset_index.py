@@ -102,6 +102,10 @@ class OffsetIndex:
                 runs[run] = _joined(runs.get(run, ()), fresh)
         return OffsetIndex(runs), duplicates
 
+    def holds(self, run: Run, seq: int) -> bool:
+        """Whether a line has been read."""
+        return _holds(self.runs.get(run, ()), seq)
+
     def gaps(self) -> Iterator[Gap]:
         """Every hole, by gateway, start and number.
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import RefusedError
 from pipeline.storage.files import end_of, parquet_writer
 from pipeline.storage.foreign import Effect
-from pipeline.storage.tables import BUCKET, DataFile, Snapshot, Table, TakenOver, file_name
+from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver, file_name
 
 _OPEN_AT_ONCE: Final = 8
 """A file of usage may have lines of very many days: of these the one that was written longest ago is ended."""
@@ -39,7 +37,7 @@ class PartitionedFiles:
         self._partition_by = partition_by
         self._schema = schema
         self._how = how
-        self._open: dict[tuple[str | None, ...], _Open] = {}
+        self._open: dict[tuple[str | None, ...], tuple[str, pq.ParquetWriter, int]] = {}
         self._done: list[DataFile] = []
 
     def write(self, partition: tuple[str | None, ...], rows: pa.Table, rows_per_group: int) -> None:
@@ -52,13 +50,9 @@ class PartitionedFiles:
         """
         # Taken out and put in again, so that the first one is that which was written longest ago.
         known = partition in self._open
-        file = self._open.pop(partition) if known else self._begin(partition)
-        file.writer.write_table(rows, row_group_size=max(1, rows_per_group))
-        file.rows += len(rows)
-        if BUCKET in self._schema.names and len(rows):
-            span = pc.min_max(rows.column(BUCKET)).as_py()
-            file.buckets = [*file.buckets, span["min"], span["max"]]
-        self._open[partition] = file
+        path, writer, count = self._open.pop(partition) if known else self._begin(partition)
+        writer.write_table(rows, row_group_size=max(1, rows_per_group))
+        self._open[partition] = path, writer, count + len(rows)
         if len(self._open) > _OPEN_AT_ONCE:
             self._end(next(iter(self._open)))
 
@@ -68,37 +62,17 @@ class PartitionedFiles:
             self._end(partition)
         return self._done
 
-    def _begin(self, partition: tuple[str | None, ...]) -> _Open:
+    def _begin(self, partition: tuple[str | None, ...]) -> tuple[str, pq.ParquetWriter, int]:
         pairs = zip(self._partition_by, partition, strict=True)
         folders = "/".join(f"{name}={'none' if value is None else value}" for name, value in pairs)
         path = f"{folders}/{file_name(self._version)}"
-        return _Open(path, parquet_writer(f"{self._folder}/{path}", self._schema, **self._how))
+        return path, parquet_writer(f"{self._folder}/{path}", self._schema, **self._how), 0
 
     def _end(self, partition: tuple[str | None, ...]) -> None:
-        file = self._open.pop(partition)
-        file.writer.close()
+        path, writer, count = self._open.pop(partition)
+        writer.close()
         values = dict(zip(self._partition_by, partition, strict=True))
-        known = file.buckets and None not in file.buckets
-        self._done.append(
-            DataFile(
-                file.path,
-                values,
-                file.rows,
-                end_of(f"{self._folder}/{file.path}"),
-                buckets=(min(file.buckets), max(file.buckets)) if known else None,
-            )
-        )
-
-
-@dataclass(slots=True)
-class _Open:
-    """A file that is being written."""
-
-    path: str
-    writer: pq.ParquetWriter
-    rows: int = 0
-    buckets: list[int] = field(default_factory=list)
-    """Least and largest bucket of what was written each time."""
+        self._done.append(DataFile(path, values, count, end_of(f"{self._folder}/{path}"), 0))
 
 
 def take_over_rows(table: Table, found: Snapshot) -> TakenOver:

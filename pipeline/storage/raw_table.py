@@ -9,7 +9,7 @@ own buckets of every file of the day. Lines that could not be read stand without
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from pipeline.errors import RefusedError
+from pipeline.storage.bucket_groups import FileGroups
 from pipeline.storage.files import files_below, parquet_reader
 from pipeline.storage.joining import ORDER
-from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, SERIES
+from pipeline.storage.layout import EVENTS, KEY, SERIES
 from pipeline.storage.offset_index import OffsetIndex
 from pipeline.storage.partitioned_files import PartitionedFiles, check_counts, notes_of
 from pipeline.storage.schemas import RAW_SCHEMA
@@ -42,6 +43,8 @@ HEADS: Final = (
     "position", "seq", "ts", "row_count", "dropped_rows", "dropped_events", "scope", "algo", "jump_ms",
 )  # fmt: skip
 """Columns of the raw table that the driver gets of kinds lines and torn."""
+REPEATED: Final = "repeated"
+"""The kind of what is not written: positions of lines that had been read before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,23 +219,16 @@ def write_raw_files(
         version: that is to make them part of it.
 
     Yields:
-        Heads of kinds lines and torn, with the columns of `HEADS`; then the files.
+        Heads of kinds lines, torn and `REPEATED`, with the columns of `HEADS`; then the files.
     """
-    files = PartitionedFiles(
-        folder,
-        version,
-        ["date"],
-        RAW_SCHEMA,
-        compression="zstd",
-        compression_level=1,
-        # A dictionary of numbers that are nearly all different makes a file larger, and 1.6 times as slow to write.
-        use_dictionary=_REPEATED,
-        write_statistics=["bucket"],
-    )
+    files = raw_files(folder, version)
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         if not batch.num_rows:
             continue  # of a file whose rows were all erased
+        if batch.column("kind")[0].as_py() == REPEATED:
+            yield batch.select(HEADS)
+            continue
         waiting.append(batch)
         heads = batch.filter(pc.is_in(batch.column("kind"), pa.array(["lines", "torn"])))
         if heads.num_rows:
@@ -243,6 +239,21 @@ def write_raw_files(
     if waiting:
         _write(files, waiting)
     yield from files.end()
+
+
+def raw_files(folder: str, version: int) -> PartitionedFiles:
+    """Files of the table that are to be written; see `write_raw_files`."""
+    return PartitionedFiles(
+        folder,
+        version,
+        ["date"],
+        RAW_SCHEMA,
+        compression="zstd",
+        compression_level=1,
+        # A dictionary of numbers that are nearly all different makes a file larger, and 1.6 times as slow to write.
+        use_dictionary=_REPEATED,
+        write_statistics=["bucket"],
+    )
 
 
 def _write(files: PartitionedFiles, batches: list[pa.RecordBatch]) -> None:
@@ -258,68 +269,63 @@ def _write(files: PartitionedFiles, batches: list[pa.RecordBatch]) -> None:
     begins = [0, *(np.flatnonzero(differs) + 1).tolist(), len(rows)]
     for begin, end in pairwise(begins):
         date = dates[begin].as_py()
-        groups = min(_MOST_GROUPS, (end - begin) // _LEAST_ROWS_PER_GROUP + 1)
         own = rows.slice(begin, end - begin)
-        files.write((None if date is None else date.isoformat(),), own, len(own) // groups + 1)
+        # Lines in a group of their own, so that the others say which buckets they have.
+        lines = int(np.searchsorted(own.column("bucket").to_numpy(), 0))
+        for part in (own.slice(0, lines), own.slice(lines)):
+            if len(part):
+                groups = min(_MOST_GROUPS, len(part) // _LEAST_ROWS_PER_GROUP + 1)
+                files.write((None if date is None else date.isoformat(),), part, len(part) // groups + 1)
 
 
 class DayReader:
     """The rows of some buckets of a day, one bucket after the other; runs in Spark's Python workers."""
 
-    def __init__(self, paths: Iterable[str], mine: range, buckets: int) -> None:
-        """Reads what says where the buckets are.
+    def __init__(
+        self, files: Iterable[FileGroups], mine: range, *, columns: Sequence[str] | None = None
+    ) -> None:
+        """Opens nothing.
 
         Args:
-            paths: of the day's files.
-            mine: which buckets will be read.
-            buckets: into how many the day is divided.
+            files: of the day.
+            mine: which of `FINE_BUCKETS` will be read.
+            columns: of the raw table; else those that a compacted row is made of.
         """
-        self._fine = FINE_BUCKETS // buckets
         self._mine = mine
-        self._files: list[tuple[str, list[tuple[int, int]]]] = []
+        self._columns = _READ if columns is None else columns
+        self._files = [file for file in files if file.groups(mine.start, mine.stop)]
         self._small: dict[str, pa.Table] = {}
         self._small_bytes = 0
-        for path in paths:
-            with parquet_reader(path) as file:
-                # Scalars stand before the arrays, so their place in the schema is that of their column.
-                at = file.schema_arrow.get_field_index("bucket")
-                groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-                statistics = [group.column(at).statistics for group in groups]
-            spans = [(0, FINE_BUCKETS) if each is None else (each.min, each.max) for each in statistics]
-            self._files.append((path, spans))
 
-    def read(self, bucket: int) -> Iterator[pa.Table]:
-        """The rows of one bucket, file by file.
-
-        Args:
-            bucket: one of `mine`.
-        """
-        first, end = bucket * self._fine, (bucket + 1) * self._fine
-        for path, spans in self._files:
-            table = self._small.get(path)
+    def read(self, first: int, end: int) -> Iterator[pa.Table]:
+        """The rows of some buckets, file by file; buckets are within `mine`."""
+        for file in self._files:
+            table = self._small.get(file.path)
             if table is None:
-                groups = [group for group, (least, most) in enumerate(spans) if least < end and most >= first]
+                groups = file.groups(first, end)
                 if not groups:
                     continue
-                table = self._columns_of(path, groups)
-                if len(spans) == 1 and self._small_bytes < _SMALL_BYTES:
-                    # Read for one bucket it is read for all: a stream leaves thousands of such files a day.
-                    table = _between(table, self._mine.start * self._fine, self._mine.stop * self._fine)
-                    self._small[path] = table
+                if file.one_group and self._small_bytes < _SMALL_BYTES:
+                    # Read for one bucket it is read for all: a stream leaves many such files.
+                    groups = file.groups(self._mine.start, self._mine.stop)
+                    table = self._columns_of(file.path, groups)
+                    table = _between(table, self._mine.start, self._mine.stop)
+                    self._small[file.path] = table
                     self._small_bytes += table.nbytes
+                else:
+                    table = self._columns_of(file.path, groups)
             table = _between(table, first, end)
             if len(table):
                 yield table
 
-    @staticmethod
-    def _columns_of(path: str, groups: list[int]) -> pa.Table:
+    def _columns_of(self, path: str, groups: list[int]) -> pa.Table:
         with parquet_reader(path) as file:
-            table = file.read_row_groups(groups, columns=_READ, use_threads=False)
-        for name in _READ:
+            table = file.read_row_groups(groups, columns=list(self._columns), use_threads=False)
+        for name in self._columns:
             # A column that an older release did not have.
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(len(table), RAW_SCHEMA.field(name).type))
-        return table.select(_READ)
+        return table.select(list(self._columns))
 
 
 def _between(table: pa.Table, first: int, end: int) -> pa.Table:

@@ -47,8 +47,6 @@ from pipeline.storage.files import (
 )
 from pipeline.storage.foreign import STATE, Foreign, Paths, foreign_since
 
-BUCKET: Final = "bucket"
-"""The column by which files of some tables are ordered."""
 _OURS: Final = re.compile(r"(?:.*/)?(\d{20})-[0-9a-f]{32}\.parquet")
 _STATES_KEPT: Final = 20
 """Older ones are deleted with each commit: a reader that has just loaded the table still finds its own."""
@@ -74,12 +72,6 @@ class DataFile:
     bytes: int
     written_ms: int = field(default=0, compare=False)
     """When it became part of the table, by the clock of the job that did it; since the epoch."""
-    buckets: tuple[int, int] | None = field(default=None, compare=False)
-    """The least and the largest bucket of its rows; None: not known."""
-
-    def may_have(self, mine: range) -> bool:
-        """Whether rows of some buckets may be in it."""
-        return self.buckets is None or (self.buckets[0] < mine.stop and self.buckets[1] >= mine.start)
 
     @property
     def foreign(self) -> bool:
@@ -319,7 +311,7 @@ class Table:
                 dict(file.partition),
                 now_ms,
                 True,
-                json.dumps(_statistics(file)),
+                json.dumps({"numRecords": file.rows}),
             )
             for file in added
         ]
@@ -411,7 +403,6 @@ class Table:
                 each["num_records"] or 0,
                 each["size_bytes"],
                 each["modification_time"],
-                _span(each.get(f"min.{BUCKET}"), each.get(f"max.{BUCKET}")),
             )
 
     def _foreign(self, handle: Any, files: Sequence[DataFile], state_file: DataFile | None) -> Foreign | None:
@@ -495,18 +486,6 @@ class Table:
                     files.delete_file(info.path)
                     deleted += int(info.size)
         return deleted
-
-
-def _statistics(file: DataFile) -> dict[str, Any]:
-    """What the log says of a file, so that readers need not open it for that."""
-    if file.buckets is None:
-        return {"numRecords": file.rows}
-    least, most = file.buckets
-    return {"numRecords": file.rows, "minValues": {BUCKET: least}, "maxValues": {BUCKET: most}}
-
-
-def _span(least: int | None, most: int | None) -> tuple[int, int] | None:
-    return None if least is None or most is None else (least, most)
 
 
 def _first_line(exc: BaseException) -> str:

@@ -20,9 +20,9 @@ from pipeline.storage.compacted_days import compacted_table, published_days
 from pipeline.storage.compacted_files import pieces_of
 from pipeline.storage.counting import fleets_of
 from pipeline.storage.entity_days import Scope
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.layout import BUCKET, CompactedDay
 from pipeline.storage.partitioned_files import PartitionedFiles
-from pipeline.storage.tables import BUCKET, Table
+from pipeline.storage.tables import Table
 from testkit.pipeline.compacted_days import compacted_rows
 
 BY_DEFAULT: Final = Windows()

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from pipeline.storage.compacted_days import CompactedState, compacted_table
 from pipeline.storage.compacted_files import FILE_ORDER, CompactedFileWriter
 from pipeline.storage.files import end_of
-from pipeline.storage.layout import EVENTS, FINE_BUCKETS, CompactedDay, bucket_of, buckets_for
+from pipeline.storage.layout import BUCKET, EVENTS, FINE_BUCKETS, CompactedDay, bucket_of, buckets_for
 from pipeline.storage.schemas import COMPACTED_SCHEMA
-from pipeline.storage.tables import BUCKET, DataFile
+from pipeline.storage.tables import DataFile
 from testkit.pipeline.compacted_rows import compacted_batch
 
 DAY: Final = datetime.date(2026, 11, 14)

@@ -102,7 +102,7 @@ def ingest_files(out: str, checkpoint: Path, *files: Path) -> Writer:
         return [pa.RecordBatch.from_pydict(content, schema)]
 
     try:
-        writer = Writer(out, str(checkpoint), files_to_rows)
+        writer = Writer(out, str(checkpoint), files_to_rows, InProcess())
         writer(LocalFrame(schema, [read]), batch)
     except JobError:
         (offsets / str(batch)).unlink()

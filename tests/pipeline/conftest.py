@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.ingest.sources import files_stream, stream
 from pipeline.ingest.writer import Writer, files_to_rows
+from pipeline.spark.runner import InProcess
 from pipeline.spark.session import open_session
 from pipeline.storage.raw_table import raw_table
 from testkit.pipeline.local_session import ingest_files
@@ -71,9 +72,9 @@ def ingest(spark: Any, tmp_path: Path) -> Ingest:
 
     def run(checkpoint: str = "checkpoint", **options: Any) -> Writer:
         out, notes = str(tmp_path / "out"), str(tmp_path / checkpoint)
-        writer = Writer(out, notes, files_to_rows)
+        writer = Writer(out, notes, files_to_rows, InProcess())
         frame = files_stream(spark, str(tmp_path / "in"), **{"max_files": 100, **options})
-        stream(frame, writer, notes, {"availableNow": True})
+        stream(frame, writer, notes)
         return writer
 
     return run

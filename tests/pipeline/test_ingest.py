@@ -17,8 +17,9 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.errors import JobError
-from pipeline.ingest.sources import files_stream, stream
+from pipeline.ingest.sources import Pace, files_stream, stream
 from pipeline.ingest.writer import Writer, files_to_rows
+from pipeline.spark.runner import InProcess
 from pipeline.storage.raw_table import raw_table, read_raw_state
 from testkit.pipeline.local_session import ingest_files
 from testkit.pipeline.usage_lines import DAY, content, line, place, row
@@ -95,10 +96,10 @@ def test_input_that_changes_while_a_batch_is_read_is_not_taken(
     place(tmp_path / "in", name, line(0, row()), line(0, row()), line(1, row()))
     write_rows = Writer._rows
 
-    def changed(writer: Writer, frame: Any, version: int, skip: Any) -> Any:
+    def changed(writer: Writer, frame: Any, version: int, skip: Any, *rest: Any) -> Any:
         if skip:  # they are read a second time, without what had come before
             place(tmp_path / "in", name, line(0, row()), line(0, row()), line(2, row()))
-        return write_rows(writer, frame, version, skip)
+        return write_rows(writer, frame, version, skip, *rest)
 
     with monkeypatch.context() as patched:
         patched.setattr(Writer, "_rows", changed)
@@ -190,25 +191,34 @@ def test_days_of_a_file_are_files_of_their_own_however_many(tmp_path: Path, loca
 
 
 @pytest.mark.spark
-def test_sigterm_ends_a_continuous_ingest_with_everything_it_has_read(spark: Any, tmp_path: Path) -> None:
-    place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
+def test_a_round_reads_all_there_is_and_sigterm_ends_a_continuous_ingest(spark: Any, tmp_path: Path) -> None:
     out, notes = str(tmp_path / "out"), str(tmp_path / "checkpoint")
-    writer = Writer(out, notes, files_to_rows)
+    writer = Writer(out, notes, files_to_rows, InProcess())
+    for seq in range(3):
+        place(tmp_path / "in", f"usage-a-{seq}.jsonl.gz", line(seq, row()))
+    frame = files_stream(spark, str(tmp_path / "in"), max_files=1)
 
-    def feed() -> None:
+    def end(lines: int, *more: int) -> None:
         # With or without what is waited for: the query would else continue for ever.
-        wait_for(lambda: read_raw_state(out).index.lines() == 1)
-        place(tmp_path / "in", "usage-a-1.jsonl.gz", line(1, row()))
-        wait_for(lambda: read_raw_state(out).index.lines() == 2)
+        for seq in more:
+            wait_for_lines(out, seq)
+            place(tmp_path / "in", f"usage-a-{seq}.jsonl.gz", line(seq, row()))
+        wait_for_lines(out, lines)
         os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    feeder = threading.Thread(target=feed)
-    feeder.start()
-    stream(files_stream(spark, str(tmp_path / "in"), max_files=10), writer, notes, {"processingTime": "1 seconds"})
-    feeder.join()
-    assert [manifest.rows for manifest in writer.written] == [1, 1]
-    assert signal.getsignal(signal.SIGTERM) is before
+    # Three batches in a round: the next one is in an hour. Then a round for what comes later.
+    for every_s, lines, more in ((3_600, 3, ()), (1, 5, (3, 4))):
+        feeder = threading.Thread(target=end, args=(lines, *more))
+        feeder.start()
+        stream(frame, writer, notes, every_s)
+        feeder.join()
+        assert [batch.rows for batch in writer.written] == [1] * lines
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+def wait_for_lines(out: str, count: int) -> None:
+    wait_for(lambda: read_raw_state(out).index.lines() == count)
 
 
 def wait_for(happened: Callable[[], bool], *, seconds: float = 60) -> bool:
@@ -216,3 +226,13 @@ def wait_for(happened: Callable[[], bool], *, seconds: float = 60) -> bool:
     while not (done := happened()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return done
+
+
+def test_an_ingest_says_that_it_falls_behind_when_two_rounds_in_a_row_take_too_long() -> None:
+    pace = Pace(30)
+    assert [pace.after(took_s) for took_s in (95.0, 29.0, 31.0, 30.0)] == [None] * 4
+    assert pace.after(31.0) is None
+    note = pace.after(45.4)
+    assert note is not None
+    assert note.startswith("ingest falls behind: reading what came in 30 s took 45 s.")
+    assert pace.after(3.0) is None

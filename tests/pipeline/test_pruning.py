@@ -48,7 +48,8 @@ class Folder:
         table = raw_table(self.out)
         before = table.prepared()
         state = RawState.from_json(before.state)
-        one = RawDay(1, 1, last_batch=state.batches)
+        says: dict[str, Any] = {"algorithms": {"a": ("rate",)}, "scopes": {"a": (1, state.batches, "gateway")}}
+        one = RawDay(1, 1, last_batch=state.batches, **says)
         after = RawState(
             state.batches + 1,
             index=state.index.add([Entry(Run("a", 1), state.batches, 1)])[0] if days else OffsetIndex(),
@@ -147,6 +148,9 @@ def test_raw_rows_go_once_their_day_is_old_and_compacted_with_all_of_them(folder
     # What has been read is known for ever.
     state = RawState.from_json(raw_table(folder.out).read().state)
     assert (state.batches, state.index.lines(), state.days[OLD].gone, state.days[YOUNG].gone) == (2, 2, True, False)
+    # What its gateways said of a day is with the compacted one; each commit writes what stays here.
+    assert (state.days[OLD].scopes, state.days[OLD].algorithms) == ({}, {})
+    assert (list(state.days[YOUNG].scopes), list(state.days[YOUNG].algorithms)) == (["a"], ["a"])
 
 
 def test_their_files_are_gone_too(local: Folder) -> None:

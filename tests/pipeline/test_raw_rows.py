@@ -17,6 +17,7 @@ from pipeline.ingest.collector import Collector, Skip
 from pipeline.ingest.lines import Torn
 from pipeline.ingest.writer import _days
 from pipeline.maintenance.compaction import compact_buckets
+from pipeline.storage.bucket_groups import groups_of
 from pipeline.storage.joining import ORDER, join_chunks
 from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, LINES, SERIES, bucket_of
 from pipeline.storage.raw_table import write_raw_files
@@ -253,14 +254,14 @@ def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts:
     clients = [f"c{number}" for number in range(200)]
     lines = [line(seq, *map(row, clients)) for seq in range(40)]
     files = [*write(tmp_path, *lines[:20])[1], *write(tmp_path, *lines[20:], line(86_400, row("tomorrow")))[1]]
-    paths = [f"{tmp_path}/{each.path}" for each in files if each.partition["date"] == "2026-09-28"]
-    assert len(paths) == 2
+    raw = list(groups_of(f"{tmp_path}/{each.path}" for each in files if each.partition["date"] == "2026-09-28"))
+    assert len(raw) == 2
     out = str(tmp_path / "out")
     done = [
         each
         for part in range(parts)
         for each in compact_buckets(
-            paths, "2026-09-28", range(part * buckets // parts, (part + 1) * buckets // parts), buckets, out, 1
+            raw, "2026-09-28", range(part * buckets // parts, (part + 1) * buckets // parts), buckets, out, 1
         )
     ]
     assert sum(each.file.rows for each in done) == 200

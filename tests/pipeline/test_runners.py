@@ -114,29 +114,28 @@ class Kept:
         """Other tests still use it."""
 
 
-def test_a_part_has_all_rows_of_its_clients_and_opens_no_file_without_them(
-    out: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_has_all_rows_of_its_clients_and_opens_no_file_without_them(out: str) -> None:
     rows = find_clients(out, published_days(out), "client_day")
     columns = ("bucket", "user", "client_id", "api", "date")
     everything = sorted(tuple(row.values()) for table in rows.read(columns) for row in table.to_pylist())
-    parts = rows.parts(8)
-    assert (parts[0].start, parts[-1].stop, len(parts)) == (0, FINE_BUCKETS, 8)
-    assert all(before.stop == after.start for before, after in pairwise(parts))
-    by_part = [[row for table in rows.read(columns, mine) for row in table.to_pylist()] for mine in parts]
-    for mine, own in zip(parts, by_part, strict=True):
+    parts = rows.parts(InProcess(8))
+    assert (parts[0].buckets.start, parts[-1].buckets.stop, len(parts)) == (0, FINE_BUCKETS, 8)
+    assert all(before.buckets.stop == after.buckets.start for before, after in pairwise(parts))
+    by_part = [[row for table in part.read(columns) for row in table.to_pylist()] for part in parts]
+    for part, own in zip(parts, by_part, strict=True):
         assert all(row["bucket"] == bucket_of(row["user"], row["client_id"], row["api"]) for row in own)
-        assert all(row["bucket"] in mine for row in own)
+        assert all(row["bucket"] in part.buckets for row in own)
     assert sorted(tuple(row.values()) for own in by_part for row in own) == everything
-    # The log says which buckets a file has.
-    least = min(file.buckets[0] for _, file in rows.files if file.buckets)
-    assert all(file.buckets for _, file in rows.files)
-    monkeypatch.setattr(tables, "parquet_reader", None)
-    assert list(rows.read(columns, range(least))) == []
+    (none,) = rows.divided(InProcess(), [range(min(row[0] for row in everything))])
+    assert none.files == ()
 
 
 def test_small_tables_are_one_part_for_each_core() -> None:
-    assert ClientRows(()).parts(3) == [range(341), range(341, 682), range(682, 1024)]
+    assert [part.buckets for part in ClientRows(()).parts(InProcess(3))] == [
+        range(341),
+        range(341, 682),
+        range(682, 1024),
+    ]
 
 
 @pytest.mark.parametrize("runner", [InProcess(2), OnSpark(LocalSession(2))])
