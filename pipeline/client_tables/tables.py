@@ -120,7 +120,7 @@ class ClientRows:
         """All rows, file by file, in the order of days; `columns` are those that are wanted."""
         for path, _ in self.files:
             with parquet_reader(path) as reader:
-                yield reader.read(columns=list(columns), use_threads=False).select(list(columns))
+                yield _selected(reader.read(columns=list(columns), use_threads=False), columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +144,19 @@ class ClientPart:
                     file.groups(first, end), columns=[*columns, BUCKET], use_threads=False
                 )
             own = table.column(BUCKET)
-            rows = table.filter(pc.and_(pc.greater_equal(own, first), pc.less(own, end))).select(
-                list(columns)
-            )
+            mine = pc.and_(pc.greater_equal(own, first), pc.less(own, end))
+            rows = _selected(table.filter(mine), columns)
             if len(rows):
                 yield rows
+
+
+def _selected(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Some columns; those that an older release did not write are null."""
+    for name in columns:
+        if name not in rows.column_names:
+            kind = (SCHEMA if name in SCHEMA.names else SUMMARY).field(name).type
+            rows = rows.append_column(name, pa.nulls(len(rows), kind))
+    return rows.select(list(columns))
 
 
 def find_clients(

@@ -15,10 +15,11 @@ from pipeline.client_tables.making import make_missing
 from pipeline.client_tables.rows import BURSTS_S, TARGETS, required_column
 from pipeline.client_tables.tables import clients_table, find_clients
 from pipeline.errors import JobError
-from pipeline.recommend.required_rates import Windows, client_day, client_days
+from pipeline.recommend.required_rates import ClientDays, Windows, client_day
 from pipeline.recommend.waiting import kept_burst_s, kept_target, shares_waiting
 from pipeline.replay.demand import demands
 from pipeline.replay.kernels.deferral import deferred, required_rates_on
+from pipeline.spark.runner import InProcess
 from pipeline.storage.compacted_days import published_days
 from pipeline.storage.entity_days import Scope
 from quotas.usage_record import UsageApi
@@ -147,9 +148,11 @@ def test_tables_of_an_older_release_lack_waits_for_other_limits(tmp_path: Path) 
     source = clients_table(str(tmp_path))
     for path in map(Path, source.paths(source.read().of(table="client_day"))):
         path.write_bytes(_without(path, "beside_ms"))
-    (row,) = read_clients(str(tmp_path), days, "client_day", ["throttle_ms", "beside_ms"]).to_pylist()
+    rows = find_clients(str(tmp_path), days, "client_day")
+    (row,) = (row for table in rows.read(["throttle_ms", "beside_ms"]) for row in table.to_pylist())
     assert row == {"throttle_ms": 30, "beside_ms": None}
-    (day,) = client_days(str(tmp_path), days, 0.01, Windows())
+    (part,) = rows.parts(InProcess())
+    (day,) = ClientDays([part], 0.01, Windows()).read(part)
     assert client_day("2026-11-20", [day], gateways=1).beside == 0.0
 
 
