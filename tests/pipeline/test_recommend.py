@@ -13,7 +13,7 @@ from pipeline.errors import ArgumentError, Exit, JobError, NotYetCompleteError
 from pipeline.jobs.arguments import parse_capacity
 from pipeline.jobs.recommend import history_days
 from pipeline.plans.plan import Action, Basis, Plan, PlanEntry, too_little_text
-from pipeline.recommend.backtest import READ, History, evaluator
+from pipeline.recommend.backtest import History, evaluator
 from pipeline.recommend.recommendation import (
     ClientDay,
     ClientHistory,
@@ -23,7 +23,7 @@ from pipeline.recommend.recommendation import (
     entity_of,
     recommend,
 )
-from pipeline.recommend.required_rates import Windows, _name, client_days, gather, stricter_than_asked
+from pipeline.recommend.required_rates import Windows, _name, gather, stricter_than_asked
 from pipeline.recommend.waiting import burst_s
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.replay.candidates import Candidates, parse_candidates
@@ -31,7 +31,6 @@ from pipeline.replay.demand import KEY_OF_API, demands
 from pipeline.replay.dispatch import ReplaySettings, recorded_algorithm
 from pipeline.replay.kernels.deferral import PRECISION, required_rates
 from pipeline.replay.simulation import simulate_batch
-from pipeline.storage.compacted_days import published_days
 from pipeline.storage.layout import CompactedDay
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.usage_record import OTHER, UsageApi
@@ -461,8 +460,8 @@ def test_a_rate_with_a_burst_is_smaller_and_replays_and_backtest_agree_on_what_w
     # The gateway's own bucket, with clients that wait as asked: the last request of thirty, which waits as a whole.
     assert waits(ReplaySettings(burst_s=60.0)) <= 1 / 30 + 1e-9
     assert waits(ReplaySettings()) > 0.2
-    days = client_days(str(tmp_path), published_days(str(tmp_path)), 0.01, Windows(burst_s=60.0), more=READ)
-    judged = evaluator(History.of(days, {}), 1)(np.array([[[rate.value]]]))
+    days = client_days_of(rows, windows=Windows(burst_s=60.0))
+    judged = evaluator(History.of(days, {}).required[:, -1:])(np.array([[[rate.value]]]))
     assert judged.item() == pytest.approx(rate.expected_throttled, abs=1e-3)
 
 
