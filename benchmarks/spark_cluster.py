@@ -131,7 +131,7 @@ def on_cluster(folder: Path) -> list[Stage]:
     """The jobs on a cluster of their own, and the stages that their event logs report."""
     archive = folder / "sluice.zip"
     with zipfile.ZipFile(archive, "w") as file:
-        for package in ("pipeline", "quotas"):
+        for package in ("pinned_jars", "pipeline", "quotas"):
             for module in sorted((ROOT / package).rglob("*.py")):
                 file.write(module, str(module.relative_to(ROOT)))
     out, stages = str(folder / "out"), []

@@ -36,7 +36,7 @@ SETTINGS: Final = {
 def archive(path: Path) -> Path:
     """The packages as `--py-files` takes them, with a mark in the paths of files that workers write."""
     with zipfile.ZipFile(path, "w") as file:
-        for package in ("pipeline", "quotas"):
+        for package in ("pinned_jars", "pipeline", "quotas"):
             for module in sorted((ROOT / package).rglob("*.py")):
                 text = module.read_text()
                 if module.name == "partitioned_files.py":
