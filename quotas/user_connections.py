@@ -166,24 +166,29 @@ class UserConnections:
         return match if open_now >= most else None
 
     def _count(self, user: str, change: int) -> None:
-        if self._limits.prefixes and user in self._counted_by:
-            self._of_counter[self._counted_by[user]] += change
-        elif self._limits.prefixes:
-            self._version = -1  # of a user that was not there
         count = self.by_user[user] + change
+        if self._limits.prefixes:
+            self._refresh()
+            counter = self._counted_by.get(user) or self._counter_of(user)
+            self._counted_by[user] = counter
+            self._of_counter[counter] += change
+            if not count:
+                del self._counted_by[user]
+            if not self._of_counter[counter]:
+                del self._of_counter[counter]
         if count:
             self.by_user[user] = count
         else:
             del self.by_user[user]
 
+    def _counter_of(self, user: str) -> str:
+        return resolve(self._limits, QuotaKey.CONNECTION_COUNT, user, "").tracker_key.user
+
     def _refresh(self) -> None:
         if not self._limits.prefixes or self._version == self._limits.version:
             return
         self._version = self._limits.version
-        self._counted_by = {
-            user: resolve(self._limits, QuotaKey.CONNECTION_COUNT, user, "").tracker_key.user
-            for user in self.by_user
-        }
+        self._counted_by = {user: self._counter_of(user) for user in self.by_user}
         self._of_counter = Counter()
         for user, counter in self._counted_by.items():
             self._of_counter[counter] += self.by_user[user]
@@ -198,6 +203,7 @@ class UserConnections:
         if known.waits_for is not tracker:  # the quota is another by now
             self._stop_waiting(known, connection)
         if tracker is None or tracker.match.limit is None:
+            self._stop_waiting(known, connection)
             return _ADMITTED
         wait_ms = tracker.wait_ms(connection, 1.0, now_ms=now_ms)
         if wait_ms <= 0:

@@ -13,7 +13,7 @@ from quotas.connections import Admission, AdmissionCause, AdmissionDecision
 from quotas.entities import API_BURST_S, DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement, Limits
 from quotas.rate_quotas import RateSettings
-from quotas.resolution import Match, Rule
+from quotas.resolution import Match, Rule, resolve
 from quotas.user_connections import LONGEST_WAIT_MS, REFUSED_HOLD_MS, UserConnections
 
 COUNT, RATE = QuotaKey.CONNECTION_COUNT, QuotaKey.CONNECTION_CREATION_RATE
@@ -320,6 +320,36 @@ def test_a_connection_counts_once_from_its_login_to_its_end(
     assert not users.by_user
     assert users.held == 0
     assert all(tracker.queue is None or not tracker.queue._places for _, tracker in users.rates.own())
+
+
+def test_a_connection_whose_limit_is_removed_while_it_waits_waits_no_more() -> None:
+    gateway = limited(connection_creation_rate=1)
+    gateway.limits.set(BOB, RATE, 1)  # rates are limited as before
+    answers = [gateway.enter("alice", each).decision for each in range(4)]
+    assert answers == [ADMIT, ADMIT, ADMIT, HOLD]
+    assert gateway.users.held == 1
+    gateway.limits.remove(ALICE, RATE)
+    assert gateway.enter("alice", 3).decision is ADMIT
+    assert gateway.users.held == 0
+
+
+def test_each_new_user_is_looked_up_a_few_times_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = Gateway(Limits(prefixes=True))
+    gateway.limits.set(QuotaEntity("team-*"), COUNT, 5_000)
+    looked_up: list[str] = []
+
+    def counted(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
+        looked_up.append(user)
+        return resolve(limits, key, user, client_id)
+
+    monkeypatch.setattr("quotas.user_connections.resolve", counted)
+    for number in range(300):
+        assert gateway.enter(f"user-{number}", number).decision is ADMIT
+    assert len(looked_up) <= 3 * 300
+    for number in range(300):
+        gateway.users.leave(number)
+    assert not gateway.users._counted_by
+    assert not gateway.users._of_counter
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(1, 40)), max_size=40), st.integers(1, 20))
