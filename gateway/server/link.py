@@ -12,6 +12,7 @@ import inspect
 import pickle
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
@@ -182,7 +183,7 @@ class BlockingLink:
     """Asks a `Link` at the other end; holds the loop until the answer is there.
 
     Once an answer did not come in time, nothing is asked until it has come: a process that stands still holds this
-    one up once, and not at each question.
+    one up once, and not at each question. So it is with a socket that is full. What has left it in part leaves first.
     """
 
     def __init__(self, sock: socket.socket, *, within_s: float = BLOCKED_S) -> None:
@@ -198,6 +199,8 @@ class BlockingLink:
         self._last_id = 0
         self._answered_id = 0
         self._broken = False
+        self._full = False
+        self._unsent = b""  # the rest of a frame
         self._value: tuple[bool, Any] = (True, None)
 
     def tell(self, what: str, *values: Any) -> None:
@@ -216,8 +219,8 @@ class BlockingLink:
             LinkLost: there is none in time.
         """
         self._catch_up()
+        self._send(_frame(self._last_id + 1, what, values))
         self._last_id += 1
-        self._send(_frame(self._last_id, what, values))
         self._sock.settimeout(self._within_s)
         try:
             while self._answered_id < self._last_id:
@@ -232,6 +235,10 @@ class BlockingLink:
     def _catch_up(self) -> None:
         if self._broken:
             raise LinkLost("the other process is gone")
+        if self._unsent:
+            self._send(self._unsent)
+            if self._unsent:
+                raise LinkLost("the other process stands still")
         if self._answered_id == self._last_id:
             return
         self._sock.settimeout(0)
@@ -241,13 +248,24 @@ class BlockingLink:
         except OSError as exc:
             raise LinkLost("the other process stands still") from exc
 
-    def _send(self, frame: bytes) -> None:
-        self._sock.settimeout(self._within_s)
+    def _send(self, data: bytes) -> None:
+        """Send it, or at least a part, of which the rest follows with the next message."""
+        end_s = time.monotonic() + (0 if self._full else self._within_s)
+        sent = 0
         try:
-            self._sock.sendall(frame)
+            while sent < len(data):
+                self._sock.settimeout(max(0.0, end_s - time.monotonic()))
+                sent += self._sock.send(data[sent:])
+        except (BlockingIOError, TimeoutError) as exc:
+            self._full = True
+            if not sent:
+                raise LinkLost("the other process stands still") from exc
         except OSError as exc:
-            self._broken = True  # part of a frame may have left
+            self._broken = True
             raise LinkLost(str(exc) or type(exc).__name__) from exc
+        else:
+            self._full = False
+        self._unsent = data[sent:]
 
     def _receive(self) -> None:
         """Take what has come, and the answers in it."""

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -95,6 +96,40 @@ async def test_blocking_question_waits_once_for_a_process_that_stands_still_and_
     thread.start()
     await asyncio.to_thread(thread.join)
     assert answers == [42]
+    answering.close()
+    await answering.closed.wait()
+    ours.close()
+
+
+async def test_what_did_not_fit_into_the_socket_is_said_later_and_no_frame_is_torn() -> None:
+    heard: list[int] = []
+    ours, theirs = socket.socketpair()
+    answering = Link(
+        {"note": lambda number, _: heard.append(number), "double": lambda value: 2 * value}, lambda: None
+    )
+    asking = BlockingLink(ours, within_s=0.05)
+    said: list[int] = []
+    for number in range(500):  # the other end is not read yet
+        try:
+            asking.tell("note", number, b"x" * 3_000)
+            said.append(number)
+        except LinkLost:
+            with pytest.raises(LinkLost):
+                asking.ask("double", 1)
+    assert 0 < len(said) < 500
+    await answering.open(theirs)
+
+    def double() -> int:
+        while True:
+            try:
+                return int(asking.ask("double", 21))
+            except LinkLost:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+    deadline = time.monotonic() + 60
+    assert await asyncio.to_thread(double) == 42
+    assert heard == said
     answering.close()
     await answering.closed.wait()
     ours.close()
