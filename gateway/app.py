@@ -319,6 +319,7 @@ class Gateway:
             read_files=self.settings.read_files,
             apply=self.settings.apply,
             on_reload=self._reloaded,
+            tier_use=self._tier_use,
             **({} if self._supervisor is None else {"spread": self._supervisor.spread}),
         )
         admin_tls = self.tls.admin_tls(config.admin.tls)
@@ -389,6 +390,11 @@ class Gateway:
         self._worker.on_tick.append(asked.tick)
         return asked
 
+    async def _tier_use(self, tier: int) -> Mapping[QuotaKey, float]:
+        if self._supervisor is None:
+            return self.client_quotas.tier_use(tier)
+        return await self._supervisor.tier_use(tier)
+
     def _build_supervisor(self) -> Supervisor | None:
         if self.pool is None:
             return None
@@ -434,6 +440,7 @@ class Gateway:
     def _answer_supervisor(self, worker: WorkerSide, status: Status) -> None:
         worker.handlers |= {
             "metrics": self._all_metrics,
+            "tier_use": self.client_quotas.tier_use,
             "status": lambda: _text_of(status.build),
             "throttles": lambda what, values: self.journal.entries(what, *values),
         }

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
+
+from quotas.entities import QuotaKey
 
 TIERS: Final = 4
 """0 to 3, the most important first."""
@@ -37,11 +39,13 @@ class Brake:
         part: of what the tier used when this began, above 0 and at most 1.
         until_ms: its end, on the clock of the quotas.
         by: its author.
+        used: by quota, what the tier used then, per second. A quota that is not in it has no brake.
     """
 
     part: float
     until_ms: int
     by: str
+    used: Mapping[QuotaKey, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ LENT_BURST_S: Final = 1.0
 it for ten then: no guarantee could be seen to be kept."""
 
 _DIVISIONS_BEFORE_A_BRAKE: Final = 10
-"""Their mean is what a tier used when its brake began."""
+"""Their mean is what a tier uses when its brake begins."""
 
 _LEAST_OF_TIER: Final = 0.001
 """Of the capacity: what a brake leaves to a tier in any case."""
@@ -191,7 +191,6 @@ class Lender:
         self._seen: dict[Hashable, _Seen] = {}
         self._divided_ms = now_ms
         self._used_by_tier: deque[tuple[float, ...]] = deque(maxlen=_DIVISIONS_BEFORE_A_BRAKE)
-        self._before_brake: dict[int, float] = {}  # what tiers used that have a brake now
         self._of_tiers: dict[int, Division] = {}  # that have a brake, or lose for slow brokers
         self._most_of_tiers: dict[int, float] = {}
         self.usable_part = 1.0
@@ -227,6 +226,10 @@ class Lender:
         if match.lent is None or match.observe:
             return False
         return not match.lent.guarantee or match.rule not in _OF_ONE_COUNTER
+
+    def used_by(self, tier: int) -> float:
+        """What a tier used lately, per second; for `quotas.lending.Brake`."""
+        return math.fsum(each[tier] for each in self._used_by_tier) / max(1, len(self._used_by_tier))
 
     @property
     def left(self) -> Match:
@@ -329,14 +332,11 @@ class Lender:
 
     def _brake(self, claims: Sequence[Claim], now_ms: int) -> None:
         """Divide what brakes leave to their tiers."""
-        before, self._before_brake, self._of_tiers, self._most_of_tiers = self._before_brake, {}, {}, {}
+        self._of_tiers, self._most_of_tiers = {}, {}
         for tier, brake in self._limits.brakes.items():
-            if brake.until_ms <= now_ms:
+            used = brake.used.get(self._key)
+            if used is None or brake.until_ms <= now_ms:
                 continue
-            used = before.get(tier)
-            if used is None:  # else another brake comes after the first: it is a part of the same
-                used = math.fsum(each[tier] for each in self._used_by_tier) / max(1, len(self._used_by_tier))
-            self._before_brake[tier] = used
             most = max(brake.part * used, _LEAST_OF_TIER * self.capacity) * self._limits.share
             self._most_of_tiers[tier] = most
             self._of_tiers[tier] = divide(most, [claim for claim in claims if claim.tier == tier])

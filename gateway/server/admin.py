@@ -287,7 +287,8 @@ class AdminServer:
         tier, percent, seconds = (wanted.get(name) for name in ("tier", "percent", "seconds"))
         if type(tier) is not int or not 0 <= tier < TIERS:
             return answer(400, f"tier has to be a whole number from 0 to {TIERS - 1}")
-        brakes = {each: brake for each, brake in operations.brakes.items() if each != tier}
+        now_ms = loop_clock(asyncio.get_running_loop())()
+        brake = None
         if percent is not None:
             if (fault := operations.cannot_brake) is not None:
                 return answer(409, fault)
@@ -295,9 +296,9 @@ class AdminServer:
                 return answer(400, "percent has to be a number above 0, at most 100")
             if type(seconds) is not int or not 1 <= seconds <= _MOST_BRAKE_S:
                 return answer(400, f"seconds has to be a whole number from 1 to {_MOST_BRAKE_S}")
-            until_ms = loop_clock(asyncio.get_running_loop())() + seconds * 1000
-            brakes[tier] = Brake(percent / 100, until_ms, by)
-        await operations.brake(brakes, by=by)
+            brake = Brake(percent / 100, now_ms + seconds * 1000, by)
+        if (fault := await operations.brake(tier, brake, by=by, now_ms=now_ms)) is not None:
+            return answer(503, fault)
         return await self._serve_brakes(operations, None)
 
     async def _reload(self, _body: Any, by: str) -> web.Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import structlog
@@ -17,6 +17,7 @@ from config import Config, ConfigError, Finding, Severity, findings
 from config.sections.log import LogSettings
 from gateway.observability.events import ReloadResult
 from gateway.server.reload import ReloadPlan, plan
+from quotas.entities import QuotaKey
 from quotas.layered_quotas import LayeredQuotas
 from quotas.lending import Brake
 from quotas.limits import Enforcement
@@ -65,6 +66,9 @@ Spread: TypeAlias = Callable[..., Awaitable[Any]]
 """(what, values)."""
 
 
+TierUse: TypeAlias = Callable[[int], Awaitable[Mapping[QuotaKey, float]]]
+
+
 async def _spread_nowhere(*_: Any) -> None:
     """There is one process."""
 
@@ -86,6 +90,7 @@ class Operations:
         read_files: Callable[[Config], None] = lambda _config: None,
         apply: Callable[[ReloadPlan], None],
         on_reload: Callable[[ReloadReport], None],
+        tier_use: TierUse,
         spread: Spread = _spread_nowhere,
     ) -> None:
         """Nothing happens yet.
@@ -99,6 +104,7 @@ class Operations:
                 `config.ConfigError` when one can't be used.
             apply: puts the rest of a plan in force: all but quotas, their enforcement and the log.
             on_reload: notified of every attempt.
+            tier_use: what a tier used lately; see `ClientQuotas.tier_use`.
             spread: informs other processes of this gateway; returns when it is in force there too.
         """
         self.config = config
@@ -109,6 +115,7 @@ class Operations:
         self._read_files = read_files
         self._apply = apply
         self._on_reload = on_reload
+        self._tier_use = tier_use
         self._spread = spread
         self._one_at_a_time = asyncio.Lock()
 
@@ -162,10 +169,32 @@ class Operations:
                 percent = None if brake is None else round(100 * brake.part, 3)
                 _log.warning("tier_shed", tier=tier, percent=percent, by=by)
 
-    async def brake(self, brakes: Mapping[int, Brake], *, by: str) -> None:
-        """As `set_brakes`, in all processes of the gateway."""
+    async def brake(self, tier: int, brake: Brake | None, *, by: str, now_ms: int) -> str | None:
+        """Set the brake of a tier in all processes of the gateway, or end it.
+
+        Args:
+            tier: which.
+            brake: without what the tier used; None: there is to be none.
+            by: the author, for the log.
+            now_ms: the present.
+
+        Returns:
+            Why it was not set; None: it was.
+        """
+        brakes = {}
+        if brake is not None:
+            before = self.brakes.get(tier)
+            # A brake that comes after another one is a part of the same.
+            used = (
+                before.used if before is not None and before.until_ms > now_ms else await self._tier_use(tier)
+            )
+            if not used:
+                return "no worker has answered what the tier uses; try again"
+            brakes[tier] = replace(brake, used=used)
+        brakes |= {each: other for each, other in self.brakes.items() if each != tier}
         self.set_brakes(brakes, by=by)
-        await self._spread("brakes", dict(brakes), by)
+        await self._spread("brakes", brakes, by)
+        return None
 
     async def reload(self, *, by: str) -> ReloadReport:
         """Read the file again; a file that is not valid changes nothing.

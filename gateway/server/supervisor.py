@@ -25,6 +25,7 @@ from gateway.server.shared_topics import TopicEvents
 from gateway.server.worker import Start, share_of
 from gateway.server.workers import Worker, WorkerPool
 from quotas.connections import ConnectionQuotas
+from quotas.entities import QuotaKey
 from quotas.lending import Brake
 from quotas.limits import Enforcement
 from quotas.mutations import MutationQuotas
@@ -153,6 +154,14 @@ class Supervisor:
             self._pool.set_longest_drain(value.config.drain.longest_ms)
             value = self._shared(value)
         await self._pool.ask_all(what, value, by)
+
+    async def tier_use(self, tier: int) -> dict[QuotaKey, float]:
+        """What a tier used lately: of each quota the most that a worker knows of. {}: none has answered."""
+        most: dict[QuotaKey, float] = {}
+        for use in (await self._pool.ask_all("tier_use", tier)).values():
+            for key, used in use.items():
+                most[key] = max(used, most.get(key, 0.0))
+        return most
 
     async def _quotas_changed(self, changes: Sequence[StoredChange], version: int) -> None:
         await self._pool.ask_all("quotas_changed", tuple(changes), version, following=True)

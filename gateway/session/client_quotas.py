@@ -213,6 +213,13 @@ class ClientQuotas:
             quotas.lend(lender, now_ms=now_ms)
         self.limits.set_divided(capacity)
 
+    def tier_use(self, tier: int) -> dict[QuotaKey, float]:
+        """What a tier used lately, per second, of each quota whose capacity is divided."""
+        divided = {QuotaKey.PRODUCER_BYTE_RATE: self.produce, QuotaKey.CONSUMER_BYTE_RATE: self.fetch}
+        return {
+            key: quotas.lender.used_by(tier) for key, quotas in divided.items() if quotas.lender is not None
+        }
+
     def divide(self, *, now_ms: int) -> Iterator[None]:
         """Divide the capacity anew; other work may be done after each step."""
         if self.overload is not None:

@@ -361,7 +361,13 @@ def test_a_debt_is_paid_at_the_new_limit_where_it_is_higher() -> None:
 
 def braked(world: World, part: float, *, first_s: int, seconds: int, tier: int = 3) -> Callable[[], None]:
     until_ms = START_MS + (first_s + seconds) * 1000
-    return lambda: setattr(world.limits, "brakes", {tier: Brake(part, until_ms, "ops")})
+
+    def begin() -> None:
+        before = world.limits.brakes.get(tier)
+        used = {PRODUCE: world.lender.used_by(tier)} if before is None else before.used
+        world.limits.brakes = {tier: Brake(part, until_ms, "ops", used)}
+
+    return begin
 
 
 def test_a_brake_leaves_a_part_to_its_tier_and_the_rest_to_others_until_it_ends() -> None:
@@ -382,6 +388,20 @@ def test_a_brake_leaves_a_part_to_its_tier_and_the_rest_to_others_until_it_ends(
         assert mean("logs", first_s) + mean("copy", first_s) == pytest.approx(0.2 * before, rel=0.1)
         assert mean("web", first_s) == pytest.approx(10 - 0.2 * before, rel=0.1)
     assert mean("logs", 45) + mean("copy", 45) == pytest.approx(before, rel=0.1)
+
+
+def test_a_brake_leaves_the_same_after_a_reload_of_the_capacity_and_in_a_new_process() -> None:
+    world = World()
+    world.user("web")
+    world.user("copy", tier=3)
+
+    def reload() -> None:
+        world.lender = Lender(world.limits, PRODUCE, 110 * MB, now_ms=START_MS + 25_000)
+        world.quotas.lend(world.lender, now_ms=START_MS + 25_000)
+
+    events = {15: braked(world, 0.5, first_s=15, seconds=100), 25: reload}
+    passed = world.run({"web": always(30), "copy": always(60)}, 40, events)
+    assert sum(passed["copy"][28:]) / 12 == pytest.approx(30 * MB, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(20))

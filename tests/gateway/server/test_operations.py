@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from gateway.server.operations import ConfigSource, Operations, ReloadReport
 from gateway.server.reload import ReloadPlan
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import LayeredQuotas
+from quotas.lending import Brake
 from quotas.limits import Enforcement
 
 ALICE = QuotaEntity(user="alice")
@@ -33,6 +35,7 @@ class Setup:
         self.logs: list[LogSettings] = []
         self.plans: list[ReloadPlan] = []
         self.reports: list[ReloadReport] = []
+        self.use = 8_000.0
         config = self.read()
         self.limits = config.quota_limits()
         self.operations = Operations(
@@ -42,7 +45,11 @@ class Setup:
             check=check or (lambda _config: None),
             apply=self.plans.append,
             on_reload=self.reports.append,
+            tier_use=self.tier_use,
         )
+
+    async def tier_use(self, tier: int) -> dict[QuotaKey, float]:
+        return {PRODUCE: self.use} if tier == 3 else {}
 
     def read(self) -> Config:
         if isinstance(self.file, list):
@@ -173,3 +180,22 @@ def test_file_is_read_off_the_loop_and_reloads_do_not_overlap() -> None:
     assert len(setup.reports) == 2
     assert overlaps == []
     assert threading.get_ident() not in threads
+
+
+def test_a_brake_keeps_what_its_tier_used_when_the_first_one_began() -> None:
+    setup = Setup()
+
+    def used_after(now_ms: int, part: float) -> Mapping[QuotaKey, float]:
+        brake = Brake(part, now_ms + 10_000, "ops")
+        assert asyncio.run(setup.operations.brake(3, brake, by="ops", now_ms=now_ms)) is None
+        assert setup.limits.brakes[3].part == part
+        return setup.limits.brakes[3].used
+
+    assert used_after(0, 0.2) == {PRODUCE: 8_000}
+    setup.use = 1_600  # what the brake leaves
+    assert used_after(9_999, 0.5) == {PRODUCE: 8_000}
+    assert used_after(19_999, 0.5) == {PRODUCE: 1_600}
+    fault = asyncio.run(setup.operations.brake(2, Brake(0.2, 30_000, "ops"), by="ops", now_ms=20_000))
+    assert fault == "no worker has answered what the tier uses; try again"
+    assert asyncio.run(setup.operations.brake(3, None, by="ops", now_ms=20_000)) is None
+    assert not setup.limits.brakes

@@ -169,6 +169,17 @@ async def test_a_worker_that_begins_gets_the_brakes_of_now(pool: WorkerPool, end
     await until(lambda: heard == [operations.brakes])
 
 
+async def test_what_a_tier_uses_is_the_most_that_a_worker_knows_of(pool: WorkerPool, ends: Ends) -> None:
+    supervising = supervisor(pool, operations_of(Enforcement.ENFORCE))
+    produce, fetch = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
+    assert await supervising.tier_use(3) == {}
+    for number, use in enumerate(({produce: 0.0, fetch: 7.0}, {produce: 5.0, fetch: 2.0})):
+        link = await fork(pool, ends, number, tier_use=lambda tier, use=use: use if tier == 3 else {})
+        await link.ask("begin")
+        await ready(link, pool, number)
+    assert await supervising.tier_use(3) == {produce: 5.0, fetch: 7.0}
+
+
 async def test_a_reload_says_how_long_workers_may_drain_without_their_supervisor(
     pool: WorkerPool, ends: Ends
 ) -> None:
