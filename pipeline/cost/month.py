@@ -78,7 +78,10 @@ def month_use(
         ArgumentError: this is no month.
     """
     first, last = _span(month)
-    wanted = utc_days(first, last, zone)
+    try:
+        wanted = utc_days(first, last, zone)
+    except OverflowError:  # the first or the last month of the calendar
+        raise ArgumentError(f"--month {month!r}: say a month as 2026-11") from None
     days = with_losses(published_days(out, wanted[0], wanted[-1]), out, expectation)
     whole = {day.date for day in days if not day.open and not expectation.is_open(day.date)}
     missing = tuple(date for date in wanted if date not in whole)

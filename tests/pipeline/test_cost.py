@@ -334,7 +334,9 @@ def test_a_month_of_a_zone_needs_the_days_of_utc_around_it(november: Path) -> No
     assert largest_of_no_team(out, use, MEMBERS) == [("eve", "=cmd", 180 * 10**9)]
 
 
-@pytest.mark.parametrize("words", [("--month", "2026-13"), ("--month", "november"), ("--zone", "Mars/Base")])
+@pytest.mark.parametrize(
+    "words", [("--month", "2026-13"), ("--month", "november"), ("--month", "9999-12"), ("--zone", "Mars/Base")]
+)
 def test_a_month_and_a_zone_that_do_not_exist_are_wrong_arguments(
     november: Path, words: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
