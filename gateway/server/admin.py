@@ -284,6 +284,8 @@ class AdminServer:
 
     async def _set_brake(self, operations: Operations, body: Any, by: str) -> web.Response:
         wanted = body if isinstance(body, dict) else {}
+        if unknown := wanted.keys() - {"tier", "percent", "seconds"}:
+            return answer(400, f"no such key: {min(unknown)}")  # else a misspelt percent would end the brake
         tier, percent, seconds = (wanted.get(name) for name in ("tier", "percent", "seconds"))
         if type(tier) is not int or not 0 <= tier < TIERS:
             return answer(400, f"tier has to be a whole number from 0 to {TIERS - 1}")

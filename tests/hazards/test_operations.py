@@ -213,6 +213,7 @@ async def test_a_brake_without_a_capacity_is_refused(capsys: pytest.CaptureFixtu
     "body",
     [
         {"tier": 4, "percent": 20, "seconds": 60},
+        {"tier": 3, "percents": 20, "seconds": 60},
         {"tier": True, "percent": 20, "seconds": 60},
         {"tier": 3, "percent": 0, "seconds": 60},
         {"tier": 3, "percent": 101, "seconds": 60},
