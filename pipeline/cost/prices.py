@@ -25,6 +25,9 @@ PER: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
 """Each key of [prices]: the amount that it is for, and how much of it has the price."""
 
 IDLE: Final = "idle"
+_MOST: Final = 10**9
+"""So that sums with it are exact: decimal numbers have 28 digits."""
+
 """The column of idle cost."""
 
 
@@ -137,8 +140,8 @@ def _amount(table: Mapping[str, Any], key: str, place: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         raise ValueError(f"{place}{key}: {'required, but missing' if value is None else 'is not a number'}")
     amount = Decimal(value)
-    if not amount.is_finite() or amount < 0:
-        raise ValueError(f"{place}{key}: is not a number of 0 or more")
+    if not amount.is_finite() or not 0 <= amount <= _MOST:
+        raise ValueError(f"{place}{key}: is not a number from 0 to {_MOST}")
     return amount
 
 

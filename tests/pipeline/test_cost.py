@@ -216,8 +216,9 @@ def test_idle_cost_is_divided_in_proportion_to_use_or_in_equal_parts_or_not_at_a
         ("currency = 'EUR'\nprice = 1", "price: unknown key; known keys: currency, prices, cluster, shared"),
         ("currency = 'EUR'\n[prices]\ngb = 1", "prices.gb: unknown key; known keys: gb_in, gb_out, request_hour, "
          "partition_mutation, connection"),
-        ("currency = 'EUR'\n[prices]\ngb_in = -1", "prices.gb_in: is not a number of 0 or more"),
-        ("currency = 'EUR'\n[prices]\ngb_in = nan", "prices.gb_in: is not a number of 0 or more"),
+        ("currency = 'EUR'\n[prices]\ngb_in = -1", "prices.gb_in: is not a number from 0 to 1000000000"),
+        ("currency = 'EUR'\n[prices]\ngb_in = 1e40", "prices.gb_in: is not a number from 0 to 1000000000"),
+        ("currency = 'EUR'\n[prices]\ngb_in = nan", "prices.gb_in: is not a number from 0 to 1000000000"),
         ("currency = 'EUR'\n[prices]\ngb_in = true", "prices.gb_in: is not a number"),
         ("currency = 'EUR'\n[cluster]\nidle = 'even'", "cluster.monthly_cost: required with idle, but missing"),
         ("currency = 'EUR'\n[cluster]\nmonthly_cost = 1\nidle = 'some'",
