@@ -22,7 +22,8 @@ from config.loader import (
     replace_upstream,
 )
 from config.model import Config
-from config.secret_file import read_at_once, read_secret
+from config.regular_file import read_at_once
+from config.secret_file import read_secret
 from config.sections.listeners import ListenerSettings
 from config.sections.quotas import ENFORCED_KEYS, QuotaRule
 

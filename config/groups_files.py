@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from config.faults import value_text
 from config.places import Places
+from config.regular_file import read_at_once
 from quotas.groups_file import MEMBERS, SECTION, Fault, GroupsFileError, Team, read_teams
 
 _FILE: Final = "groups_file"
+_MOST_BYTES: Final = 16 * 1024 * 1024
 
 
 class GroupsFiles:
@@ -47,9 +48,11 @@ class GroupsFiles:
         if not isinstance(path, str) or not path or not isinstance(own, list):
             return dict(tables)  # the models say what is wrong
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_at_once(path, _MOST_BYTES).decode()
         except (OSError, ValueError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            if isinstance(exc, UnicodeDecodeError):
+                why = "it is not UTF-8 text"
             self.faults.append(f"{before}{_FILE}.path: {value_text(path)} cannot be read: {why}")
             return dict(tables)
         try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from typing import Final
 
 from config.loader import ConfigError
+from config.regular_file import read_at_once
 from quotas.record_signature import MIN_SECRET_BYTES
 
 _MOST_BYTES: Final = 4_096
@@ -31,26 +30,3 @@ def read_secret(key: str, file: str) -> bytes:
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigError([f"{key}: {file}: a secret has at least {MIN_SECRET_BYTES} bytes"])
     return secret
-
-
-def read_at_once(file: str, most_bytes: int) -> bytes:
-    """The content of a regular file. A FIFO is refused: to open it would wait for its writer.
-
-    Args:
-        file: its name.
-        most_bytes: a larger file is refused.
-
-    Raises:
-        OSError: it can't be read.
-        ValueError: it is no regular file, or too large.
-    """
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("is no regular file")
-        content = os.read(descriptor, most_bytes + 1)
-    finally:
-        os.close(descriptor)
-    if len(content) > most_bytes:
-        raise ValueError(f"has more than {most_bytes} bytes")
-    return content

@@ -1,5 +1,6 @@
 """Groups of clients in a file of their own."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,16 @@ def test_a_file_of_groups_that_is_not_there_is_a_fault_of_the_configuration(tmp_
 
     assert fault.startswith('sluice.toml:7: groups_file.path: "')
     assert fault.endswith("cannot be read: No such file or directory")
+
+
+def test_a_fifo_as_the_file_of_groups_is_a_fault_and_no_wait(tmp_path: Path) -> None:
+    file = written(tmp_path, ORDERS)
+    (tmp_path / "groups.toml").unlink()
+    os.mkfifo(tmp_path / "groups.toml")
+
+    (fault,) = faults(file)
+
+    assert fault.endswith("cannot be read: is no regular file")
 
 
 def test_each_cluster_has_a_file_of_groups_of_its_own(tmp_path: Path) -> None:
