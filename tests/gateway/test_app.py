@@ -248,7 +248,7 @@ async def test_gateway_that_waits_for_its_quotas_says_so_and_can_be_stopped(tmp_
 
 
 async def _readiness(port: int) -> tuple[int, str]:
-    for _ in range(500):
+    for _ in range(3_000):
         try:
             async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}/readyz") as answer:
                 return answer.status, await answer.text()
