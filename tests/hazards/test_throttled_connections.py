@@ -274,6 +274,8 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
         "gateway/runtime/client_log.py": {"monotonic"},
         "gateway/server/status_routes.py": {"monotonic"},
         "gateway/server/merged_status.py": {"perf_counter"},
+        # How long a worker stands still for its supervisor.
+        "gateway/server/link.py": {"monotonic"},
         "gateway/observability/otlp.py": {"time_ns"},
         "gateway/observability/otlp_metrics.py": {"time_ns"},
         "gateway/observability/otlp_session.py": {"monotonic"},
