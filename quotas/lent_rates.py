@@ -38,6 +38,7 @@ _LEAST_OF_TIER: Final = 0.001
 
 
 MOST_SHARES: Final = 50
+"""Of which a division is remembered counter by counter."""
 
 _NEARLY_FULL_MS: Final = 500.0
 """A bucket that is full after so much more use belongs to a client that wants more. One that holds a request or two
@@ -85,7 +86,7 @@ class _Seen:
         wanting_until_ms: the end of the longest wait that it has asked for.
         divided: it has a share of the capacity.
         came: it had none, and was looked up since.
-        tier: in which its share was divided.
+        tier: in which its share was divided; of no account where it has none.
     """
 
     recorded: float
@@ -139,8 +140,8 @@ class Lent:
         waiting: how many want more than they get.
         by_tier: what each tier uses.
         braked: what tiers with a brake may use.
-        shares: of at most `MOST_SHARES` counters; those with a guarantee first, then those that use most.
         shed: what tiers may use that lose for slow brokers, or would if that were in force.
+        shares: of at most `MOST_SHARES` counters; those with a guarantee first, then those that use most.
     """
 
     capacity: float
@@ -297,16 +298,17 @@ class Lender:
                 last_per_s = before.used_per_s
             wants_more = wanting_until_ms > self._divided_ms or (came and new_waited)
             divided = bool(used_per_s or last_per_s or wants_more or came)
-            claim = counter.match.lent or self._claim(counter.match)
-            seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided, tier=claim.tier)
             if not (counter.shared or self.observe or counter.good_until_ms == -math.inf):
                 # Each look-up of a new one asks `is_new`.
                 counter.good_until_ms = math.inf if divided else float(now_ms)
             match = counter.match
             if not divided:
+                seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided)
                 if match.lent is not None and match.lent.guarantee:
                     idle.append((name, match.lent, 0.0))
                 continue
+            claim = match.lent or self._claim(match)
+            seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided, tier=claim.tier)
             demand = math.inf if wants_more and not match.observe else max(used_per_s, last_per_s)
             claims.append(replace(claim, demand=demand))
             active.append((name, counter, match, used_per_s))

@@ -200,11 +200,11 @@ class UserConnections:
         if self._limits.limits_user_connections:
             tracker = self.rates.tracker(known.user, "", now_ms=now_ms)
         again = known.waits_for is not None
-        if known.waits_for is not tracker:  # the quota is another by now
-            self._stop_waiting(known, connection)
         if tracker is None or tracker.match.limit is None:
             self._stop_waiting(known, connection)
             return _ADMITTED
+        if known.waits_for is not tracker:  # the quota is another by now
+            self._stop_waiting(known, connection)
         wait_ms = tracker.wait_ms(connection, 1.0, now_ms=now_ms)
         if wait_ms <= 0:
             self._stop_waiting(known, connection)
