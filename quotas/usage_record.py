@@ -135,8 +135,9 @@ class Beside(IntEnum):
     THROTTLE_MS = 3
 
 
-MOST_BESIDE: Final = 12
-"""Eight with a name, and one more of each kind of limit."""
+MOST_NAMED_BESIDE: Final = 8
+MOST_BESIDE: Final = MOST_NAMED_BESIDE + len(Limit)
+"""Those with a name, and one more of each kind of limit."""
 
 
 class RowFlags(IntFlag):

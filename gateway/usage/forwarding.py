@@ -23,7 +23,7 @@ from gateway.usage.row import RowValues, Topics, TopicValues
 from gateway.usage.table import UsageTable
 from quotas.connections import ConnectionQuotas
 from quotas.mutations import MutationQuotas
-from quotas.usage_record import MOST_BESIDE, OTHER, OVERHEAD, Beside, Limit, Row, TopicRow, UsageApi
+from quotas.usage_record import MOST_NAMED_BESIDE, OTHER, OVERHEAD, Beside, Row, TopicRow, UsageApi
 
 LATE_MS: Final = 200
 """How long after its second the supervisor's line is made."""
@@ -201,7 +201,7 @@ def _added_beside(mine: list[list[Any]], more: list[list[Any]]) -> list[list[Any
     by_name = {(each[Beside.LIMIT], each[Beside.NAME]): each for each in mine}
     for each in more:
         name = each[Beside.LIMIT], each[Beside.NAME]
-        if name not in by_name and len(by_name) >= MOST_BESIDE - len(Limit):
+        if name not in by_name and len(by_name) >= MOST_NAMED_BESIDE:
             name = name[0], OTHER
         known = by_name.setdefault(name, [*name, 0, 0])
         known[Beside.DELAYED] += each[Beside.DELAYED]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from quotas.rate_quotas import RateTracker
-from quotas.usage_record import MOST_BESIDE, OTHER, OVERHEAD, Limit, RowFlags, UsageApi
+from quotas.usage_record import MOST_NAMED_BESIDE, OTHER, OVERHEAD, Limit, RowFlags, UsageApi
 
 Number: TypeAlias = int | float
 """Bytes, partitions or ms: an integer stays one where this is compiled, and is written as one."""
@@ -85,7 +85,6 @@ class Level(NamedTuple):
 
 UNLIMITED: Final = Level(None, None)
 
-_MOST_NAMED: Final = MOST_BESIDE - len(Limit)
 
 _OVERHEAD_KEY: Final = OVERHEAD.encode()
 _CENSORED: Final = int(RowFlags.CENSORED)
@@ -320,7 +319,7 @@ class UsageRow:
         found = self._beside
         if found is None:
             found = self._beside = {}
-        if beside not in found and len(found) >= _MOST_NAMED:
+        if beside not in found and len(found) >= MOST_NAMED_BESIDE:
             beside = (beside[0], OTHER)
         before = found.get(beside, (0, 0))
         found[beside] = (before[0] + delayed, before[1] + throttle_ms)
