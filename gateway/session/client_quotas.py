@@ -293,20 +293,10 @@ class ClientQuotas:
         now_ms: int,
     ) -> CachedSensor:
         """What a producer's requests are counted by."""
-        tracker = self.produce_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
-        row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
-        beside = self._counted_beside(
-            self.produce, self.produce_groups, user, client_id, address, broker_id, tracker, row, now_ms
-        )
-        if any(each.version == -1 for each in beside):
-            version = -1
-        if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
-            raw, version = b"", -1
-        of_topics = self.produce_topics.may_apply(user, client_id) or (
-            self.record_counter(ApiKey.PRODUCE, user, client_id, broker_id, kind=kind, now_ms=now_ms)
-            is not None
-        )
-        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, beside)
+        return self._sensor(
+            (self.produce, self.produce_groups, self.produce_topics, UsageApi.PRODUCE, ApiKey.PRODUCE),
+            listener, user, client_id, raw, broker_id, kind, address, now_ms,
+        )  # fmt: skip
 
     def fetch_sensor(
         self,
@@ -321,18 +311,35 @@ class ClientQuotas:
         now_ms: int,
     ) -> CachedSensor:
         """What a consumer's answers are counted by."""
-        tracker = self.fetch_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
-        row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
+        return self._sensor(
+            (self.fetch, self.fetch_groups, self.fetch_topics, UsageApi.FETCH, ApiKey.FETCH),
+            listener, user, client_id, raw, broker_id, kind, address, now_ms,
+        )  # fmt: skip
+
+    def _sensor(
+        self,
+        counted_by: tuple[RateQuotas, GroupQuotas, TopicQuotas, UsageApi, ApiKey],
+        listener: str,
+        user: str,
+        client_id: str,
+        raw: bytes,
+        broker_id: int | None,
+        kind: Kind,
+        address: str,
+        now_ms: int,
+    ) -> CachedSensor:
+        quotas, groups, topics, api, api_key = counted_by
+        tracker = quotas.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
+        row, version = self._row(listener, user, client_id, api, broker_id, tracker)
         beside = self._counted_beside(
-            self.fetch, self.fetch_groups, user, client_id, address, broker_id, tracker, row, now_ms
+            quotas, groups, user, client_id, address, broker_id, tracker, row, now_ms
         )
         if any(each.version == -1 for each in beside):
             version = -1
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
-        of_topics = self.fetch_topics.may_apply(user, client_id) or (
-            self.record_counter(ApiKey.FETCH, user, client_id, broker_id, kind=kind, now_ms=now_ms)
-            is not None
+        of_topics = topics.may_apply(user, client_id) or (
+            self.record_counter(api_key, user, client_id, broker_id, kind=kind, now_ms=now_ms) is not None
         )
         return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, beside)
 
