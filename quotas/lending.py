@@ -31,6 +31,10 @@ LEAST_PART: Final = 0.05
 limit near 0 would last for hours."""
 
 
+MOST_BRAKE_S: Final = 24 * 3_600
+"""One that is forgotten ends by itself after a day."""
+
+
 @dataclass(frozen=True, slots=True)
 class Brake:
     """What an operator leaves to a tier.

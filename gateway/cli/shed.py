@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, Final
 
 from gateway.cli import admin_port
+from gateway.cli.durations import seconds_of
 from gateway.cli.table import aligned
-from quotas.lending import TIERS
+from quotas.lending import MOST_BRAKE_S, TIERS
 
 # Which of --tier, --end, --to and --for are given.
 _SHOW: Final = (False, False, False, False)
 _END: Final = (True, True, False, False)
 _SET: Final = (True, False, True, True)
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
 
 
 def add_parser(commands: Any) -> None:
@@ -90,7 +90,7 @@ def _percent(text: str) -> float:
 
 
 def _seconds(text: str) -> int:
-    found = re.fullmatch(r"([1-9][0-9]{0,5})([smh])", text)
-    if found is None or (seconds := int(found[1]) * _SECONDS[found[2]]) > 24 * 3_600:
+    seconds = seconds_of(text)
+    if seconds is None or seconds > MOST_BRAKE_S or text.startswith("0") or not text.isascii():
         raise argparse.ArgumentTypeError(f"{text!r} is no time up to 24h, such as 90s, 10m or 2h")
     return seconds

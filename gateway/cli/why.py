@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from gateway.cli import admin_port
+from gateway.cli.durations import seconds_of
 from gateway.cli.table import aligned, number
 from quotas.entities import BURST_KEYS, client_name, counted, counter_name
 
@@ -29,7 +30,6 @@ _UNITS: Final = {
 _OF_CONNECTIONS: Final = ("connection", "connection_count")
 # The word in the journal, and the one for people.
 _OUTCOMES: Final = {"held": "throttled"}
-_AGO: Final = re.compile(r"(\d{1,6})([smh])")
 _WHAT: Final = " that explains throttles"
 _OBSERVED: Final = (
     ", and none by quotas that are observed only: those throttle no client, and the metrics "
@@ -74,10 +74,9 @@ def add_parser(commands: Any) -> None:
 def _moment(text: str, now_s: float | None = None) -> int:
     """A time of day or of a date, in UTC, or how long ago, as milliseconds since the epoch."""
     now = datetime.fromtimestamp(time.time() if now_s is None else now_s, UTC)
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        unit = {"s": "seconds", "m": "minutes", "h": "hours"}[ago[2]]
-        return int((now - timedelta(**{unit: int(ago[1])})).timestamp() * 1000)
+    ago_s = seconds_of(text)
+    if ago_s is not None:
+        return int((now - timedelta(seconds=ago_s)).timestamp() * 1000)
     try:
         if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
             moment = datetime.fromisoformat(f"{now:%Y-%m-%d}T{text}+00:00")

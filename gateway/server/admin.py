@@ -40,10 +40,9 @@ from gateway.server.admin_tls import AdminTls
 from gateway.server.operations import Operations, ReloadReport
 from gateway.server.quota_routes import Changing
 from gateway.server.status_routes import StatusRoutes
-from quotas.lending import TIERS, Brake
+from quotas.lending import MOST_BRAKE_S, TIERS, Brake
 from quotas.limits import Enforcement
 
-_MOST_BRAKE_S: Final = 24 * 3_600
 _MAX_BODY_BYTES: Final = 16 * 1024
 
 _JSON: Final = "application/json"
@@ -296,8 +295,8 @@ class AdminServer:
                 return answer(409, fault)
             if type(percent) not in (int, float) or not 0 < percent <= 100:
                 return answer(400, "percent has to be a number above 0, at most 100")
-            if type(seconds) is not int or not 1 <= seconds <= _MOST_BRAKE_S:
-                return answer(400, f"seconds has to be a whole number from 1 to {_MOST_BRAKE_S}")
+            if type(seconds) is not int or not 1 <= seconds <= MOST_BRAKE_S:
+                return answer(400, f"seconds has to be a whole number from 1 to {MOST_BRAKE_S}")
             brake = Brake(percent / 100, now_ms + seconds * 1000, by)
         if (fault := await operations.brake(tier, brake, by=by, now_ms=now_ms)) is not None:
             return answer(503, fault)
