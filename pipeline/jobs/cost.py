@@ -40,12 +40,12 @@ def run(arguments: argparse.Namespace) -> Exit:
     # Help does without the packages of the extra.
     import pyarrow.parquet as pq
 
-    from pipeline.cost.bill import bill_of
-    from pipeline.cost.month import largest_of_no_team, month_use
-    from pipeline.cost.page import NO_TEAM, MonthCost, render, to_arrow, to_csv
-    from pipeline.cost.prices import prices_of
     from pipeline.storage.files import local_result
+    from pipeline.teams.bill import bill_of
     from pipeline.teams.members import read_members
+    from pipeline.teams.month import largest_of_no_team, month_use
+    from pipeline.teams.page import NO_TEAM, MonthCost, render, to_arrow, to_csv
+    from pipeline.teams.prices import prices_of
 
     members = read_members(arguments.groups)
     prices = prices_of(arguments.prices) if arguments.prices else None

@@ -1,1 +1,1 @@
-"""Teams: which client belongs to which, by the file of groups."""
+"""Teams: which clients belong to them, what they used together, and what that costs."""

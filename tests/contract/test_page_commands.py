@@ -16,7 +16,7 @@ from config import Config
 from config.clusters import read_clusters
 from gateway.cli.main import make_parser
 from pipeline import cli as pipeline_cli
-from pipeline.cost.prices import read_prices
+from pipeline.teams.prices import read_prices
 from quotas.groups_file import read_teams
 from testkit.metrics_page import families
 from testkit.packages import require_package

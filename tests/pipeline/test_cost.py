@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli import main
-from pipeline.cost.bill import bill_of
-from pipeline.cost.month import largest_of_no_team, month_use
-from pipeline.cost.page import NO_TEAM
-from pipeline.cost.prices import Prices, SharedCost, Split, read_prices
-from pipeline.cost.use import AMOUNTS, READ, added, use_of, utc_days
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.storage.coverage import Expectation
+from pipeline.teams.bill import bill_of
 from pipeline.teams.members import Members, read_members
+from pipeline.teams.month import largest_of_no_team, month_use
+from pipeline.teams.page import NO_TEAM
+from pipeline.teams.prices import Prices, SharedCost, Split, read_prices
+from pipeline.teams.use import AMOUNTS, READ, added, use_of, utc_days
 from quotas.groups import Group
 from quotas.groups_file import Team
 from testkit.pipeline.client_days import write_client_tables

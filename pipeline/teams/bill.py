@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from pipeline.cost.prices import IDLE, PER, Prices, Split
+from pipeline.teams.prices import IDLE, PER, Prices, Split
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from typing import Any, Final
 import jinja2
 import pyarrow as pa
 
-from pipeline.cost.bill import Bill, Line
-from pipeline.cost.month import MonthUse
-from pipeline.cost.prices import Prices
-from pipeline.cost.use import AMOUNTS
+from pipeline.teams.bill import Bill, Line
 from pipeline.teams.members import Members
+from pipeline.teams.month import MonthUse
+from pipeline.teams.prices import Prices
+from pipeline.teams.use import AMOUNTS
 from quotas.groups import Group
 from quotas.groups_file import Team
 
@@ -116,7 +116,7 @@ def render(month: MonthCost) -> str:
         "hours": lambda time_us: f"{time_us / 3.6e9:,.3f}",
         "sum_of": lambda lines, name: sum((line.costs[name] for line in lines), Decimal()),
     }
-    source = resources.files("pipeline.cost").joinpath("templates", "cost.html").read_text(encoding="utf-8")
+    source = resources.files("pipeline.teams").joinpath("templates", "cost.html").read_text(encoding="utf-8")
     teams = month.use.by_team(month.members)
     all_bytes = sum(each["bytes_in"] + each["bytes_out"] for each in teams.values())
     total = month.bill.total if month.bill else Decimal()

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from pipeline.client_tables.tables import find_clients
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
-from pipeline.cost.use import AMOUNTS, READ, USE, added, use_of, utc_days
 from pipeline.errors import ArgumentError, NotYetCompleteError
 from pipeline.storage.compacted_days import compacted_table, published_days
 from pipeline.storage.compacted_files import pieces_of, read_pieces
@@ -22,6 +21,7 @@ from pipeline.storage.coverage import Expectation
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.losses import with_losses
 from pipeline.teams.members import UNASSIGNED, Members
+from pipeline.teams.use import AMOUNTS, READ, USE, added, use_of, utc_days
 from quotas.usage_record import UsageApi
 
 _SHOWN: Final = 10
@@ -34,7 +34,7 @@ class MonthUse:
     Attributes:
         month: as 2026-11.
         zone: the billing time zone.
-        rows: of `pipeline.cost.use.USE`: each team and day with use.
+        rows: of `pipeline.teams.use.USE`: each team and day with use.
         days: the days of UTC that were read.
         missing: those that are not compacted, or were not over when they were.
     """

@@ -1,1 +1,0 @@
-"""What each team used in a month and what that costs: exact sums of records, prices, and a page."""
