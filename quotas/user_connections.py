@@ -40,7 +40,14 @@ OnHeld: TypeAlias = Callable[[str, Admission, Match, float | None], None]
 
 
 class _Connection:
-    """Attributes: counted: not refused; `held`: waits or is refused; waits_for: the counter of its rate."""
+    """One that is open.
+
+    Attributes:
+        user: its user.
+        counted: it was not refused.
+        `held`: it waits, or was refused.
+        waits_for: the counter of the rate that it waits for; None: it does not wait.
+    """
 
     __slots__ = ("counted", "held", "user", "waits_for")
 
