@@ -34,16 +34,20 @@ LISTENER: Final = "tests"
 _PORTS: Final = range(20_000, 31_000)
 """Below those that outgoing connections take."""
 
+# Each process goes on from where it was, so that two calls of a test never get the same port. It starts anywhere, and
+# not by the random module's shared state: the plugin that shuffles tests seeds it alike in every process.
+_next: Final = [random.SystemRandom().randrange(_PORTS.start, _PORTS.stop)]
+
 _START_S: Final = 60.0
 
 
 def free_ports(count: int, besides: Iterable[int | str] = ()) -> int:
-    """The first of `count` free ports in a row, none of them `besides`."""
+    """The first of `count` free ports in a row, none of them `besides` or given to an earlier call of late."""
     taken = set(besides)
-    # Not the random module's shared state: the plugin that shuffles tests seeds it alike in every process.
-    dice = random.SystemRandom()
     for _ in range(200):
-        first = dice.randrange(_PORTS.start, _PORTS.stop - count)
+        _next[0] = _next[0] if _next[0] + count <= _PORTS.stop else _PORTS.start
+        first = _next[0]
+        _next[0] += count
         if all(port not in taken and _is_free(port) for port in range(first, first + count)):
             return first
     raise OSError("no free ports")
