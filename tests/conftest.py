@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from testkit import leftovers, marked_files, shared_brokers
+from testkit import ended_early, leftovers, marked_files, shared_brokers
 from testkit.clock import FakeClock
 from testkit.secrets import secrets_in
 
@@ -75,13 +75,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # See there.
-pytest_configure = leftovers.pytest_configure
+pytest_runtest_logstart = ended_early.pytest_runtest_logstart
+pytest_runtest_logfinish = ended_early.pytest_runtest_logfinish
 pytest_sessionstart = leftovers.pytest_sessionstart
 pytest_sessionfinish = leftovers.pytest_sessionfinish
 pytest_terminal_summary = leftovers.pytest_terminal_summary
 pytest_testnodedown = leftovers.pytest_testnodedown
 pytest_ignore_collect = marked_files.pytest_ignore_collect
 pytest_xdist_make_scheduler = shared_brokers.pytest_xdist_make_scheduler
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """See there."""
+    leftovers.pytest_configure(config)
+    ended_early.pytest_configure(config)
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
