@@ -66,6 +66,20 @@ class SharedBrokers(LoadFileScheduling):  # type: ignore[misc]
         waiting.move_to_end(chosen, last=False)
         super()._assign_work_unit(node)
 
+    def remove_node(self, node: object) -> str | None:
+        """A worker has ended: what it had not begun goes to others, but not the test that it ended in.
+
+        pytest-xdist would give that to each new worker in turn, so that one that hangs holds the run for hours.
+        """
+        ended_in = None
+        for unit in self.assigned_work[node].values():
+            ended_in = next((test for test, has_ended in unit.items() if not has_ended), None)
+            if ended_in is not None:
+                unit[ended_in] = True
+                break
+        super().remove_node(node)
+        return ended_in
+
     def _fixtures_of(self, name: str) -> frozenset[str]:
         found = self._fixtures.get(name)
         if found is None:

@@ -1,5 +1,8 @@
 """Files of tests that share brokers go to one worker, and no worker is without work for that."""
 
+import os
+import subprocess
+import sys
 from collections import OrderedDict
 from pathlib import Path
 
@@ -48,3 +51,35 @@ def test_a_run_starts_each_cluster_on_few_workers() -> None:
                 chosen = choose(waiting, mine=started[at], others=others)
                 started[at] |= waiting.pop(chosen)
     assert sum(BROKERS[name] for each in started for name in each) <= fewest + 2 * BROKERS["kafka"]
+
+
+def test_a_test_that_a_worker_ends_in_is_run_once_and_the_others_of_its_file_are_run(tmp_path: Path) -> None:
+    """One that hangs is ended with its worker after minutes: again in each new worker, that would be hours."""
+    (tmp_path / "conftest.py").write_text("from testkit.shared_brokers import pytest_xdist_make_scheduler\n")
+    names = [f"test_{at}" for at in range(5)]
+    (tmp_path / "test_it.py").write_text(
+        "import os, pathlib\n\ndef begin(name: str) -> None:\n"
+        "    with pathlib.Path('begun').open('a') as file:\n        print(name, file=file)\n\n"
+        + "\n".join(f"def {name}() -> None:\n    begin('{name}')\n" for name in names)
+        + "    os._exit(1)\n"
+        + "\ndef test_last() -> None:\n    begin('test_last')\n"
+    )
+    run = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n2",
+        "--dist=loadfile",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT.parent)}
+    done = subprocess.run(
+        run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert "1 failed, 5 passed" in done.stdout, done.stdout + done.stderr
+    assert "crashed while running 'test_it.py::test_4'" in done.stdout
+    assert (tmp_path / "begun").read_text().split() == [*names, "test_last"]
