@@ -16,10 +16,12 @@ from typing import Final
 import pytest
 
 from testkit.page_commands import ROOT, Block
+from testkit.process_group import kill_all
 
 END: Final = "-- end of a command --"
 START_S: Final = 240.0
-COMMAND_S: Final = 400.0
+COMMAND_S: Final = 240.0
+"""Well below the time after which a test is ended without a word of its command."""
 PATH: Final = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 # `make` is typed in the checkout; what a page writes is to be elsewhere.
 _PREAMBLE: Final = (
@@ -88,6 +90,7 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
         self._type(_PREAMBLE)
 
@@ -95,7 +98,8 @@ class Shell:
         """What a command prints, line by line."""
         # What reads standard input must not take the next commands.
         self._type(f"{{ {command}\n}} </dev/null\necho '{END}'\n")
-        giving_up = threading.Timer(COMMAND_S, self._program.kill)
+        # With all that it has started: what still has the pipe would keep the loop below waiting.
+        giving_up = threading.Timer(COMMAND_S, kill_all, [self._program.pid])
         giving_up.start()
         lines: list[str] = []
         try:
@@ -109,8 +113,8 @@ class Shell:
         pytest.fail(f"{command}: no end within {COMMAND_S:.0f} s\n" + "\n".join(lines))
 
     def close(self) -> None:
-        """Ends it."""
-        self._program.kill()
+        """Ends it and what it has started."""
+        kill_all(self._program.pid)
         self._program.communicate()
 
     def _type(self, text: str) -> None:

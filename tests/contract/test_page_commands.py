@@ -18,6 +18,7 @@ from gateway.cli.main import make_parser
 from pipeline import cli as pipeline_cli
 from pipeline.teams.prices import read_prices
 from quotas.groups_file import read_teams
+from testkit import page_shell
 from testkit.metrics_page import families
 from testkit.packages import require_package
 from testkit.page_commands import DOCS, PAGES, ROOT, Block, blocks, inline_commands, programs, session
@@ -166,3 +167,13 @@ def test_a_command_that_is_not_valid_is_found(tmp_path: Path) -> None:
     assert (not_run.not_run, run.not_run) == ("needs a cluster", None)
     assert session(page) == [run]
     assert [(each.text, each.output) for each in run.commands()] == [("ls \\\n  -l", ("total 0",))]
+
+
+def test_a_command_that_does_not_end_is_ended_with_what_it_started_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_shell, "COMMAND_S", 1.0)
+    shell = page_shell.Shell(tmp_path)
+    with pytest.raises(pytest.fail.Exception, match="sleep 1000 & wait: no end within 1 s\nbegun"):
+        shell.output("echo begun; sleep 1000 & wait")
+    shell.close()
