@@ -6,13 +6,14 @@ the same use.
 
 A division knows only counters that were used. Those that are new, or come back, also count in one counter that they
 share until the next division (`RateQuotas.shared_by_new`): otherwise each new name would have what is left to itself.
+Those of a tier that has a brake, or loses for slow brokers, share another one beside it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import Final, Protocol, TypeAlias
@@ -194,6 +195,7 @@ class Lender:
         self._used_by_tier: deque[tuple[float, ...]] = deque(maxlen=_DIVISIONS_BEFORE_A_BRAKE)
         self._of_tiers: dict[int, Division] = {}  # that have a brake, or lose for slow brokers
         self._most_of_tiers: dict[int, float] = {}
+        self._usable_of_tiers: dict[int, float] = {}
         self.usable_part = 1.0
         self.sheds = False
         self._shed: dict[int, float] = {}
@@ -238,7 +240,18 @@ class Lender:
         used = 0.0 if self.last is None else self.last.guaranteed + self.last.lent
         capacity = self.capacity * self._limits.share
         usable = capacity * (self.usable_part if self.sheds else 1.0)
-        limit = max(usable - used, LEAST_PART * capacity)
+        return self._of_new(max(usable - used, LEAST_PART * capacity))
+
+    @property
+    def left_of_tiers(self) -> Mapping[int, Match]:
+        """The same of a tier that has a brake or loses for slow brokers; others are not in it."""
+        left = {}
+        for tier, usable in self._usable_of_tiers.items():
+            used = 0.0 if self.last is None else self.last.by_tier[tier]
+            left[tier] = self._of_new(max(usable - used, LEAST_PART * usable))
+        return left
+
+    def _of_new(self, limit: float) -> Match:
         observe = self._limits.observes(None)
         return Match(limit, Rule.CAPACITY, TrackerKey("", ""), observe, burst_s=LENT_BURST_S, lent=Claim())
 
@@ -267,13 +280,17 @@ class Lender:
         )
 
     def divide(
-        self, counters: Sequence[tuple[Hashable, LentCounter]], *, new_waited: bool = False, now_ms: int
+        self,
+        counters: Sequence[tuple[Hashable, LentCounter]],
+        *,
+        new_waited: Container[int] = (),
+        now_ms: int,
     ) -> Iterator[None]:
         """Divide the capacity anew, and put the limits in force, counter by counter.
 
         Args:
             counters: all of the key, with what names them.
-            new_waited: new counters had to wait for what they share: they want more than they used.
+            new_waited: the tiers whose new counters had to wait for what they share: they want more than they used.
             now_ms: the present.
         """
         elapsed_s = (now_ms - self._divided_ms) / 1000
@@ -296,8 +313,7 @@ class Lender:
                 used_per_s = (recorded - before.recorded) / elapsed_s
                 wanting_until_ms = max(wanting_until_ms, before.wanting_until_ms)
                 last_per_s = before.used_per_s
-            wants_more = wanting_until_ms > self._divided_ms or (came and new_waited)
-            divided = bool(used_per_s or last_per_s or wants_more or came)
+            divided = bool(used_per_s or last_per_s or wanting_until_ms > self._divided_ms or came)
             if not (counter.shared or self.observe or counter.good_until_ms == -math.inf):
                 # Each look-up of a new one asks `is_new`.
                 counter.good_until_ms = math.inf if divided else float(now_ms)
@@ -309,6 +325,7 @@ class Lender:
                 continue
             claim = match.lent or self._claim(match)
             seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided, tier=claim.tier)
+            wants_more = wanting_until_ms > self._divided_ms or (came and claim.tier in new_waited)
             demand = math.inf if wants_more and not match.observe else max(used_per_s, last_per_s)
             claims.append(replace(claim, demand=demand))
             active.append((name, counter, match, used_per_s))
@@ -334,14 +351,18 @@ class Lender:
 
     def _brake(self, claims: Sequence[Claim], now_ms: int) -> None:
         """Divide what brakes leave to their tiers."""
-        self._of_tiers, self._most_of_tiers = {}, {}
+        self._of_tiers, self._most_of_tiers, self._usable_of_tiers = {}, {}, {}
         for tier, brake in self._limits.brakes.items():
             used = brake.used.get(self._key)
             if used is None or brake.until_ms <= now_ms:
                 continue
             most = max(brake.part * used, _LEAST_OF_TIER * self.capacity) * self._limits.share
             self._most_of_tiers[tier] = most
-            self._of_tiers[tier] = divide(most, [claim for claim in claims if claim.tier == tier])
+            self._leave(tier, most, claims)
+
+    def _leave(self, tier: int, usable: float, claims: Sequence[Claim]) -> None:
+        self._of_tiers[tier] = divide(usable, [claim for claim in claims if claim.tier == tier])
+        self._usable_of_tiers[tier] = usable
 
     @property
     def used_part(self) -> float:
@@ -368,7 +389,7 @@ class Lender:
         for tier, share in enumerate(shares):
             if share:
                 most = max(self._shed.get(tier, share), _LEAST_OF_TIER * capacity)
-                self._of_tiers[tier] = divide(most, [claim for claim in braked if claim.tier == tier])
+                self._leave(tier, most, braked)
         self.division = divide(capacity, [self._under_brake(claim, claim.tier) for claim in braked])
 
     def _under_brake(self, claim: Claim, tier: int) -> Claim:

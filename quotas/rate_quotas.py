@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from quotas.bound_queue import BoundQueue
 from quotas.entities import QuotaKey
+from quotas.lending import TIERS
 from quotas.lent_rates import Lender
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS, SampledRate, clamp_throttle_ms
@@ -692,6 +693,10 @@ class NewCountersTracker(RateTracker):
         return min(math.ceil(self.blocked_until_ms - now_ms), _DIVISION_MS)
 
 
+def _waited(tracker: NewCountersTracker | None) -> bool:
+    return tracker is not None and tracker.waited
+
+
 def _as_lent(match: Match, tracker: RateTracker) -> Match:
     """The same with the limit that the last division gave to the counter, where nothing else of it has changed."""
     if match.lent is None or match.lent != tracker.match.lent:
@@ -760,6 +765,7 @@ class RateQuotas:
         self.urgent = Urgent()
         self.lender: Lender | None = None
         self._new: NewCountersTracker | None = None
+        self._new_of_tiers: dict[int, NewCountersTracker] = {}  # of those that have less than the capacity
         self._table: TrackerTable[ScopedKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -795,32 +801,53 @@ class RateQuotas:
         """Divide a capacity from now on; None: divide none."""
         self.lender = lender
         self._new = None
+        self._new_of_tiers = {}
         if lender is not None and not lender.observe:
-            self._new = NewCountersTracker(self._settings, now_ms=now_ms)
-            self._new.bind(lender.left, self._limits.version, now_ms=now_ms)
+            self._new = self._leave_to_new(None, lender.left, now_ms)
 
     def divide(self, *, now_ms: int) -> Iterator[None]:
         """Divides the capacity anew, step by step; other work may be done in between. See `Lender`."""
         lender, new = self.lender, self._new
         if lender is None or not self._limits.enabled(self._key):
             return
-        waited = new is not None and new.waited
+        of_tiers = self._new_of_tiers
+        waited = [tier for tier in range(TIERS) if _waited(new) or _waited(of_tiers.get(tier))]
         shared = [(id(tracker), tracker) for tracker in self._table.shared()]
         yield from lender.divide([*self._table.own(), *shared], new_waited=waited, now_ms=now_ms)
         if new is not None:
-            new.waited = False
-            new.bind(lender.left, self._limits.version, now_ms=max(now_ms, new.last_ms))
+            self._leave_to_new(new, lender.left, now_ms)
+            self._new_of_tiers = {
+                tier: self._leave_to_new(of_tiers.get(tier), left, now_ms)
+                for tier, left in lender.left_of_tiers.items()
+            }
 
-    def shared_by_new(self, tracker: RateTracker | None) -> RateTracker | None:
-        """What counts a client's use beside its counter, since no division knows it yet; None: nothing does.
+    def _leave_to_new(
+        self, tracker: NewCountersTracker | None, left: Match, now_ms: int
+    ) -> NewCountersTracker:
+        if tracker is None:
+            tracker = NewCountersTracker(self._settings, now_ms=now_ms)
+        tracker.waited = False
+        tracker.bind(left, self._limits.version, now_ms=max(now_ms, tracker.last_ms))
+        return tracker
+
+    def shared_by_new(self, tracker: RateTracker | None) -> tuple[RateTracker, ...]:
+        """What counts a client's use beside its counter, since no division knows it yet.
 
         Args:
             tracker: the counter, which was looked up just now.
+
+        Returns:
+            Nothing where a division knows it; else what all new counters share, and what those of its tier share if
+            that has a brake or loses for slow brokers.
         """
         if tracker is None or self.lender is None or self._new is None:
-            return None
+            return ()
         name = id(tracker) if tracker.shared else tracker.key
-        return self._new if self.lender.is_new(tracker.match, name) else None
+        if not self.lender.is_new(tracker.match, name):
+            return ()
+        lent = tracker.match.lent
+        of_tier = None if lent is None else self._new_of_tiers.get(lent.tier)
+        return (self._new,) if of_tier is None else (self._new, of_tier)
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""

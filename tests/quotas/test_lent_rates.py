@@ -68,12 +68,11 @@ class World:
                     if now_ms < tracker.blocked_until_ms:
                         until_ms[user] = math.ceil(tracker.blocked_until_ms)
                         break
-                    if beside is not None:
-                        wait_ms = beside.wait_ms(None, REQUEST, now_ms=now_ms)
-                        if wait_ms > 0:
-                            until_ms[user] = now_ms + wait_ms
-                            break
-                        beside.record(REQUEST, now_ms=now_ms)
+                    if wait_ms := max((each.wait_ms(None, REQUEST, now_ms=now_ms) for each in beside), default=0):
+                        until_ms[user] = now_ms + wait_ms
+                        break
+                    for each in beside:
+                        each.record(REQUEST, now_ms=now_ms)
                     until_ms[user] = now_ms + tracker.record(REQUEST, now_ms=now_ms)
                     backlog[user] -= REQUEST
                     passed[user][int(at_s)] += REQUEST
@@ -264,8 +263,8 @@ def test_a_guarantee_of_a_default_is_none_for_new_names() -> None:
         client_id: world.quotas.shared_by_new(world.quotas.tracker("", client_id, now_ms=START_MS))
         for client_id in ("invented", "other", "named")
     }
-    assert shared["invented"] is shared["other"] is not None
-    assert shared["named"] is None
+    assert shared["invented"] == shared["other"] != ()
+    assert shared["named"] == ()
 
 
 def test_a_capacity_that_goes_leaves_nothing_to_be_looked_up_again() -> None:
@@ -274,10 +273,10 @@ def test_a_capacity_that_goes_leaves_nothing_to_be_looked_up_again() -> None:
     tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
     assert tracker is not None
     assert tracker.good_until_ms == START_MS
-    assert world.quotas.shared_by_new(tracker) is not None
+    assert world.quotas.shared_by_new(tracker) != ()
     world.quotas.lend(None, now_ms=START_MS)
     assert world.quotas.tracker("alice", "", now_ms=START_MS) is tracker
-    assert world.quotas.shared_by_new(tracker) is None
+    assert world.quotas.shared_by_new(tracker) == ()
     assert tracker.good_until_ms == math.inf
 
 
@@ -420,6 +419,37 @@ def test_a_brake_bounds_its_tier_whatever_others_and_their_quotas_are(seed: int)
     used = sum(of_tier[5:15]) / 10
     # One second to divide anew, and a bucket of one second.
     assert sum(of_tier[17:]) <= max(part * used, 0.001 * 10 * MB) * 24 * 1.05 + len(tiers) * REQUEST
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_new_names_and_names_that_come_back_pass_what_a_brake_leaves_to_their_tier(seed: int) -> None:
+    """In any span of time the brake for that time and two seconds, and one request of each."""
+    world = World(10 * MB)
+    world.limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 100 * MB)
+    world.limits.set(QuotaEntity(user=DEFAULT), QuotaKey.TIER, 3)
+    world.user("web", tier=1)
+    most = random.Random(seed).choice((1, 2)) * MB
+    world.limits.brakes = {3: Brake(1.0, START_MS + 100_000, "ops", {PRODUCE: most})}
+    passed = world.run({**waves(random.Random(seed)), "web": always(2)}, 20)
+    web = passed.pop("web")
+    total = [math.fsum(each) for each in zip(*passed.values(), strict=True)]
+    for begin in range(1, 20):  # the brake is in force from the first division on
+        for end in range(begin + 1, 21):
+            assert math.fsum(total[begin:end]) <= most * (end - begin + 2) + REQUEST * len(passed)
+    assert mean(web[2:]) >= 0.95 * 2 * MB
+
+
+def test_a_name_that_is_new_each_second_gets_no_more_than_a_brake_leaves() -> None:
+    world = World(10 * MB)
+    world.limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 100 * MB)
+    world.user("web", tier=1)
+    world.limits.brakes = {2: Brake(1.0, START_MS + 30_000, "ops", {PRODUCE: MB})}
+    loads = {f"{second}-{at}": within(second, second + 1) for second in range(40) for at in range(20)}
+    passed = world.run({**loads, "web": always(3)}, 40)
+    del passed["web"]
+    total = [math.fsum(each) for each in zip(*passed.values(), strict=True)]
+    assert mean(total[2:30]) <= 1.1 * MB
+    assert mean(total[32:]) >= 4 * MB  # its end ends the counter that they share
 
 
 def overloaded(world: World, usable_part: float, *, sheds: bool = True) -> Callable[[], None]:
