@@ -155,8 +155,15 @@ def match_of_group(limits: Limits, key: QuotaKey, group: str) -> Match | None:
     limit = limits.get(entity, key)
     if limit is None or group not in limits.groups:
         return None
-    nobody = TrackerKey("", "")
-    return Match(limit * limits.share, Rule.GROUP, nobody, limits.observes(entity), entity, limits.share)
+    return Match(
+        limit * limits.share,
+        Rule.GROUP,
+        TrackerKey("", ""),
+        limits.observes(entity),
+        entity,
+        limits.share,
+        limits.burst_s(entity, key),
+    )
 
 
 def matches_of_groups(

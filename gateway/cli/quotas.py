@@ -224,7 +224,8 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
             rows.append((str(at), step.rule.value, str(step.entity), number(step.limit), decides))
         for group in matches_of_groups(limits, key, user, client_id):
             counts = "<- counts too, only observed" if group.observe else "<- counts too"
-            rows.append(("", group.rule.value, str(group.beside), number(group.limit), counts))
+            limit = f"{number(group.limit)}{_burst_text(key, group)}"
+            rows.append(("", group.rule.value, str(group.beside), limit, counts))
         blocks.append([*aligned(facts), "", *aligned(rows, indent="  ")])
     if unused:
         blocks.append([f"set for no entity, so not counted: {', '.join(unused)}"])
@@ -238,10 +239,16 @@ def _limit_text(limits: Limits, key: QuotaKey, match: Match, bursts: _Bursts) ->
     burst = bursts.of(key, match)
     if burst is not None:
         text += f", in a burst up to {number(burst)} before the debt begins"
-    if match.burst_s is not None and key in BURST_KEYS:
-        text += f" ({BURST_KEYS[key]} = {number(match.burst_s)})"
+    text += _burst_text(key, match)
     text += "".join(f", {name} {value}" for name, value in _attributes(limits, key, match))
     return f"{text}; only observed" if match.observe else text
+
+
+def _burst_text(key: QuotaKey, match: Match) -> str:
+    """The burst that is set beside a byte rate; nothing without one."""
+    if match.burst_s is None or key not in BURST_KEYS:
+        return ""
+    return f" ({BURST_KEYS[key]} = {number(match.burst_s)})"
 
 
 def _attributes(limits: Limits, key: QuotaKey, match: Match) -> Iterator[tuple[str, str]]:
@@ -295,7 +302,12 @@ def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
                     for step in walk(limits, key, user, client_id)
                 ],
                 "groups": [
-                    {"entity": entity_json(group.beside), "limit": group.limit, "observe": group.observe}
+                    {
+                        "entity": entity_json(group.beside),
+                        "limit": group.limit,
+                        "burst_seconds": group.burst_s,
+                        "observe": group.observe,
+                    }
                     for group in matches_of_groups(limits, key, user, client_id)
                     if group.beside is not None
                 ],

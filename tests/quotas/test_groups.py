@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entities import ATTRIBUTE_KEYS, DEFAULT, FURTHER_RATE_KEYS, QuotaEntity, QuotaKey, parse_entity
+from quotas.entities import (
+    ATTRIBUTE_KEYS,
+    BURST_KEYS,
+    DEFAULT,
+    FURTHER_RATE_KEYS,
+    QuotaEntity,
+    QuotaKey,
+    parse_entity,
+)
 from quotas.group_quotas import GroupQuotas
 from quotas.groups import MOST_OF_CLIENT, Group, Groups
 from quotas.limits import Enforcement, Limits, validate
@@ -23,7 +31,7 @@ PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
         ("group=g", QuotaKey.CONSUMER_BYTE_RATE, True),
         ("group=g", QuotaKey.REQUEST_PERCENTAGE, True),
         ("group=g", QuotaKey.CONNECTION_CREATION_RATE, False),
-        *(("group=g", key, False) for key in sorted(ATTRIBUTE_KEYS)),
+        *(("group=g", key, key in BURST_KEYS.values()) for key in sorted(ATTRIBUTE_KEYS)),
         *(("group=g", key, False) for key in FURTHER_RATE_KEYS),
         ("group=<default>", PRODUCE, False),
         ("group=a b", PRODUCE, False),
@@ -141,6 +149,45 @@ def test_a_counter_stays_with_a_changed_quota_and_goes_with_its_quota_or_its_gro
     limits.remove(entity, PRODUCE)
     assert quotas.trackers("bob", "c", "", now_ms=0) == ()
     assert not quotas.own()
+
+
+def test_a_group_with_a_burst_is_counted_by_a_bucket_that_members_share() -> None:
+    limits = Limits()
+    entity = QuotaEntity(group="g")
+    limits.set(entity, PRODUCE, 1_000.0)
+    limits.set_groups(Groups([Group("g", users=("alice", "bob"))]))
+    quotas = quotas_of(limits)
+    (of_alice,) = quotas.trackers("alice", "c", "", now_ms=0)
+    assert of_alice.record(10_000, now_ms=0) == 0  # Kafka's window passes ten seconds' worth
+    limits.set(entity, BURST_KEYS[PRODUCE], 2.0)
+    start_ms = 100_000
+    (of_alice,) = quotas.trackers("alice", "c", "", now_ms=start_ms)
+    (of_bob,) = quotas.trackers("bob", "d", "", now_ms=start_ms)
+    assert of_alice.record(2_000, now_ms=start_ms) == 0
+    assert of_bob.record(500, now_ms=start_ms) == 500
+    assert of_alice.tokens(now_ms=start_ms) == -500
+    limits.remove(entity, BURST_KEYS[PRODUCE])
+    (of_bob,) = quotas.trackers("bob", "d", "", now_ms=2 * start_ms)
+    assert of_bob.record(10_000, now_ms=2 * start_ms) == 0
+    assert of_bob.tokens(now_ms=2 * start_ms) is None
+
+
+def test_a_burst_of_a_member_does_not_change_its_group_nor_the_other_way_round() -> None:
+    limits = Limits()
+    limits.set_groups(Groups([Group("g", users=("alice",))]))
+    for entity, burst_s in ((QuotaEntity(group="g"), 2.0), (QuotaEntity("alice"), 60.0)):
+        limits.set(entity, PRODUCE, 1_000.0)
+        limits.set(entity, BURST_KEYS[PRODUCE], burst_s)
+    (of_group,) = quotas_of(limits).trackers("alice", "c", "", now_ms=0)
+    assert (of_group.match.burst_s, resolve(limits, PRODUCE, "alice", "c").burst_s) == (2.0, 60.0)
+
+
+def test_a_burst_without_a_rate_limits_no_group() -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(group="g"), BURST_KEYS[PRODUCE], 2.0)
+    limits.set_groups(Groups([Group("g", users=("alice",))]))
+    assert not limits.groups_enabled(PRODUCE)
+    assert quotas_of(limits).trackers("alice", "c", "", now_ms=0) == ()
 
 
 def test_a_group_may_only_be_watched() -> None:

@@ -105,12 +105,17 @@ def test_walk_shows_the_groups_that_count_too(quotas: Quotas) -> None:
         "     group                        group=team                          5      <- counts too"
     ]
     (found,) = (each for each in quotas.json("--user", "alice", text=text)["quotas"] if each["groups"])
-    team = {"entity": [{"type": "group", "name": "team"}], "limit": 5.0, "observe": False}
+    team = {"entity": [{"type": "group", "name": "team"}], "limit": 5.0, "burst_seconds": None, "observe": False}
     assert (found["quota"], found["limit"], found["groups"]) == ("producer_byte_rate", None, [team])
     assert quotas(text=text).splitlines()[:2] == [
         "USER  CLIENT-ID  GROUP  QUOTA               LIMIT  MODE",
         "-     -          team   producer_byte_rate  5 B/s  enforce",
     ]
+    text = text.replace("rate = 5", "rate = 5\nproducer_byte_burst_seconds = 2")
+    walk = " ".join(quotas("--user", "alice", text=text).split())
+    assert "group group=team 5 (producer_byte_burst_seconds = 2) <- counts too" in walk
+    (found,) = (each for each in quotas.json("--user", "alice", text=text)["quotas"] if each["groups"])
+    assert found["groups"] == [team | {"burst_seconds": 2.0}]
 
 
 @pytest.mark.parametrize(("argv", "rule", "limit", "tracker_key", "words"), [
