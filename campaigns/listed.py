@@ -306,6 +306,12 @@ CAMPAIGNS: Final = (
         _module("benchmarks.connections.churn"),
         r"^\*\*[\d,]+ connections",
     ),
+    Campaign(
+        "storms",
+        "storms of Metadata and commits are over in 2 s, and honest clients beside them notice little",
+        _module("campaigns.storms.campaign"),
+        _SUMMARY,
+    ),
     Campaign("tls-storm", "a storm of handshakes", _module("benchmarks.tls.storm"), r"^\| Sluice \| storm "),
     Campaign(
         "limits",

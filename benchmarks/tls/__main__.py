@@ -44,7 +44,7 @@ from benchmarks.tls.paths import (
     start_sluice,
     start_terminating_haproxy,
 )
-from benchmarks.tls.priorities import part_threads
+from testkit.priorities import part_threads
 
 RESULTS: Final = ROOT / "benchmarks" / "results"
 GB_GOAL: Final = 1.3

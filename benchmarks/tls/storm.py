@@ -48,7 +48,7 @@ from benchmarks.tls.paths import (
     start_sluice,
     start_terminating_haproxy,
 )
-from benchmarks.tls.priorities import part_threads, run_first
+from testkit.priorities import part_threads, run_first
 
 PER_SECOND: Final = 300
 SECONDS: Final = 30
