@@ -7,12 +7,14 @@ Responses have throttle_time_ms behind the array of topics, and from v10 on brok
 
 from __future__ import annotations
 
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
 from protocol.addresses import Advertise, copy_brokers
 from protocol.api_keys import Api, ApiKey, newest_version
-from protocol.errors import MalformedBody, Truncated
+from protocol.error_codes import ErrorCode
+from protocol.errors import MalformedBody, ProtocolError, Truncated
 from protocol.headers import HEAD_BYTES, response_body_offset
 from protocol.primitives import (
     Buffer,
@@ -140,6 +142,21 @@ _OPTIONAL_AT: Final = 30
 """The number of record errors in them, with the message and the tags behind it."""
 _FEW_PARTITIONS: Final = 4
 
+MOST_ERROR_CODES: Final = 16
+"""Of a response, that `shows_shortage` reads: a broker that lacks replicas says so of many partitions."""
+
+_SHORTAGE: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors of leader changes are not among them: they come and go in a cluster that is well."""
+
+_INDEX_BYTES: Final = 4
+
 
 def _plain_throttle_time_offset(data: bytes, start: int, size: int, version: int) -> int | None:
     """The same as the walk below for the reply that nearly always comes: v9+, one topic, nothing optional.
@@ -200,6 +217,26 @@ def throttle_time_offset(frame: bytes, api: Api) -> int:
         plain = _plain_throttle_time_offset(frame, 0, len(frame) - 4, api.version)
         if plain is not None:
             return plain
+    return _walk_topics(frame, api, None)
+
+
+def shows_shortage(frame: bytes, api: Api) -> bool:
+    """Whether a Produce response says that brokers can't store what they get; of `MOST_ERROR_CODES` partitions.
+
+    Args:
+        frame: the whole response; what can't be read says nothing.
+        api: its version.
+    """
+    codes: list[int] = []
+    # What stands before a fault counts.
+    with suppress(ProtocolError):
+        _walk_topics(frame, api, codes)
+    return not _SHORTAGE.isdisjoint(codes)
+
+
+def _walk_topics(frame: bytes, api: Api, codes: list[int] | None) -> int:
+    """Where the array of topics ends; with `codes` no further than `shows_shortage` looks."""
+    flexible = api.flexible
     at = response_body_offset(frame, flexible_header=api.flexible_header)
     topics, at = read_array_length(frame, at, compact=flexible, most=len(frame))
     # index, error code, base offset; then log append time (v2+) and log start offset (v5+).
@@ -208,7 +245,12 @@ def throttle_time_offset(frame: bytes, api: Api) -> int:
         at = skip(frame, at, 16) if api.version >= 13 else skip_string(frame, at, compact=flexible)
         partitions, at = read_array_length(frame, at, compact=flexible, most=len(frame))
         for _ in range(max(partitions, 0)):
+            code_at = at + _INDEX_BYTES
             at = skip(frame, at, fixed)
+            if codes is not None:
+                if len(codes) >= MOST_ERROR_CODES:
+                    return at
+                codes.append(_INT16.unpack_from(frame, code_at)[0])
             if api.version >= 8:
                 errors, at = read_array_length(frame, at, compact=flexible, most=len(frame))
                 for _ in range(max(errors, 0)):

@@ -1,21 +1,24 @@
-"""Whether brokers are slow, and how much of a capacity they can take then. Pure.
+"""Whether brokers are slow or short, and how much of a capacity they can take then. Pure.
 
-`BrokerTimes` measures how long brokers take to answer a Produce request. A client can make its own requests slow: it
-does not read, it breaks the in-sync replicas of its topic, it sends in drips. So each client counts once, with its
-fastest request of a window, and the lower median of all clients is the signal: up to half of the clients may lie, and
-it is not above the slowest of the others. Below three clients there is no signal. A request that does not come in one
-piece is not measured. A Fetch is not either: brokers let it wait.
+`BrokerTimes` looks at Produce requests: how long brokers take, which part of their answers says that they can't store
+what they get, and whether requests pile up. A client can make its own requests slow or fail: it does not read, it
+breaks the in-sync replicas of its topic, it sends in drips. So each client counts once in a window, by its fastest
+request, its part of failed answers, and the shortest queue that a request of it met. The lower median of all clients
+is the signal: up to half of the clients may lie, and it is not above the worst of the others. Below three clients
+there is no signal. A request that does not come in one piece is not measured. No other API is: brokers let a Fetch
+and members of groups wait, and answers to Metadata and FindCoordinator cost them nearly nothing.
 
 `Overload` makes a part of the capacity of it: multiplicative decrease below what was used when brokers became slow,
-less where they are only a little slower than they should be (TIMELY: Mittal et al., *RTT-based Congestion Control for
+less where they are only a little worse than they should be (TIMELY: Mittal et al., *RTT-based Congestion Control for
 the Datacenter*, SIGCOMM 2015: no further decrease while times fall), then half of the way back with each window, and
-small steps beyond (BIC: Xu, Harfoush and Rhee, *Binary Increase Congestion Control*, INFOCOM 2004).
+small steps beyond (BIC: Xu, Harfoush and Rhee, *Binary Increase Congestion Control*, INFOCOM 2004). While requests
+pile up the part does not grow. It does not shrink for that alone: clients that begin to send more look the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Final
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from quotas.lent_rates import Lender
 
@@ -24,6 +27,9 @@ LEAST_CLIENTS: Final = 3
 
 LEAST_USABLE: Final = 0.05
 """Of a capacity: brokers that take nothing at all would never look fast again."""
+
+LEAST_FOR_ERRORS: Final = 0.5
+"""Of a capacity: replicas that are lost stay lost when clients send less, so errors alone take no more."""
 
 _SAMPLES_PER_CLIENT: Final = 4
 _MAX_CLIENTS: Final = 10_000
@@ -36,6 +42,9 @@ _FALLING: Final = 0.98
 _STEP: Final = 0.015
 """Of the usable part: how fast it grows where no bound is known, and less the nearer the target is."""
 
+_CAUTIOUS: Final = 0.5
+"""Growth after a decrease for errors alone: they come all at once, where times rise before they are too long."""
+
 _NEAR: Final = 0.1
 """Of the usable part: nearer to what was too much, it grows by steps."""
 
@@ -46,16 +55,18 @@ class Sample:
     Attributes:
         began_ms: when its broker could begin with it; None: that is not known.
         answered_ms: when its reply came; None: it has not.
+        short: its reply says that brokers can't store what they get.
         dropped: there will be no reply.
     """
 
-    __slots__ = ("_after", "_sent_ms", "answered_ms", "dropped")
+    __slots__ = ("_after", "_sent_ms", "answered_ms", "dropped", "short")
 
     def __init__(self, sent_ms: int | None, after: Sample | None) -> None:
         """Sent at a time, unless that is None, or at once behind another one on the same connection."""
         self._sent_ms = sent_ms
         self._after = after
         self.answered_ms: int | None = None
+        self.short = False
         self.dropped = False
 
     @property
@@ -77,55 +88,105 @@ class Sample:
         return max(0, (now_ms if self.answered_ms is None else self.answered_ms) - began_ms)
 
 
+class Health(NamedTuple):
+    """What a window says of the brokers: lower medians of clients, as the module says. None: too few of them.
+
+    Attributes:
+        time_ms: that brokers took for a request they stored.
+        clients: whose requests have a time.
+        errors: part of the answers that say that brokers can't store what they get, 0 to 1.
+        growing: requests met a longer queue than in the window before.
+    """
+
+    time_ms: float | None = None
+    clients: int = 0
+    errors: float | None = None
+    growing: bool = False
+
+
+class _Client:
+    """What one client sent in a window.
+
+    Attributes:
+        samples: its measured requests.
+        ahead: the fewest requests without a reply that one of it found on its connection; None: it sent none.
+    """
+
+    __slots__ = ("ahead", "samples")
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = samples
+        self.ahead: int | None = None
+
+
 class BrokerTimes:
-    """The times of one window after the other."""
+    """The requests of one window after the other."""
 
     def __init__(self) -> None:
         """Nothing has been sent."""
-        self._samples: dict[Hashable, list[Sample]] = {}
+        self._clients: dict[Hashable, _Client] = {}
+        self._ahead_before: dict[Hashable, int] = {}
 
-    def send(self, client: Hashable, before: Sample | None, *, idle: bool, now_ms: int) -> Sample | None:
-        """A request is sent to its broker; None: it is not measured.
+    def send(
+        self, client: Hashable, before: Sample | None, *, idle: bool, ahead: int = 0, now_ms: int
+    ) -> Sample | None:
+        """A request is sent to its broker; None: its time is not measured.
 
         Args:
             client: its user, or its address where there is none.
             before: of the request before it on its connection, if that one is measured and has no reply.
             idle: its connection awaits no reply.
+            ahead: how many requests without a reply are before it on its connection.
             now_ms: the time.
         """
-        samples = self._samples.get(client)
-        if samples is None:
-            if len(self._samples) >= _MAX_CLIENTS:
+        found = self._clients.get(client)
+        if found is None:
+            if len(self._clients) >= _MAX_CLIENTS:
                 return None
-            samples = self._samples[client] = []
-        if len(samples) >= _SAMPLES_PER_CLIENT:
+            found = self._clients[client] = _Client([])
+        if found.ahead is None or ahead < found.ahead:
+            found.ahead = ahead
+        if len(found.samples) >= _SAMPLES_PER_CLIENT:
             return None
         sample = Sample(now_ms if idle else None, None if idle else before)
-        samples.append(sample)
+        found.samples.append(sample)
         return sample
 
-    def close(self, *, now_ms: int) -> tuple[float | None, int]:
-        """End a window; requests without a reply are measured on.
-
-        Returns:
-            The median in milliseconds, None below `LEAST_CLIENTS`; and how many clients were measured.
-        """
-        fastest = []
-        left = {}
-        for client, samples in self._samples.items():
-            answered = [each for each in samples if each.answered_ms is not None]
-            # What has no reply counts only where nothing has: it may have been sent a moment ago.
-            took = [each.took_ms(now_ms=now_ms) for each in answered or samples]
+    def close(self, *, now_ms: int) -> Health:
+        """End a window; requests without a reply are measured on."""
+        fastest, failed, grew = [], [], []
+        left, ahead = {}, {}
+        for name, client in self._clients.items():
+            answered = [each for each in client.samples if each.answered_ms is not None]
+            stored = [each for each in answered if not each.short]
+            if answered:
+                failed.append((len(answered) - len(stored)) / len(answered))
+            # What has no reply counts only where nothing has: it may have been sent a moment ago. An error comes at
+            # once, or when a time is over that the client has chosen.
+            took = [each.took_ms(now_ms=now_ms) for each in stored or (() if answered else client.samples)]
             known = [each for each in took if each is not None]
             if known:
-                fastest.append(min(known) if answered else max(known))
-            open_ones = [each for each in samples if each.answered_ms is None and not each.dropped]
+                fastest.append(min(known) if stored else max(known))
+            if client.ahead is not None:
+                ahead[name] = client.ahead
+                before = self._ahead_before.get(name)
+                if before is not None:
+                    grew.append(client.ahead > before)
+            open_ones = [each for each in client.samples if each.answered_ms is None and not each.dropped]
             if open_ones:
-                left[client] = open_ones
-        self._samples = left
-        if len(fastest) < LEAST_CLIENTS:
-            return None, len(fastest)
-        return sorted(fastest)[(len(fastest) - 1) // 2], len(fastest)
+                left[name] = _Client(open_ones)
+        self._clients, self._ahead_before = left, ahead
+        return Health(_lower_median(fastest), len(fastest), _lower_median(failed), bool(_lower_median(grew)))
+
+
+_Value = TypeVar("_Value", int, float)
+
+
+def _lower_median(values: Sequence[_Value]) -> _Value | None:
+    """Of at least `LEAST_CLIENTS`."""
+    if len(values) < LEAST_CLIENTS:
+        return None
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 class Overload:
@@ -134,28 +195,33 @@ class Overload:
     Attributes:
         times: where requests are measured.
         target_ms: brokers that take longer are slow.
+        target_errors: part of the answers; brokers that fail more often are short.
         enforce: clients lose what brokers can't take; otherwise it is only computed.
-        broker_time_ms: of the last window; None: there was no signal.
-        clients: that were measured in it.
-        slow: whether brokers were slow in it.
+        health: of the last window.
+        slow: whether brokers were slow or short in it.
         usable: the part, at most 1.
+        since_ms: since when not all of it can be used; None: all of it can.
     """
 
-    def __init__(self, target_ms: int, *, enforce: bool) -> None:
+    def __init__(self, target_ms: int, *, target_errors: float = 0.1, enforce: bool) -> None:
         """All of it can be used.
 
         Args:
             target_ms: see the class, > 0.
+            target_errors: see the class, > 0.
             enforce: see the class.
         """
         self.times = BrokerTimes()
         self.target_ms = target_ms
+        self.target_errors = target_errors
         self.enforce = enforce
-        self.broker_time_ms: float | None = None
-        self.clients = 0
+        self.health = Health()
         self.slow = False
         self.usable = 1.0
+        self.since_ms: int | None = None
+        self._pressure: float | None = None
         self._too_much: float | None = None
+        self._errors_first = False
 
     def close(self, lenders: Iterable[Lender | None], *, now_ms: int) -> None:
         """End a window, and have what can be used divided from now on.
@@ -165,27 +231,46 @@ class Overload:
             now_ms: the time.
         """
         divided = [lender for lender in lenders if lender is not None]
-        time_ms, self.clients = self.times.close(now_ms=now_ms)
-        self.step(time_ms, max((lender.used_part for lender in divided), default=0.0))
+        health = self.times.close(now_ms=now_ms)
+        self.follow(health, max((lender.used_part for lender in divided), default=0.0))
+        if self.usable >= 1:
+            self.since_ms = None
+        elif self.since_ms is None:
+            self.since_ms = now_ms
         for lender in divided:
             lender.usable_part = self.usable
             lender.sheds = self.enforce
 
     def step(self, time_ms: float | None, used: float) -> None:
-        """Follow the signal of one window.
+        """As `follow`, where the time is all that is known."""
+        self.follow(Health(time_ms), used)
+
+    def follow(self, health: Health, used: float) -> None:
+        """Follow the signals of one window: the worst one counts.
 
         Args:
-            time_ms: of brokers; None: there is no signal, and they count as fast.
+            health: without any signal the brokers count as fast.
             used: the part of the capacity that was used in it, of the one that was used most.
         """
-        before_ms, self.broker_time_ms = self.broker_time_ms, time_ms
-        self.slow = time_ms is not None and time_ms > self.target_ms
-        if time_ms is None or not self.slow:
-            self._grow(1.0 if time_ms is None else 1 - time_ms / self.target_ms)
-        elif before_ms is None or time_ms >= _FALLING * before_ms:
-            too_slow = 1 - self.target_ms / time_ms
+        self.health = health
+        of_time = 0.0 if health.time_ms is None else health.time_ms / self.target_ms
+        pressure = max(of_time, self._of_errors(health.errors))
+        before, self._pressure = self._pressure, pressure
+        self.slow = pressure > 1
+        if not self.slow:
+            if not health.growing:
+                self._grow((1 - pressure) * (_CAUTIOUS if self._errors_first else 1))
+        elif before is None or health.growing or pressure >= _FALLING * before:
+            least = LEAST_USABLE if of_time > 1 else min(self.usable, LEAST_FOR_ERRORS)
             self._too_much = min(1.0, used)
-            self.usable = max(LEAST_USABLE, self._too_much * (1 - _DECREASE * too_slow))
+            self._errors_first = of_time <= 1
+            self.usable = max(least, self._too_much * (1 - _DECREASE * (1 - 1 / pressure)))
+
+    def _of_errors(self, part: float | None) -> float:
+        """As the time is in units of its target; beyond it less steep, as a client has few answers in a window."""
+        if part is None or part <= self.target_errors:
+            return 0.0 if part is None else part / self.target_errors
+        return 1 + part - self.target_errors
 
     def _grow(self, headroom: float) -> None:
         if self._too_much is not None and self._too_much - self.usable > _NEAR * self.usable:

@@ -243,6 +243,7 @@ def _measure(times: BrokerTimes, session: Session, api: Api, pending: Pending, n
         kind if isinstance(kind, str) else session.address,
         None if last is None else last.sample,
         idle=responses.idle,
+        ahead=len(responses.pending),
         now_ms=now_ms,
     )
     if sample is not None:

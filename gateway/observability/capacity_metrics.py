@@ -134,9 +134,22 @@ class CapacityMetrics(Collector):
         clients = GaugeMetricFamily(
             "gateway_produce_measured_clients", "Clients whose requests were measured in the last second."
         )
+        errors = GaugeMetricFamily(
+            "gateway_produce_short_answers_ratio",
+            "Part of Produce answers in which brokers lack replicas, time or storage: the median of clients "
+            "([overload]).",
+        )
+        growing = GaugeMetricFamily(
+            "gateway_produce_queue_growing",
+            "1: requests of most clients met more requests in flight than a second before ([overload]).",
+        )
         if overload is not None:
-            if overload.broker_time_ms is not None:
-                time.add_metric([], overload.broker_time_ms / 1000)
+            health = overload.health
+            if health.time_ms is not None:
+                time.add_metric([], health.time_ms / 1000)
+            if health.errors is not None:
+                errors.add_metric([], health.errors)
             usable.add_metric([], overload.usable)
-            clients.add_metric([], overload.clients)
-        yield from (time, usable, clients)
+            clients.add_metric([], health.clients)
+            growing.add_metric([], health.growing)
+        yield from (time, errors, usable, clients, growing)

@@ -63,9 +63,10 @@ class DivisionTimer:
             return
         _log.warning(
             "brokers_slow" if overload.usable < 1 else "brokers_recovered",
-            broker_time_ms=overload.broker_time_ms,
+            broker_time_ms=overload.health.time_ms,
             target_ms=overload.target_ms,
-            clients=overload.clients,
+            errors=overload.health.errors,
+            clients=overload.health.clients,
             usable=round(overload.usable, 3),
             mode="enforce" if overload.enforce else "observe",
         )

@@ -110,7 +110,11 @@ class LiveSettings:
         self._client_quotas.overload = (
             None
             if overload.mode is Enforcement.OFF
-            else Overload(overload.broker_time_ms, enforce=overload.mode is Enforcement.ENFORCE)
+            else Overload(
+                overload.broker_time_ms,
+                target_errors=overload.error_percent / 100,
+                enforce=overload.mode is Enforcement.ENFORCE,
+            )
         )
 
     def _check_limits(self, values: Values) -> None:

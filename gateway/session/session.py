@@ -56,6 +56,7 @@ from protocol import throttle
 from protocol.api_keys import Api, ApiKey
 from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
+from protocol.produce import shows_shortage
 from protocol.steps import Steps, put_off
 from quotas.combine import ThrottledBy, combine
 from quotas.connections import AdmissionDecision
@@ -940,6 +941,8 @@ class ClientSession(Session, ChunkTaker):
     def seal_reply(self, timed: TimedRequest, reply: bytes, *, now_ms: int) -> bytes:
         """See `Timekeeper`."""
         assert self.meter is not None
+        if timed.sample is not None:
+            timed.sample.short = shows_shortage(reply, timed.api)
         if timed.until_ms > now_ms:
             reply = self._told_of_api(timed, reply, now_ms)
         if not timed.measured:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quotas.overload import LEAST_USABLE, BrokerTimes, Overload
+from quotas.overload import LEAST_FOR_ERRORS, LEAST_USABLE, BrokerTimes, Health, Overload
 
 TARGET_MS = 500
 
@@ -23,8 +23,8 @@ def test_a_client_counts_once_with_its_fastest_request() -> None:
     answered(times, "a", 900, 30, 800)
     answered(times, "b", 20)
     answered(times, "c", 40)
-    assert times.close(now_ms=1_000) == (30, 3)
-    assert times.close(now_ms=2_000) == (None, 0)
+    assert times.close(now_ms=1_000)[:2] == (30, 3)
+    assert times.close(now_ms=2_000)[:2] == (None, 0)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -41,7 +41,7 @@ def test_half_of_the_clients_can_not_make_brokers_look_slow(seed: int) -> None:
             answered(times, f"liar-{at}", 60_000)
         else:
             times.send(f"liar-{at}", None, idle=rng.random() < 0.5, now_ms=0)
-    median, _ = times.close(now_ms=60_000)
+    median = times.close(now_ms=60_000).time_ms
     assert median is None or median <= max(took)
 
 
@@ -56,19 +56,95 @@ def test_a_request_behind_others_counts_from_the_answer_before_it() -> None:
     first.answer(now_ms=5_000)
     second.answer(now_ms=5_070)
     assert second._after is None  # so a connection keeps no chain of all its requests
-    assert times.close(now_ms=6_000) == (70, 3)
+    assert times.close(now_ms=6_000)[:2] == (70, 3)
 
 
 def test_requests_without_an_answer_are_measured_until_their_connection_ends() -> None:
     times = BrokerTimes()
     samples = [times.send(name, None, idle=True, now_ms=0) for name in "abc"]
-    assert times.close(now_ms=1_000) == (1_000, 3)
-    assert times.close(now_ms=2_000) == (2_000, 3)
+    assert times.close(now_ms=1_000)[:2] == (1_000, 3)
+    assert times.close(now_ms=2_000)[:2] == (2_000, 3)
     for sample in samples:
         assert sample is not None
         sample.dropped = True
-    assert times.close(now_ms=3_000) == (None, 0)
-    assert times.close(now_ms=4_000) == (None, 0)
+    assert times.close(now_ms=3_000)[:2] == (None, 0)
+    assert times.close(now_ms=4_000)[:2] == (None, 0)
+
+
+def failed(times: BrokerTimes, client: str, *short: bool) -> None:
+    """One answer after the other: whether brokers could not store the request."""
+    for each in short:
+        sample = times.send(client, None, idle=True, now_ms=0)
+        assert sample is not None
+        sample.answer(now_ms=20)
+        sample.short = each
+
+
+def test_a_client_counts_once_with_its_part_of_failed_answers() -> None:
+    times = BrokerTimes()
+    failed(times, "a", True, True, True, True)
+    failed(times, "b", True, False, False, False)
+    failed(times, "c", False)
+    assert times.close(now_ms=1_000).errors == 0.25
+    failed(times, "a", True)
+    failed(times, "b", True)
+    assert times.close(now_ms=2_000).errors is None
+
+
+def test_an_answer_that_says_of_missing_replicas_is_no_time_of_a_broker() -> None:
+    times = BrokerTimes()
+    for client in "abc":
+        failed(times, client, True)
+        answered(times, client, 900)
+    assert times.close(now_ms=1_000) == Health(900, 3, 0.5)
+    for client in "abc":
+        failed(times, client, True)
+        times.send(client, None, idle=True, now_ms=1_000)
+    assert times.close(now_ms=9_000) == Health(None, 0, 1.0)
+
+
+def test_requests_pile_up_when_those_of_most_clients_meet_more_than_before() -> None:
+    times = BrokerTimes()
+
+    def window(*ahead: tuple[int, ...]) -> bool:
+        for client, each in enumerate(ahead):
+            for found in each:
+                times.send(client, None, idle=False, ahead=found, now_ms=0)
+        return times.close(now_ms=0).growing
+
+    assert not window((0, 4), (0,), (0,))  # there is nothing to compare with
+    assert not window((0, 9), (1, 9), (0, 9))  # the shortest of each client counts
+    assert window((1, 5), (1, 9), (2, 2))
+    assert not window((1,), (2,), (2,))
+    assert not window((9,), (9,))
+    assert not window((99,), (99,), (99,))  # one sent nothing in the window before
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_half_of_the_clients_can_not_make_brokers_look_short(seed: int) -> None:
+    """Answers that fail and requests that pile up at the others' own bidding are no signal."""
+    rng = random.Random(seed)
+    honest = rng.randint(2, 50)
+    liars = rng.randint(1, honest)
+    overload = Overload(TARGET_MS, enforce=True)
+    for ahead_of_liars in range(20):
+        worst = 0.0
+        for at in range(honest):
+            fails = [rng.random() < seed / 500 for _ in range(3)]
+            failed(overload.times, f"honest-{at}", *fails)
+            worst = max(worst, sum(fails) / 3)
+        for at in range(liars):
+            for _ in range(4):
+                sample = overload.times.send(f"liar-{at}", None, idle=False, ahead=ahead_of_liars, now_ms=0)
+                assert sample is not None
+                sample.answer(now_ms=20)
+                sample.short = True
+        overload.follow(overload.times.close(now_ms=20), rng.random())
+        assert not overload.health.growing
+        assert overload.health.errors is not None
+        assert overload.health.errors <= worst
+    if not seed:
+        assert overload.usable == 1
 
 
 def test_a_client_has_a_bounded_number_of_samples() -> None:
@@ -82,15 +158,27 @@ def run(
     offered: Callable[[int], float],
     windows: int,
     noise: float = 0,
+    failing: tuple[float, float] | None = None,
 ) -> list[float]:
-    """What passes in each window; brokers queue what they can't do, and clients wait for at most a second of it."""
+    """What passes in each window; brokers queue what they can't do, and clients wait for at most a second of it.
+
+    Each client finds a fifth of a second's queue ahead as one request. With `failing`, a queue of so many seconds is
+    the shortest and the longest between which more and more answers fail; there are nine clients with four of them.
+    """
     rng = random.Random(windows)
-    queued, passed = 0.0, []
+    queued, ahead, passed = 0.0, 0, []
     for at in range(windows):
         carries = carried(at)
         passed.append(min(offered(at), overload.usable, 2 * carries - queued))
-        queued = max(0.0, queued + passed[-1] - carries)
-        overload.step((20 + 1000 * queued / carries) * rng.uniform(1 - noise, 1 + noise), passed[-1])
+        before, queued = queued, max(0.0, queued + passed[-1] - carries)
+        ahead_before, ahead = ahead, int(5 * min(before, queued) / carries)
+        errors = None
+        if failing is not None:
+            first, last = failing
+            part = (queued / carries - first) / (last - first)
+            errors = sorted(sum(rng.random() < part for _ in range(4)) / 4 for _ in range(9))[4]
+        time_ms = (20 + 1000 * queued / carries) * rng.uniform(1 - noise, 1 + noise)
+        overload.follow(Health(time_ms, 9, errors, ahead > ahead_before), passed[-1])
     return passed
 
 
@@ -114,6 +202,57 @@ def test_a_step_in_load_settles_within_ten_windows(seed: int, noise: float) -> N
     assert max(settled) <= 1.1
     assert min(settled) >= 0.8
     assert sum(settled) / len(settled) == pytest.approx(1, abs=0.015)
+
+
+@pytest.mark.parametrize("noise", [0, 0.1])
+@pytest.mark.parametrize("target_ms", [TARGET_MS, 2 * TARGET_MS])
+@pytest.mark.parametrize("seed", range(100))
+def test_a_step_in_load_settles_also_where_answers_fail_first(seed: int, target_ms: int, noise: float) -> None:
+    """Requests fail at random, and only a few of each client are seen: the mean is lower, and the bound the same."""
+    rng = random.Random(seed)
+    carries, times = rng.uniform(0.6, 0.9), rng.uniform(1.2, 2)
+    overload = Overload(target_ms, enforce=True)
+    offered = run(
+        overload, lambda _: carries, lambda at: carries * (0.6 if at < 10 else times), 150, noise, (0.3, 0.8)
+    )
+    passed = [each / carries for each in offered]
+    slow_at = next(at for at in range(11, len(passed)) if passed[at] < passed[at - 1])
+    settled = passed[slow_at + 10 :]
+    assert max(settled) <= 1.1
+    assert min(settled) >= 0.7
+    assert 0.9 <= sum(settled) / len(settled) <= 1.015
+
+
+def test_errors_alone_leave_half_of_the_capacity_and_all_of_it_when_they_end() -> None:
+    overload = Overload(TARGET_MS, enforce=True)
+    for _ in range(50):
+        overload.follow(Health(20, 9, 1.0), overload.usable)
+        assert overload.slow
+    assert overload.usable == LEAST_FOR_ERRORS
+    for _ in range(50):
+        overload.follow(Health(20, 9, overload.target_errors), overload.usable)
+    assert overload.usable == LEAST_FOR_ERRORS  # at the target: neither less nor more
+    for _ in range(150):
+        overload.follow(Health(20, 9, 0.0), overload.usable)
+    assert (overload.usable, overload.slow) == (1.0, False)
+
+
+def test_errors_take_nothing_more_where_brokers_were_so_slow_that_less_is_left() -> None:
+    overload = Overload(TARGET_MS, enforce=True)
+    for _ in range(50):
+        overload.step(30_000, overload.usable)
+    overload.follow(Health(20, 9, 1.0), overload.usable)
+    assert overload.usable == LEAST_USABLE
+
+
+def test_the_part_does_not_grow_while_requests_pile_up() -> None:
+    overload = Overload(TARGET_MS, enforce=True)
+    overload.step(1_000, 1.0)
+    taken = overload.usable
+    overload.follow(Health(20, 9, 0.0, growing=True), taken)
+    assert overload.usable == taken < 1
+    overload.follow(Health(20, 9, 0.0), taken)
+    assert overload.usable > taken
 
 
 def test_all_of_the_capacity_can_be_used_again_when_brokers_are_fast() -> None:

@@ -9,8 +9,10 @@ from structlog.testing import capture_logs
 
 from gateway.observability.capacity_metrics import CapacityMetrics
 from gateway.server.division_timer import DivisionTimer
+from protocol.error_codes import ErrorCode
 from quotas.entities import QuotaKey
-from quotas.overload import Overload
+from quotas.overload import Health, Overload
+from testkit import wire
 from testkit.conversation import Conversation
 from testkit.core import START_MS, GatewayCore
 from testkit.frames import produce, produce_reply
@@ -30,7 +32,7 @@ def test_the_time_from_a_request_to_its_reply_is_measured_for_each_user(timed: b
         each.client_sends(produce(1))
     for each, at_ms in zip(clients, (40, 70, 90), strict=True):
         each.at(at_ms).upstream_answers(produce_reply(1)).client_sees(produce_reply(1))
-    assert overload.times.close(now_ms=START_MS + 1_000) == (70, 3)
+    assert overload.times.close(now_ms=START_MS + 1_000)[:2] == (70, 3)
 
 
 def test_requests_without_reply_or_in_pieces_are_not_measured() -> None:
@@ -38,7 +40,7 @@ def test_requests_without_reply_or_in_pieces_are_not_measured() -> None:
     for user in ("a", "b", "c"):
         Conversation(core=core, principal=user).client_sends(produce(1, acks=0))
         Conversation(core=core, principal=user).client_sends(produce(1, size=200_000), piece_bytes=70_000)
-    assert overload.times.close(now_ms=START_MS + 1_000) == (None, 0)
+    assert overload.times.close(now_ms=START_MS + 1_000)[:2] == (None, 0)
 
 
 def test_of_requests_one_behind_the_other_each_counts_from_the_reply_before() -> None:
@@ -50,7 +52,7 @@ def test_of_requests_one_behind_the_other_each_counts_from_the_reply_before() ->
         each.at(400).upstream_answers(produce_reply(1))
     for each in clients:
         each.at(430).upstream_answers(produce_reply(2))
-    assert overload.times.close(now_ms=START_MS + 1_000) == (30, 3)
+    assert overload.times.close(now_ms=START_MS + 1_000)[:2] == (30, 3)
 
 
 def test_a_connection_that_ends_is_forgotten() -> None:
@@ -58,7 +60,58 @@ def test_a_connection_that_ends_is_forgotten() -> None:
     for user in ("a", "b", "c"):
         client = Conversation(core=core, principal=user).client_sends(produce(1))
         client.session.ended(now_ms=core.clock.now_ms)
-    assert overload.times.close(now_ms=START_MS + 60_000) == (None, 0)
+    assert overload.times.close(now_ms=START_MS + 60_000)[:2] == (None, 0)
+
+
+def answer(error: ErrorCode, version: int = 9) -> bytes:
+    partitions = [{"index": 0}, {"index": 1, "error_code": error}]
+    responses = [{"name": "t", "partition_responses": partitions}]
+    return wire.response("Produce", version, correlation_id=1, responses=responses)
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, True),
+        (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True),
+        (ErrorCode.REQUEST_TIMED_OUT, True),
+        (ErrorCode.KAFKA_STORAGE_ERROR, True),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False),
+        (ErrorCode.NONE, False),
+    ],
+)
+def test_errors_of_brokers_that_are_short_are_counted_and_relayed(
+    error: ErrorCode, short: bool, version: int
+) -> None:
+    core, overload = core_of()
+    clients = [Conversation(core=core, principal=user) for user in ("a", "b", "c")]
+    for each in clients:
+        each.client_sends(produce(1, version=version))
+    for each in clients:
+        each.at(40).upstream_answers(answer(error, version)).client_sees(answer(error, version))
+    health = overload.times.close(now_ms=START_MS + 1_000)
+    assert health == (Health(None, 0, 1.0) if short else Health(40, 3, 0.0))
+
+
+def test_without_an_overload_no_answer_is_read_for_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.session.session.shows_shortage", lambda *_: pytest.fail("was read"))
+    client = Conversation(core=GatewayCore(request_percentage=1e6)).client_sends(produce(1))
+    client.upstream_answers(answer(ErrorCode.NOT_ENOUGH_REPLICAS)).client_sees(answer(ErrorCode.NOT_ENOUGH_REPLICAS))
+
+
+def test_requests_of_clients_that_find_more_of_their_own_in_flight_pile_up() -> None:
+    core, overload = core_of()
+    clients = [Conversation(core=core, principal=user) for user in ("a", "b", "c")]
+    for each in clients:
+        each.client_sends(produce(1))
+    assert not overload.times.close(now_ms=START_MS + 1_000).growing
+    for each in clients:
+        each.client_sends(produce(2))
+    assert overload.times.close(now_ms=START_MS + 2_000).growing
+    for each in clients:
+        each.upstream_answers(produce_reply(1), produce_reply(2)).client_sends(produce(3))
+    assert not overload.times.close(now_ms=START_MS + 3_000).growing
 
 
 async def test_slow_brokers_are_in_the_log_and_the_metrics_once() -> None:
