@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvloop
@@ -36,6 +36,7 @@ from gateway.net.listener import Listener, Listeners
 from gateway.net.listening import ListeningSockets
 from gateway.net.long_work import LongWork
 from gateway.observability.capacity_metrics import CapacityMetrics, capacity_json
+from gateway.observability.capacity_notices import brakes_json, overload_json
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.fleet_metrics import FleetMetrics, members_json
 from gateway.observability.operation_metrics import (
@@ -301,7 +302,7 @@ class Gateway:
         )
         self.settings.set_capacity(config)
         self._user_places = self._build_user_places()
-        self._division = DivisionTimer(self.client_quotas, loop, now_ms)
+        self._division = DivisionTimer(self.client_quotas, self._divided, loop, now_ms, wall_clock_ms)
         self.memory = MemoryBudget(config.limits.queued_max_request_bytes)
         self.memory.later = self._soon
         self._supervisor = self._build_supervisor()
@@ -537,15 +538,27 @@ class Gateway:
                 "started_ms": wall_clock_ms(),
             },
             capacity=lambda: capacity_json(self._divided),
+            overload=lambda: overload_json(
+                self.client_quotas.overload,
+                self._division.episodes,
+                now_ms=self._now_ms(),
+                wall_ms=wall_clock_ms(),
+            ),
             state=lambda: {
                 "not_ready": self.why_not_ready(),
                 "enforcement": self.limits.mode,
+                "brakes": self._brakes_json(),
                 "journal_entries": len(self.journal),
                 "fleet": [] if self.fleet is None else members_json(self.fleet),
                 "workers": [],
             },
             wall_ms=wall_clock_ms,
         )
+
+    def _brakes_json(self) -> list[dict[str, Any]]:
+        if self.operations.cannot_brake is not None:
+            return []
+        return brakes_json(self.operations.brakes, now_ms=self._now_ms(), wall_ms=wall_clock_ms())
 
     async def _prepare_metrics(self) -> None:
         self._quota_metrics.prepare(await in_slices(self._quota_metrics.look(), Slices()))

@@ -16,7 +16,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final
 
 from quotas.entities import QuotaKey
@@ -50,6 +51,39 @@ class Brake:
     until_ms: int
     by: str
     used: Mapping[QuotaKey, float] = field(default_factory=dict)
+
+
+class CutBy(StrEnum):
+    """What leaves a tier less than its share of the capacity."""
+
+    BRAKE = "brake"
+    OVERLOAD = "overload"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Why the clients of a tier have less than their shares of the capacity.
+
+    Attributes:
+        by: see `CutBy`.
+        tier: which.
+        part: what is left, at most 1: of its use when the brake began, or of its share without the overload.
+        from_ms: since when brokers are slow; None: it is a brake.
+        until_ms: when the brake ends; None: it is no brake.
+        author: of the brake.
+    """
+
+    by: CutBy
+    tier: int
+    part: float
+    from_ms: int | None = None
+    until_ms: int | None = None
+    author: str = ""
+
+    def shifted(self, by_ms: int) -> Cut:
+        """The same with times on a clock that is ahead by so much."""
+        from_ms, until_ms = (None if each is None else each + by_ms for each in (self.from_ms, self.until_ms))
+        return replace(self, from_ms=from_ms, until_ms=until_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import Final, Protocol, TypeAlias
 
 from quotas.entities import GUARANTEE_KEYS, QuotaKey
-from quotas.lending import DEFAULT_TIER, LEAST_PART, TIERS, Claim, Division, divide, shed
+from quotas.lending import DEFAULT_TIER, LEAST_PART, TIERS, Claim, Cut, CutBy, Division, divide, shed
 from quotas.limits import Limits
 from quotas.resolution import Match, Rule, TrackerKey, entity_of
 
@@ -131,6 +131,21 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class TierUse:
+    """The same of all clients of a tier together, and what slow brokers take from it.
+
+    Attributes:
+        lent, borrowed, reclaimed: sums of its clients; see `Share`.
+        shed: of its share of the capacity, what it loses for slow brokers, or would if that were in force.
+    """
+
+    lent: float = 0.0
+    borrowed: float = 0.0
+    reclaimed: float = 0.0
+    shed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Lent:
     """The sums of a division, for metrics; per second, in the unit of the quota.
 
@@ -143,6 +158,7 @@ class Lent:
         braked: what tiers with a brake may use.
         shed: what tiers may use that lose for slow brokers, or would if that were in force.
         shares: of at most `MOST_SHARES` counters; those with a guarantee first, then those that use most.
+        tiers: what each tier lends, borrows and loses.
     """
 
     capacity: float
@@ -153,6 +169,7 @@ class Lent:
     braked: Mapping[int, float]
     shed: Mapping[int, float]
     shares: tuple[Share, ...] = ()
+    tiers: tuple[TierUse, ...] = (TierUse(),) * TIERS
 
 
 _Use: TypeAlias = tuple[Hashable, Claim, float]
@@ -169,6 +186,7 @@ class Lender:
         last: its sums; None: there was none.
         usable_part: of the capacity, what brokers can take; see `quotas.overload`.
         sheds: whether tiers lose the rest. Otherwise it is only computed.
+        slow_since_ms: since when brokers can't take all of it; None: they can.
     """
 
     def __init__(
@@ -198,7 +216,10 @@ class Lender:
         self._usable_of_tiers: dict[int, float] = {}
         self.usable_part = 1.0
         self.sheds = False
+        self.slow_since_ms: int | None = None
         self._shed: dict[int, float] = {}
+        self._lost: dict[int, float] = {}  # of their shares, by tiers that lose for slow brokers
+        self._cuts: dict[int, Cut] = {}
 
     def lend(self, match: Match, name: Hashable) -> Match:
         """The limit that is in force for a client by the last division.
@@ -256,11 +277,15 @@ class Lender:
         return Match(limit, Rule.CAPACITY, TrackerKey("", ""), observe, burst_s=LENT_BURST_S, lent=Claim())
 
     def _lent(self, match: Match, claim: Claim, tier: int) -> Match:
-        limit = self.division.limit(self._under_brake(claim, tier))
+        under = self._under_brake(claim, tier)
+        limit = self.division.limit(under)
+        # Others may have so much of the capacity that the cut makes no difference.
+        cut = self._cuts.get(tier) if under.ceiling < claim.ceiling and limit >= under.ceiling else None
         burst_s = LENT_BURST_S if match.burst_s is None else match.burst_s
         # No quota says of a client without one that it is only observed.
         observe = match.observe or self._limits.observes(None)
-        return replace(match, limit=limit, burst_s=burst_s, observe=observe, lent=replace(claim, demand=0.0))
+        claimed = replace(claim, demand=0.0)
+        return replace(match, limit=limit, burst_s=burst_s, observe=observe, lent=claimed, cut=cut)
 
     def _claim(self, match: Match) -> Claim:
         limits = self._limits
@@ -344,20 +369,23 @@ class Lender:
             yield
             lent = self._lent(match, claim, claim.tier)
             if counter.match is match and (
-                match.limit is None or not math.isclose(lent.limit or 0.0, match.limit, rel_tol=_SAME)
+                match.limit is None
+                or lent.cut != match.cut
+                or not math.isclose(lent.limit or 0.0, match.limit, rel_tol=_SAME)
             ):
                 # A quota that has changed is found with the next request.
                 counter.bind(lent, counter.version, now_ms=now_ms)
 
     def _brake(self, claims: Sequence[Claim], now_ms: int) -> None:
         """Divide what brakes leave to their tiers."""
-        self._of_tiers, self._most_of_tiers, self._usable_of_tiers = {}, {}, {}
+        self._of_tiers, self._most_of_tiers, self._usable_of_tiers, self._cuts = {}, {}, {}, {}
         for tier, brake in self._limits.brakes.items():
             used = brake.used.get(self._key)
             if used is None or brake.until_ms <= now_ms:
                 continue
             most = max(brake.part * used, _LEAST_OF_TIER * self.capacity) * self._limits.share
             self._most_of_tiers[tier] = most
+            self._cuts[tier] = Cut(CutBy.BRAKE, tier, brake.part, until_ms=brake.until_ms, author=brake.by)
             self._leave(tier, most, claims)
 
     def _leave(self, tier: int, usable: float, claims: Sequence[Claim]) -> None:
@@ -373,7 +401,7 @@ class Lender:
         """Divide what the brokers can take. A brake that leaves less stays."""
         braked = [self._under_brake(claim, claim.tier) for claim in claims]
         self.division = divide(capacity, braked)
-        self._shed = {}
+        self._shed, self._lost = {}, {}
         if self.usable_part >= 1:
             return
         shares = [0.0] * TIERS
@@ -383,6 +411,7 @@ class Lender:
             if claim.tier == 0:
                 certain += self.division.guarantees_kept * claim.certain
         self._shed = shed(shares, certain, self.usable_part * capacity)
+        self._lost = {tier: shares[tier] - most for tier, most in self._shed.items()}
         if not self.sheds or not self._shed:
             return
         # The tiers that lose nothing do not get what the others lose. One that has no clients now keeps its limits.
@@ -390,6 +419,9 @@ class Lender:
             if share:
                 most = max(self._shed.get(tier, share), _LEAST_OF_TIER * capacity)
                 self._leave(tier, most, braked)
+                if tier in self._shed or tier not in self._cuts:
+                    part = min(1.0, most / share)
+                    self._cuts[tier] = Cut(CutBy.OVERLOAD, tier, part, from_ms=self.slow_since_ms)
         self.division = divide(capacity, [self._under_brake(claim, claim.tier) for claim in braked])
 
     def _under_brake(self, claim: Claim, tier: int) -> Claim:
@@ -409,21 +441,39 @@ class Lender:
             total += used_per_s
             by_tier[claim.tier] += used_per_s
             waiting += claim.demand == math.inf
-        division = self.division
+        tier_uses = self._tier_uses(uses + idle)
         largest = nlargest(
             MOST_SHARES, uses + idle, key=lambda use: (use[1].guarantee > 0, use[2], use[1].guarantee)
         )
-        shares = tuple(
-            Share(
-                name,
-                claim.guarantee * division.guarantees_kept,
-                used_per_s,
-                division.limit(self._under_brake(claim, claim.tier)),
-            )
-            for name, claim, used_per_s in largest
-        )
+        shares = tuple(self._share(*use) for use in largest)
         tiers = tuple(by_tier)
         self.last = Lent(
-            capacity, guaranteed, total - guaranteed, waiting, tiers, self._most_of_tiers, self._shed, shares
+            capacity,
+            guaranteed,
+            total - guaranteed,
+            waiting,
+            tiers,
+            self._most_of_tiers,
+            self._shed,
+            shares,
+            tier_uses,
         )
         self._used_by_tier.append(tiers)
+
+    def _share(self, name: Hashable, claim: Claim, used_per_s: float) -> Share:
+        limit = self.division.limit(self._under_brake(claim, claim.tier))
+        return Share(name, claim.guarantee * self.division.guarantees_kept, used_per_s, limit)
+
+    def _tier_uses(self, uses: Iterable[_Use]) -> tuple[TierUse, ...]:
+        shares: list[list[Share]] = [[] for _ in range(TIERS)]
+        for use in uses:
+            shares[use[1].tier].append(self._share(*use))
+        return tuple(
+            TierUse(
+                math.fsum(share.lent for share in of_tier),
+                math.fsum(share.borrowed for share in of_tier),
+                math.fsum(share.reclaimed for share in of_tier),
+                self._lost.get(tier, 0.0),
+            )
+            for tier, of_tier in enumerate(shares)
+        )

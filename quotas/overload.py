@@ -240,6 +240,7 @@ class Overload:
         for lender in divided:
             lender.usable_part = self.usable
             lender.sheds = self.enforce
+            lender.slow_since_ms = self.since_ms
 
     def step(self, time_ms: float | None, used: float) -> None:
         """As `follow`, where the time is all that is known."""

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from quotas.entities import DEFAULT, EntityType, Family, Name, QuotaEntity, QuotaKey
-from quotas.lending import Claim
+from quotas.lending import Claim, Cut
 from quotas.limits import Limits
 from quotas.trackers import UNLIMITED, SharedBy
 
@@ -63,6 +63,7 @@ class Match:
     share: float = 1.0  # the limit is so much of the configured one; see `Limits.set_share`
     burst_s: float | None = None  # counted by a bucket of so many seconds; None: by Kafka's window
     lent: Claim | None = None  # the limit is what this has of a capacity; None: it is the configured one
+    cut: Cut | None = None  # why that is less than its share
 
     @property
     def whole_limit(self) -> float | None:

@@ -34,6 +34,8 @@ _SCALES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _LEAST_NAME: Final = 16
 _MOST_NAME: Final = 40
+_MOST_NOTICE: Final = 300
+_MOST_EPISODES: Final = 5
 _GAP: Final = 2
 """Blanks beside each column."""
 
@@ -286,9 +288,15 @@ class Snapshot:
         clients += [_throttled(*key, left_ms) for key, left_ms in waits.items() if key not in rows]
         member = answer["members"][0]
         divided = answer.get("capacity", {})  # an earlier version divides none
-        head = [*_head(answer, throttled), *_capacity(divided)]
+        head = [*_head(answer, throttled), *_capacity(divided), *_notices(answer)]
         summed = answer["client_count"] > len(answer["clients"]) or any(each.other for each in clients)
-        return cls(head, clients, summed, [*_shares(divided), *_members(member)], _counters(answer))
+        return cls(
+            head,
+            clients,
+            summed,
+            [*_shares(divided), *_tiers(divided), *_episodes(answer), *_members(member)],
+            _counters(answer),
+        )
 
     def rows(self, *, by: str, reverse: bool = False, wanted: str = "") -> list[Client]:
         """Those whose name contains a text, in order."""
@@ -384,6 +392,33 @@ def _capacity(divided: Mapping[str, Any]) -> list[str]:
         f"{number(each['guaranteed'])} of it guaranteed; {counted(each['waiting'], 'client')} at the limit"
         for quota, each in divided.items()
     ]
+
+
+def _notices(answer: Mapping[str, Any]) -> list[str]:
+    """A line for each brake, and one while brokers are slow."""
+    overload = answer.get("overload") or {"text": ""}
+    texts = [each["text"] for each in answer["members"][0].get("brakes", ())]
+    return [shown(text, _MOST_NOTICE) for text in (*texts, overload["text"]) if text]
+
+
+def _tiers(divided: Mapping[str, Any]) -> list[str]:
+    """A line for each tier that has any use or loss of a capacity."""
+    lines = []
+    for quota, each in divided.items():
+        for tier in each.get("tiers", ()):
+            parts = ("used", "lent", "borrowed", "reclaimed", "shed")
+            texts = [f"{part} {number(tier[part])}" for part in parts if tier[part]]
+            limits = (("brake", "brake leaves"), ("overload", "slow brokers leave"))
+            texts += [f"{text} {number(tier[name])}" for name, text in limits if tier[name] is not None]
+            if texts:
+                lines.append(f"tier {tier['tier']}, {quota} B/s: {', '.join(texts)}")
+    return lines
+
+
+def _episodes(answer: Mapping[str, Any]) -> list[str]:
+    """A line for each of the last times in which slow brokers took from a tier."""
+    episodes = (answer.get("overload") or {"episodes": ()})["episodes"]
+    return [each["text"] for each in episodes[:_MOST_EPISODES]]
 
 
 def _shares(divided: Mapping[str, Any]) -> list[str]:

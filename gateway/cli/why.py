@@ -221,6 +221,8 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
                 f"weight {lent['weight']:g}, tier {lent['tier']}",
             )
         )
+    if (cut := entry.get("cut")) is not None:
+        facts.append(("cause", cut["text"]))
     facts.append(("measured", _measured(entry, unit)))
     if by not in _OF_CONNECTIONS:
         counter = counter_name(entry["counter"]["user"], entry["counter"]["client_id"])

@@ -450,4 +450,5 @@ def _explain(
         throttle_time_ms,
         lambda: Reading(tokens=tokens),
         shared=told.shared,
+        now_ms=now_ms,
     )

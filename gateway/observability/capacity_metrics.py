@@ -19,6 +19,10 @@ PARTS: Final = ("guaranteed", "lent", "borrowed", "reclaimed")
 """What there is to say of a share; see `quotas.lent_rates.Share`."""
 
 
+TIER_PARTS: Final = ("lent", "borrowed", "reclaimed", "shed")
+"""What there is to say of a tier; see `quotas.lent_rates.TierUse`."""
+
+
 def shares_of(last: Lent) -> dict[TrackerKey, tuple[float, ...]]:
     """By whose use it is, `PARTS`; counters of several brokers are added up."""
     found: dict[TrackerKey, tuple[float, ...]] = {}
@@ -47,6 +51,16 @@ def capacity_json(quotas: Mapping[str, RateQuotas]) -> dict[str, Any]:
             "lent": last.lent,
             "waiting": last.waiting,
             "shares": shares,
+            "tiers": [
+                {
+                    "tier": tier,
+                    "used": used,
+                    **{part: getattr(parts, part) for part in TIER_PARTS},
+                    "brake": last.braked.get(tier),
+                    "overload": last.shed.get(tier),
+                }
+                for tier, (used, parts) in enumerate(zip(last.by_tier, last.tiers, strict=True))
+            ],
         }
     return found
 
@@ -105,6 +119,12 @@ class CapacityMetrics(Collector):
                 labels=["tier"],
             )
             last = None if quotas.lender is None else quotas.lender.last
+            parts_of_tiers = GaugeMetricFamily(
+                f"{prefix}_tier_share",
+                "Bytes per second of all clients of a tier: what they lend of their guarantees, borrow beyond them, "
+                "what of that the last division took back, and what the tier loses for slow brokers (shed).",
+                labels=["tier", "part"],
+            )
             if last is not None:
                 capacity.add_metric([], last.capacity)
                 guaranteed.add_metric([], last.guaranteed)
@@ -119,7 +139,10 @@ class CapacityMetrics(Collector):
                         shares.add_metric([label_value(key.user), label_value(key.client_id), part], value)
                 for tier, most in last.shed.items():
                     shed.add_metric([str(tier)], most)
-            yield from (capacity, guaranteed, lent, waiting, tiers, braked, shares, shed)
+                for tier, of_tier in enumerate(last.tiers):
+                    for part in TIER_PARTS:
+                        parts_of_tiers.add_metric([str(tier), part], getattr(of_tier, part))
+            yield from (capacity, guaranteed, lent, waiting, tiers, braked, shares, shed, parts_of_tiers)
         yield from self._of_brokers(self._overload())
 
     def _of_brokers(self, overload: Overload | None) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import Metric
 
+from gateway.observability.capacity_notices import cut_json
 from gateway.observability.quota_metrics import OTHER, QuotaMetrics, label_value
 from gateway.observability.throttle_journal import JournalClient, ThrottleJournal, Throttles
 from gateway.runtime.slices import Slices, in_slices
@@ -67,6 +68,7 @@ class Status:
         gateway: Mapping[str, Any],
         state: Callable[[], Mapping[str, Any]],
         capacity: Callable[[], Mapping[str, Any]] = dict,
+        overload: Callable[[], Mapping[str, Any] | None] = lambda: None,
         wall_ms: Callable[[], int],
         max_rows: int = MAX_ROWS,
     ) -> None:
@@ -79,6 +81,7 @@ class Status:
             gateway: facts that do not change.
             state: facts that do: few, and cheap.
             capacity: see `capacity_json`.
+            overload: see `overload_json`.
             wall_ms: the clock of people.
             max_rows: clients, those that are nearest to their limits.
         """
@@ -88,6 +91,7 @@ class Status:
         self._gateway = gateway
         self._state = state
         self._capacity = capacity
+        self._overload = overload
         self._wall_ms = wall_ms
         self._max_rows = max_rows
 
@@ -127,6 +131,7 @@ class Status:
             "rate_fields": RATE_FIELDS,
             "mutation_fields": MUTATION_FIELDS,
             "capacity": self._capacity(),
+            "overload": self._overload(),
             "client_count": len(clients),
             "waiting": [waiting_json(*each) for each in self._waiting(wall_ms)],
             "series": series,
@@ -206,6 +211,7 @@ def throttles_json(entry: Throttles) -> dict[str, Any]:
         "entity": None if entry.entity is None else str(entry.entity),
         "limit": entry.limit,
         "lent": None if entry.lent is None else lent_json(entry.lent),
+        "cut": None if entry.cut is None else cut_json(entry.cut),
         "counter": counter_json(entry.counter),
         "shared": entry.shared,
         "measured": entry.reading._asdict(),

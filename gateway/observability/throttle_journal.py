@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from quotas.combine import ThrottledBy
 from quotas.connections import Admission, AdmissionCause, AdmissionDecision
 from quotas.entities import QuotaEntity
 from quotas.group_sizes import GroupSizes
-from quotas.lending import Claim
+from quotas.lending import Claim, Cut
 from quotas.resolution import Match, Rule, TrackerKey, entity_of
 from quotas.trackers import Kind
 
@@ -78,6 +78,7 @@ class Throttles:
         told_ms: the longest throttle time.
         total_ms, count: of all.
         until_ms: when the last one is over.
+        cut: why the share is less than it would be, with wall times; None: it is not.
     """
 
     first_ms: int
@@ -95,12 +96,15 @@ class Throttles:
     total_ms: int
     count: int
     until_ms: int
+    cut: Cut | None = None
 
     def like(self, by: str, api: str, match: Match) -> bool:
         """Whether it is about the same as another throttle of its client."""
         if self.by != by or self.api != api or self.rule is not match.rule or self.lent != match.lent:
             return False
         if self.lent is None and self.limit != match.limit:
+            return False
+        if _kind_of(self.cut) != _kind_of(match.cut):
             return False
         # Several groups or topics may count the same request.
         return match.beside is None or self.entity is None or self.entity == match.beside
@@ -123,7 +127,12 @@ class Throttles:
         if later.told_ms >= self.told_ms:
             self.told_ms, self.reading = later.told_ms, later.reading
             self.counter, self.shared, self.entity = later.counter, later.shared, later.entity
-            self.limit = later.limit
+            self.limit, self.cut = later.limit, later.cut
+
+
+def _kind_of(cut: Cut | None) -> tuple[str, int] | None:
+    """What a cut has throughout; how much is left changes each second."""
+    return None if cut is None else (cut.by.value, cut.tier)
 
 
 def latest_of(
@@ -199,6 +208,7 @@ class ThrottleJournal:
         reading: Callable[[], Reading],
         *,
         shared: bool = False,
+        now_ms: int,
     ) -> None:
         """An answer throttles a client, or a request waits.
 
@@ -211,8 +221,11 @@ class ThrottleJournal:
             throttle_time_ms: > 0.
             reading: returns what was measured; asked when it is kept.
             shared: see `Throttles`.
+            now_ms: the present, on the clock of `match.cut`.
         """
         entity = partial(entity_of, match)
+        if match.cut is not None:
+            match = replace(match, cut=match.cut.shifted(self._wall_ms() - now_ms))
         self._add(client, kind, by.value, api, match, entity, throttle_time_ms, reading, shared=shared)
 
     def connection_throttled(
@@ -381,6 +394,7 @@ class ThrottleJournal:
             total_ms=told_ms,
             count=1,
             until_ms=now_ms + told_ms,
+            cut=match.cut,
         )
         kept.seconds.append(entry)
         self._count += 1
@@ -404,7 +418,9 @@ class ThrottleJournal:
 
     def _age(self, kept: _Client) -> None:
         oldest = kept.seconds.popleft()
-        match = Match(oldest.limit, oldest.rule, oldest.counter, beside=oldest.entity, lent=oldest.lent)
+        match = Match(
+            oldest.limit, oldest.rule, oldest.counter, beside=oldest.entity, lent=oldest.lent, cut=oldest.cut
+        )
         for earlier in reversed(kept.minutes):
             if earlier.first_ms // 60_000 != oldest.first_ms // 60_000:
                 break

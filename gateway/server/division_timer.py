@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
 
+from gateway.observability.capacity_notices import Episodes
 from gateway.runtime.clock import NowMs
 from gateway.runtime.slices import Slices
 from gateway.session.client_quotas import ClientQuotas
+from quotas.rate_quotas import RateQuotas
 
 _INTERVAL_S: Final = 1.0
 
@@ -17,16 +20,32 @@ _log = structlog.get_logger("gateway.overload")
 
 
 class DivisionTimer:
-    """Takes the steps of `ClientQuotas.divide` in slices; without a capacity there are none."""
+    """Takes the steps of `ClientQuotas.divide` in slices; without a capacity there are none.
 
-    def __init__(self, quotas: ClientQuotas, loop: asyncio.AbstractEventLoop, now_ms: NowMs) -> None:
+    Attributes:
+        episodes: in which slow brokers took from tiers.
+    """
+
+    def __init__(
+        self,
+        quotas: ClientQuotas,
+        divided: Mapping[str, RateQuotas],
+        loop: asyncio.AbstractEventLoop,
+        now_ms: NowMs,
+        wall_ms: NowMs,
+    ) -> None:
         """Nothing happens before `start`.
 
         Args:
             quotas: of the gateway.
+            divided: those with a capacity, by the word that their metrics begin with.
             loop: the running loop.
             now_ms: the clock.
+            wall_ms: the clock of people.
         """
+        self._divided = divided
+        self._wall_ms = wall_ms
+        self.episodes = Episodes()
         self._quotas = quotas
         self._loop = loop
         self._now_ms = now_ms
@@ -56,8 +75,16 @@ class DivisionTimer:
         self._report()
 
     def _report(self) -> None:
-        """A line when brokers become slow, and when all of the capacity can be used again."""
+        """A line when brokers become slow, and when all of the capacity can be used again; and for each tier."""
         overload = self._quotas.overload
+        for each in self.episodes.follow(overload, self._divided, wall_ms=self._wall_ms()):
+            _log.warning(
+                "tier_limited" if each.until_ms is None else "tier_restored",
+                quota=each.quota,
+                tier=each.tier,
+                percent=round(each.least_percent, 1),
+                mode="enforce" if each.enforced else "observe",
+            )
         before, self._usable = self._usable, 1.0 if overload is None else overload.usable
         if overload is None or (before < 1) == (overload.usable < 1):
             return

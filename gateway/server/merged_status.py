@@ -10,6 +10,7 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.observability.capacity_notices import MOST_EPISODES
 from gateway.observability.status import MAX_ROWS, MAX_WAITING, MUTATION_FIELDS, RATE_FIELDS, Built, urgency
 from gateway.observability.throttle_journal import JournalClient, Throttles
 from gateway.server.merged_metrics import SUPERVISORS, Departed, merged
@@ -102,6 +103,7 @@ def _merged(own: dict[str, Any], others: Mapping[int, Mapping[str, Any]]) -> dic
     capacities = [each["capacity"] for each in (own, *others.values())]
     return own | {
         "capacity": {name: _most_used(name, capacities) for name in sorted(set().union(*capacities))},
+        "overload": _slowest([each["overload"] for each in (own, *others.values())]),
         "members": [member | {"journal_entries": journal_entries, "workers": workers}],
         "client_count": len(clients),
         "waiting": waiting[:MAX_WAITING],
@@ -114,6 +116,17 @@ def _most_used(name: str, capacities: Sequence[Mapping[str, Any]]) -> Any:
     """The division of the process that knows of most use: workers hear of each other's, the supervisor of none."""
     known = [each[name] for each in capacities if name in each]
     return max(known, key=lambda each: float(each["guaranteed"] + each["lent"]))
+
+
+def _slowest(overloads: Sequence[Mapping[str, Any] | None]) -> Any:
+    """Of the process whose clients lose most, with the episodes of all: each worker follows its own clients."""
+    known = [each for each in overloads if each is not None]
+    if not known:
+        return None
+    episodes = [episode for each in known for episode in each["episodes"]]
+    episodes.sort(key=lambda episode: (episode["until_ms"] is None, episode["from_ms"]), reverse=True)
+    slowest = min(known, key=lambda each: (float(each["usable"]), -each["clients"]))
+    return {**slowest, "episodes": episodes[:MOST_EPISODES]}
 
 
 def _worker_json(number: int, series: Mapping[str, Any]) -> dict[str, Any]:

@@ -618,6 +618,7 @@ class ClientQuotas:
                 throttle_time_ms,
                 lambda: Reading(*tracker.reading(now_ms=now_ms)),
                 shared=tracker.shared,
+                now_ms=now_ms,
             )
         self._observer.throttled(api_key, tracker.match.rule, throttle_time_ms, by=by, again=again)
 

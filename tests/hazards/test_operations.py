@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import time
 from pathlib import Path
@@ -194,6 +195,14 @@ async def test_a_brake_leaves_a_part_to_a_tier_until_it_is_ended(capsys: pytest.
         assert row.split()[:2] == ["3", "10%"]
         await until_most(FRAME_BYTES)
         assert await throttled()
+        _, why, _ = await command(capsys, port, "why", "--user", "ANONYMOUS")
+        assert re.search(
+            r"cause  +brake of tier 3 until 20.* UTC, set by admin port.* keep 10 % of what they used", why
+        )
+        _, status = await change(port, "/status.json", method="GET")
+        (brake,) = status["members"][0]["brakes"]
+        assert brake["text"] in why
+        assert status["capacity"]["produce"]["tiers"][3]["brake"] == FRAME_BYTES
         assert (await command(capsys, port, "shed", "--tier", "3", "--end"))[1] == "no tier has a brake\n"
         await until_most(0)
         assert not await throttled()

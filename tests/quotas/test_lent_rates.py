@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.lending import Brake
+from quotas.lending import Brake, Cut, CutBy
 from quotas.lent_rates import Lender
 from quotas.limits import Enforcement, Limits
 from quotas.rate_quotas import ByteRateQuotas, RateSettings
@@ -473,6 +473,51 @@ def test_slow_brokers_cost_the_lowest_tiers_first_and_never_guarantees_of_tier_0
     assert mild == pytest.approx({"orders": 6, "search": 2, "lab": 0.5}, rel=0.1)
     assert hard == pytest.approx({"orders": 4, "search": 0.1, "lab": 0.1}, rel=0.1)
     assert after == pytest.approx(before, rel=0.05)
+
+
+def test_a_limit_says_which_cut_it_comes_from_while_that_is_what_limits() -> None:
+    world = World(10 * MB)
+    world.user("orders", tier=0)
+    world.user("lab", tier=3)
+    world.user("small", MB / 100, tier=3)
+    seen: list[tuple[Cut | None, ...]] = []
+
+    def look() -> None:
+        trackers = [world.quotas.tracker(user, "", now_ms=START_MS + 60_000) for user in ("orders", "lab", "small")]
+        seen.append(tuple(None if each is None else each.match.cut for each in trackers))
+
+    def slow() -> None:
+        overloaded(world, 0.8)()
+        world.lender.slow_since_ms = START_MS + 40_000
+
+    events = {
+        19: look, 20: braked(world, 0.5, first_s=20, seconds=20), 39: look,
+        41: slow, 59: look, 60: overloaded(world, 1), 79: look,
+    }  # fmt: skip
+    world.run({"orders": always(30), "lab": always(30), "small": always(1)}, 80, events)
+    assert seen[0] == seen[3] == (None, None, None)
+    brake = Cut(CutBy.BRAKE, 3, 0.5, until_ms=START_MS + 40_000, author="ops")
+    assert seen[1] == (None, brake, None)  # the quota of the small one is less than its part
+    of_orders, of_lab, of_small = seen[2]
+    assert of_orders == Cut(CutBy.OVERLOAD, 0, 1.0, from_ms=START_MS + 40_000)  # it does not get what others lose
+    assert of_lab is not None
+    assert (of_lab.by, of_lab.tier, of_small) == (CutBy.OVERLOAD, 3, None)
+    assert of_lab.part == pytest.approx(0.6, abs=0.01)
+
+
+def test_what_tiers_lend_borrow_and_lose_is_the_sum_of_their_clients() -> None:
+    world = World(10 * MB)
+    world.user("idle", tier=0, producer_byte_guarantee=4 * MB)
+    world.user("orders", tier=0, producer_byte_guarantee=2 * MB)
+    world.user("lab", tier=3)
+    world.run({"idle": within(0, 5, 1), "orders": always(3), "lab": always(30)}, 30, {15: overloaded(world, 0.7)})
+    last = world.lender.last
+    assert last is not None
+    assert last.tiers[0].lent == pytest.approx(4 * MB)
+    assert last.tiers[0].borrowed == pytest.approx(1 * MB, rel=0.05)
+    assert last.tiers[3].borrowed == pytest.approx(4 * MB, rel=0.05)
+    assert (last.tiers[0].shed, last.tiers[1].shed, last.tiers[2].shed) == (0, 0, 0)
+    assert last.tiers[3].shed == pytest.approx(3 * MB, rel=0.05)
 
 
 def test_an_overload_that_is_only_observed_changes_no_limit() -> None:

@@ -82,6 +82,28 @@ def test_shares_of_a_capacity_are_lines_of_their_own() -> None:
     assert Snapshot.of(answer(client("a"))).members == ["one gateway, one process"]
 
 
+def test_brakes_and_slow_brokers_are_in_the_head_and_tiers_and_episodes_behind_the_key() -> None:
+    tiers = [
+        {"tier": tier, "used": used, "lent": 0, "borrowed": used, "reclaimed": 0, "shed": 0, "brake": brake,
+         "overload": None}
+        for tier, used, brake in ((0, 0, None), (2, 5e6, None), (3, 0, 2e6))
+    ]  # fmt: skip
+    produce = {"capacity": 1e8, "guaranteed": 0, "lent": 5e6, "waiting": 0, "shares": [], "tiers": tiers}
+    told = answer(client("a"), capacity={"produce": produce})
+    told["members"][0]["brakes"] = [{"text": "brake of tier 3, set by \x1b[31mops"}]
+    told["overload"] = {"text": "brokers are slow", "episodes": [{"text": f"tier {at} keeps"} for at in range(9)]}
+    found = Snapshot.of(told)
+    assert found.head[-2:] == ["brake of tier 3, set by \\u001b[31mops", "brokers are slow"]
+    assert found.members == [
+        "tier 2, produce B/s: used 5.00M, borrowed 5.00M",
+        "tier 3, produce B/s: brake leaves 2.00M",
+        *(f"tier {at} keeps" for at in range(5)),
+        "one gateway, one process",
+    ]
+    told["overload"] = None
+    assert Snapshot.of(told).head[-1].startswith("brake of tier 3")
+
+
 @pytest.mark.parametrize("columns", [80, 120, 200])
 @pytest.mark.parametrize("by", [column.name for column in COLUMNS])
 def test_columns_fit_the_terminal_and_the_sorted_one_is_among_them(columns: int, by: str) -> None:

@@ -147,7 +147,7 @@ def _throttle(running: RunningGateway, user: str, client_id: str, ms: int, *, at
     journal = running.gateway.journal
     journal._wall_ms = lambda: at_ms
     client = JournalClient(user, client_id)
-    journal.throttled(client, user, ThrottledBy.PRODUCE, "produce", match, ms, lambda: Reading(rate=2000.0))
+    journal.throttled(client, user, ThrottledBy.PRODUCE, "produce", match, ms, lambda: Reading(rate=2000.0), now_ms=0)
 
 
 @pytest.mark.asyncio

@@ -118,7 +118,9 @@ async def test_slow_brokers_are_in_the_log_and_the_metrics_once() -> None:
     core, overload = core_of()
     quotas = core.client_quotas
     quotas.set_capacity({QuotaKey.PRODUCER_BYTE_RATE: 1000.0}, observe=False, now_ms=START_MS)
-    timer = DivisionTimer(quotas, asyncio.get_running_loop(), lambda: core.clock.now_ms)
+    timer = DivisionTimer(
+        quotas, {"produce": quotas.produce}, asyncio.get_running_loop(), lambda: core.clock.now_ms, lambda: 0
+    )
     for user in ("a", "b", "c"):
         Conversation(core=core, principal=user).client_sends(produce(1))
     with capture_logs() as lines:

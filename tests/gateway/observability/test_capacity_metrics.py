@@ -40,7 +40,9 @@ class Divided:
 
     def shares(self) -> dict[tuple[str, str], float]:
         """The series: by user and part."""
-        (family,) = (each for each in CapacityMetrics({"produce": self.quotas}).collect() if "share" in each.name)
+        (family,) = (
+            each for each in CapacityMetrics({"produce": self.quotas}).collect() if "capacity_share" in each.name
+        )
         return {(each.labels["user"], each.labels["part"]): each.value for each in family.samples}
 
 

@@ -20,7 +20,7 @@ from gateway.observability.throttle_journal import (
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.lending import Claim
+from quotas.lending import Claim, Cut, CutBy
 from quotas.resolution import Match, Rule, TrackerKey, entity_of
 from testkit.conversation import Conversation
 from testkit.core import GatewayCore
@@ -39,7 +39,9 @@ class Journal:
         match = Match(10.0, Rule.USER_DEFAULT_CLIENT, TrackerKey(user, client_id))
         reading = Reading(rate=float(ms), window_ms=10_000)
         client = JournalClient(user, client_id)
-        self.journal.throttled(client, kind or user, ThrottledBy.PRODUCE, "produce", match, ms, lambda: reading)
+        self.journal.throttled(
+            client, kind or user, ThrottledBy.PRODUCE, "produce", match, ms, lambda: reading, now_ms=self.now_ms
+        )
 
     def refused(self, ip: str, *, outcome: str = "refused", limit: float | None = None, hold_ms: int = 0) -> None:
         reading = Reading(rate=float(hold_ms))
@@ -132,6 +134,21 @@ GROUP_A, GROUP_B = QuotaEntity(group="a"), QuotaEntity(group="b")
 ALICE = TrackerKey("alice", "")
 
 
+def cut_by(by: CutBy, part: float) -> Match:
+    return Match(5.0, Rule.USER, ALICE, lent=Claim(1.0), cut=Cut(by, 3, part))
+
+
+def test_an_entry_says_until_when_by_the_clock_of_people() -> None:
+    j = Journal()
+    j.now_ms = 1_000_000
+    match = Match(5.0, Rule.USER, ALICE, cut=Cut(CutBy.BRAKE, 3, 0.2, until_ms=7_000, author="ops"))
+    j.journal.throttled(
+        JournalClient("alice", "c"), "alice", ThrottledBy.PRODUCE, "produce", match, 100, Reading, now_ms=4_000
+    )
+    (entry,) = j.journal.of("alice", "c")
+    assert entry.cut == Cut(CutBy.BRAKE, 3, 0.2, until_ms=1_003_000, author="ops")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "entries"),
     [
@@ -142,6 +159,10 @@ ALICE = TrackerKey("alice", "")
         (Match(5.0, Rule.USER, ALICE, lent=Claim(1.0)), Match(6.0, Rule.USER, ALICE, lent=Claim(1.0)), 1),
         (Match(5.0, Rule.USER, ALICE, lent=Claim(1.0)), Match(5.0, Rule.USER, ALICE, lent=Claim(2.0)), 2),
         (Match(5.0, Rule.USER, ALICE, lent=Claim(1.0)), Match(5.0, Rule.USER, ALICE), 2),
+        # So does what an overload leaves, but not who takes it.
+        (cut_by(CutBy.OVERLOAD, 0.5), cut_by(CutBy.OVERLOAD, 0.4), 1),
+        (cut_by(CutBy.OVERLOAD, 0.5), cut_by(CutBy.BRAKE, 0.5), 2),
+        (cut_by(CutBy.OVERLOAD, 0.5), Match(5.0, Rule.USER, ALICE, lent=Claim(1.0)), 2),
     ],
 )
 def test_waits_for_different_limits_stay_apart_in_a_second_and_in_its_minute(
@@ -150,7 +171,9 @@ def test_waits_for_different_limits_stay_apart_in_a_second_and_in_its_minute(
     j = Journal()
 
     def told(match: Match) -> None:
-        j.journal.throttled(JournalClient("alice", "c"), "alice", ThrottledBy.PRODUCE, "produce", match, 100, Reading)
+        j.journal.throttled(
+            JournalClient("alice", "c"), "alice", ThrottledBy.PRODUCE, "produce", match, 100, Reading, now_ms=0
+        )
 
     for match in (one, other, one, other):
         told(match)

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from config import default_config, parse_bootstrap
 from gateway.handlers.recent_topics import NOTE_MS, RecentTopics
 from gateway.server.merged_metrics import Departed, merged
-from gateway.server.merged_status import _most_used
+from gateway.server.merged_status import _most_used, _slowest
 from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
 from gateway.server.worker import share_of
 from gateway.usage.forwarding import WorkersRows
@@ -45,6 +45,19 @@ def test_counters_and_histograms_add_up_and_gauges_by_their_meaning() -> None:
     assert found["gateway_produce_byte_rate"] == 70  # each worker knows the whole
     assert found["gateway_event_loop_stall_seconds_count"] == 5
     assert found["gateway_quota_store_version"] == 7
+
+
+def test_the_overload_of_a_gateway_is_that_of_its_slowest_process_with_the_episodes_of_all() -> None:
+    def told(usable: float, clients: int, *episodes: tuple[int, int | None]) -> dict[str, Any]:
+        found = [{"from_ms": from_ms, "until_ms": until_ms} for from_ms, until_ms in episodes]
+        return {"usable": usable, "clients": clients, "episodes": found}
+
+    # The supervisor has no clients.
+    found = _slowest([told(1, 0), told(0.8, 3, (5, None), (1, 2)), told(0.5, 2, (6, None), (3, 4)), None])
+    assert (found["usable"], found["clients"]) == (0.5, 2)
+    assert [each["from_ms"] for each in found["episodes"]] == [6, 5, 3, 1]
+    assert _slowest([told(1, 0), told(1, 3), told(1, 2)])["clients"] == 3
+    assert _slowest([None, None]) is None
 
 
 def test_what_a_dead_worker_counted_stays_and_what_it_held_goes() -> None:
