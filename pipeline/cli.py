@@ -24,6 +24,7 @@ JOBS: Final = {
     "status": "show which records were read, which are missing and which days are compacted",
     "report": "write a report of usage and throttling by client, as a web page and JSON",
     "cost": "write what each team used in a month, and what that costs",
+    "capacity": "divide what the cluster carries among clients or teams, and forecast when it is full",
     "simulate": "compute what candidate quotas would have throttled on the compacted days",
     "recommend": "write a plan of recommended quotas from compacted days",
     "backtest": "check how well quotas from earlier days would have fitted later days",

@@ -1,7 +1,8 @@
 """Erases a client from results of other jobs: plans, revert files, simulations and reports.
 
 Quotas of the client go from plans and revert files, and its rows from simulations. Sums in a plan stay, as they are
-what was decided. A report has pictures of all clients, so it goes as a whole: `report` makes it again.
+what was decided. A report has pictures of all clients, so it goes as a whole: `report` makes it again. So does a
+study of a capacity.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from pipeline.capacity.page import FORMAT as CAPACITY_FORMAT
 from pipeline.erase.client import Client
 from pipeline.erase.tables import ROWS, Found
 from pipeline.plans.changes import REVERT_FORMAT, Revert
@@ -31,6 +33,11 @@ NOTES: Final = "notes"
 REPORTS: Final = "report, which goes as a whole"
 
 _PAGE: Final = "index.html"
+_OF_PAGE: Final = {
+    REPORT_FORMAT: ("report.json", _PAGE),
+    CAPACITY_FORMAT: ("capacity.json", _PAGE, "capacity.csv"),
+}
+"""By format of a result that goes as a whole: its own name, and what else has names of clients beside it."""
 _NAMES: Final = ("user", "client_id", "api")
 _LARGEST: Final = "; the largest, "
 """What follows in the reason of a default is about one client."""
@@ -59,7 +66,9 @@ def erase_results(place: str, client: Client, *, write: bool) -> tuple[Found, li
                 own = _erase_rows(path, client, write=write)
             elif name.endswith(".json"):
                 own = _erase_json(path, client, write=write)
-            elif name.endswith(f"/{_PAGE}") and name.replace(_PAGE, "report.json") not in names:
+            elif name.endswith(f"/{_PAGE}") and not any(
+                name.replace(_PAGE, own) in names for own, *_ in _OF_PAGE.values()
+            ):
                 own = _erase_page(path, client, write=write)
             else:
                 continue
@@ -95,11 +104,12 @@ def _erase_json(path: str, client: Client, *, write: bool) -> Counter[str]:
         return Counter()
     data = json.loads(content)
     kind = data.get("format") if isinstance(data, dict) else None
-    if kind == REPORT_FORMAT:
+    if kind in _OF_PAGE:
         found = Counter({REPORTS: int(any(_is_of(each, client) for each in data["clients"]))})
         if write and found[REPORTS]:
             # What says so goes last, so that a run that is killed in between is found again.
-            _delete(f"{path.rpartition('/')[0]}/{_PAGE}")
+            for beside in _OF_PAGE[kind][1:]:
+                _delete(f"{path.rpartition('/')[0]}/{beside}")
             _delete(path)
         return found
     text, found = "", Counter()

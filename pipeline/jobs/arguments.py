@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,10 +157,51 @@ def expectation_of(arguments: argparse.Namespace) -> Expectation:
     return Expectation(int(time.time()), arguments.grace * 60, names)
 
 
-def add_capacity(parser: argparse.ArgumentParser) -> None:
+def add_days(parser: argparse.ArgumentParser, what: str = "to work on") -> None:
+    """Which days, for all jobs that work by day; `check_days` checks them."""
+    for name, dest, end in (("--from", "first", "first"), ("--to", "last", "last")):
+        parser.add_argument(
+            name,
+            dest=dest,
+            metavar="DATE",
+            help=f"the {end} day {what}, such as 2026-11-21; else the {end} there is",
+        )
+
+
+def check_days(arguments: argparse.Namespace) -> None:
+    """Checks what `add_days` has read.
+
+    Raises:
+        ArgumentError: these are no days, or the last is before the first.
+    """
+    for name, text in (("--from", arguments.first), ("--to", arguments.last)):
+        if text is not None:
+            day_of(text, name)
+    if arguments.first and arguments.last and arguments.last < arguments.first:
+        raise ArgumentError(f"--to {arguments.last} is before --from {arguments.first}")
+
+
+def day_of(text: str, name: str) -> datetime.date:
+    """The day that an argument names.
+
+    Raises:
+        ArgumentError: it names none.
+    """
+    try:
+        day = datetime.date.fromisoformat(text)
+    except ValueError:
+        day = None
+    # Tables name days as text, and other spellings such as 20261121 would find none.
+    if day is None or day.isoformat() != text:
+        raise ArgumentError(f"{name} {text!r}: say a day as 2026-11-21")
+    return day
+
+
+def add_capacity(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """What the cluster can take."""
     parser.add_argument(
         "--capacity",
+        required=required,
         default="",
         metavar="API=VALUE,...",
         help="what the cluster can take per second, such as produce=200MB,mutation=50/s",

@@ -25,7 +25,7 @@ from pipeline.storage.files import is_local, local_path
 from pipeline.storage.raw_table import RawState, raw_table
 from pipeline.storage.tables import DataFile, Snapshot, Table
 
-_RESULTS: Final = ("backtest", "report", "sim")
+_RESULTS: Final = ("backtest", "capacity", "report", "sim")
 _FAR_DAYS: Final = 366
 _RUN_OF: Final = re.compile(r"run=(\d{4})-?(\d\d)-?(\d\d)T")
 

@@ -42,6 +42,7 @@ class EntityDays:
         scope: whether brokers count together, and gateways of a fleet.
         entities: what quotas are for.
         members: of teams, and their prefixes.
+        all_gateways: whether all gateways count together, whatever their fleet.
     """
 
     out: str
@@ -49,33 +50,45 @@ class EntityDays:
     scope: Scope
     entities: Entities
     members: Members
+    all_gateways: bool = False
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Rows of client_day under the names of entities; a part of a day's entities at a time."""
+        for day in self.days:
+            for together in self.of_day(day):
+                for batch in client_rows(iter([together])):
+                    yield batch.filter(pc.equal(batch.column("table"), "client_day"))
+
+    def of_day(self, day: CompactedDay) -> Iterator[pa.RecordBatch]:
+        """Rows of entities with the sums of their members, second by second; a part of the entities at a time."""
         table = compacted_table(self.out)
-        found = table.in_order()
         fleets = fleets_of(published_days(self.out)) if self.scope is Scope.FLEET else {}
         naming = naming_of(self.entities, self.members)
         apis = [
             api for api in UsageApi if self.entities is not Entities.TEAM or KEY_OF_API[api] in GROUP_KEYS
         ]
-        for day in self.days:
-            pieces = sorted(pieces_of(table.paths(found.of(date=day.date))))
-            parts = 1 + day.rows // _ELEMENTS_AT_ONCE
-            for part in range(parts):
-                rows = read_entities(
-                    pieces,
-                    ENTITY,
-                    READ,
-                    brokers_apart=self.scope is Scope.BROKER,
-                    fleets=fleets,
-                    apis=apis,
-                    most_elements=ELEMENTS_AT_ONCE,
-                )
-                together = folded(rows, naming, part=part, parts=parts)
-                if together is not None:
-                    for batch in client_rows(with_no_quota(together)):
-                        yield batch.filter(pc.equal(batch.column("table"), "client_day"))
+        pieces = sorted(pieces_of(table.paths(table.in_order().of(date=day.date))))
+        parts = 1 + day.rows // _ELEMENTS_AT_ONCE
+        for part in range(parts):
+            rows = read_entities(
+                pieces,
+                ENTITY,
+                READ,
+                brokers_apart=self.scope is Scope.BROKER,
+                fleets=fleets,
+                apis=apis,
+                most_elements=ELEMENTS_AT_ONCE,
+            )
+            if self.all_gateways:
+                rows = map(_of_one_gateway, rows)
+            together = folded(rows, naming, part=part, parts=parts)
+            if together is not None:
+                yield from with_no_quota(together)
+
+
+def _of_one_gateway(batch: pa.RecordBatch) -> pa.RecordBatch:
+    at = batch.schema.get_field_index("gw")
+    return batch.set_column(at, "gw", pa.repeat(pa.scalar("", pa.string()), batch.num_rows))
 
 
 def plan_of_entities(

@@ -34,6 +34,7 @@ from quotas.usage_record import UsageApi
 
 _ROWS_AT_ONCE: Final = 2_000
 _TOTALS_AT_ONCE: Final = 100
+_HOURS: Final = 24
 _USED: Final = ["date", "gw", "user", "client_id"]
 _READ: Final = (*ENTITY, "units", "active_s", "censored_s", "throttle_ms", "beside_ms", "quota", "observed")
 
@@ -129,9 +130,16 @@ def left_out_of(
 
 def peaks_of(runner: Runner, out: str, days: Sequence[CompactedDay]) -> dict[tuple[str, QuotaKey], float]:
     """The most that all clients together used in ten seconds, per second, by day and key."""
+    return {place: max(hours) for place, hours in hourly_peaks(runner, out, days).items()}
+
+
+def hourly_peaks(
+    runner: Runner, out: str, days: Sequence[CompactedDay]
+) -> dict[tuple[str, QuotaKey], list[float]]:
+    """The same for each hour of the day."""
     by_day = find_clients(out, days, "total").by_day()
 
-    def peaks(rows: ClientRows) -> Iterator[dict[tuple[str, QuotaKey], float]]:
+    def peaks(rows: ClientRows) -> Iterator[dict[tuple[str, QuotaKey], list[float]]]:
         together: dict[tuple[str, QuotaKey], Any] = {}
         for table in rows.read(("date", "api", "steps")):
             for batch in table.to_batches(_TOTALS_AT_ONCE):
@@ -141,7 +149,10 @@ def peaks_of(runner: Runner, out: str, days: Sequence[CompactedDay]) -> dict[tup
                 ):
                     place = date.isoformat(), KEY_OF_API[UsageApi(api)]
                     together[place] = together.get(place, 0.0) + own.values.to_numpy()
-        yield {place: float(total.max()) / STEP_S for place, total in together.items()}
+        yield {
+            place: (total.reshape(_HOURS, -1).max(axis=1) / STEP_S).tolist()
+            for place, total in together.items()
+        }
 
     return {place: peak for found in runner.run(peaks, by_day) for place, peak in found.items()}
 

@@ -16,6 +16,7 @@ from config import Config
 from config.clusters import read_clusters
 from gateway.cli.main import make_parser
 from pipeline import cli as pipeline_cli
+from pipeline.capacity.claims import read_claims
 from pipeline.teams.prices import read_prices
 from quotas.groups_file import read_teams
 from testkit import page_shell
@@ -26,7 +27,11 @@ from testkit.page_commands import DOCS, PAGES, ROOT, Block, blocks, inline_comma
 # What a block can be, apart from commands and what they print.
 FILES = {"toml", "yaml", "ini", "properties", "haproxy", "python", "promql", "text"}
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-OTHER_FILES: dict[str | None, Callable[[str], object]] = {"groups.toml": read_teams, "prices.toml": read_prices}
+OTHER_FILES: dict[str | None, Callable[[str], object]] = {
+    "claims.toml": read_claims,
+    "groups.toml": read_teams,
+    "prices.toml": read_prices,
+}
 """Titles of TOML that is no configuration of the gateway, and what reads it."""
 MINIMAL = ROOT / "config" / "examples" / "minimal.toml"
 WRAPPERS = ("sudo", "docker", "kubectl")

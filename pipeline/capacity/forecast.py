@@ -1,0 +1,242 @@
+"""When a cluster is full: a straight line through the peaks of days, with the days of the week. Pure numpy.
+
+The peak of a day is *a + b · day + weekday*, by ordinary least squares. The interval is the usual one of a prediction
+(Hyndman, Athanasopoulos: *Forecasting: Principles and Practice*, section 7.5): it grows with the distance from the
+days that the line was found from. Hours of the week say when on a day its peak comes.
+
+`walk_forward` says how wrong the method was on these very days: it forecasts each of them from earlier days alone.
+What it cannot know: whether growth continues, and what clients wanted beyond what they were throttled to.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+LEAST_DAYS: Final = 7
+"""Below that there is no forecast."""
+DAYS_FOR_WEEKDAYS: Final = 21
+"""From so many on days of the week have values of their own: three of each."""
+INTERVAL: Final = 0.9
+"""The share of days that the interval should hold."""
+
+_WEEK: Final = 7
+_HOURS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a day: its peak per second, and the interval around it. Nothing is below 0."""
+
+    date: str
+    peak: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """How wrong forecasts were so many days ahead.
+
+    Attributes:
+        ahead_days: between the last day that was known and the day that was forecast.
+        days: how many were forecast; 0: there are too few days, and the others are NaN.
+        mape: the mean of |forecast - seen| / seen.
+        held: the share of days whose peak was within the interval.
+    """
+
+    ahead_days: int
+    days: int
+    mape: float
+    held: float
+
+
+class Line:
+    """The line through the peaks of some days.
+
+    Attributes:
+        by_weekday: whether days of the week have values of their own.
+        growth_per_day: in the unit of the peaks.
+    """
+
+    def __init__(self, days: Sequence[int], peaks: Sequence[float]) -> None:
+        """Finds it.
+
+        Args:
+            days: numbers of days (`datetime.date.toordinal`), rising; gaps are allowed.
+            peaks: of each, per second.
+
+        Raises:
+            ValueError: these are fewer than `LEAST_DAYS`.
+        """
+        if len(days) < LEAST_DAYS:
+            raise ValueError(f"{len(days)} days are fewer than {LEAST_DAYS}")
+        self._origin = days[0]
+        counts = np.bincount([day % _WEEK for day in days], minlength=_WEEK)
+        self.by_weekday = len(days) >= DAYS_FOR_WEEKDAYS and bool(np.all(counts >= 2))
+        rows = self._rows(days)
+        values = np.array(peaks)
+        self._found: Floats = np.linalg.lstsq(rows, values, rcond=None)[0]
+        self._inverse = np.linalg.pinv(rows.T @ rows)
+        free = len(days) - rows.shape[1]
+        self._error = math.sqrt(float(np.sum((values - rows @ self._found) ** 2)) / free)
+        self._width = quantile_of_t((1 + INTERVAL) / 2, free)
+        self.growth_per_day = float(self._found[0])
+
+    def expected(self, days: Sequence[int]) -> list[Expected]:
+        """What is expected of some days."""
+        rows = self._rows(days)
+        peaks = rows @ self._found
+        wide = np.sqrt(1 + np.einsum("ij,jk,ik->i", rows, self._inverse, rows)) * self._error * self._width
+        return [
+            Expected(datetime.date.fromordinal(day).isoformat(), max(0.0, at), max(0.0, at - by), at + by)
+            for day, at, by in zip(days, peaks.tolist(), wide.tolist(), strict=True)
+        ]
+
+    def _rows(self, days: Sequence[int]) -> Floats:
+        numbers = np.array(days)
+        columns = [numbers - self._origin]
+        if self.by_weekday:
+            columns += [numbers % _WEEK == weekday for weekday in range(_WEEK)]
+        else:
+            columns.append(np.ones(len(days), bool))
+        return np.stack([column.astype(np.float64) for column in columns], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is expected of the peaks of one kind of use.
+
+    Attributes:
+        seen: the peak of each day that is known, per second.
+        expected: of the days after the last one.
+        fitted: of the days that are known, by the whole line.
+        growth_per_week: of the peak, in its unit per second.
+        by_weekday: whether days of the week have values of their own.
+        full: the first day whose expected peak reaches the capacity; "": none of `expected` does.
+        earliest, latest: the same by the upper and the lower end of the interval.
+        errors: of the same method on the days that are known.
+    """
+
+    seen: Mapping[str, float]
+    expected: tuple[Expected, ...]
+    fitted: tuple[Expected, ...]
+    growth_per_week: float
+    by_weekday: bool
+    full: str
+    earliest: str
+    latest: str
+    errors: tuple[Errors, ...]
+
+
+def forecast(seen: Mapping[str, float], capacity: float, horizon: int) -> Forecast | None:
+    """When a capacity is full.
+
+    Args:
+        seen: peaks of days, per second; in any order.
+        capacity: in the same unit.
+        horizon: for how many days after the last one.
+
+    Returns:
+        The forecast; None with fewer than `LEAST_DAYS`.
+    """
+    by_day = {datetime.date.fromisoformat(date).toordinal(): seen[date] for date in sorted(seen)}
+    if len(by_day) < LEAST_DAYS:
+        return None
+    days = list(by_day)
+    line = Line(days, list(by_day.values()))
+    expected = line.expected(range(days[-1] + 1, days[-1] + 1 + horizon))
+
+    def first(end: str) -> str:
+        return next((each.date for each in expected if getattr(each, end) >= capacity), "")
+
+    return Forecast(
+        seen={date: seen[date] for date in sorted(seen)},
+        expected=tuple(expected),
+        fitted=tuple(line.expected(days)),
+        growth_per_week=line.growth_per_day * _WEEK,
+        by_weekday=line.by_weekday,
+        full=first("peak"),
+        earliest=first("high"),
+        latest=first("low"),
+        errors=tuple(walk_forward(by_day, ahead) for ahead in _aheads(horizon)),
+    )
+
+
+def _aheads(horizon: int) -> list[int]:
+    return sorted({min(ahead, horizon) for ahead in (1, _WEEK, 4 * _WEEK)})
+
+
+def walk_forward(by_day: Mapping[int, float], ahead: int) -> Errors:
+    """Forecasts each day from those that were known so many days before.
+
+    Args:
+        by_day: peaks by the number of the day, rising.
+        ahead: 1: from all days up to the day before.
+    """
+    days = list(by_day)
+    wrong, held = [], []
+    for day in days:
+        known = [each for each in days if each <= day - ahead]
+        seen = by_day[day]
+        if len(known) < LEAST_DAYS or not seen:
+            continue
+        (found,) = Line(known, [by_day[each] for each in known]).expected([day])
+        wrong.append(abs(found.peak - seen) / seen)
+        held.append(found.low <= seen <= found.high)
+    if not wrong:
+        return Errors(ahead, 0, math.nan, math.nan)
+    return Errors(ahead, len(wrong), float(np.mean(wrong)), float(np.mean(held)))
+
+
+def quantile_of_t(share: float, free: int) -> float:
+    """A quantile of Student's t (Abramowitz and Stegun, 26.7.5); within 0.001 from five degrees of freedom on.
+
+    Args:
+        share: between 0 and 1.
+        free: degrees of freedom, > 0.
+    """
+    z = float(NormalDist().inv_cdf(share))
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return math.fsum(term / free**power for power, term in enumerate(terms))
+
+
+def hours_of_week(hours: Mapping[str, Any]) -> Floats:
+    """How near each hour of the week comes to the peak of its day, from 0 to 1; NaN where no day is known.
+
+    Args:
+        hours: by date, the peaks of its 24 hours.
+
+    Returns:
+        Over (weekday, hour); Monday is 0. The mean over the weeks.
+    """
+    found = np.full((_WEEK, _HOURS), np.nan)
+    for weekday, shares in _by_weekday(hours):
+        found[weekday] = np.mean(shares, axis=0)
+    return found
+
+
+def _by_weekday(hours: Mapping[str, Any]) -> Iterator[tuple[int, list[Floats]]]:
+    for weekday in range(_WEEK):
+        days = [
+            np.asarray(own, np.float64)
+            for date, own in hours.items()
+            if datetime.date.fromisoformat(date).weekday() == weekday
+        ]
+        shares = [own / own.max() for own in days if own.max() > 0]
+        if shares:
+            yield weekday, shares
