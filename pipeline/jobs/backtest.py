@@ -14,11 +14,13 @@ from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import (
     add_burst,
     add_capacity,
+    add_days,
     add_expectation,
     add_out,
     add_runner,
     add_scope,
     burst_of,
+    check_days,
     expectation_of,
     open_runner,
     parse_capacity,
@@ -32,8 +34,7 @@ from pipeline.storage.layout import results_dir
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The job's arguments."""
     add_out(parser, "the pipeline's folder; it has compacted days")
-    parser.add_argument("--from", dest="first", metavar="DATE", help="first day; else the first compacted")
-    parser.add_argument("--to", dest="last", metavar="DATE", help="last day; else the last compacted")
+    add_days(parser)
     parser.add_argument(
         "--test",
         type=int,
@@ -72,6 +73,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.storage.files import local_result
     from pipeline.storage.losses import with_losses
 
+    check_days(arguments)
     made_at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = local_result(arguments.result, "--result", results_dir(arguments.out, "backtest", made_at))
     expectation = expectation_of(arguments)

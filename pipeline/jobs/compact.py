@@ -6,7 +6,15 @@ import argparse
 import datetime
 
 from pipeline.errors import ArgumentError, Exit, JobError
-from pipeline.jobs.arguments import add_allow_open, add_expectation, add_master, add_out, expectation_of
+from pipeline.jobs.arguments import (
+    add_allow_open,
+    add_days,
+    add_expectation,
+    add_master,
+    add_out,
+    check_days,
+    expectation_of,
+)
 from pipeline.recommend.doubt import doubts_of
 from pipeline.spark.session import open_session
 from quotas.entities import counted
@@ -17,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(parser)
     parser.add_argument(
         "--date",
-        default="new",
-        help="2026-11-21, all, or new: days that got lines since they were compacted (new)",
+        help="2026-11-21, all, or new: days that got lines since they were compacted (new; all with --from or --to)",
     )
+    add_days(parser, "to compact again")
     add_allow_open(parser)
     add_expectation(parser)
     add_master(parser)
@@ -33,8 +41,13 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.spark.runner import OnSpark
 
     out = arguments.out.rstrip("/")
-    if arguments.date not in ("all", "new"):
-        _check_date(arguments.date)
+    check_days(arguments)
+    some = arguments.first is not None or arguments.last is not None
+    date = arguments.date or ("all" if some else "new")
+    if date not in ("all", "new"):
+        _check_date(date)
+        if some:
+            raise ArgumentError("--date of one day, and --from or --to: give one of them")
     expectation = expectation_of(arguments)
     spark = open_session("sluice compact", master=arguments.master)
     runner = OnSpark(spark)
@@ -44,7 +57,9 @@ def run(arguments: argparse.Namespace) -> Exit:
                 runner,
                 out,
                 expectation,
-                date=arguments.date,
+                date=date,
+                first=arguments.first,
+                last=arguments.last,
                 allow_open=arguments.allow_open,
             )
         except JobError:

@@ -20,12 +20,15 @@ from pipeline.jobs.arguments import (
     add_allow_open,
     add_burst,
     add_capacity,
+    add_days,
     add_expectation,
     add_out,
     add_runner,
     add_scope,
     add_windows,
     burst_of,
+    check_days,
+    day_of,
     expectation_of,
     open_runner,
     parse_capacity,
@@ -52,11 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The job's arguments."""
     add_out(parser, "the pipeline's folder; it has compacted days")
     parser.add_argument("--plan", metavar="FILE", help="where to write the plan; else below OUT/results/plan")
+    add_days(parser)
     parser.add_argument(
-        "--history", type=int, default=HISTORY_DAYS, metavar="DAYS", help="days to look at (%(default)s)"
-    )
-    parser.add_argument(
-        "--to", dest="last", metavar="DATE", help="the last of them; else the last compacted day"
+        "--history", type=int, metavar="DAYS", help=f"how many days, instead of --from ({HISTORY_DAYS})"
     )
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
     parser.add_argument(
@@ -127,8 +128,12 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.storage.losses import with_losses
     from pipeline.storage.raw_table import read_raw_state
 
-    if not 0 <= arguments.target < 1 or not arguments.margin >= 1 or arguments.history < 1:
+    history = HISTORY_DAYS if arguments.history is None else arguments.history
+    if not 0 <= arguments.target < 1 or not arguments.margin >= 1 or history < 1:
         raise ArgumentError("--target is in [0, 1), --margin at least 1, --history at least 1")
+    if arguments.first is not None and arguments.history is not None:
+        raise ArgumentError("--from and --history both say where the days begin: give one of them")
+    check_days(arguments)
     if arguments.burst is not None and arguments.entities is not None:
         raise ArgumentError("--burst is for each counter of the records, and not with --for")
     if not arguments.largest_change > 1:
@@ -141,9 +146,10 @@ def run(arguments: argparse.Namespace) -> Exit:
     file = local_result(arguments.plan, "--plan", f"{folder}/plan.json")
     chosen, silent = history_days(
         with_losses(published_days(arguments.out), arguments.out, expectation),
-        arguments.history,
+        history,
         arguments.last,
         expectation,
+        first=arguments.first,
         read=read_raw_state(arguments.out).days.keys(),
         allow_gaps=arguments.allow_gaps,
         allow_open=arguments.allow_open,
@@ -247,6 +253,7 @@ def history_days(
     last: str | None,
     expectation: Expectation,
     *,
+    first: str | None = None,
     read: Collection[str] = (),
     allow_gaps: bool,
     allow_open: bool = False,
@@ -258,6 +265,7 @@ def history_days(
         history: how many are wanted.
         last: the last one; else the last compacted that is closed.
         expectation: says which days are closed.
+        first: the first one, whatever `history` says.
         read: days of which lines have been read.
         allow_gaps: continue without days that are not there.
         allow_open: also with days that are not closed, or were not when they were compacted.
@@ -267,7 +275,7 @@ def history_days(
 
     Raises:
         NotYetCompleteError: some are not there yet; it says which.
-        ArgumentError: `last` is no day.
+        ArgumentError: `first` or `last` is no day.
     """
     if not days:
         raise NotYetCompleteError("no day is compacted: run `sluice-pipeline compact` first")
@@ -278,10 +286,13 @@ def history_days(
             f"{', '.join(not_closed)} not closed, and nothing else is compacted: half a day counts as a quiet one. "
             "Wait for its end and compact it, or say --allow-open"
         )
-    try:
-        end = datetime.date.fromisoformat(last or usable[-1].date)
-    except ValueError as exc:
-        raise ArgumentError(f"--to {last!r}: say a day as 2026-11-21") from exc
+    end = day_of(last or usable[-1].date, "--to")
+    if first is not None:
+        history = (end - day_of(first, "--from")).days + 1
+    if history < 1:
+        raise NotYetCompleteError(
+            f"the last day that is compacted and closed is {end}, before --from {first}"
+        )
     wanted = [(end - datetime.timedelta(days=back)).isoformat() for back in range(history)][::-1]
     there = {day.date: day for day in usable}
     missing = [date for date in wanted if date not in there]
@@ -300,6 +311,6 @@ def history_days(
     if not chosen or (faults and not allow_gaps):
         raise NotYetCompleteError(
             f"a history of {history} days to {end} is wanted, and {'; '.join(faults)}. Quotas from fewer days may be "
-            "too low: compact the days, shorten --history, or say --allow-gaps"
+            "too low: compact the days, ask for fewer, or say --allow-gaps"
         )
     return chosen, silent

@@ -11,7 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.errors import ArgumentError, Exit, JobError
-from pipeline.jobs.arguments import add_expectation, add_out, add_runner, expectation_of, open_runner
+from pipeline.jobs.arguments import (
+    add_days,
+    add_expectation,
+    add_out,
+    add_runner,
+    check_days,
+    expectation_of,
+    open_runner,
+)
 from pipeline.plans.plan import Plan, PlanError
 from pipeline.storage.layout import results_dir
 from quotas.entities import counted
@@ -20,10 +28,7 @@ from quotas.entities import counted
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The job's arguments."""
     add_out(parser, "the pipeline's folder; it has compacted days")
-    parser.add_argument(
-        "--from", dest="first", metavar="DATE", help="first day, 2026-11-21; else the first there is"
-    )
-    parser.add_argument("--to", dest="last", metavar="DATE", help="last day; else the last there is")
+    add_days(parser)
     parser.add_argument(
         "--to-dir", type=Path, metavar="DIR", help="where to write; else OUT/results/report/run=..."
     )
@@ -42,6 +47,7 @@ def run(arguments: argparse.Namespace) -> Exit:
 
     if arguments.top < 1:
         raise ArgumentError(f"--top: at least 1, not {arguments.top}")
+    check_days(arguments)
     plan = _read_plan(arguments.plan)
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stamp = made_at.replace(":", "").replace("-", "")

@@ -12,7 +12,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
-from pipeline.jobs.arguments import add_burst, add_master, add_out, add_scope, add_windows, burst_of, scope_of
+from pipeline.jobs.arguments import (
+    add_burst,
+    add_days,
+    add_master,
+    add_out,
+    add_scope,
+    add_windows,
+    burst_of,
+    check_days,
+    scope_of,
+)
 from pipeline.plans.text import number, table
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.spark.session import open_session
@@ -26,8 +36,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The job's arguments."""
     add_out(parser, "the pipeline's folder; it has compacted days")
-    parser.add_argument("--from", dest="first", metavar="DATE", help="first day, 2026-11-21")
-    parser.add_argument("--to", dest="last", metavar="DATE", help="last day")
+    add_days(parser)
     parser.add_argument(
         "--candidates",
         default="grid:0.5..64x64",
@@ -58,6 +67,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.replay.simulation import simulate
     from pipeline.storage.compacted_days import CompactedDays, published_days
 
+    check_days(arguments)
     candidates = parse_candidates(arguments.candidates)
     settings = replace(_replay_settings(arguments), burst_s=candidates.burst_s or burst_of(arguments))
     mutations = not arguments.api or arguments.api == UsageApi.MUTATION

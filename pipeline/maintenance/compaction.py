@@ -41,6 +41,8 @@ def compact(
     expectation: Expectation,
     *,
     date: str = "new",
+    first: str | None = None,
+    last: str | None = None,
     allow_open: bool = False,
 ) -> dict[str, CompactedDay]:
     """Compacts days and publishes them.
@@ -50,6 +52,7 @@ def compact(
         out: the pipeline's folder.
         expectation: what should be there.
         date: a day, or all, or new.
+        first, last: with all and new, leave out earlier and later days.
         allow_open: also days that may still get lines. They are marked, and compacted again with what comes later.
 
     Returns:
@@ -70,7 +73,12 @@ def compact(
     wanted: list[str] = []
     waiting: list[str] = []
     why: type[JobError]
-    for day, read in sorted(state.days.items()):
+    read_days = {
+        day: read
+        for day, read in sorted(state.days.items())
+        if (first is None or day >= first) and (last is None or day <= last)
+    }
+    for day, read in read_days.items():
         there = found.days.get(day)
         if date in (day, "all") or (date == "new" and is_due(read, before.identifier, there)):
             why = RefusedError
@@ -102,9 +110,10 @@ def compact(
                 raise why(left)
             # A late line for a day of last month must not keep today from being compacted.
             print(f"left as it is: {left}", file=sys.stderr)
-    if date not in ("all", "new") and not wanted:
+    asked = date if date not in ("all", "new") else f"{first or 'the beginning'} to {last or 'the end'}"
+    if (date == asked and not wanted) or (state.days and not read_days):
         raise NotYetCompleteError(
-            f"no lines of {date} have been read: there are {', '.join(sorted(state.days)) or 'none'}"
+            f"no lines of {asked} have been read: there are {', '.join(sorted(state.days)) or 'none'}"
         )
     # What the last one replaced: jobs that read it have had until now.
     compacted_table(out).sweep()

@@ -92,6 +92,12 @@ def test_the_package_is_a_program_too_and_says_nothing_into_a_closed_pipe() -> N
     ("ingest --from nowhere", "say files:DIR or kafka:TOPIC"),
     ("ingest --from files:/nowhere --trigger often", "say available-now"),
     ("compact --date yesterday", "say a day as 2026-11-21, all, or new"),
+    ("compact --date 2026-11-21 --from 2026-11-20", "give one of them"),
+    *((f"{job} --from 2026-11-02 --to 2026-11-01", "--to 2026-11-01 is before --from")
+      for job in ("compact", "report", "simulate", "recommend", "backtest")),
+    *((f"{job} --to 20261102", "--to '20261102': say a day as 2026-11-21")
+      for job in ("compact", "report", "simulate", "recommend", "backtest")),
+    ("recommend --from 2026-11-01 --history 3", "give one of them"),
     ("prune --keep-raw 0", "--keep-raw: at least 1 day"),
     ("report --plan no-plan.json", "no-plan.json: a plan is a JSON object"),
     ("plan show no-plan.json", "no-plan.json: a plan is a JSON object"),

@@ -80,6 +80,23 @@ def compacted(out: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["api"], row["client_id"], row["t"]))
 
 
+def test_days_of_a_span_are_compacted_again_and_no_others(tmp_path: Path, local_ingest: Ingest) -> None:
+    out = str(tmp_path / "out")
+    lines = [line(day, row(), ts=DAY + day * 86_400 + 5) for day in range(4)]
+    place(tmp_path / "in", "four-days.jsonl.gz", *lines)
+    local_ingest()
+    days = [f"2026-09-{28 + day}" if day < 3 else "2026-10-01" for day in range(4)]
+    assert list(compact(LocalSession(), out, LONG_AFTER, first=days[1], last=days[2])) == days[1:3]
+    assert list(compact(LocalSession(), out, LONG_AFTER)) == [days[0], days[3]]
+    runs = {day.date: day.run for day in published_days(out)}
+
+    assert list(compact(LocalSession(), out, LONG_AFTER, date="all", first=days[2])) == days[2:]
+    again = {day.date: day.run for day in published_days(out)}
+    assert [date for date in days if again[date] != runs[date]] == days[2:]
+    with pytest.raises(NotYetCompleteError, match="no lines of 2026-11-01 to the end have been read"):
+        compact(LocalSession(), out, LONG_AFTER, date="all", first="2026-11-01")
+
+
 def test_a_day_with_holes_is_compacted_and_named_and_one_that_is_not_over_only_when_asked_for(
     tmp_path: Path, local_ingest: Ingest, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -353,6 +353,10 @@ def test_days_that_are_not_there_yet_are_waited_for_and_those_that_never_come_ar
     assert ([day.date for day in chosen], silent) == (["2026-11-14", "2026-11-16"], [])
     chosen, _ = history_days(days, 1, "2026-11-14", LONG_AFTER, allow_gaps=False)
     assert [day.date for day in chosen] == ["2026-11-14"]
+    chosen, silent = history_days(days, 1, None, LONG_AFTER, first="2026-11-14", allow_gaps=False)
+    assert ([day.date for day in chosen], silent) == (["2026-11-14", "2026-11-16"], ["2026-11-15"])
+    with pytest.raises(NotYetCompleteError, match="closed is 2026-11-16, before --from 2026-11-17"):
+        history_days(days, 1, None, LONG_AFTER, first="2026-11-17", allow_gaps=False)
     with pytest.raises(ArgumentError, match="--to 'yesterday': say a day"):
         history_days(days, 7, "yesterday", LONG_AFTER, allow_gaps=False)
 
