@@ -1,0 +1,217 @@
+"""What three teams got of a capacity, against what they were promised. Pure.
+
+Bytes are in slots of a tenth of a second from the beginning of the run. A window has ten seconds, and one begins at
+each slot.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from simulation.shares import jain
+
+SLOTS_PER_S: Final = 10
+WINDOW_S: Final = 10
+_KNOWN_S: Final = 3
+"""Before, divisions do not know all clients of a phase yet."""
+
+_SETTLED_S: Final = 10
+"""After a step of what is offered: ten windows of a second."""
+
+_SHORT_S: Final = 5
+"""What has settled is looked at in so short windows: in longer ones an oscillation could not be seen."""
+
+_BACK_S: Final = 2
+"""Two windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client's bytes.
+
+    Attributes:
+        user: of the client.
+        guarantee: bytes per second; 0: none.
+        passed: in each slot.
+        offered: in each slot.
+    """
+
+    user: str
+    guarantee: float
+    passed: Sequence[float]
+    offered: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A time in which each client offers the same all the time; seconds from the beginning of the run.
+
+    Attributes:
+        name: of the phase.
+        begin_s: when the offer was made.
+        end_s: when the next one was.
+        more: whether a client wants more than it gets.
+    """
+
+    name: str
+    begin_s: int
+    end_s: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One promise, as it was measured.
+
+    Attributes:
+        promise: in words, with its bound.
+        value: measured.
+        bound: of the value.
+        at_most: whether the bound is the highest value that keeps the promise; otherwise it is the lowest.
+        where: of the value.
+    """
+
+    promise: str
+    value: float
+    bound: float
+    at_most: bool
+    where: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether the promise was kept. What is not a number is no promise kept."""
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+    def text(self) -> str:
+        """One line."""
+        verdict = "held" if self.held else "MISSED"
+        sign = "<=" if self.at_most else ">="
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.promise}: {self.value:.3f} {sign} {self.bound:g} {verdict}{where}"
+
+
+def averages(slots: Sequence[float], begin_s: float, end_s: float, window_s: int = WINDOW_S) -> list[float]:
+    """Bytes per second in each window that lies in a time."""
+    sums = [0.0, *itertools.accumulate(slots)]
+    length = window_s * SLOTS_PER_S
+    first, last = round(begin_s * SLOTS_PER_S), round(end_s * SLOTS_PER_S) - length
+    return [(sums[at + length] - sums[at]) / window_s for at in range(first, last + 1)]
+
+
+def total(clients: Iterable[Client]) -> list[float]:
+    """What all have passed, slot by slot."""
+    return [sum(each) for each in zip(*(client.passed for client in clients), strict=True)]
+
+
+def conservation(clients: Sequence[Client], phases: Sequence[Phase], capacity: float) -> Figure:
+    """The least part of the capacity that was used in a window in which a client wanted more."""
+    passed = total(clients)
+    found = [
+        (average / capacity, begin_s + at / SLOTS_PER_S)
+        for begin_s, end_s in _wanting(phases)
+        for at, average in enumerate(averages(passed, begin_s, end_s))
+    ]
+    return _least("capacity in use while a client wants more", 0.95, found)
+
+
+def guarantees(clients: Sequence[Client], phases: Sequence[Phase]) -> Figure:
+    """The least part that a client passed of its guarantee, or of its offer if that was less, in a window.
+
+    After a step the offer of a client decides; a lender has two windows to come back.
+    """
+    found = []
+    for client in clients:
+        if not client.guarantee:
+            continue
+        for phase in phases:
+            begin_s = phase.begin_s + _BACK_S
+            pairs = zip(
+                averages(client.passed, begin_s, phase.end_s),
+                averages(client.offered, begin_s, phase.end_s),
+                strict=True,
+            )
+            for at, (passed, offered) in enumerate(pairs):
+                if wanted := min(client.guarantee, offered):
+                    found.append((passed / wanted, f"{client.user}, {begin_s + at / SLOTS_PER_S:.1f} s"))
+    return _least("part of its guarantee that each client has in each window", 0.98, found)
+
+
+def fairness(equals: Sequence[Client], phases: Sequence[Phase]) -> Figure:
+    """The lowest of Jain's indices of a window."""
+    found = []
+    for begin_s, end_s in _wanting(phases):
+        windows = zip(*(averages(client.passed, begin_s, end_s) for client in equals), strict=True)
+        found += [(jain(list(each)), begin_s + at / SLOTS_PER_S) for at, each in enumerate(windows)]
+    return _least("Jain's index among equals in each window", 0.98, found)
+
+
+def back(lender: Client, returned: Phase) -> Figure:
+    """The seconds until a lender had passed its guarantee in one second."""
+    rates = averages(lender.passed, returned.begin_s, returned.end_s, 1)
+    took_s = next(
+        (1 + at / SLOTS_PER_S for at, rate in enumerate(rates) if rate >= 0.98 * lender.guarantee), math.inf
+    )
+    return Figure("seconds until a lender has its guarantee back", took_s, _BACK_S, at_most=True)
+
+
+def overshoot(clients: Sequence[Client], phases: Sequence[Phase], capacity: float) -> Figure:
+    """The highest part of the capacity that was used in a window, steps included."""
+    passed = total(clients)
+    begin_s, end_s = phases[0].begin_s, phases[-1].end_s
+    rates = averages(passed, begin_s, end_s)
+    value = max(rates) / capacity
+    at_s = begin_s + rates.index(max(rates)) / SLOTS_PER_S
+    promise = "highest part of the capacity in a window, steps included"
+    return Figure(promise, value, 1.10, at_most=True, where=f"{at_s:.1f} s")
+
+
+def settled(clients: Sequence[Client], phases: Sequence[Phase]) -> Figure:
+    """How far a client's use is from its mean, ten windows after a step of what is offered and later."""
+    found = []
+    for phase in phases:
+        begin_s = phase.begin_s + _SETTLED_S
+        for client in clients:
+            rates = averages(client.passed, begin_s, phase.end_s, _SHORT_S)
+            mean = sum(rates) / len(rates)
+            for at, rate in enumerate(rates):
+                if mean:
+                    found.append((abs(rate / mean - 1), f"{client.user}, {begin_s + at / SLOTS_PER_S:.1f} s"))
+    value, where = max(found, default=(math.nan, ""))
+    return Figure(
+        "most that a client strays ten windows after a step", value, 0.10, at_most=True, where=where
+    )
+
+
+def slower(alone_ms: Iterable[float], shared_ms: Iterable[float]) -> Figure:
+    """The p99 of a client's latency among others, by its value alone."""
+    alone, shared = p99(alone_ms), p99(shared_ms)
+    where = f"{shared:.2f} ms by {alone:.2f} ms"
+    return Figure("p99 of tier 0, by its value alone", shared / alone, 1.3, at_most=True, where=where)
+
+
+def p99(latencies: Iterable[float]) -> float:
+    """The 99th percentile; not a number where there are fewer than a hundred."""
+    found = sorted(latencies)
+    return found[math.ceil(0.99 * len(found)) - 1] if len(found) >= 100 else math.nan
+
+
+def _wanting(phases: Sequence[Phase]) -> Iterator[tuple[int, int]]:
+    """The times in which a client wants more, from when divisions know the clients."""
+    for more, group in itertools.groupby(phases, key=lambda phase: phase.more):
+        joined = list(group)
+        if more:
+            yield joined[0].begin_s + _KNOWN_S, joined[-1].end_s
+
+
+def _least(promise: str, bound: float, found: Sequence[tuple[float, object]]) -> Figure:
+    value, where = min(found, default=(math.nan, ""), key=_value)
+    place = f"{where:.1f} s" if isinstance(where, float) else str(where)
+    return Figure(promise, value, bound, at_most=False, where=place)
+
+
+def _value(found: tuple[float, object]) -> float:
+    return found[0]
