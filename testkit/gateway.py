@@ -34,7 +34,7 @@ LISTENER: Final = "tests"
 _PORTS: Final = range(20_000, 31_000)
 """Below those that outgoing connections take."""
 
-# Each process goes on from where it was, so that two calls of a test never get the same port. It starts anywhere, and
+# Each process continues from where it was, so that two calls of a test never get the same port. It starts anywhere, and
 # not by the random module's shared state: the plugin that shuffles tests seeds it alike in every process.
 _next: Final = [random.SystemRandom().randrange(_PORTS.start, _PORTS.stop)]
 
