@@ -6,7 +6,8 @@ the same use.
 
 A division knows only counters that were used. Those that are new, or come back, also count in one counter that they
 share until the next division (`RateQuotas.shared_by_new`): otherwise each new name would have what is left to itself.
-Those of a tier that has a brake, or loses for slow brokers, share another one beside it.
+A tier that has a brake, or loses for slow brokers, has such a counter of its own. There a counter is *young* until
+`YOUNG_FOR` divisions have found it used: a known counter passes one request of any size, and names cost nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ _NEARLY_FULL_MS: Final = 500.0
 """A bucket that is full after so much more use belongs to a client that wants more. One that holds a request or two
 does not: a client that uses less than its limit would keep a part that nothing uses."""
 
+
+YOUNG_FOR: Final = 3
+"""Divisions. Names that live shorter pass no more together than is left for them."""
 
 _OF_ONE_COUNTER: Final = frozenset({Rule.USER_CLIENT, Rule.USER, Rule.CLIENT})
 """A guarantee of such a rule is for one counter: names that are invented do not have it."""
@@ -86,8 +90,9 @@ class _Seen:
         used_per_s: between the two last divisions.
         wanting_until_ms: the end of the longest wait that it has asked for.
         divided: it has a share of the capacity.
-        came: it had none, and was looked up since.
+        came: it had none or is young, and was looked up since.
         tier: in which its share was divided; of no account where it has none.
+        young_for: so many more divisions have to find it used.
     """
 
     recorded: float
@@ -96,6 +101,7 @@ class _Seen:
     divided: bool
     came: bool = False
     tier: int = DEFAULT_TIER
+    young_for: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +216,7 @@ class Lender:
         self.last: Lent | None = None
         self._seen: dict[Hashable, _Seen] = {}
         self._divided_ms = now_ms
+        self._shared_by_old = [0.0] * TIERS  # what counters have that are not young
         self._used_by_tier: deque[tuple[float, ...]] = deque(maxlen=_DIVISIONS_BEFORE_A_BRAKE)
         self._of_tiers: dict[int, Division] = {}  # that have a brake, or lose for slow brokers
         self._most_of_tiers: dict[int, float] = {}
@@ -245,11 +252,20 @@ class Lender:
         seen = self._seen.get(name)
         if seen is not None and seen.divided:
             return False
+        self._come(name, seen)
+        return not match.observe and _can_be_new(match)
+
+    def is_young(self, match: Match, name: Hashable) -> bool:
+        """Whether it counts in the one that young counters of its tier share; see `is_new`."""
+        seen = self._seen.get(name)
+        if seen is not None and seen.divided and not seen.young_for:
+            return False
+        self._come(name, seen)
+        return not match.observe and _can_be_new(match)
+
+    def _come(self, name: Hashable, seen: _Seen | None) -> None:
         if seen is not None and not seen.came:
             self._seen[name] = replace(seen, came=True)
-        if match.lent is None or match.observe:
-            return False
-        return not match.lent.guarantee or match.rule not in _OF_ONE_COUNTER
 
     def used_by(self, tier: int) -> float:
         """What a tier used lately, per second; for `quotas.lending.Brake`."""
@@ -265,12 +281,13 @@ class Lender:
 
     @property
     def left_of_tiers(self) -> Mapping[int, Match]:
-        """The same of a tier that has a brake or loses for slow brokers; others are not in it."""
-        left = {}
-        for tier, usable in self._usable_of_tiers.items():
-            used = 0.0 if self.last is None else self.last.by_tier[tier]
-            left[tier] = self._of_new(max(usable - used, LEAST_PART * usable))
-        return left
+        """By tier, the limit of all young counters together: what its others leave of what a brake, or slow brokers,
+        leave to it. Tiers without either are not in it.
+        """
+        return {
+            tier: self._of_new(max(usable - self._shared_by_old[tier], LEAST_PART * usable))
+            for tier, usable in self._usable_of_tiers.items()
+        }
 
     def _of_new(self, limit: float) -> Match:
         observe = self._limits.observes(None)
@@ -321,7 +338,7 @@ class Lender:
         elapsed_s = (now_ms - self._divided_ms) / 1000
         if elapsed_s <= 0:
             return
-        claims, active, idle = [], [], []
+        claims, old, active, idle = [], [], [], []
         seen = {}
         for name, counter in counters:
             yield
@@ -339,21 +356,32 @@ class Lender:
                 wanting_until_ms = max(wanting_until_ms, before.wanting_until_ms)
                 last_per_s = before.used_per_s
             divided = bool(used_per_s or last_per_s or wanting_until_ms > self._divided_ms or came)
-            if not (counter.shared or self.observe or counter.good_until_ms == -math.inf):
-                # Each look-up of a new one asks `is_new`.
-                counter.good_until_ms = math.inf if divided else float(now_ms)
             match = counter.match
+            young_for = 0 if before is None else before.young_for
+            if came and not (before is not None and before.divided):
+                young_for = YOUNG_FOR
+            elif used_per_s:
+                young_for = max(0, young_for - 1)
+            bounded = match.lent is not None and match.lent.tier in self._usable_of_tiers
+            asked = not divided or (young_for > 0 and bounded)
+            if not (counter.shared or self.observe or counter.good_until_ms == -math.inf):
+                # Each look-up of a new one asks `is_new`, of a young one `is_young`.
+                counter.good_until_ms = float(now_ms) if asked else math.inf
             if not divided:
                 seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided)
                 if match.lent is not None and match.lent.guarantee:
                     idle.append((name, match.lent, 0.0))
                 continue
             claim = match.lent or self._claim(match)
-            seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided, tier=claim.tier)
+            seen[name] = _Seen(
+                recorded, used_per_s, wanting_until_ms, divided, tier=claim.tier, young_for=young_for
+            )
             wants_more = wanting_until_ms > self._divided_ms or (came and claim.tier in new_waited)
             demand = math.inf if wants_more and not match.observe else max(used_per_s, last_per_s)
             claims.append(replace(claim, demand=demand))
             active.append((name, counter, match, used_per_s))
+            if not (young_for and _can_be_new(match)):
+                old.append(claims[-1])
         self._seen = seen
         self._divided_ms = now_ms
         capacity = self.capacity * self._limits.share
@@ -363,6 +391,9 @@ class Lender:
             (name, claim, used_per_s) for claim, (name, _, _, used_per_s) in zip(claims, active, strict=True)
         ]
         self._sum_up(capacity, uses, idle)
+        self._shared_by_old = [0.0] * TIERS
+        for claim in old if self._usable_of_tiers else ():
+            self._shared_by_old[claim.tier] += self.division.share(self._under_brake(claim, claim.tier))
         if self.observe:
             return
         for claim, (_, counter, match, _) in zip(claims, active, strict=True):
@@ -477,3 +508,8 @@ class Lender:
             )
             for tier, of_tier in enumerate(shares)
         )
+
+
+def _can_be_new(match: Match) -> bool:
+    """Whether it may be of an invented name: it has no guarantee of its own."""
+    return match.lent is not None and (not match.lent.guarantee or match.rule not in _OF_ONE_COUNTER)

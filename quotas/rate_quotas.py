@@ -663,10 +663,10 @@ class RateTracker:
 
 
 class NewCountersTracker(RateTracker):
-    """What new counters share until a capacity is divided again: bytes count here beside their own counter.
+    """What new counters share: bytes count here beside their own counter.
 
-    Nothing passes while it is blocked, at most until the next division: from then on each has a share of its own.
-    It sends no client a throttle time: what it holds is no debt of the one whose request came last.
+    Nothing passes while it is blocked. Those that wait have places, and ask again once a second. It sends no client a
+    throttle time: what it holds is no debt of the one whose request came last.
 
     Attributes:
         waited: whether any request had to wait.
@@ -675,18 +675,29 @@ class NewCountersTracker(RateTracker):
     __slots__ = ("waited",)
 
     def __init__(self, settings: RateSettings, *, now_ms: int) -> None:
-        """Nothing is limited before `bind`."""
+        """Nothing is limited before `leave_to_new`."""
         super().__init__(settings, _DIVISION_MS, ThrottleStats(), Urgent(), key=Rule.CAPACITY, now_ms=now_ms)
+        self.waited = False
+
+    def leave_to_new(self, match: Match, version: int, *, now_ms: int) -> None:
+        """A division leaves so much. Whatever was sent, the first of those that wait passes now."""
+        now_ms = max(now_ms, self.last_ms)
+        queue = self.queue
+        self.bind(match, version, now_ms=now_ms)
+        self.queue = queue  # all places cost more or less alike, so their order stays
+        self.owe_at_most(0, now_ms=now_ms)
         self.waited = False
 
     def wait_ms(
         self, waiter: object, value: float | None = None, *, most_held_ms: float | None = None, now_ms: int
     ) -> int:
-        """See `RateTracker`: without places, since nothing waits for long."""
-        return self.empties(waiter, now_ms=now_ms)
+        """See `RateTracker`: a second at most, and then it asks again."""
+        wait_ms = super().wait_ms(waiter, value, now_ms=now_ms)
+        self.waited = self.waited or wait_ms > 0
+        return min(wait_ms, _DIVISION_MS)
 
     def empties(self, waiter: object, *, now_ms: int) -> int:
-        """See `RateTracker`."""
+        """See `RateTracker`: without places, since its client asks again soon."""
         if now_ms >= self.blocked_until_ms or self._observe:
             return 0
         self.waited = True
@@ -826,8 +837,7 @@ class RateQuotas:
     ) -> NewCountersTracker:
         if tracker is None:
             tracker = NewCountersTracker(self._settings, now_ms=now_ms)
-        tracker.waited = False
-        tracker.bind(left, self._limits.version, now_ms=max(now_ms, tracker.last_ms))
+        tracker.leave_to_new(left, self._limits.version, now_ms=now_ms)
         return tracker
 
     def shared_by_new(self, tracker: RateTracker | None) -> tuple[RateTracker, ...]:
@@ -837,17 +847,21 @@ class RateQuotas:
             tracker: the counter, which was looked up just now.
 
         Returns:
-            Nothing where a division knows it; else what all new counters share, and what those of its tier share if
-            that has a brake or loses for slow brokers.
+            What all new counters share, and what the young ones of its tier share if a brake, or slow brokers, leave
+            a part to that. Nothing where a division knows it for long enough.
         """
-        if tracker is None or self.lender is None or self._new is None:
+        lender = self.lender
+        if tracker is None or lender is None or self._new is None:
             return ()
         name = id(tracker) if tracker.shared else tracker.key
-        if not self.lender.is_new(tracker.match, name):
-            return ()
-        lent = tracker.match.lent
-        of_tier = None if lent is None else self._new_of_tiers.get(lent.tier)
-        return (self._new,) if of_tier is None else (self._new, of_tier)
+        match = tracker.match
+        found: list[RateTracker] = []
+        if lender.is_new(match, name):
+            found.append(self._new)
+        of_tier = None if match.lent is None else self._new_of_tiers.get(match.lent.tier)
+        if of_tier is not None and lender.is_young(match, name):
+            found.append(of_tier)
+        return tuple(found)
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""

@@ -8,6 +8,7 @@ import pytest
 
 from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.lending import Brake
 from quotas.resolution import Rule
 from testkit import wire
 from testkit.conversation import Conversation
@@ -72,6 +73,25 @@ def test_a_wait_for_new_clients_ends_with_the_next_division() -> None:
     sensor = bob.session.throttling.produce_sensor
     assert sensor is not None
     assert sensor.groups == ()
+
+
+def test_a_young_client_shares_what_a_brake_leaves_to_its_tier_until_it_is_known() -> None:
+    core = core_of(PRODUCE)
+    core.limits.brakes = {2: Brake(1.0, core.clock.now_ms + 60_000, "ops", {PRODUCE: 1_000.0})}
+    divide(core)
+    core.clock.advance(1_000)
+    divide(core)
+    bob = Conversation(core=core, principal="bob")
+    frame = produce(1, size=10)
+    counts = []
+    for _ in range(5):
+        bob.client_sends(frame).upstream_sees(frame).upstream_answers(produce_reply(1))
+        sensor = bob.session.throttling.produce_sensor
+        assert sensor is not None
+        counts.append(len(sensor.groups))
+        core.clock.advance(1_000)
+        divide(core)
+    assert counts == [2, 1, 1, 1, 0]
 
 
 def test_a_client_that_was_silent_is_new_again() -> None:
