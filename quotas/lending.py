@@ -122,7 +122,7 @@ class Division:
     Attributes:
         level: what an entity of weight 1 gets beyond its guarantee; infinite: all that it wants.
         spare: what is left then.
-        part: of the capacity, for each entity; up to there it may use what is left at once.
+        part: of what is left, for each entity; up to there it may use it at once.
         guarantees_kept: which part of guarantees is in force.
         floor: no limit is below, unless its ceiling is.
     """
@@ -158,16 +158,15 @@ def divide(capacity: float, claims: Sequence[Claim]) -> Division:
         The division. Guarantees that add up to more than the capacity are cut alike.
     """
     certain = math.fsum(claim.certain for claim in claims)
-    part_of_each = capacity / max(1, len(claims))
-    floor = LEAST_PART * part_of_each
+    floor = LEAST_PART * capacity / max(1, len(claims))
     if certain > capacity:
         part = _level(capacity, ((claim.certain, claim.guarantee) for claim in claims if claim.guarantee))
-        return Division(0.0, 0.0, part_of_each, min(1.0, part), floor)
+        return Division(0.0, 0.0, 0.0, min(1.0, part), floor)
     level = _level(capacity - certain, ((claim.wanted - claim.certain, claim.weight) for claim in claims))
     spare = 0.0
     if level == math.inf:
         spare = max(0.0, capacity - math.fsum(claim.wanted for claim in claims))
-    return Division(level, spare, part_of_each, floor=floor)
+    return Division(level, spare, spare / max(1, len(claims)), floor=floor)
 
 
 def shed(shares: Sequence[float], certain_of_tier_0: float, usable: float) -> dict[int, float]:

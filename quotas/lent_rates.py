@@ -32,6 +32,10 @@ LENT_BURST_S: Final = 1.0
 """Of a bucket where the quota has none. Kafka's window lets a client use ten seconds of its limit in one, and mutes
 it for ten then: no guarantee could be seen to be kept."""
 
+_NEW_BURST_S: Final = 0.2
+"""Of the bucket that new counters share: they may all begin at once, and have buckets of their own from the next
+division on."""
+
 _DIVISIONS_BEFORE_A_BRAKE: Final = 10
 """Their mean is what a tier uses when its brake begins."""
 
@@ -240,7 +244,14 @@ class Lender:
         seen = self._seen.get(name)
         claim = replace(self._claim(match), demand=0.0 if seen is None else seen.used_per_s)
         # Until the next division in its tier of the last one: others have what is left of another tier.
-        return self._lent(match, claim, claim.tier if seen is None or not seen.divided else seen.tier)
+        if seen is not None and seen.divided:
+            return self._lent(match, claim, seen.tier)
+        lent = self._lent(match, claim, claim.tier)
+        if claim.guarantee and match.rule in _OF_ONE_COUNTER:
+            # What is left is for the counter that new ones share, and this one does not count there.
+            kept = max(claim.guarantee * self.division.guarantees_kept, self.division.floor)
+            return replace(lent, limit=min(kept, lent.limit or kept))
+        return lent
 
     def is_new(self, match: Match, name: Hashable) -> bool:
         """Whether a counter that is looked up counts in the one that new counters share, until the next division.
@@ -291,7 +302,7 @@ class Lender:
 
     def _of_new(self, limit: float) -> Match:
         observe = self._limits.observes(None)
-        return Match(limit, Rule.CAPACITY, TrackerKey("", ""), observe, burst_s=LENT_BURST_S, lent=Claim())
+        return Match(limit, Rule.CAPACITY, TrackerKey("", ""), observe, burst_s=_NEW_BURST_S, lent=Claim())
 
     def _lent(self, match: Match, claim: Claim, tier: int) -> Match:
         under = self._under_brake(claim, tier)

@@ -241,6 +241,32 @@ def test_six_names_that_are_new_every_four_seconds_are_no_way_around_a_capacity(
     assert mean(total[5:]) <= 1.02 * 2 * MB
 
 
+@pytest.mark.parametrize("late_s", [0.0, 0.25, 0.5, 0.75, 0.95])
+def test_a_crowd_that_begins_at_once_exceeds_the_capacity_by_a_tenth_in_ten_seconds(late_s: float) -> None:
+    """Whenever that is between two divisions: one with a guarantee, and four that share what is left."""
+    world = World(capacity=4 * MB)
+    world.user("orders", producer_byte_guarantee=2 * MB)
+    world.user("search", producer_byte_guarantee=0.8 * MB, weight=3)
+    crowd = {f"lab-{at}": within(8 + late_s, 30) for at in range(4)}
+    for name in crowd:
+        world.user(name, ceiling=1.2 * MB)
+    passed = world.run({"orders": always(2), "search": within(8 + late_s, 30), **crowd}, 30)
+    total = [math.fsum(each) for each in zip(*passed.values(), strict=True)]
+    assert max(mean(total[at : at + 10]) for at in range(20)) <= 1.1 * 4 * MB
+
+
+def test_a_guarantee_that_was_not_used_is_all_that_its_client_has_until_the_next_division() -> None:
+    """What is left beside it is for other new clients."""
+    world = World(capacity=4 * MB)
+    world.user("guaranteed", producer_byte_guarantee=MB)
+    tracker = world.quotas.tracker("guaranteed", "", now_ms=START_MS)
+    assert tracker is not None
+    assert tracker.match.limit == MB
+    tracker.record(REQUEST, now_ms=START_MS)
+    list(world.quotas.divide(now_ms=START_MS + 1_000))
+    assert tracker.match.limit == 4 * MB
+
+
 def test_a_guarantee_does_not_wait_for_new_clients() -> None:
     """Each second twenty names that are new want all of the capacity."""
     world = World(capacity=2 * MB)

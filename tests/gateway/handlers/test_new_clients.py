@@ -36,7 +36,7 @@ def divide(core: GatewayCore) -> None:
 
 
 def fetch() -> bytes:
-    return wire.request("Fetch", 12, correlation_id=1, max_wait_ms=500, min_bytes=1, max_bytes=5_000)
+    return wire.request("Fetch", 12, correlation_id=1, max_wait_ms=500, min_bytes=1, max_bytes=1_000)
 
 
 def fetched(size: int) -> bytes:
@@ -48,7 +48,7 @@ def fetched(size: int) -> bytes:
 def test_what_a_new_client_has_produced_the_next_new_one_waits_for(piece_bytes: int | None) -> None:
     core = core_of(PRODUCE)
     alice, bob, carol = (Conversation(core=core, principal=user) for user in ("alice", "bob", "carol"))
-    alice.client_sends(produce(1, size=CAPACITY + 5_000), piece_bytes=piece_bytes)
+    alice.client_sends(produce(1, size=CAPACITY // 5 + 5_000), piece_bytes=piece_bytes)
     frame = produce(1, size=10)
     bob.client_sends(frame).upstream_sees()
     (_, rule, wait_ms, by) = core.observer.throttles[-1]
@@ -103,7 +103,7 @@ def test_a_client_that_was_silent_is_new_again() -> None:
         core.clock.advance(1_000)
         divide(core)
     bob = Conversation(core=core, principal="bob")
-    bob.client_sends(produce(1, size=CAPACITY + 5_000)).upstream_answers(produce_reply(1))
+    bob.client_sends(produce(1, size=CAPACITY // 5 + 5_000)).upstream_answers(produce_reply(1))
     alice.client_sends(frame).upstream_sees()
     assert core.observer.throttles[-1][1] is Rule.CAPACITY
 
@@ -113,7 +113,7 @@ def test_what_a_new_client_has_fetched_the_next_new_one_waits_for() -> None:
     alice, bob, carol, dave = (Conversation(core=core, principal=user) for user in ("alice", "bob", "carol", "dave"))
     for each in (alice, dave):
         each.client_sends(fetch()).upstream_sees(fetch())
-    alice.upstream_answers(fetched(CAPACITY + 5_000))
+    alice.upstream_answers(fetched(CAPACITY // 5 + 5_000))
     bob.client_sends(fetch()).upstream_sees()
     assert core.observer.throttles[-1][1] is Rule.CAPACITY
     carol.client_sends(fetch()).upstream_sees(fetch())
