@@ -7,7 +7,9 @@ weight 3, and the four users of `lab` are equals in tier 3. Three minutes; 1 whe
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -44,20 +46,35 @@ class Step:
 
 _ALONE: Final = {"orders": 0.5, "search": 0.0, "lab": 0.0}
 _OTHERS: Final = {"search": 1.0, "lab": 0.375}
+_ALL: Final = {"orders": 0.5, **_OTHERS}
+_TURNS: Final = 6
+"""Tier 0 is measured alone and among others in turn: so what else the machine does is in both figures."""
+
+_TURN_S: Final = 6
+_LEFT_S: Final = 2
+"""After which nothing is left of what others had queued."""
+
 STEPS: Final = (
     Step("begin", 5, _ALONE),
-    Step("alone", 25, _ALONE),
-    Step("all", 45, {"orders": 0.5, **_OTHERS}),
+    *(
+        step
+        for turn in range(1, _TURNS + 1)
+        for step in (
+            Step(f"alone {turn}", _TURN_S, _ALONE),
+            Step(f"all {turn}", _TURN_S if turn < _TURNS else 45, _ALL),
+        )
+    ),
     Step("orders lends", 30, {"orders": 0.05, **_OTHERS}),
     Step("orders returns", 30, {"orders": 1.2, **_OTHERS}),
-    Step("others leave", 5, _ALONE),
-    Step("alone again", 25, _ALONE),
 )
 
 
 def play(teams: Mapping[str, Team]) -> float:
-    """Go through the steps; the time at which they began."""
-    began_s = at_s = time.monotonic()
+    """Go through the steps; the time at which they began, at the beginning of a slot."""
+    began_s = math.ceil(time.monotonic() / SLOT_S) * SLOT_S
+    # A client prints a slot soon after its end, with what it offers then.
+    at_s = began_s + SLOT_S
+    time.sleep(max(0.0, at_s - time.monotonic()))
     for step in STEPS:
         for name, part in step.offers.items():
             teams[name].offer(part * CAPACITY)
@@ -98,35 +115,36 @@ def figures(lines: list[Line], verb: str, began_s: float) -> list[Figure]:
     by_name = phases()
     loaded = [phase for phase in by_name.values() if phase.more]
     orders, latencies = found["orders"]
+    everything = list(by_name.values())
     measured = [
-        judge.conservation(clients, list(by_name.values()), CAPACITY),
-        judge.guarantees(clients, [by_name["alone"], *loaded, by_name["alone again"]]),
-        judge.fairness([found[user][0] for user in TEAMS["lab"]], list(by_name.values())),
+        *judge.conservation(clients, everything, CAPACITY),
+        judge.guarantees(clients, everything),
+        judge.fairness([found[user][0] for user in TEAMS["lab"]], everything),
         judge.back(orders, by_name["orders returns"]),
-        judge.overshoot(clients, list(by_name.values()), CAPACITY),
+        judge.overshoot(clients, everything, CAPACITY),
         judge.settled(clients, loaded),
     ]
     if verb == "produce":
-        alone = [each for name in ("alone", "alone again") for each in _between(latencies, by_name[name])]
-        measured.append(judge.slower(alone, _between(latencies, by_name["all"])))
-        offered = judge.averages(
-            [sum(each) for each in zip(*(client.offered for client in clients), strict=True)],
-            by_name["all"].begin_s,
-            by_name["all"].end_s,
-        )
-        measured.append(
-            Figure(
-                "offered while tier 0 is measured, by the capacity",
-                min(offered) / CAPACITY,
-                2.9,
-                at_most=False,
-            )
-        )
+        turns = range(1, _TURNS + 1)
+        alone = [
+            _between(latencies, by_name[f"alone {turn}"].begin_s + _LEFT_S, _TURN_S - _LEFT_S)
+            for turn in turns
+        ]
+        begins_s = [by_name[f"all {turn}"].begin_s for turn in turns]
+        measured.append(judge.slower(alone, [_between(latencies, each, _TURN_S) for each in begins_s]))
+        offered = judge.offered(clients)
+        rates = [
+            each
+            for begin_s in begins_s
+            for each in judge.averages(offered, begin_s + 1, begin_s + _TURN_S, 1)
+        ]
+        promise = "offered meanwhile by all, by the capacity, on average"
+        measured.append(Figure(promise, statistics.mean(rates) / CAPACITY, 2.95, at_most=False))
     return measured
 
 
-def _between(latencies: Mapping[int, list[float]], phase: Phase) -> list[float]:
-    slots = range(phase.begin_s * judge.SLOTS_PER_S, phase.end_s * judge.SLOTS_PER_S)
+def _between(latencies: Mapping[int, list[float]], begin_s: int, seconds: int) -> list[float]:
+    slots = range(begin_s * judge.SLOTS_PER_S, (begin_s + seconds) * judge.SLOTS_PER_S)
     return [each for at in slots for each in latencies.get(at, ())]
 
 
@@ -135,10 +153,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m campaigns.three_teams", description=__doc__)
     parser.add_argument("--lines", type=Path, help="keep what the clients said in this file")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        with stage(Path(name)) as teams:
-            began_s = play(teams)
-        print((Path(name) / "gateway.log").read_text()[-3000:], file=sys.stderr)
+    with tempfile.TemporaryDirectory() as name, stage(Path(name)) as teams:
+        began_s = play(teams)
     lines = [line for team in teams.values() for line in team.lines]
     if options.lines:
         options.lines.write_text(f"{began_s}\n" + "".join(line.text() + "\n" for line in lines))

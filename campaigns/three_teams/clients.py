@@ -1,7 +1,8 @@
-"""The clients of one team, as a process: ``python -m campaigns.three_teams.clients BOOTSTRAP USER...``.
+"""The clients of one team, as a process: ``python -m campaigns.three_teams.clients BOOTSTRAP PARTITION USER...``.
 
-Each user has a producer and a consumer. Each line of standard input is the rate that both offer from then on, bytes
-per second; the end of the input ends the process. Each client prints a line for each tenth of a second (`Line`).
+PARTITION is that of the first user's producer. Each user has a producer and a consumer. Each line of standard input
+is the rate that both offer from then on, bytes per second; the end of the input ends the process. Each client prints
+a line for each tenth of a second (`Line`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 SLOT_S: Final = 0.1
 RECORD_BYTES: Final = 10_000
+RECORDS_PER_BATCH: Final = 2
+"""In the topic that is fetched."""
+
 PRODUCED: Final = "three-teams-produced"
+"""A topic with a partition for each user."""
+
 FETCHED: Final = "three-teams-fetched"
 """A topic of one partition that has records already; consumers read it again and again."""
 
@@ -27,7 +33,9 @@ _QUEUED_RECORDS: Final = 50
 """A client offers more than it passes, and does not keep the rest: an offer that ends leaves little behind."""
 
 _QUEUED_KIB: Final = 256
-_FETCH_BYTES: Final = 60_000
+_FETCH_BYTES: Final = RECORDS_PER_BATCH * (RECORD_BYTES + 16) + 64
+"""One batch and hardly a byte more: a broker adds the beginning of the next one, which clients throw away."""
+
 _LONGEST_WAIT_S: Final = 0.05
 
 
@@ -150,7 +158,7 @@ def login(user: str, bootstrap: str) -> dict[str, Any]:
     }
 
 
-def produce(user: str, bootstrap: str, offer: Offer) -> None:
+def produce(user: str, bootstrap: str, partition: int, offer: Offer) -> None:
     """Produce for ever; a record for which the queue has no place is dropped."""
     producer = Producer(
         {
@@ -178,7 +186,7 @@ def produce(user: str, bootstrap: str, offer: Offer) -> None:
         meter.offer()
         pace.next()
         with contextlib.suppress(BufferError):
-            producer.produce(PRODUCED, value, partition=0, on_delivery=acknowledged)
+            producer.produce(PRODUCED, value, partition=partition, on_delivery=acknowledged)
 
 
 def fetch(user: str, bootstrap: str, offer: Offer) -> None:
@@ -218,12 +226,12 @@ def fetch(user: str, bootstrap: str, offer: Offer) -> None:
 
 def main() -> int:
     """Run the clients until standard input ends."""
-    bootstrap, *users = sys.argv[1:]
+    bootstrap, first, *users = sys.argv[1:]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     offer = Offer()
-    for user in users:
-        for run in (produce, fetch):
-            threading.Thread(target=run, args=(user, bootstrap, offer), daemon=True).start()
+    for partition, user in enumerate(users, start=int(first)):
+        threading.Thread(target=produce, args=(user, bootstrap, partition, offer), daemon=True).start()
+        threading.Thread(target=fetch, args=(user, bootstrap, offer), daemon=True).start()
     for line in sys.stdin:
         offer.rate = float(line)
     return 0

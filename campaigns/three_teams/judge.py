@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -107,15 +108,33 @@ def total(clients: Iterable[Client]) -> list[float]:
     return [sum(each) for each in zip(*(client.passed for client in clients), strict=True)]
 
 
-def conservation(clients: Sequence[Client], phases: Sequence[Phase], capacity: float) -> Figure:
-    """The least part of the capacity that was used in a window in which a client wanted more."""
+def offered(clients: Iterable[Client]) -> list[float]:
+    """What all have offered, slot by slot."""
+    return [sum(each) for each in zip(*(client.offered for client in clients), strict=True)]
+
+
+def conservation(clients: Sequence[Client], phases: Sequence[Phase], capacity: float) -> list[Figure]:
+    """How much of the capacity was used while a client wanted more: in each window, and all the time.
+
+    A window with the first seconds after a step counts for the second figure alone.
+    """
     passed = total(clients)
-    found = [
-        (average / capacity, begin_s + at / SLOTS_PER_S)
-        for begin_s, end_s in _wanting(phases)
-        for at, average in enumerate(averages(passed, begin_s, end_s))
+    steady = [
+        (average / capacity, phase.begin_s + _KNOWN_S + at / SLOTS_PER_S)
+        for phase in phases
+        if phase.more
+        for at, average in enumerate(averages(passed, phase.begin_s + _KNOWN_S, phase.end_s))
     ]
-    return _least("capacity in use while a client wants more", 0.95, found)
+    spans = list(_wanting(phases))
+    seconds = sum(end_s - begin_s for begin_s, end_s in spans)
+    used = sum(sum(passed[begin_s * SLOTS_PER_S : end_s * SLOTS_PER_S]) for begin_s, end_s in spans)
+    windows = [each / capacity for span in spans for each in averages(passed, *span)]
+    worst = f"{min(windows):.3f} in the lowest window" if windows else ""
+    whole = used / seconds / capacity if seconds else math.nan
+    return [
+        _least("capacity in use while a client wants more, in each window", 0.95, steady),
+        Figure("the same with all steps, on average", whole, 0.95, at_most=False, where=worst),
+    ]
 
 
 def guarantees(clients: Sequence[Client], phases: Sequence[Phase]) -> Figure:
@@ -176,9 +195,8 @@ def settled(clients: Sequence[Client], phases: Sequence[Phase]) -> Figure:
         begin_s = phase.begin_s + _SETTLED_S
         for client in clients:
             rates = averages(client.passed, begin_s, phase.end_s, _SHORT_S)
-            mean = sum(rates) / len(rates)
             for at, rate in enumerate(rates):
-                if mean:
+                if mean := sum(rates) / len(rates):
                     found.append((abs(rate / mean - 1), f"{client.user}, {begin_s + at / SLOTS_PER_S:.1f} s"))
     value, where = max(found, default=(math.nan, ""))
     return Figure(
@@ -186,10 +204,10 @@ def settled(clients: Sequence[Client], phases: Sequence[Phase]) -> Figure:
     )
 
 
-def slower(alone_ms: Iterable[float], shared_ms: Iterable[float]) -> Figure:
-    """The p99 of a client's latency among others, by its value alone."""
-    alone, shared = p99(alone_ms), p99(shared_ms)
-    where = f"{shared:.2f} ms by {alone:.2f} ms"
+def slower(alone_ms: Sequence[Sequence[float]], shared_ms: Sequence[Sequence[float]]) -> Figure:
+    """The p99 of a client's latency among others, by its value alone; of each the median of several turns."""
+    alone, shared = (statistics.median(p99(turn) for turn in turns) for turns in (alone_ms, shared_ms))
+    where = f"{shared:.1f} ms by {alone:.1f} ms"
     return Figure("p99 of tier 0, by its value alone", shared / alone, 1.3, at_most=True, where=where)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import Producer
 
 from campaigns.serving import serving
-from campaigns.three_teams.clients import FETCHED, PASSWORD, PRODUCED, RECORD_BYTES, Line
+from campaigns.three_teams.clients import FETCHED, PASSWORD, PRODUCED, RECORD_BYTES, RECORDS_PER_BATCH, Line
 from embedded_kafka.kafka import KafkaCluster
 from testkit.gateway import free_ports
 from testkit.wire_client import WireClient
@@ -64,9 +64,9 @@ class Team:
 
 
 @contextmanager
-def team(bootstrap: str, users: Sequence[str], log: Path) -> Iterator[Team]:
-    """The clients of these users, until they are no longer needed."""
-    command = [sys.executable, "-m", "campaigns.three_teams.clients", bootstrap, *users]
+def team(bootstrap: str, first: int, users: Sequence[str], log: Path) -> Iterator[Team]:
+    """The clients of these users, until they are no longer needed; the first one produces to this partition."""
+    command = [sys.executable, "-m", "campaigns.three_teams.clients", bootstrap, str(first), *users]
     with log.open("w") as errors:
         process = subprocess.Popen(
             command,
@@ -93,13 +93,15 @@ def stage(folder: Path) -> Iterator[dict[str, Team]]:
     with ExitStack() as stack:
         users = [user for team in TEAMS.values() for user in team]
         cluster = stack.enter_context(_kafka([*users, _BROKER]))
-        _make_topics(cluster)
+        _make_topics(cluster, len(users))
         port = free_ports(4)
         file = folder / "gateway.toml"
         file.write_text(_configuration(cluster, folder, port))
         stack.enter_context(serving(file, admin=f"http://127.0.0.1:{port + 2}", log=folder / "gateway.log"))
         teams = {
-            name: stack.enter_context(team(f"127.0.0.1:{port}", TEAMS[name], folder / f"{name}.log"))
+            name: stack.enter_context(
+                team(f"127.0.0.1:{port}", users.index(TEAMS[name][0]), TEAMS[name], folder / f"{name}.log")
+            )
             for name in TEAMS
         }
         for each in teams.values():
@@ -128,19 +130,19 @@ def _kafka(users: Sequence[str]) -> KafkaCluster:
     return KafkaCluster(1, properties=properties, listeners={"SASL": "SASL_PLAINTEXT"})
 
 
-def _make_topics(cluster: KafkaCluster) -> None:
+def _make_topics(cluster: KafkaCluster, users: int) -> None:
     with WireClient(cluster.brokers[1]) as client:
         topics = [
-            {"name": name, "num_partitions": 1, "replication_factor": 1} for name in (PRODUCED, FETCHED)
+            {"name": name, "num_partitions": partitions, "replication_factor": 1}
+            for name, partitions in ((PRODUCED, users), (FETCHED, 1))
         ]
         reply = client.ask("CreateTopics", 4, topics=topics, timeout_ms=30_000, validate_only=False)
     assert {each.error_code for each in reply.body.topics} == {0}
-    # Batches of one size: a broker fills an answer up with the beginning of the next one, which is thrown away.
     producer = Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
             "linger.ms": 20,
-            "batch.num.messages": 2,
+            "batch.num.messages": RECORDS_PER_BATCH,
             "batch.size": 65_536,
         }
     )
