@@ -39,6 +39,9 @@ _DECREASE: Final = 0.5
 _FALLING: Final = 0.98
 """Times that are below this part of the ones before are falling."""
 
+_STALLED: Final = 0.5
+"""Brokers that took less of what they might be sent stand still: what was used then says nothing of too much."""
+
 _STEP: Final = 0.015
 """Of the usable part: how fast it grows where no bound is known, and less the nearer the target is."""
 
@@ -222,6 +225,7 @@ class Overload:
         self._pressure: float | None = None
         self._too_much: float | None = None
         self._errors_first = False
+        self._used = 0.0  # in the last window
 
     def close(self, lenders: Iterable[Lender | None], *, now_ms: int) -> None:
         """End a window, and have what can be used divided from now on.
@@ -257,15 +261,22 @@ class Overload:
         of_time = 0.0 if health.time_ms is None else health.time_ms / self.target_ms
         pressure = max(of_time, self._of_errors(health.errors))
         before, self._pressure = self._pressure, pressure
-        self.slow = pressure > 1
+        used_before, self._used = self._used, used
+        was_slow, self.slow = self.slow, pressure > 1
         if not self.slow:
             if not health.growing:
                 self._grow((1 - pressure) * (_CAUTIOUS if self._errors_first else 1))
         elif before is None or health.growing or pressure >= _FALLING * before:
             least = LEAST_USABLE if of_time > 1 else min(self.usable, LEAST_FOR_ERRORS)
-            self._too_much = min(1.0, used)
+            left = 1 - _DECREASE * (1 - 1 / pressure)
             self._errors_first = of_time <= 1
-            self.usable = max(least, self._too_much * (1 - _DECREASE * (1 - 1 / pressure)))
+            if was_slow and used < _STALLED * self.usable:
+                self.usable *= left
+            else:
+                # Brokers that stall take nothing for the rest of their first window.
+                self._too_much = min(1.0, used if was_slow else max(used, used_before))
+                self.usable = self._too_much * left
+            self.usable = max(least, self.usable)
 
     def _of_errors(self, part: float | None) -> float:
         """As the time is in units of its target; beyond it less steep, as a client has few answers in a window."""

@@ -255,6 +255,20 @@ def test_the_part_does_not_grow_while_requests_pile_up() -> None:
     assert overload.usable > taken
 
 
+@pytest.mark.parametrize("windows", [1, 2, 3, 10])
+@pytest.mark.parametrize("used_first", [0.9, 0.4, 0.05])
+def test_brokers_that_stalled_are_used_again_within_ten_windows(windows: int, used_first: float) -> None:
+    """They took nothing meanwhile, and that is no measure of what they can take."""
+    overload = Overload(TARGET_MS, enforce=True)
+    overload.step(20, 0.9)
+    for at in range(windows):
+        overload.step(800 + 1_000 * at, 0.0 if at else used_first)
+    assert overload.usable < 0.75
+    for _ in range(10):
+        overload.step(20, overload.usable)
+    assert overload.usable > 0.85
+
+
 def test_all_of_the_capacity_can_be_used_again_when_brokers_are_fast() -> None:
     overload = Overload(TARGET_MS, enforce=True)
     run(overload, lambda at: 0.2 if at < 50 else 2.0, lambda _: 1.0, 50)
