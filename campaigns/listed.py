@@ -325,6 +325,12 @@ CAMPAIGNS: Final = (
         _module("benchmarks.misrouted"),
         _SUMMARY,
     ),
+    Campaign(
+        "three-teams",
+        "three teams of real clients have their shares of a capacity, and tier 0 its latency",
+        _module("campaigns.three_teams"),
+        _SUMMARY,
+    ),
     Campaign("alerts", "every alert fires and stops", _module("benchmarks.alerts"), r"fired and stopped"),
     Campaign(
         "overload", "all attacks at once in 512 MiB", _module("benchmarks.adversary.overload"), _SUMMARY

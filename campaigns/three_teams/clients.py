@@ -33,8 +33,8 @@ _QUEUED_RECORDS: Final = 50
 """A client offers more than it passes, and does not keep the rest: an offer that ends leaves little behind."""
 
 _QUEUED_KIB: Final = 256
-_FETCH_BYTES: Final = RECORDS_PER_BATCH * (RECORD_BYTES + 16) + 64
-"""One batch and hardly a byte more: a broker adds the beginning of the next one, which clients throw away."""
+_FETCH_BYTES: Final = 2 * (RECORDS_PER_BATCH * (RECORD_BYTES + 16) + 64)
+"""Two batches and hardly a byte more: a broker adds the beginning of the next one, which clients throw away."""
 
 _LONGEST_WAIT_S: Final = 0.05
 

@@ -83,13 +83,13 @@ class Figure:
     where: str = ""
 
     @property
-    def held(self) -> bool:
+    def kept(self) -> bool:
         """Whether the promise was kept. What is not a number is no promise kept."""
         return self.value <= self.bound if self.at_most else self.value >= self.bound
 
     def text(self) -> str:
         """One line."""
-        verdict = "held" if self.held else "MISSED"
+        verdict = "kept" if self.kept else "MISSED"
         sign = "<=" if self.at_most else ">="
         where = f" ({self.where})" if self.where else ""
         return f"{self.promise}: {self.value:.3f} {sign} {self.bound:g} {verdict}{where}"
@@ -204,10 +204,22 @@ def settled(clients: Sequence[Client], phases: Sequence[Phase]) -> Figure:
     )
 
 
-def slower(alone_ms: Sequence[Sequence[float]], shared_ms: Sequence[Sequence[float]]) -> Figure:
-    """The p99 of a client's latency among others, by its value alone; of each the median of several turns."""
-    alone, shared = (statistics.median(p99(turn) for turn in turns) for turns in (alone_ms, shared_ms))
-    where = f"{shared:.1f} ms by {alone:.1f} ms"
+def slower(
+    alone_ms: Sequence[Sequence[float]],
+    shared_ms: Sequence[Sequence[float]],
+    arrivals_ms: Sequence[Sequence[float]],
+) -> Figure:
+    """The p99 of a client's latency among others, by its value alone; of each the median of several turns.
+
+    Args:
+        alone_ms: the latencies of each turn alone.
+        shared_ms: of each turn among others, once each has its share.
+        arrivals_ms: while the others arrive; shown and not judged.
+    """
+    alone, shared, arrival = (
+        statistics.median(p99(turn) for turn in turns) for turns in (alone_ms, shared_ms, arrivals_ms)
+    )
+    where = f"{shared:.1f} ms by {alone:.1f} ms; {arrival:.1f} ms in the two seconds in which others arrive"
     return Figure("p99 of tier 0, by its value alone", shared / alone, 1.3, at_most=True, where=where)
 
 
