@@ -294,7 +294,7 @@ class Snapshot:
             head,
             clients,
             summed,
-            [*_shares(divided), *_tiers(divided), *_episodes(answer), *_members(member)],
+            [*_shares(divided), *_tiers(answer), *_episodes(answer), *_members(member)],
             _counters(answer),
         )
 
@@ -401,15 +401,16 @@ def _notices(answer: Mapping[str, Any]) -> list[str]:
     return [shown(text, _MOST_NOTICE) for text in (*texts, overload["text"]) if text]
 
 
-def _tiers(divided: Mapping[str, Any]) -> list[str]:
+def _tiers(answer: Mapping[str, Any]) -> list[str]:
     """A line for each tier that has any use or loss of a capacity."""
+    enforced = (answer.get("overload") or {"enforced": True})["enforced"]
+    limits = (("brake", "brake leaves"), ("overload", f"slow brokers {'' if enforced else 'would '}leave"))
     lines = []
-    for quota, each in divided.items():
+    for quota, each in answer.get("capacity", {}).items():
         for tier in each.get("tiers", ()):
             parts = ("used", "lent", "borrowed", "reclaimed", "shed")
             texts = [f"{part} {number(tier[part])}" for part in parts if tier[part]]
-            limits = (("brake", "brake leaves"), ("overload", "slow brokers leave"))
-            texts += [f"{text} {number(tier[name])}" for name, text in limits if tier[name] is not None]
+            texts += [f"{text} {number(tier[name])}" for name, text in limits if tier[name]]
             if texts:
                 lines.append(f"tier {tier['tier']}, {quota} B/s: {', '.join(texts)}")
     return lines

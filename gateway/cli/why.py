@@ -206,7 +206,9 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
         )
     level = "" if entry["rule"] == "none" else f", level {entry['rule']}"
     rule = f"{by} quota{level}"
-    facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {number(entry['limit'])} {unit}")]
+    # What is lent is a new number each second, with many digits.
+    limit = number(entry["limit"]) if entry.get("lent") is None else f"{entry['limit']:.6g}"
+    facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {limit} {unit}")]
     if not entry["ip"]:
         whose = client_name(entry["user"]) if by in _OF_CONNECTIONS else _name(entry)
         facts.insert(0, ("client", whose))

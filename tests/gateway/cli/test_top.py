@@ -85,17 +85,21 @@ def test_shares_of_a_capacity_are_lines_of_their_own() -> None:
 def test_brakes_and_slow_brokers_are_in_the_head_and_tiers_and_episodes_behind_the_key() -> None:
     tiers = [
         {"tier": tier, "used": used, "lent": 0, "borrowed": used, "reclaimed": 0, "shed": 0, "brake": brake,
-         "overload": None}
-        for tier, used, brake in ((0, 0, None), (2, 5e6, None), (3, 0, 2e6))
+         "overload": left}
+        for tier, used, brake, left in ((0, 0, None, 0), (2, 5e6, None, 1e6), (3, 0, 2e6, None))
     ]  # fmt: skip
     produce = {"capacity": 1e8, "guaranteed": 0, "lent": 5e6, "waiting": 0, "shares": [], "tiers": tiers}
     told = answer(client("a"), capacity={"produce": produce})
     told["members"][0]["brakes"] = [{"text": "brake of tier 3, set by \x1b[31mops"}]
-    told["overload"] = {"text": "brokers are slow", "episodes": [{"text": f"tier {at} keeps"} for at in range(9)]}
+    told["overload"] = {
+        "text": "brokers are slow",
+        "enforced": False,
+        "episodes": [{"text": f"tier {at} keeps"} for at in range(9)],
+    }
     found = Snapshot.of(told)
     assert found.head[-2:] == ["brake of tier 3, set by \\u001b[31mops", "brokers are slow"]
     assert found.members == [
-        "tier 2, produce B/s: used 5.00M, borrowed 5.00M",
+        "tier 2, produce B/s: used 5.00M, borrowed 5.00M, slow brokers would leave 1.00M",
         "tier 3, produce B/s: brake leaves 2.00M",
         *(f"tier {at} keeps" for at in range(5)),
         "one gateway, one process",
