@@ -76,6 +76,11 @@ class Match:
         return round(limit / self.share, 6)
 
     @property
+    def is_below_ceiling(self) -> bool:
+        """Whether the limit is a share of a capacity that is less than the configured one."""
+        return self.lent is not None and self.limit is not None and self.limit < self.lent.ceiling
+
+    @property
     def shared_by(self) -> SharedBy:
         """The configured limit, in or out of touch with a fleet, by which clients share counters."""
         whole_limit = self.whole_limit

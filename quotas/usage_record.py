@@ -115,6 +115,10 @@ class Row(IntEnum):
     FIRST_MS = 20  # of these: when the first request was counted, since `ts`
     # Here, too.
     BESIDE = 21  # of `DELAYED` and `THROTTLE_MS`, what other limits asked for: rows as `Beside` says; null: nothing
+    # Here, too.
+    IN_FORCE = (
+        22  # in place of `QUOTA`, while the client has a share of a capacity that is less; 0: `QUOTA` is
+    )
 
 
 class Limit(StrEnum):
@@ -124,13 +128,15 @@ class Limit(StrEnum):
     TOPIC = "topic"
     RECORDS = "records"
     CAPACITY = "capacity"  # its share of it, below its quota, or what new clients share
+    BRAKE = "brake"  # what a brake leaves of that
+    OVERLOAD = "overload"  # what slow brokers leave of that
 
 
 class Beside(IntEnum):
     """Positions in a row of `Row.BESIDE`; of one row there are at most `MOST_BESIDE`."""
 
     LIMIT = 0  # `Limit`
-    NAME = 1  # of the group or topic, as its quota has it; "" for others, `OTHER` beyond a cap
+    NAME = 1  # of the group or topic, as its quota has it; the tier; "" for others, `OTHER` beyond a cap
     DELAYED = 2
     THROTTLE_MS = 3
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,8 @@ from gateway.usage.row import Level, RowKey, RowValues, UsageRow
 from pipeline.replay.demand import demands
 from pipeline.replay.dispatch import ReplaySettings, replay
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.lending import Claim
+from quotas.lent_rates import LENT_BURST_S
 from quotas.limits import Limits
 from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker
 from quotas.usage_record import Row, UsageApi
@@ -36,6 +38,7 @@ _COLUMNS: Final = {
     "quota": Row.QUOTA,
     "connections": Row.CONNECTIONS,
     "first_ms": Row.FIRST_MS,
+    "in_force": Row.IN_FORCE,
 }
 
 
@@ -104,7 +107,14 @@ class _Connection:
         self.held = False
 
 
-def truth_of(client: Client, *, seconds: float, seed: int, late_ms: float = 0.0) -> Truth:
+def truth_of(
+    client: Client,
+    *,
+    seconds: float,
+    seed: int,
+    late_ms: float = 0.0,
+    share_at: Callable[[int], float] | None = None,
+) -> Truth:
     """A client's run in computed time.
 
     Args:
@@ -112,6 +122,7 @@ def truth_of(client: Client, *, seconds: float, seed: int, late_ms: float = 0.0)
         seconds: how long it wants something.
         seed: of its moments and sizes.
         late_ms: each request comes up to so much later, by dice of its own.
+        share_at: of its quota, what the client has of a capacity, in a second since the start; None: none is divided.
     """
     limits = Limits()
     limits.set(QuotaEntity(client_id=client.client_id), QuotaKey.PRODUCER_BYTE_RATE, client.quota)
@@ -131,10 +142,12 @@ def truth_of(client: Client, *, seconds: float, seed: int, late_ms: float = 0.0)
         while now_ms >= (second + 1) * 1000:
             if listed:
                 listed.clear()
-                level = Level(client.quota, None)
+                level = Level(client.quota, None, in_force=_in_force(quotas, client))
                 end_ms = (second + 1) * 1000
                 truth.seconds[second] = row.take(level, begin_ms=second * 1000, now_ms=end_ms)
             second += 1
+        if share_at is not None:
+            _lend(quotas, client, share_at(second - _START_MS // 1000), now_ms)
         if coming:
             one = connections[heapq.heappop(coming)[1]]
             tracker = quotas.tracker("", client.client_id, now_ms=now_ms)
@@ -143,6 +156,25 @@ def truth_of(client: Client, *, seconds: float, seed: int, late_ms: float = 0.0)
             if again_ms or one.plan(until_ms):
                 heapq.heappush(coming, (again_ms or one.comes_ms, one.number))
     return truth
+
+
+def _lend(quotas: ByteRateQuotas, client: Client, share: float, now_ms: int) -> None:
+    """Bind a share of the quota as a division does."""
+    tracker = quotas.tracker("", client.client_id, now_ms=now_ms)
+    assert tracker is not None
+    limit = share * client.quota
+    if tracker.match.lent is None or tracker.match.limit != limit:
+        claim = Claim(ceiling=float(client.quota), demand=0.0)
+        match = replace(tracker.match, limit=limit, burst_s=LENT_BURST_S, lent=claim)
+        tracker.bind(match, tracker.version, now_ms=now_ms)
+
+
+def _in_force(quotas: ByteRateQuotas, client: Client) -> float:
+    """As `gateway.usage.table` writes it."""
+    tracker = quotas.tracker("", client.client_id, now_ms=0)
+    assert tracker is not None
+    match = tracker.match
+    return match.limit if match.limit is not None and match.is_below_ceiling else 0.0
 
 
 def _receive(one: _Connection, tracker: RateTracker, row: UsageRow, truth: Truth, now_ms: int) -> float:
@@ -179,8 +211,16 @@ class Errors:
     time: float
 
 
-def replayed(clients: Sequence[Client], truths: Sequence[Truth]) -> list[tuple[float, float]]:
-    """Throttled share and sum of the times reported (ms) of each client, from nothing but its seconds."""
+def replayed(
+    clients: Sequence[Client], truths: Sequence[Truth], settings: ReplaySettings | None = None
+) -> list[tuple[float, float]]:
+    """Throttled share and sum of the times reported (ms) of each client, from nothing but its seconds.
+
+    Args:
+        clients: their quotas are replayed.
+        truths: their runs.
+        settings: how; None: as byte rates without a burst are counted.
+    """
     rows: list[dict[str, Any]] = []
     for client, truth in zip(clients, truths, strict=True):
         row: dict[str, Any] = {"client_id": client.client_id, "api": UsageApi.PRODUCE.value}
@@ -189,7 +229,7 @@ def replayed(clients: Sequence[Client], truths: Sequence[Truth]) -> list[tuple[f
         rows.append(row)
     (demand,) = demands(compacted_batch(*rows))
     quotas = np.array([[float(client.quota)] for client in clients])
-    outcome = replay(demand, quotas, ReplaySettings()).outcome
+    outcome = replay(demand, quotas, settings or ReplaySettings()).outcome
     return [
         (outcome.throttled[i, 0] / max(1, truth.requests), float(outcome.wait_ms[i, 0]))
         for i, truth in enumerate(truths)

@@ -78,7 +78,9 @@ def _beside(by: ThrottledBy, match: Match) -> tuple[Limit, str] | None:
         return limit, name if isinstance(name, str) else "<default>"
     if by in (ThrottledBy.PRODUCE_RECORDS, ThrottledBy.FETCH_RECORDS):
         return Limit.RECORDS, ""
-    if match.lent is not None and match.limit is not None and match.limit < match.lent.ceiling:
+    if match.cut is not None:
+        return Limit(match.cut.by.value), str(match.cut.tier)
+    if match.is_below_ceiling:
         return Limit.CAPACITY, ""
     return None
 

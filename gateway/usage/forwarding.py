@@ -186,7 +186,8 @@ def _add(mine: list[Any], row: list[Any]) -> None:
     for at in range(_KEY, Row.QUOTA):
         mine[at] = max(mine[at], row[at]) if at in _GREATEST else mine[at] + row[at]
     if (row[Row.LEVEL_END] or 0) >= (mine[Row.LEVEL_END] or 0):
-        mine[Row.QUOTA], mine[Row.LEVEL_END] = row[Row.QUOTA], row[Row.LEVEL_END]
+        for at in (Row.QUOTA, Row.LEVEL_END, Row.IN_FORCE):
+            mine[at] = row[at]
     mine[Row.FLAGS] |= row[Row.FLAGS]
     if row[Row.CONNECTIONS]:
         known = mine[Row.CONNECTIONS]

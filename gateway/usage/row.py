@@ -16,7 +16,7 @@ Number: TypeAlias = int | float
 
 RowValues: TypeAlias = tuple[
     str, str, str, str, int, int, Number, Number, Number, Number, Number, int, Number, int, int, int,
-    float | None, float | None, int, int, int, list[list[str | int]] | None,
+    float | None, float | None, int, int, int, list[list[str | int]] | None, float,
 ]  # fmt: skip
 """As `quotas.usage_record.Row` says."""
 
@@ -76,11 +76,19 @@ class RowKey(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Where a counter stands: configured limit (None: unlimited), tokens or rate, and whether it is only observed."""
+    """Where a counter stands.
+
+    Attributes:
+        quota: the configured limit; None: unlimited.
+        end: tokens, or the rate.
+        observe: it is only observed.
+        in_force: a share of a capacity that is less; 0: the quota is in force.
+    """
 
     quota: float | None
     end: float | None
     observe: bool = False
+    in_force: float = 0.0
 
 
 UNLIMITED: Final = Level(None, None)
@@ -378,6 +386,7 @@ class UsageRow:
             len(self._connections),
             max(0, self._first_ms - begin_ms) if self._connections else 0,
             beside,
+            level.in_force,
         )
         self._reset()
         return values

@@ -241,7 +241,9 @@ class UsageTable:
             match = tracker.match
             if match.limit is None:
                 return UNLIMITED
-            return Level(match.whole_limit, round(tracker.rough_rate(now_ms=now_ms), 3), match.observe)
+            in_force = match.limit / match.share if match.is_below_ceiling else 0.0
+            rate = round(tracker.rough_rate(now_ms=now_ms), 3)
+            return Level(match.whole_limit, rate, match.observe, round(in_force, 3))
         level_of = self._levels.get(row.key.api)
         return UNLIMITED if level_of is None or row.shared else level_of(row.key, now_ms)
 

@@ -43,6 +43,7 @@ _POSITIONS: Final = {
     "level_end": Row.LEVEL_END,
     "connections": Row.CONNECTIONS,
     "first_ms": Row.FIRST_MS,
+    "in_force": Row.IN_FORCE,
 }
 _KEY_POSITIONS: Final = (Row.LISTENER, Row.USER, Row.CLIENT_ID, Row.API, Row.NODE)
 _NULLABLE: Final = frozenset({"quota", "level_end"})

@@ -54,7 +54,8 @@ class Demand:
         connections, first_ms: see `quotas.usage_record.Row`.
         muted_ms: how long of each second the client was muted.
         censored: seconds in which the client was muted and may have wanted more, as 0 and 1.
-        quota: the limit in force, NaN where there was none.
+        quota: the configured limit, NaN where there was none.
+        in_force: the limit in force: that, or a share of a capacity below it.
         observed: whether it was only watched, as 0 and 1.
         `told`: the throttle times of clients, second by second, as far as it was read; see `TOLD`.
         events: the mutations one by one; weights are 1 where the client was a new (strict) one. None for other APIs.
@@ -72,6 +73,7 @@ class Demand:
     muted_ms: Ints
     censored: Floats
     quota: Floats
+    in_force: Floats
     observed: Floats
     told: Mapping[str, Floats]
     events: Ragged | None
@@ -100,7 +102,7 @@ class Demand:
             self.requests,
             self.max_units,
             self.muted_ms,
-            self.quota if len(self.quota) == len(self.seconds) else None,
+            self.in_force if len(self.in_force) == len(self.seconds) else None,
             self.connections if told else None,
             self.first_ms if told else None,
             most=most,
@@ -141,6 +143,7 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
             ("muted_ms", np.int64),
             ("censored", np.float64),
             ("quota", np.float64),
+            ("in_force", np.float64),
             ("observed", np.float64),
             ("delayed", np.float64),
             ("rejected_units", np.float64),
@@ -148,7 +151,7 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
             ("beside_ms", np.float64),
         )
     }
-    for name in ("observed", "connections", "first_ms", "beside_ms"):
+    for name in ("observed", "connections", "first_ms", "beside_ms", "in_force"):
         if rows.schema.get_field_index(name) >= 0 and len(numbers[name]) != len(seconds):
             # Read by Spark, of days of an older release among others.
             numbers[name] = np.zeros(len(seconds), numbers[name].dtype)
@@ -172,6 +175,7 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
         muted_ms=numbers["muted_ms"],
         censored=numbers["censored"],
         quota=numbers["quota"],
+        in_force=_in_force(numbers["quota"], numbers["in_force"]),
         observed=numbers["observed"],
         told={
             name: numbers[name] * (factor if name == "rejected_units" else 1.0)
@@ -183,8 +187,16 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
 
 
 _LARGEST: Final = ("max_units", "muted_ms", "censored")
-_LAST: Final = ("quota", "observed")
+_LAST: Final = ("quota", "in_force", "observed")
 _LEAST: Final = ("first_ms",)
+
+
+def _in_force(quota: Floats, share: Floats) -> Floats:
+    """The limits in force, second by second; a share of 0 is none, as is one of rows that do not say it."""
+    if len(share) != len(quota):
+        return quota
+    found: Floats = np.where(share > 0, share, quota)
+    return found
 
 
 def _one_per_second(

@@ -13,7 +13,7 @@ all brokers count together."""
 _SECONDS: Final = ("t", "offered")
 _EVENTS: Final = ("e_ms", "e_units", "e_strict", "e_attempt")
 
-FOR_REQUESTS: Final = ("requests", "max_units", "muted_ms", "connections", "first_ms", "quota")
+FOR_REQUESTS: Final = ("requests", "max_units", "muted_ms", "connections", "first_ms", "quota", "in_force")
 """Also read where seconds are taken apart into requests."""
 
 TOLD: Final = ("delayed", "rejected_units", "throttle_ms", "beside_ms")

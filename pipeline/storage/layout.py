@@ -58,6 +58,7 @@ SERIES: Final = {
     "connections": "int",  # that made requests; this and the next are 0 in files of an older release
     "first_ms": "int",  # when the first request was counted, since `t`
     "beside_ms": "bigint",  # of throttle_ms: for other limits than the quota; 0 in files of an older release
+    "in_force": "double",  # in place of the quota: a share of a capacity; 0: none, also in files of an older release
 }
 """Arrays with one element per recorded second: columns and the types of their elements."""
 

@@ -62,7 +62,7 @@ def test_a_line_is_read_with_its_head_and_of_a_huge_unreadable_one_a_part_is_kep
 
 def test_a_newer_gateway_may_say_more_and_an_older_one_less() -> None:
     # It was torn, and with it all that the gateway wrote.
-    full = [*row(), 2, 7, [["group", "team", 1, 40]]]
+    full = [*row(), 2, 7, [["group", "team", 1, 40]], 25.5]
     read = read_line(line(0, [*full, "new"], events=([*event(), 1],), extra={"a": 1}, jump_ms=-1_500), 0)
     assert isinstance(read, Line)
     assert (read.rows, read.events) == ([full], [event()])
@@ -70,7 +70,7 @@ def test_a_newer_gateway_may_say_more_and_an_older_one_less() -> None:
     # An older one less.
     mixed = read_line(line(0, row(), full), 0)
     assert isinstance(mixed, Line)
-    assert mixed.rows == [[*row(), 0, 0, 0], full]
+    assert mixed.rows == [[*row(), 0, 0, 0, 0], full]
 
 
 @pytest.mark.parametrize(("text", "reason"), [

@@ -1,7 +1,8 @@
 """Compacted rows as the kernels take them, and which algorithm and kind of client a replay takes."""
 
+import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -9,13 +10,15 @@ import pytest
 
 from campaigns.fidelity.comparison import producers
 from campaigns.fidelity.truth import errors, replayed, truth_of
+from gateway.usage.row import RowValues
 from pipeline.recommend.waiting import burst_s, kept_burst_s
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.replay.demand import KEY_OF_API, Demand, demands
 from pipeline.replay.dispatch import ReplaySettings, replay, replay_all
 from pipeline.report.report import UNITS
 from quotas.entities import API_BURST_S, API_RATE_KEYS
-from quotas.usage_record import UsageApi
+from quotas.lent_rates import LENT_BURST_S
+from quotas.usage_record import Row, UsageApi
 from testkit.pipeline.compacted_days import compacted_rows
 
 
@@ -166,6 +169,49 @@ def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request(
     # What longer runs come to, and how far these clients are off from themselves: benchmarks/results/fidelity.md.
     assert found.share < share
     assert found.time < time
+
+
+def test_a_run_with_a_lent_limit_is_replayed_as_the_gateway_throttled_it() -> None:
+    """Its records say the quota as well as the limit in force, and the error is that of any run."""
+    clients = producers(16, seed=1)
+    lenders = [replace(each, quota=2 * each.quota, wanted=each.wanted / 2) for each in clients]
+    truths = [truth_of(each, seconds=240, seed=1, share_at=lambda _s: 0.5) for each in lenders]
+    alone = [truth_of(each, seconds=240, seed=1, share_at=lambda _s: 1.0) for each in clients]
+    assert [each.told_ms for each in truths] == [each.told_ms for each in alone]
+    assert max(truth.share for truth in truths) > 0.2
+    for client, truth in zip(clients, truths, strict=True):
+        assert {(row[Row.QUOTA], row[Row.IN_FORCE]) for row in truth.seconds.values()} == {
+            (2 * client.quota, client.quota)
+        }
+    found = errors(truths, replayed(clients, truths, ReplaySettings(burst_s=LENT_BURST_S)))
+    assert found.share < 0.012
+    assert found.time < 0.03
+
+
+def test_of_seconds_under_a_brake_a_replay_takes_the_limit_that_was_in_force() -> None:
+    """It is nearer to what the quota alone would have done than a replay that takes the quota as in force."""
+    clients = producers(16, seed=1)
+    settings = ReplaySettings(burst_s=LENT_BURST_S)
+
+    def brake(second: int) -> float:
+        return 0.25 if 80 <= second < 160 else 1.0
+
+    free = [truth_of(each, seconds=240, seed=1, share_at=lambda _s: 1.0) for each in clients]
+    braked = [truth_of(each, seconds=240, seed=1, share_at=brake) for each in clients]
+    blind, told_as_quota = copy.deepcopy(braked), copy.deepcopy(braked)
+    for truths, quota in ((blind, False), (told_as_quota, True)):
+        for truth in truths:
+            for second, row in truth.seconds.items():
+                values = list(row)
+                if quota and row[Row.IN_FORCE]:
+                    values[Row.QUOTA] = row[Row.IN_FORCE]
+                values[Row.IN_FORCE] = 0.0
+                truth.seconds[second] = cast("RowValues", tuple(values))
+    found = replayed(clients, braked, settings)
+    assert found == replayed(clients, told_as_quota, settings)
+    without = errors(free, replayed(clients, blind, settings))
+    assert errors(free, found).share < 0.6 * without.share
+    assert errors(free, found).time < without.time
 
 
 def test_connections_of_a_second_are_decided_one_by_one_and_count_when_they_are() -> None:

@@ -6,7 +6,7 @@ from quotas.usage_record import VERSION, Event, Row
 
 ROW_OF_VERSION_1 = (
     "listener user client_id api node requests bytes_in bytes_out offered admitted max_units rejected "
-    "rejected_units delayed throttle_ms muted_ms quota level_end flags connections first_ms beside"
+    "rejected_units delayed throttle_ms muted_ms quota level_end flags connections first_ms beside in_force"
 )
 EVENT_OF_VERSION_1 = "offset_ms listener user client_id api units strict admitted throttle_ms correlation_id attempt"
 
