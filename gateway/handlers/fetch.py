@@ -26,7 +26,12 @@ from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.node_endpoints import relayed_answers
-from gateway.handlers.topic_use import PlainTopicsOfReply, TopicCounters, TopicsOfReply
+from gateway.handlers.topic_use import (
+    PlainTopicsOfReply,
+    TopicCounters,
+    TopicsOfReply,
+    count_plain_records,
+)
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.parts import ReplyParts, Watch
@@ -238,7 +243,7 @@ class FetchHandler(HeadHandler):
 class _FetchReply:
     """What counts the reply to one request: its head asks the quota, its bytes are counted as they come."""
 
-    __slots__ = ("_api", "_emptied", "_known", "_now_ms", "_quotas", "_session", "_topics")
+    __slots__ = ("_api", "_by_topic", "_emptied", "_known", "_now_ms", "_quotas", "_session")
 
     def __init__(self, session: Session, quotas: ClientQuotas, api: Api, known: CachedSensor) -> None:
         """Nothing has come; `known` is what the request was counted by."""
@@ -246,9 +251,7 @@ class _FetchReply:
         self._quotas = quotas
         self._api = api
         self._known = known
-        self._topics: TopicsOfReply | None = None
-        if known.of_topics or (known.row is not None and known.row.topics is not None):
-            self._topics = TopicsOfReply(session, quotas, api, TopicCounters(session, quotas, api, known))
+        self._by_topic = known.of_topics or (known.row is not None and known.row.topics is not None)
         self._emptied = False
         self._now_ms = 0
 
@@ -277,8 +280,6 @@ class _FetchReply:
             for tracker in asked.trackers:
                 tracker.leave(session.throttling)
             self._known = _look_up(quotas, session, asked.client_id, asked.raw_client_id, now_ms)
-            if self._topics is not None:
-                self._topics.counters = TopicCounters(session, quotas, api, self._known)
         known = self._known
         counter = known.tracker
         if not known.trackers:
@@ -319,12 +320,27 @@ class _FetchReply:
         """See `ReplyWatch`."""
         if self._emptied:
             return
-        row = self._known.row
+        known = self._known
+        row = known.row
         if row is not None:
             row.use(self._session.throttling.serial, now_ms=now_ms)
             row.count(counted_bytes(end - at - 4, self._api))
-        if self._topics is not None:
-            self._topics.whole(data, at, end, now_ms=now_ms)
+        if not self._by_topic:
+            return
+        records = None if row is not None and row.topics is not None else known.records
+        if records is None or now_ms >= records.good_until_ms:
+            self._topics().whole(data, at, end, now_ms=now_ms)
+            return
+        wait_ms = count_plain_records(records, data, at, end, self._api, now_ms)
+        if wait_ms is None:
+            self._topics().whole(data, at, end, now_ms=now_ms)
+        elif wait_ms > 0:
+            self._topics().wait_for_records(records, wait_ms, now_ms)
+
+    def _topics(self) -> TopicsOfReply:
+        """What divides the reply by topic; made where it is needed, since most replies are counted at a glance."""
+        session, quotas, api = self._session, self._quotas, self._api
+        return TopicsOfReply(session, quotas, api, TopicCounters(session, quotas, api, self._known))
 
     def begin(self, size: int) -> Watch | None:
         """See `ReplyWatch`."""
@@ -334,7 +350,7 @@ class _FetchReply:
         if known.row is not None:
             known.row.use(self._session.throttling.serial, now_ms=now_ms)
             known.row.count(0)
-        by_topic = None if self._topics is None else self._topics.begin(size)
+        by_topic = self._topics().begin(size) if self._by_topic else None
         if known.row is None and not known.trackers:
             return by_topic
         delivered_bytes = counted_bytes(size, self._api)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import HandlerContext
-from gateway.handlers.topic_use import ProduceTopics, count_plain_produce
+from gateway.handlers.topic_use import ProduceTopics, count_plain_produce, plain_records
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.parts import RequestParts
 from gateway.session.response_queue import CollectedAnswer, Pending, TimedRequest
@@ -130,7 +130,10 @@ class ProduceHandler(HeadHandler):
             if wait_ms > 0:
                 return session.hold(api, ThrottledBy.PRODUCE, sensor, wait_ms, now_ms=now_ms)
         topics: ProduceTopics | None = None
-        if sensor.of_topics:
+        records = 0
+        if sensor.records is not None and (row is None or row.topics is None):
+            records = plain_records(sensor.records, data, at, size, head_bytes, api, now_ms)
+        if sensor.of_topics and not records:
             topics = ProduceTopics(session, quotas, api, sensor, data, at, size, head_bytes)
             decision = _hold_for_topics(session, api, topics, now_ms)
             if decision is not None:
@@ -151,6 +154,12 @@ class ProduceHandler(HeadHandler):
         self._charge_whole(session, api, sensor, pending, held_by, came_bytes, now_ms)
         if topics is not None:
             topics.relayed(now_ms, pending)
+        elif records:
+            assert sensor.records is not None
+            wait_ms = sensor.records.record(float(records), now_ms=now_ms)
+            if wait_ms > 0:
+                topics = ProduceTopics(session, quotas, api, sensor, data, at, size, head_bytes)
+                topics.wait_for_records(sensor.records, wait_ms, now_ms, pending)
         return None
 
     def _count_in_parts(

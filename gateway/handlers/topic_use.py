@@ -410,6 +410,57 @@ def _count_seen_produce(row: UsageRow, data: bytes, at: int, end: int, size: int
     return True
 
 
+def plain_records(
+    counter: RateTracker, data: bytes, at: int, size: int, head_bytes: int, api: Api, now_ms: int
+) -> int:
+    """The records of a request that may pass and is only to be counted; 0: it takes a closer look.
+
+    Args:
+        counter: of the client's records.
+        data: received bytes.
+        at: where the request begins, with its size.
+        size: as in its head.
+        head_bytes: up to the end of the client id.
+        api: its version.
+        now_ms: the present.
+    """
+    end = at + 4 + size
+    if end > len(data) or now_ms >= counter.good_until_ms:
+        return 0
+    if now_ms < counter.blocked_until_ms or counter.queue is not None:
+        return 0
+    found = plain_produce(data, at + head_bytes, end, api)
+    if found is None:
+        return 0
+    records = 0
+    for _, _, of_topic in found:
+        # The client says how many: a negative number takes back nothing.
+        records += max(0, of_topic)
+    return records
+
+
+def count_plain_records(
+    counter: RateTracker, data: bytes, at: int, end: int, api: Api, now_ms: int
+) -> int | None:
+    """Count the records of a whole reply, and say how long its client has to wait; None: it takes a closer look.
+
+    Args:
+        counter: of the client's records.
+        data: received bytes.
+        at: where the reply begins, with its size.
+        end: where it ends.
+        api: its version.
+        now_ms: the present.
+    """
+    found = plain_fetch(data, at, end, api) if api.key is ApiKey.FETCH else None
+    if found is None:
+        return None
+    records = 0
+    for _, _, of_topic in found:
+        records += max(0, of_topic)
+    return counter.record(float(records), now_ms=now_ms) if records else 0
+
+
 class PlainTopicsOfReply:
     """A `ReplyWatch` of Fetch and ShareFetch while no topic has a quota; one object for many replies of a client."""
 
@@ -544,6 +595,21 @@ class ProduceTopics:
         count.end(now_ms=now_ms)
         return None
 
+    def wait_for_records(
+        self, counter: RateTracker, wait_ms: int, now_ms: int, pending: Pending | None
+    ) -> None:
+        """The request was relayed, and its records were counted: its client waits, and its reply says so.
+
+        Args:
+            counter: of the records.
+            wait_ms: what it asks for.
+            now_ms: the time.
+            pending: its reply; None: it has none.
+        """
+        self._pending = pending
+        sensor = self._counters.sensor_of(counter)
+        self._over(TopicWait(now_ms + wait_ms, sensor, None, ThrottledBy.PRODUCE_RECORDS), now_ms)
+
     def _over(self, wait: TopicWait, now_ms: int) -> None:
         if wait.until_ms <= now_ms:
             return
@@ -570,26 +636,20 @@ class ProduceTopics:
 
 
 class TopicsOfReply:
-    """A `ReplyWatch` of Fetch and ShareFetch; the wait that topics ask for is noted with the connection.
+    """A `ReplyWatch` of Fetch and ShareFetch; the wait that topics ask for is noted with the connection."""
 
-    Attributes:
-        counters: what the reply is counted by; None: it is not, since it was emptied.
-    """
-
-    __slots__ = ("_api", "_quotas", "_session", "counters")
+    __slots__ = ("_api", "_counters", "_quotas", "_session")
 
     def __init__(self, session: Session, quotas: ClientQuotas, api: Api, counters: TopicCounters) -> None:
         """Watch the reply to one request."""
         self._session = session
         self._quotas = quotas
         self._api = api
-        self.counters: TopicCounters | None = counters
+        self._counters = counters
 
     def whole(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
         """See `ReplyWatch`."""
         count = self.begin(end - at - 4)
-        if count is None:
-            return
         found = plain_fetch(data, at, end, self._api) if self._api.key is ApiKey.FETCH else None
         if found is not None:
             count.found_all(found, counted_bytes(end - at - 4, self._api), now_ms)
@@ -597,13 +657,16 @@ class TopicsOfReply:
         count.take(data, at, end, now_ms=now_ms)
         count.end(now_ms=now_ms)
 
-    def begin(self, size: int) -> _Count | None:
+    def begin(self, size: int) -> _Count:
         """See `ReplyWatch`."""
-        counters = self.counters
-        if counters is None:
-            return None
+        counters = self._counters
         on_end = self._over if counters.limited else None
         return _Count(counters, self._api, -_uncounted_bytes(size, self._api), on_end)
+
+    def wait_for_records(self, counter: RateTracker, wait_ms: int, now_ms: int) -> None:
+        """The reply's records were counted elsewhere: the next request waits for so long."""
+        sensor = self._counters.sensor_of(counter)
+        self._over(TopicWait(now_ms + wait_ms, sensor, None, ThrottledBy.FETCH_RECORDS), now_ms)
 
     def _over(self, wait: TopicWait, _now_ms: int) -> None:
         throttling = self._session.throttling

@@ -340,10 +340,12 @@ class ClientQuotas:
             version = -1
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
-        of_topics = topics.may_apply(user, client_id) or (
-            self.record_counter(api_key, user, client_id, broker_id, kind=kind, now_ms=now_ms) is not None
-        )
-        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, beside)
+        records = self.record_counter(api_key, user, client_id, broker_id, kind=kind, now_ms=now_ms)
+        by_topic = topics.may_apply(user, client_id)
+        of_topics = by_topic or records is not None
+        if by_topic:
+            records = None
+        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics, beside, records)
 
     def _counted_beside(
         self,

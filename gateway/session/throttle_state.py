@@ -30,6 +30,7 @@ class CachedSensor:
         raw_client_id: with its length, as it stands in the request: one comparison shows that it is the same. Empty
             where it is too long to be kept; the version is -1 then.
         of_topics: whether any topic has a quota that counts them too, or their records have one.
+        records: what their records are counted by, where no topic has such a quota; None: look at `of_topics`.
         groups: of the client's groups that have a quota: what they count the same requests by. Where a capacity is
             divided, also what new clients share; the version is -1 then.
         trackers: its own counter, if there is one, and those of the groups. A longer wait of one is the client's.
@@ -40,6 +41,7 @@ class CachedSensor:
         "groups",
         "of_topics",
         "raw_client_id",
+        "records",
         "row",
         "tracker",
         "trackers",
@@ -57,6 +59,7 @@ class CachedSensor:
         raw_client_id: bytes,
         of_topics: bool = False,
         groups: tuple[CachedSensor, ...] = (),
+        records: RateTracker | None = None,
     ) -> None:
         self.raw_client_id = raw_client_id
         self.user = user
@@ -64,6 +67,7 @@ class CachedSensor:
         self.tracker = tracker
         self.row = row
         self.of_topics = of_topics
+        self.records = records
         self.groups = groups
         of_groups = [each.tracker for each in groups if each.tracker is not None]
         self.trackers: tuple[RateTracker, ...] = (*(() if tracker is None else (tracker,)), *of_groups)
