@@ -40,6 +40,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="the gateway with byte rates on for every frame beside the one without; kept apart",
     )
     parser.add_argument(
+        "--limits",
+        action="store_true",
+        help="the gateway with all limits that Kafka lacks, and with byte rates, beside the one without; kept apart",
+    )
+    parser.add_argument(
         "--usage",
         action="store_true",
         help="the gateway with usage records beside the one without; kept apart",
@@ -79,8 +84,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for relay.json and relay.md")
     options = parser.parse_args(argv)
-    if options.compiled and not (options.quotas or options.usage or options.topics):
-        parser.error("--compiled goes with --quotas, --usage or --topics; without them both are measured")
+    if options.compiled and not (options.quotas or options.limits or options.usage or options.topics):
+        parser.error("--compiled goes with --quotas, --limits, --usage or --topics; else both are measured")
     return options
 
 
@@ -165,7 +170,11 @@ def main() -> int:
         "seconds": round(time.monotonic() - began, 1),
     }
     page = render_kafka(document) if options.kafka else render(document)
-    kinds = [kind for kind in ("kafka", "quotas", "topics", "usage", "compiled") if getattr(options, kind)]
+    kinds = [
+        kind
+        for kind in ("kafka", "quotas", "limits", "topics", "usage", "compiled")
+        if getattr(options, kind)
+    ]
     name = "-".join(["relay", *kinds])
     keep_results(document, page, options.output, name)
     print(f"\n{page}\n{document['seconds']} s; written to {options.output}")

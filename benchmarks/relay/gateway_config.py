@@ -1,5 +1,46 @@
 """The gateway's configuration for a benchmark run: quotas that are on and never reached."""
 
+from typing import Final
+
+from quotas.entities import API_RATE_KEYS
+
+_EVERY_LIMIT: Final = f"""\
+producer_byte_rate = 1000000000000
+consumer_byte_rate = 1000000000000
+producer_byte_burst_seconds = 60
+consumer_byte_burst_seconds = 60
+producer_byte_guarantee = 1000000000
+consumer_byte_guarantee = 1000000000
+weight = 2
+tier = 1
+producer_record_rate = 1e15
+consumer_record_rate = 1e15
+{"".join(f"{key} = 1000000" + chr(10) for key in API_RATE_KEYS)}
+[[quotas]]
+default_user = true
+connection_creation_rate = 1000000
+connection_count = 1000000
+
+[[groups]]
+name = "everything"
+client_ids = ["bench*"]
+
+[[quotas]]
+group = "everything"
+producer_byte_rate = 1000000000000
+consumer_byte_rate = 1000000000000
+producer_byte_burst_seconds = 60
+consumer_byte_burst_seconds = 60
+
+[capacity]
+producer_byte_rate = 1000000000000
+consumer_byte_rate = 1000000000000
+
+[overload]
+mode = "observe"
+"""
+"""Of the client of the run and around it: all that Kafka lacks (docs/decisions/0053-limits-beyond-kafkas.md)."""
+
 
 def gateway_config(
     upstream: str,
@@ -10,6 +51,7 @@ def gateway_config(
     byte_quotas: bool = False,
     usage: str = "",
     topics: bool = False,
+    every_limit: bool = False,
 ) -> str:
     """The TOML text for one gateway.
 
@@ -21,8 +63,10 @@ def gateway_config(
         byte_quotas: count the bytes of every Produce and every Fetch, too.
         usage: directory for usage records; none are kept if not given.
         topics: count by topic in them, too.
+        every_limit: set all limits that Kafka lacks, and byte rates with them.
     """
     rates = "producer_byte_rate = 1000000000000\nconsumer_byte_rate = 1000000000000\n" if byte_quotas else ""
+    rates = _EVERY_LIMIT if every_limit else rates
     records = f'[usage]\nkind = "files"\ndirectory = "{usage}"\n' if usage else ""
     records += "topics = true\n" if topics else ""
     return f"""\

@@ -15,6 +15,7 @@ from benchmarks.relay.paths import (
     GATEWAY,
     GATEWAY_COMPILED,
     GATEWAY_WITH_BYTE_QUOTAS,
+    GATEWAY_WITH_LIMITS,
     GATEWAY_WITH_TOPICS,
     GATEWAY_WITH_USAGE,
     HAPROXY,
@@ -41,6 +42,7 @@ def starters(
     quotas: bool,
     usage: bool = False,
     topics: bool = False,
+    limits: bool = False,
     peers: bool = False,
     compiled: bool = False,
     against: Path | None = None,
@@ -53,8 +55,9 @@ def starters(
         quotas: the gateway with byte rates besides the one without, and no bare relays.
         usage: the same with usage records.
         topics: the same with usage records, and with those by topic.
+        limits: the same with byte rates, and with all limits that Kafka lacks.
         peers: proxies of others, too.
-        compiled: the gateways of `quotas`, `usage` and `topics` with the compiled core.
+        compiled: the gateways of `quotas`, `limits`, `usage` and `topics` with the compiled core.
         against: another checkout; its gateway, too, beside each of ours.
     """
     gateway = partial(start_gateway, compiled=compiled)
@@ -65,7 +68,7 @@ def starters(
         HAPROXY: start_haproxy,
         GATEWAY: gateway,
     }
-    if quotas or usage or topics:
+    if quotas or limits or usage or topics:
         del known[BARE_RELAY], known[UVLOOP_RELAY]
     elif COMPILED.exists():
         known[GATEWAY_COMPILED] = partial(start_gateway, compiled=True)
@@ -73,7 +76,9 @@ def starters(
         known[GATEWAY_WITH_USAGE] = partial(gateway, usage=True)
     if topics:
         known[GATEWAY_WITH_TOPICS] = partial(gateway, topics=True)
-    if quotas:
+    if limits:
+        known[GATEWAY_WITH_LIMITS] = partial(gateway, every_limit=True)
+    if quotas or limits:
         known[GATEWAY_WITH_BYTE_QUOTAS] = partial(gateway, byte_quotas=True)
     if peers:
         known |= {KROXYLICIOUS: start_kroxylicious, GO_PROXY: start_go_proxy}
@@ -81,9 +86,9 @@ def starters(
         known |= {
             name + OF_OTHER_CHECKOUT: partial(start, checkout=against)
             for name, start in [
-                (GATEWAY, partial(start_gateway)),
-                (GATEWAY_WITH_USAGE, partial(start_gateway, usage=True)),
-                (GATEWAY_WITH_BYTE_QUOTAS, partial(start_gateway, byte_quotas=True)),
+                (GATEWAY, gateway),
+                (GATEWAY_WITH_USAGE, partial(gateway, usage=True)),
+                (GATEWAY_WITH_BYTE_QUOTAS, partial(gateway, byte_quotas=True)),
             ]
             if name in known
         }
@@ -114,6 +119,7 @@ class Bench:
             quotas=options.quotas,
             usage=options.usage,
             topics=options.topics,
+            limits=options.limits,
             peers=options.peers,
             compiled=options.compiled,
             against=options.against,

@@ -23,6 +23,7 @@ GATEWAY: Final = "Sluice"
 GATEWAY_COMPILED: Final = "Sluice, compiled"
 GATEWAY_WITH_BYTE_QUOTAS: Final = "Sluice, byte quotas"
 GATEWAY_WITH_USAGE: Final = "Sluice, usage records"
+GATEWAY_WITH_LIMITS: Final = "Sluice, every limit"
 GATEWAY_WITH_TOPICS: Final = "Sluice, usage records by topic"
 
 OF_OTHER_CHECKOUT: Final = ", before"
@@ -113,9 +114,10 @@ def start_gateway(
     usage: bool = False,
     compiled: bool = False,
     topics: bool = False,
+    every_limit: bool = False,
     checkout: Path | None = None,
 ) -> RunningPath:
-    """The gateway, with KIP-599 and metrics on; with byte rates, which are never reached, or records if asked for.
+    """The gateway, with KIP-599 and metrics on; with limits, which are never reached, or records if asked for.
 
     With `compiled`, with the compiled core; with `checkout`, that of another checkout, out of its own environment.
     """
@@ -131,19 +133,22 @@ def start_gateway(
         byte_quotas=byte_quotas,
         usage=str(folder / f"usage-{port}") if usage or topics else "",
         topics=topics,
+        every_limit=every_limit,
     )
     config.write_text(text)
     programs = Path(sys.executable).parent if checkout is None else checkout.resolve() / ".venv" / "bin"
     sluice = programs / "sluice"
     argv = [str(sluice), "serve", "--config", str(config)]
     if compiled:
-        argv = with_compiled_core(argv)
+        argv = with_compiled_core(argv, ROOT if checkout is None else checkout.resolve())
+    elif checkout is not None:
+        argv = ["env", f"PYTHONPATH={checkout.resolve()}", *argv]
     return RunningPath(GATEWAY, port, PinnedProcess(argv, core=core, log=folder / f"sluice-{port}.log"))
 
 
-def with_compiled_core(argv: list[str]) -> list[str]:
-    """The same command with the compiled core (`make compiled` first)."""
-    return ["env", f"PYTHONPATH={COMPILED}", *argv]
+def with_compiled_core(argv: list[str], checkout: Path = ROOT) -> list[str]:
+    """The same command with the compiled core of a checkout (`make compiled` there first)."""
+    return ["env", f"PYTHONPATH={checkout / COMPILED.relative_to(ROOT)}", *argv]
 
 
 def await_answer(path: RunningPath, *, timeout_s: float = 20.0) -> None:

@@ -10,6 +10,7 @@ from benchmarks.relay.paths import (
     GATEWAY,
     GATEWAY_COMPILED,
     GATEWAY_WITH_BYTE_QUOTAS,
+    GATEWAY_WITH_LIMITS,
     GATEWAY_WITH_TOPICS,
     GATEWAY_WITH_USAGE,
     HAPROXY,
@@ -31,10 +32,11 @@ _QUIET_WINDOWS: Final = 3
 
 COMPARISONS: Final = {
     "byte_quotas": "CPU with byte rates (every frame counted, the limit never reached) over that without; goal 1.05",
+    "limits": "CPU with all limits that Kafka lacks (never reached) over that without any; goal 1.08",
     "usage": "CPU with usage records (one client, no byte rates) over that without; goal 1.05",
     "topics": "CPU with counting by topic over that with usage records; goal 1.15, of 1 MB 1.03",
     "compiled": "CPU with the compiled core over that of the sources",
-    "since_before": "CPU over that of the other checkout",
+    "since_before": "CPU over that of the other checkout, nothing set in either",
 }
 INTERVALS: Final = (
     "In brackets: HAProxy = 1.00, the median of the ratios within one round and its interval of 95 % "
@@ -82,6 +84,7 @@ def summarize(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, Any]:
     return {
         "workloads": tables,
         "byte_quotas": _compared(rows, GATEWAY_WITH_BYTE_QUOTAS, GATEWAY),
+        "limits": _compared(rows, GATEWAY_WITH_LIMITS, GATEWAY),
         "usage": _compared(rows, GATEWAY_WITH_USAGE, GATEWAY),
         "compiled": _compared(rows, GATEWAY_COMPILED, GATEWAY),
         "since_before": _compared(rows, GATEWAY, GATEWAY + OF_OTHER_CHECKOUT),
