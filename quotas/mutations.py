@@ -148,6 +148,9 @@ class MutationTracker:
         """So much was sent to the others."""
         self._settled += told
 
+    def delivered(self, told: float, *, now_ms: int) -> None:
+        """Mutations are not held back for messages."""
+
     def record_others(self, value: float, *, now_ms: int) -> None:
         """Takes the permits that another member of the fleet has charged, as a debt where there are none."""
         self.last_ms = now_ms

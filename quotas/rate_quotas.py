@@ -101,13 +101,19 @@ class Urgent:
     Attributes:
         found: they and their keys, each once until a message is sent; its sender clears it.
         wake: called when one is added.
+        members: of the fleet, while counters hold back what the others do not know of; below 2 they do not.
+        exchange_ms: the time from one message about a counter to the next, and of its delivery.
+        again_ms: a request that is held back asks again so much later.
     """
 
-    __slots__ = ("found", "wake")
+    __slots__ = ("again_ms", "exchange_ms", "found", "members", "wake")
 
     def __init__(self) -> None:
         self.found: list[tuple[Any, RateTracker]] = []
         self.wake: Callable[[], None] = _nobody
+        self.members = 1
+        self.exchange_ms = 0
+        self.again_ms = 0
 
     def add(self, key: Any, tracker: RateTracker) -> None:
         """This one too."""
@@ -132,6 +138,9 @@ class RateTracker:
     passes at most limit x (time + burst) and one request. A client that is silent collects no more than that. Where
     it is only observed, what goes beyond is counted and forgotten, as no client has waited for it.
 
+    In a fleet (`Urgent.members`) the others learn late of what passes here. So a counter passes at most an equal part
+    of what is left before it waits until the messages about that are delivered (`most_alone`).
+
     Attributes:
         key: whose it is; None: it is shared.
         blocked_until_ms: nothing of this counter passes before.
@@ -150,11 +159,15 @@ class RateTracker:
         "_bound_ms",
         "_cap_ms",
         "_forgotten",
+        "_holds",
+        "_is_urgent",
         "_limit",
         "_meter",
+        "_most_alone",
         "_most_at_once",
         "_ms_per_unit",
         "_observe",
+        "_on_way",
         "_others",
         "_quiet",
         "_settled",
@@ -203,6 +216,10 @@ class RateTracker:
         self._others = 0.0  # of all that was recorded: what was not recorded by clients of this process
         self._quiet = 0.0  # until so much was recorded, what others do not know can not matter
         self._urgent = urgent
+        self._is_urgent = False  # it has been added to `urgent`, and was not looked at since
+        self._on_way = 0.0  # what messages have that the others may not have yet
+        self._most_alone = math.inf  # see `most_alone`, as of the last look
+        self._holds = False  # nothing more passes until they have
         self._aside: SetAside | None = None  # while only a part of the limit is in force
         self.queue: BoundQueue | None = None
         self.owed_until_ms = 0
@@ -243,7 +260,11 @@ class RateTracker:
         self._most_at_once = _allowance(self._limit, self._allowance_s if burst_s is None else burst_s)
         self._allowance = self._most_at_once if burst_s is None else math.inf
         self._quiet = 0.0
-        self._urgent_from = math.inf
+        self._holds = False
+        self._urgent_from = self._most_alone = math.inf
+        if self._urgent.members > 1:
+            self._urgent_from = self._most_at_once / _URGENT_PART
+            self._most_alone = self._most_at_once / self._urgent.members
         unbounded = match.limit is None or (match.observe and burst_s is None)
         ms_per_unit = 0.0 if unbounded else min(1000 / self._limit, _MOST_MS_PER_UNIT)
         alike = match.share == old.share and burst_s == old.burst_s and match.observe == old.observe
@@ -329,7 +350,7 @@ class RateTracker:
         meter = self._meter
         throttle_time_ms = meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)
         if meter._total + meter._gone - self._settled >= self._urgent_from:
-            self._be_urgent()
+            self._be_urgent(now_ms)
         blocked_ms = self.blocked_until_ms
         empty_ms = now_ms - self._bound_ms
         if blocked_ms < empty_ms:
@@ -367,6 +388,8 @@ class RateTracker:
             if now_ms >= self.blocked_until_ms or self._observe:
                 return 0
             queue = self.queue = BoundQueue()
+        elif self._holds and (hold_ms := self.hold_ms(now_ms=now_ms)):
+            return hold_ms
         self.blocked_until_ms -= queue.settle(None, now_ms=now_ms)
         cost_ms = self._next_cost_ms(self.last_value) if value is None else value * self._ms_per_unit
         promised_ms = queue.promised_ms
@@ -434,7 +457,7 @@ class RateTracker:
     def record_part(self, value: float, *, now_ms: int) -> None:
         """Counts a part of a request that has come; its last part is recorded, and gives the wait for the whole."""
         self.record_unchecked(value, now_ms=now_ms)
-        self._look_for_urgency()
+        self._look_for_urgency(now_ms)
 
     def expect(self, value: float, *, now_ms: int) -> None:
         """Of what was recorded just now so much is still to come: the average counts it as it comes.
@@ -446,7 +469,7 @@ class RateTracker:
     def arrived(self, value: float, *, now_ms: int) -> None:
         """So much has come of what is expected."""
         self._meter.record(value, now_ms=now_ms)
-        self._look_for_urgency()
+        self._look_for_urgency(now_ms)
 
     def give_up(self, value: float, *, since_ms: int, now_ms: int) -> None:
         """So much of what is expected will not come.
@@ -465,9 +488,9 @@ class RateTracker:
         still_ms = max(self._average_ms(now_ms), self.blocked_until_ms - now_ms)
         self.owed_until_ms = min(self.owed_until_ms, now_ms + max(0, math.ceil(still_ms)))
 
-    def _look_for_urgency(self) -> None:
+    def _look_for_urgency(self, now_ms: int) -> None:
         if self._meter.recorded - self._settled >= self._urgent_from:
-            self._be_urgent()
+            self._be_urgent(now_ms)
 
     def untold(self, *, now_ms: int) -> float:
         """What was recorded here, is remembered yet, and was not sent to the other members of a fleet."""
@@ -481,10 +504,50 @@ class RateTracker:
             self._settled = recorded - untold
         return untold
 
-    def _be_urgent(self) -> None:
-        if self._meter.recorded >= self._quiet:
-            self._urgent_from = math.inf
+    def _be_urgent(self, now_ms: int) -> None:
+        self._look_alone(now_ms)
+        much = self._unheard - self._on_way >= self._most_at_once / _URGENT_PART
+        if not self._is_urgent and (self._holds or (much and self._meter.recorded >= self._quiet)):
+            self._is_urgent = True
             self._urgent.add(self.key, self)
+            self._look_alone(now_ms)
+
+    def _look_alone(self, now_ms: int) -> None:
+        """Holds back what comes next if the others do not know enough of what came; else, from when to look again."""
+        most = self._most_alone = self.most_alone(now_ms=now_ms)
+        self._holds = self._unheard > most
+        if self._holds:
+            self._urgent_from = math.inf
+            if self.queue is None:  # so that requests ask
+                self.queue = BoundQueue()
+        elif self._is_urgent:
+            self._urgent_from = most - self._on_way
+        else:
+            self._urgent_from = min(self._most_at_once / _URGENT_PART, most - self._on_way)
+
+    @property
+    def _unheard(self) -> float:
+        """What came here and the others may not know of."""
+        return max(0.0, self._meter.recorded - self._settled) + self._on_way
+
+    def most_alone(self, *, now_ms: int) -> float:
+        """How much may pass here before the others have heard of it, in units of the quota.
+
+        Each of n members passes an n-th of what it knows to be left. So all of them together pass at most once more
+        what may pass at once, however late their messages are. What the limit allows in one exchange may always pass:
+        a client within the limit waits for no message.
+        """
+        urgent = self._urgent
+        if urgent.members < 2 or self._observe or not self._ms_per_unit:
+            return math.inf
+        room = self._room(now_ms) + self._unheard
+        return max(urgent.exchange_ms / self._ms_per_unit, room / urgent.members)
+
+    def hold_ms(self, *, now_ms: int) -> int:
+        """After how long to ask again, if requests wait until the others know what came here; 0: they do not."""
+        if self._holds:
+            self._look_alone(now_ms)
+        return self._urgent.again_ms if self._holds else 0
 
     def near(self, untold: float, members: int, *, now_ms: int) -> bool:
         """Whether others should know now what was recorded here: so far it can not matter, or it can.
@@ -497,21 +560,35 @@ class RateTracker:
             members: of the fleet.
             now_ms: the present.
         """
-        meter = self._meter
-        self._urgent_from = self._most_at_once / _URGENT_PART
-        room = self._most_at_once - (meter.held if self.match.burst_s is None else 0.0)
-        if self._ms_per_unit:
-            room = min(room, (now_ms - self.blocked_until_ms) / self._ms_per_unit)
+        self._is_urgent = False
+        self._look_alone(now_ms)
+        room = self._room(now_ms)
         if untold * 4 * members >= room:
             return True
         # What is recorded adds to the one and takes from the other.
-        self._quiet = meter.recorded + (room - untold * 4 * members) / (4 * members + 1)
+        self._quiet = self._meter.recorded + (room - untold * 4 * members) / (4 * members + 1)
         return False
+
+    def _room(self, now_ms: int) -> float:
+        """What may pass until the average or the bucket is at its limit."""
+        room = self._most_at_once - (self._meter.held if self.match.burst_s is None else 0.0)
+        if self._ms_per_unit:
+            room = min(room, (now_ms - self.blocked_until_ms) / self._ms_per_unit)
+        return room
 
     def settle(self, told: float) -> None:
         """So much was sent to the others."""
         self._settled += told
+        self._on_way += told
         self._quiet = 0.0
+        self._is_urgent = False
+        if not self._holds:
+            self._urgent_from = min(self._most_at_once / _URGENT_PART, self._most_alone - self._on_way)
+
+    def delivered(self, told: float, *, now_ms: int) -> None:
+        """A message with so much has come back from where all members read it."""
+        self._on_way = max(0.0, self._on_way - told)
+        self._look_alone(now_ms)
 
     def record_others(self, value: float, *, now_ms: int) -> None:
         """Counts what another member of the fleet has recorded; it weighs on the next request here."""
@@ -520,6 +597,8 @@ class RateTracker:
             return
         self._count_others(value)
         self.record_unchecked(value, now_ms=now_ms)
+        if self._urgent.members > 1:
+            self._look_alone(now_ms)  # less is left
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
         """What the average comes from, and what the bucket holds, in units of the quota."""
@@ -630,6 +709,8 @@ class RateTracker:
         """The most that passes unthrottled when nothing has been used; None without a wait."""
         if self.match.limit is None or self._observe:
             return None
+        if self._urgent.members > 1:
+            return int(min(self._most_at_once, self._most_alone))
         return int(self._most_at_once)
 
     def forgettable(self, *, now_ms: int) -> bool:

@@ -89,6 +89,9 @@ class SharedRate:
         """So much was sent to the others."""
         self._settled += told
 
+    def delivered(self, told: float, *, now_ms: int) -> None:
+        """Connections are not held back for messages."""
+
     def record_others(self, value: float, *, now_ms: int) -> None:
         """Counts what came to another member."""
         self._settled += value

@@ -33,6 +33,8 @@ class Counter(Protocol):
 
     def settle(self, told: float) -> None: ...
 
+    def delivered(self, told: float, *, now_ms: int) -> None: ...
+
     def record_others(self, value: float, *, now_ms: int) -> None: ...
 
     def level(self, *, now_ms: int) -> tuple[float, float]: ...
@@ -65,6 +67,9 @@ class Counters(Protocol):
     def urgent(self) -> list[tuple[CounterKey, Counter]]:
         """Those, once."""
 
+    def hold_back(self, members: int, exchange_ms: int, again_ms: int) -> None:
+        """From now on they hold back what the others do not know of; see `Urgent`. Below 2 members they do not."""
+
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """The one for what others have recorded; None: nothing limits it here, or there is no place for it."""
 
@@ -76,11 +81,18 @@ class RateCounters:
     """`RateQuotas` as `Counters`, and with them those of topics and groups, which count the same."""
 
     def __init__(
-        self, clients: RateQuotas, topics: TopicQuotas | None = None, groups: GroupQuotas | None = None
+        self,
+        clients: RateQuotas,
+        topics: TopicQuotas | None = None,
+        groups: GroupQuotas | None = None,
+        *,
+        holds_back: bool = False,
     ) -> None:
+        """Begin to look at them; `holds_back`: requests may wait until the others know of those before."""
         self._clients = clients
         self._topics = topics
         self._groups = groups
+        self._holds_back = holds_back
         self._urgent = [each.urgent for each in (clients, topics, groups) if each is not None]
 
     def own(self) -> Iterator[tuple[CounterKey, Counter]]:
@@ -110,6 +122,12 @@ class RateCounters:
         for each in self._urgent:
             each.found.clear()
         return found
+
+    def hold_back(self, members: int, exchange_ms: int, again_ms: int) -> None:
+        """See `Counters`. A wait that is sent to the client, as for the rates of an API, would be too long."""
+        if self._holds_back:
+            for each in self._urgent:
+                each.members, each.exchange_ms, each.again_ms = members, exchange_ms, again_ms
 
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""
@@ -145,6 +163,9 @@ class MutationCounters:
         """None is."""
         return []
 
+    def hold_back(self, members: int, exchange_ms: int, again_ms: int) -> None:
+        """See `Counters`. The bucket of mutations takes what comes late as debt."""
+
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""
         if not isinstance(key, ScopedKey):
@@ -179,6 +200,9 @@ class ConnectionCounters:
         """See `Counters`."""
         return self._users.urgent()
 
+    def hold_back(self, members: int, exchange_ms: int, again_ms: int) -> None:
+        """See `Counters`. Connections are not held back for messages."""
+
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""
         if not isinstance(key, ConnectionKey):
@@ -208,8 +232,8 @@ def counters_of(
     produced, fetched = topics or (None, None)
     of_produce, of_fetch, of_time = groups or (None, None, None)
     found: dict[QuotaKey, Counters] = {
-        QuotaKey.PRODUCER_BYTE_RATE: RateCounters(produce, produced, of_produce),
-        QuotaKey.CONSUMER_BYTE_RATE: RateCounters(fetch, fetched, of_fetch),
+        QuotaKey.PRODUCER_BYTE_RATE: RateCounters(produce, produced, of_produce, holds_back=True),
+        QuotaKey.CONSUMER_BYTE_RATE: RateCounters(fetch, fetched, of_fetch, holds_back=True),
         QuotaKey.REQUEST_PERCENTAGE: RateCounters(request_time, groups=of_time),
     }
     found |= {key: RateCounters(quotas) for key, quotas in (further or {}).items()}

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from gateway.fleet.counters import KIND, AllCounters, Counter
 from gateway.fleet.peers import Peers
@@ -48,6 +48,8 @@ _FROM_ANY: Final = 3
 _ASK_AGAIN_MS: Final = 1_000
 _MOST_KEPT_BACK_MS: Final = 10_000
 """A member that is back waits no longer for others to report what they have let through."""
+_REMEMBERED_MS: Final = 60_000
+"""A member that is silent for less may be cut off and go on with its share, which is then not that of another one."""
 _RATE_SPAN_MS: Final = 1_000
 _MOST_UNHEARD: Final = 1_000
 _MOST_KEPT: Final = 20_000
@@ -60,6 +62,7 @@ _AT_ONCE: Final = 64
 _URGENT_AFTER_MS: Final = 10
 
 T = TypeVar("T")
+Counted: TypeAlias = list[tuple[Counter, float]]
 
 
 @dataclass(slots=True)
@@ -148,6 +151,8 @@ class Exchange:
         self._asking_of: set[str] = set()
         self._to_answer: dict[Member, int] = {}  # the last question of each
         self._all_again_ms = float(now_ms)  # until then it does not send everything once more
+        # What was sent and has not come back: the number of the last message, and what counters have in it.
+        self._on_way: deque[tuple[int, Counted]] = deque()
         # What was sent lately, by number, and which of it is to be sent again.
         self._kept: dict[int, _Kept] = {}
         self._kept_counters = 0
@@ -168,6 +173,11 @@ class Exchange:
             # Back in touch it has not heard all of them yet.
             self._members_seen = max(self._members_seen, seen) if self._was_isolated else seen
         return self._members_seen
+
+    def _members_remembered(self, now_ms: int) -> int:
+        """How many there are if those that are silent are only cut off."""
+        remembered = self.peers.remembered(within_ms=_REMEMBERED_MS, now_ms=min(now_ms, self._touch_ms))
+        return max(self.members(now_ms=now_ms), 1 + len(remembered - {self.member.id}))
 
     def share(self, *, now_ms: int) -> float:
         """By what limits are multiplied here now.
@@ -217,12 +227,13 @@ class Exchange:
         if now_ms >= self._all_again_ms:
             asks, answers = self._asks_now(now_ms), self.connected and bool(self._to_answer)
         use: list[tuple[QuotaKey, Used]] = []
-        members = self.members(now_ms=now_ms)
+        counted: Counted = []
+        members = self._hold_back(now_ms)
         if self.connected and (asks or answers or (members > 1 and now_ms >= self._look_ms)):
             # More members mean that less may be kept back.
             everything = asks or answers
             grown, self._members_told = members > self._members_told, members
-            use = yield from self._take_untold(members, everything, grown, now_ms)
+            use = yield from self._take_untold(members, everything, grown, counted, now_ms)
             self._look_ms = now_ms + self.interval_ms(now_ms=now_ms)
         levels = (yield from self._levels(now_ms)) if answers else []
         if asks or answers:
@@ -245,11 +256,27 @@ class Exchange:
             shares.append(Share(self.member, self._next(), hello=self._asked, of=of))
         if wanted or not shares:
             shares.append(Share(self.member, self._next(), again=tuple(wanted)))
-        return repeated + self._sent(shares, now_ms)
+        return repeated + self._sent(shares, counted, now_ms)
 
-    def _sent(self, shares: list[Share], now_ms: int) -> list[Share]:
+    def _hold_back(self, now_ms: int) -> int:
+        """Has counters hold back what the others do not know of, while these hear of it; the result: members."""
+        members = self.members(now_ms=now_ms)
+        interval_ms = self.interval_ms(now_ms=now_ms)
+        oldest_ms = now_ms - self._sent_at[0][1] if self._sent_at else 0
+        remembered = self._members_remembered(now_ms) if self.connected else 1
+        for counters in self._counters.values():
+            counters.hold_back(
+                remembered,
+                interval_ms + min(self.lag_ms, self._rules.timeout_ms),
+                min(max(_URGENT_AFTER_MS, self.lag_ms, oldest_ms), self._rules.interval_ms),
+            )
+        return members
+
+    def _sent(self, shares: list[Share], counted: Counted, now_ms: int) -> list[Share]:
         if shares:
             self._sent_ms = now_ms
+        if counted:
+            self._on_way.append((shares[-1].seq, counted))
         for share in shares:
             self._sent_at.append((share.seq, now_ms))
             self._add_load(share.counters, now_ms)
@@ -271,11 +298,12 @@ class Exchange:
         stretched = self.interval_ms(now_ms=now_ms) > self._rules.interval_ms
         told = self.connected and members > 1 and not stretched
         use: list[tuple[QuotaKey, Used]] = []
+        counted: Counted = []
         for quota, counters in self._counters.items():
             urgent = counters.urgent()
             if told:  # if not, they wait for the tick, as all do
-                use += finish(self._untold_of(quota, urgent[:_AT_ONCE], members, False, now_ms))
-        return self._sent(self._messages(use, [], []), now_ms)
+                use += finish(self._untold_of(quota, urgent[:_AT_ONCE], members, False, counted, now_ms))
+        return self._sent(self._messages(use, [], []), counted, now_ms)
 
     def urgent_after_ms(self, *, now_ms: int) -> int:
         """The time between two calls of `tell_urgent`: all members together send at most a thousand such a second."""
@@ -315,7 +343,7 @@ class Exchange:
 
     def leave(self, *, now_ms: int) -> list[Share]:
         """The last messages of this member: what it has not sent yet."""
-        use = finish(self._take_untold(1, True, True, now_ms)) if self.connected else []
+        use = finish(self._take_untold(1, True, True, [], now_ms)) if self.connected else []
         return [*self._messages(use, [], []), Share(self.member, self._next(), bye=True)]
 
     def _asks_now(self, now_ms: int) -> bool:
@@ -334,13 +362,13 @@ class Exchange:
         return self._seq
 
     def _take_untold(
-        self, members: int, everything: bool, look_at_all: bool, now_ms: int
+        self, members: int, everything: bool, look_at_all: bool, counted: Counted, now_ms: int
     ) -> Steps[list[tuple[QuotaKey, Used]]]:
         found: list[tuple[QuotaKey, Used]] = []
         for quota, counters in self._counters.items():
             counters.urgent()  # they are among these
             look_at = list(counters.own() if everything or look_at_all else counters.stirred())
-            found += yield from self._untold_of(quota, look_at, members, everything, now_ms)
+            found += yield from self._untold_of(quota, look_at, members, everything, counted, now_ms)
         return found
 
     def _untold_of(
@@ -349,6 +377,7 @@ class Exchange:
         look_at: Sequence[tuple[CounterKey, Counter]],
         members: int,
         everything: bool,
+        counted: Counted,
         now_ms: int,
     ) -> Steps[list[tuple[QuotaKey, Used]]]:
         found: list[tuple[QuotaKey, Used]] = []
@@ -356,7 +385,10 @@ class Exchange:
             if at % _AT_ONCE == _AT_ONCE - 1:
                 yield
             untold = counter.untold(now_ms=max(now_ms, counter.last_ms))
-            if not untold or counter.match.limit is None:
+            if counter.match.limit is None:
+                continue
+            if not untold:
+                counter.near(0.0, members, now_ms=now_ms)  # a fleet that has grown leaves less to each
                 continue
             if (everything or counter.near(untold, members, now_ms=now_ms)) and can_be_told(key):
                 amount = told_amount(untold)
@@ -365,6 +397,7 @@ class Exchange:
                     self._count_use(self.member.id, quota, amount)
                 if amount:
                     found.append((quota, (key, amount)))
+                    counted.append((counter, amount))
         return found
 
     def _levels(self, now_ms: int) -> Steps[list[tuple[QuotaKey, Level]]]:
@@ -488,16 +521,25 @@ class Exchange:
                     self._back_ms = now_ms
                     self._ask(set())
                     self.peers.leave_to_levels(anew=True)
+        self._take_off_way(share.seq, now_ms)
+
+    def _take_off_way(self, seq: int, now_ms: int) -> None:
+        """Messages up to this one have come back, or are waited for no more."""
+        while self._on_way and self._on_way[0][0] <= seq:
+            for counter, amount in self._on_way.popleft()[1]:
+                counter.delivered(amount, now_ms=now_ms)
 
     def _look_at_touch(self, now_ms: int) -> None:
         if self.connected and now_ms - self._back_ms >= _MOST_KEPT_BACK_MS:
             self._was_isolated = False
         if self.connected and now_ms - self._touch_ms >= self._rules.timeout_ms:
-            self.members(now_ms=now_ms)
+            self._members_seen = self._members_remembered(now_ms)
             self.connected = False
             self._ignorant = self._was_isolated = True
             self._to_answer.clear()
             self._again.clear()
+            self._hold_back(now_ms)
+            self._take_off_way(self._seq, now_ms)
             if self._recent is not None:
                 self._recent.isolate(self._touch_ms)
 

@@ -94,6 +94,14 @@ class Peers:
             if not peer.left and now_ms - peer.heard_ms < self._timeout_ms
         ]
 
+    def remembered(self, *, within_ms: int, now_ms: int) -> set[str]:
+        """Names of those that were heard so lately and have not said that they end: some may only be cut off."""
+        return {
+            peer.member.id
+            for peer in self._known.values()
+            if not peer.left and now_ms - peer.heard_ms < within_ms
+        }
+
     def lost(self, *, now_ms: int) -> list[Peer]:
         """Those of which a message has been lost since the last call."""
         found = []

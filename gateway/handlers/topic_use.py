@@ -244,7 +244,7 @@ class TopicCounters:
 
 def _free_ms(tracker: RateTracker, now_ms: int) -> int:
     """From when on a counter lets something pass."""
-    until_ms = now_ms + tracker.throttle_time_ms(now_ms=now_ms)
+    until_ms = now_ms + max(tracker.throttle_time_ms(now_ms=now_ms), tracker.hold_ms(now_ms=now_ms))
     return max(until_ms, math.ceil(tracker.blocked_until_ms))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.fleet.counters import RateCounters
 from gateway.fleet.exchange import FleetRules, OnIsolation
 from gateway.fleet.shares import Again, Answer, MalformedShare, Member, Share, decode_share, encode_share
 from quotas.entities import DEFAULT, MAX_NAME_CHARS, Family, QuotaEntity, QuotaKey
@@ -18,6 +19,7 @@ from quotas.resolution import TrackerKey
 from quotas.topic_quotas import TopicKey
 from testkit.clock import FakeClock
 from testkit.fleet import LIMIT, FleetMember, Schedule, run_schedule
+from testkit.fleet_minutes import play_minutes
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
 MUTATIONS = QuotaKey.CONTROLLER_MUTATION_RATE
@@ -352,7 +354,7 @@ def test_an_error_in_the_exchange_shows_in_the_schedules() -> None:
 
         exchange._take_levels = caught_up  # type: ignore[method-assign, assignment]
 
-    assert any(run_schedule(seed, _KINDS["in order"], takes_no_levels).worst > 1.1 for seed in range(5))
+    assert any(run_schedule(seed, _KINDS["in order"], takes_no_levels).worst > 1.1 for seed in range(20))
 
 
 def topic_counters(member: FleetMember, topic: str, *, now_ms: int) -> list[RateTracker]:
@@ -544,3 +546,81 @@ def test_messages_of_many_members_are_asked_for_in_parts(clock: FakeClock) -> No
         fleet.hear([Share(member, 1), Share(member, 252)])  # 250 did not come
     asked = [[len(again.seqs) for again in share.again] for share in fleet.pass_time(1_500) if share.again]
     assert [sum(each) for each in asked] == [2_000, 2_000, 1_000]
+
+
+def _wait_ms(member: FleetMember, clock: FakeClock) -> int:
+    return member.tracker(now_ms=clock.now_ms).wait_ms("connection", 1.0, now_ms=clock.now_ms)
+
+
+def test_a_burst_beyond_a_members_part_waits_until_the_others_know_of_it(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b", "c", "d")
+    a = fleet.members["a"]
+    fleet.record("a", WINDOW / 4)
+    assert _wait_ms(a, clock) == 0
+    fleet.record("a", 1)
+    assert 0 < _wait_ms(a, clock) <= fleet.rules.interval_ms
+    sent = a.exchange.tell_urgent(now_ms=clock.now_ms)
+    clock.advance(5)
+    assert _wait_ms(a, clock) > 0  # the message is under way
+    fleet.hear(sent)
+    assert _wait_ms(a, clock) == 0
+    # A fourth of the three quarters that are left comes next.
+    fleet.record("a", 3 / 16 * WINDOW + 1)
+    assert _wait_ms(a, clock) > 0
+    assert fleet.record("a", 1) == 0  # the client is not told of it
+
+
+def test_what_the_limit_allows_in_an_exchange_waits_for_no_message(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b", "c", "d")
+    fleet.record("b", WINDOW)
+    fleet.pass_time(100)
+    a = fleet.members["a"]
+    for _ in range(30):
+        clock.advance(a.tracker(now_ms=clock.now_ms).throttle_time_ms(now_ms=clock.now_ms))
+        assert _wait_ms(a, clock) == 0
+        fleet.record("a", 0.09 * LIMIT)
+        fleet.pass_time(100)
+
+
+def test_nothing_waits_for_messages_without_touch_alone_or_where_it_is_only_observed(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    a = fleet.members["a"]
+    fleet.record("a", WINDOW)
+    assert _wait_ms(a, clock) > 0
+    clock.advance(fleet.rules.timeout_ms)
+    a.exchange.tick(now_ms=clock.now_ms)
+    assert not a.exchange.connected
+    assert _wait_ms(a, clock) == 0
+    alone = Fleet(clock, "a")
+    alone.record("a", WINDOW)
+    assert _wait_ms(alone.members["a"], clock) == 0
+
+
+def test_a_fleet_that_grows_leaves_less_to_counters_that_were_idle(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a")
+    fleet.record("a", 1)
+    for name in "bcd":
+        fleet.join(name)
+    fleet.pass_time(12_000)
+    fleet.record("a", WINDOW / 4 + 1)
+    assert _wait_ms(fleet.members["a"], clock) > 0
+
+
+def test_a_fetch_asks_for_no_more_than_the_members_part(clock: FakeClock) -> None:
+    alone, fleet = Fleet(clock, "a"), Fleet(clock, "a", "b", "c", "d")
+    assert alone.members["a"].tracker(now_ms=clock.now_ms).max_in_window() == WINDOW
+    assert fleet.members["a"].tracker(now_ms=clock.now_ms).max_in_window() == WINDOW / 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_four_gateways_of_two_workers_pass_one_quota_and_one_burst_more(seed: int) -> None:
+    """More runs: ``python -m benchmarks.fleet --minutes 100``."""
+    minutes = play_minutes(seed)
+    assert minutes.over <= minutes.allowed <= 1.5
+    assert 0.9 <= minutes.mean <= 1.05
+    assert minutes.burst <= 0.1
+
+
+def test_without_waiting_for_messages_the_burst_is_that_of_several_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RateCounters, "hold_back", lambda *_: None)
+    assert play_minutes(4).burst > 0.3
