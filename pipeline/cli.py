@@ -20,6 +20,7 @@ from pipeline.errors import Exit, JobError, exit_codes
 # Exit`.
 JOBS: Final = {
     "ingest": "read usage files or the usage topic into the raw table, each line exactly once",
+    "reprocess": "read lines again that could not be read, after an upgrade or a repair",
     "compact": "rewrite finished days as tables with one row per client, which the other jobs read",
     "status": "show which records were read, which are missing and which days are compacted",
     "report": "write a report of usage and throttling by client, as a web page and JSON",

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from pyarrow import fs
 
 from pipeline.cli import main
+from pipeline.ingest import writer as writer_module
 from pipeline.ingest.writer import Writer
 from pipeline.spark import session
 from pipeline.storage.files import files_below
@@ -54,7 +55,7 @@ class _Victim:
             _die(self.everything)
 
     def install(self) -> None:
-        write_batch, write_rows = Writer._write, Writer._rows
+        write_batch, write_rows = Writer._write, writer_module.write_rows
         write_state, commit = Table._write_state, DeltaTable.create_write_transaction
 
         def writing(writer: Any, frame: Any, batch: int) -> None:
@@ -68,12 +69,12 @@ class _Victim:
             write_batch(writer, frame, batch)
             self.at("done")
 
-        def writing_rows(writer: Any, *arguments: Any) -> Any:
-            heads = write_rows(writer, *arguments)
+        def writing_rows(*arguments: Any) -> Any:
+            found = write_rows(*arguments)
             # The watcher came too late: workers are done, nothing else is.
             self.at("rows")
             self.at("written")
-            return heads
+            return found
 
         def writing_state(table: Any, *arguments: Any) -> Any:
             file = write_state(table, *arguments)
@@ -85,7 +86,7 @@ class _Victim:
             self.at("committed")
 
         Writer._write = writing  # type: ignore[method-assign]
-        Writer._rows = writing_rows  # type: ignore[method-assign]
+        writer_module.write_rows = writing_rows
         Table._write_state = writing_state  # type: ignore[method-assign]
         DeltaTable.create_write_transaction = committing  # type: ignore[method-assign]
 

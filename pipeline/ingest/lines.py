@@ -18,6 +18,8 @@ from quotas.usage_record import VERSION, Event, Row
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 KEPT_BYTES: Final = 1024 * 1024
 """How much of an unreadable line is kept in quarantine."""
+UNSIGNED: Final = "no valid signature"
+"""The reason of a line that must not be read, whatever is in it."""
 
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_WINDOW: Final = 31  # a gzip header is expected

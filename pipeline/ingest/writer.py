@@ -18,15 +18,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import JobError, RefusedError
 from pipeline.ingest.collector import NOTHING_READ, Collector, Skip
-from pipeline.ingest.lines import KEPT_BYTES, Torn
+from pipeline.ingest.lines import KEPT_BYTES, UNSIGNED, Torn
 from pipeline.spark.runner import Runner, results_of
 from pipeline.storage.coverage import day_number
 from pipeline.storage.files import read_bytes
@@ -42,7 +43,7 @@ from pipeline.storage.raw_table import (
     raw_table,
     write_raw_files,
 )
-from pipeline.storage.tables import Conflict, DataFile, Snapshot
+from pipeline.storage.tables import Conflict, DataFile, Snapshot, Table
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _TRIES: Final = 5
@@ -91,7 +92,7 @@ def _signed_messages(
             signature = {header["key"]: header["value"] for header in headers or ()}.get(SIGNATURE_HEADER)
             text: bytes | Torn = value or b""
             if signer.secret_of(signature, key, value) is None:
-                text = Torn(offset, "no valid signature", (value or b"")[:KEPT_BYTES])
+                text = Torn(offset, UNSIGNED, (value or b"")[:KEPT_BYTES])
             yield f"{topic}-{partition}", offset, text
 
 
@@ -175,45 +176,22 @@ class Writer:
                 f"{self._checkpoint} comes with batch {batch}, and {self._table.folder} has batches of it up to "
                 f"{last}: it {fault}. Give this ingest a new checkpoint; lines that were read are not read twice"
             )
-        found = self._rows(frame, before.version + 1, frozenset(), state.index)
-        heads = found.heads
-        index, duplicates = state.index.add(
-            Entry(Run(gw, boot), seq, ts) for gw, boot, _, _, seq, ts, *_ in heads
-        )
-        if duplicates:
-            again = frozenset((heads[at][2], heads[at][3]) for at in duplicates)
-            found = self._rows(frame, before.version + 1, again, state.index)
-            repeated = set(duplicates)
-            heads = [head for at, head in enumerate(heads) if at not in repeated]
-            if found.heads != heads:
-                raise JobError(
-                    f"what batch {batch} reads changed while it was read: a file that was still being written, or a "
-                    "topic that gave up its oldest messages. Nothing of it was taken; ingest again"
-                )
-        if found.torn:
-            found = self._without_known_torn(before, found)
-        days = _days(heads, state.batches, state.days)
-        new = RawState(
-            batches=1,
-            lines=sum(day.lines for day in days.values()),
-            rows=sum(day.rows for day in days.values()),
-            torn=found.torn,
-            duplicates=found.repeated + len(duplicates),
-            days=days,
-        )
+        read = read_lines(self._table, before, state, self._collect, partial(results_of, frame))
+        if read is None:
+            raise JobError(
+                f"what batch {batch} reads changed while it was read: a file that was still being written, or a "
+                "topic that gave up its oldest messages. Nothing of it was taken; ingest again"
+            )
+        if read.new.torn:
+            read = self._without_known_torn(before, read)
         others = {each: known for each, known in state.checkpoints.items() if each != name}
         checkpoints = others | {name: (batch, planned)}
         if len(checkpoints) > _CHECKPOINTS_KEPT:
             # Those longest unused: what they would read again is known by its lines all the same.
             checkpoints = dict(list(checkpoints.items())[-_CHECKPOINTS_KEPT:])
-        after = RawState(
-            **{total: getattr(state, total) + getattr(new, total) for total in _TOTALS},
-            checkpoints=checkpoints,
-            index=index,
-            days={**state.days, **{date: state.days.get(date, RawDay()) + day for date, day in days.items()}},
-        )
-        committed = self._table.commit(before, add=found.files, state=after.to_json())
-        self.written.append(new)
+        after = replace(read.added_to(state), checkpoints=checkpoints)
+        committed = self._table.commit(before, add=read.files, state=after.to_json())
+        self.written.append(read.new)
         merge_small(self._runner, self._table, committed)
 
     def _name(self) -> str:
@@ -224,20 +202,7 @@ class Writer:
         """What Spark noted before it gave us the batch: the same when it is tried again, and only then."""
         return hashlib.sha256(read_bytes(f"{self._checkpoint}/offsets/{batch}") or b"").hexdigest()[:16]
 
-    def _rows(self, frame: Any, version: int, skip: Skip, known: OffsetIndex) -> _Found:
-        """Writes the rows."""
-        collect, folder = self._collect, self._table.folder
-
-        def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | DataFile]:
-            return write_raw_files(collect(batches, skip, known), folder, version)
-
-        files: list[DataFile] = []
-        heads: list[pa.RecordBatch] = []
-        for answer in results_of(frame, written):
-            (files if isinstance(answer, DataFile) else heads).append(answer)
-        return _found(heads, files)
-
-    def _without_known_torn(self, before: Snapshot, found: _Found) -> _Found:
+    def _without_known_torn(self, before: Snapshot, found: ReadLines) -> ReadLines:
         """Leaves out lines that could not be read the last time either: they are in the table already."""
         kept_lines = (batch for file in before.of(date=None) for batch in self._table.rows_of(file, _OF_TORN))
         known = {torn_line for batch in kept_lines for torn_line in _torn_lines(batch)}
@@ -252,12 +217,85 @@ class Writer:
                     torn += rows.num_rows
                     if rows.num_rows:
                         new.write((None,), pa.Table.from_batches([rows]), rows.num_rows)
-        return replace(found, torn=torn, files=[*kept, *new.end()])
+        return replace(found, new=replace(found.new, torn=torn), files=[*kept, *new.end()])
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What a batch holds.
+class ReadLines:
+    """Lines that were read and written, and are not committed yet.
+
+    Attributes:
+        new: what they add to the totals and days; `new.duplicates` are not among them.
+        index: of what has been read with them.
+        files: that have them.
+    """
+
+    new: RawState
+    index: OffsetIndex
+    files: list[DataFile]
+
+    def added_to(self, state: RawState) -> RawState:
+        """The state with them."""
+        days = {date: state.days.get(date, RawDay()) + day for date, day in self.new.days.items()}
+        return replace(
+            state,
+            **{total: getattr(state, total) + getattr(self.new, total) for total in _TOTALS},
+            index=self.index,
+            days={**state.days, **days},
+        )
+
+
+Answer: TypeAlias = pa.RecordBatch | DataFile
+Written: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[Answer]]
+
+
+def read_lines(
+    table: Table,
+    before: Snapshot,
+    state: RawState,
+    collect: Collect,
+    run: Callable[[Written], Iterable[Answer]],
+) -> ReadLines | None:
+    """Reads lines and writes their rows as files of the raw table.
+
+    Args:
+        table: the raw one.
+        before: its newest version.
+        state: of that.
+        collect: makes raw rows of what a source gives.
+        run: calls a function for what the source gives, and gives its answers; it may be called twice.
+
+    Returns:
+        What was read; None if the source gave something else the second time.
+    """
+    place = table.folder, before.version + 1
+    found = write_rows(run, collect, place, frozenset(), state.index)
+    heads = found.heads
+    index, duplicates = state.index.add(
+        Entry(Run(gw, boot), seq, ts) for gw, boot, _, _, seq, ts, *_ in heads
+    )
+    if duplicates:
+        repeated = set(duplicates)
+        again = frozenset((heads[at][2], heads[at][3]) for at in duplicates)
+        found = write_rows(run, collect, place, again, state.index)
+        heads = [head for at, head in enumerate(heads) if at not in repeated]
+        if found.heads != heads:
+            return None
+    days = _days(heads, state.batches, state.days)
+    new = RawState(
+        batches=1,
+        lines=sum(day.lines for day in days.values()),
+        rows=sum(day.rows for day in days.values()),
+        torn=found.torn,
+        duplicates=found.repeated + len(duplicates),
+        days=days,
+    )
+    return ReadLines(new, index, found.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What lines hold that were read.
 
     Attributes:
         heads: of each line gateway, boot, source, position, seq, ts, date, rows, dropped rows, dropped events, scope,
@@ -283,10 +321,37 @@ def _torn_lines(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int]]:
         yield source, at, hash(text)
 
 
+def write_rows(
+    run: Callable[[Written], Iterable[Answer]],
+    collect: Collect,
+    place: tuple[str, int],
+    skip: Skip,
+    known: OffsetIndex,
+) -> Found:
+    """Writes the rows of lines.
+
+    Args:
+        run, collect: see `read_lines`.
+        place: the folder of the table, and the version that is to make the files part of it.
+        skip: lines that are left out, without a word.
+        known: lines that had been read before.
+    """
+    folder, version = place
+
+    def written(batches: Iterable[pa.RecordBatch]) -> Iterator[Answer]:
+        return write_raw_files(collect(batches, skip, known), folder, version)
+
+    files: list[DataFile] = []
+    heads: list[pa.RecordBatch] = []
+    for answer in run(written):
+        (files if isinstance(answer, DataFile) else heads).append(answer)
+    return _found(heads, files)
+
+
 _TOTALS: Final = ("batches", "lines", "rows", "torn", "duplicates")
 
 
-def _found(answers: Iterable[pa.RecordBatch], files: list[DataFile]) -> _Found:
+def _found(answers: Iterable[pa.RecordBatch], files: list[DataFile]) -> Found:
     heads: list[tuple[Any, ...]] = []
     torn = repeated = 0
     for answer in answers:
@@ -301,7 +366,7 @@ def _found(answers: Iterable[pa.RecordBatch], files: list[DataFile]) -> _Found:
                 heads.append((gw, boot, source, position, seq, ts, day, rows, *dropped))
     # Of two equal lines the same one is left out in every attempt, whatever order the files are listed in.
     heads.sort(key=lambda head: head[2:4])
-    return _Found(heads, torn, repeated, files)
+    return Found(heads, torn, repeated, files)
 
 
 def _days(heads: Sequence[tuple[Any, ...]], batch: int, known: Iterable[str]) -> dict[str, RawDay]:

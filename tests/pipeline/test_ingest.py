@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.errors import JobError
+from pipeline.ingest import writer as writer_module
 from pipeline.ingest.sources import Pace, files_stream, stream
 from pipeline.ingest.writer import Writer, files_to_rows
 from pipeline.spark.runner import InProcess
@@ -94,15 +95,15 @@ def test_input_that_changes_while_a_batch_is_read_is_not_taken(
 ) -> None:
     name = "usage-a-0.jsonl.gz"
     place(tmp_path / "in", name, line(0, row()), line(0, row()), line(1, row()))
-    write_rows = Writer._rows
+    write_rows = writer_module.write_rows
 
-    def changed(writer: Writer, frame: Any, version: int, skip: Any, *rest: Any) -> Any:
+    def changed(run: Any, collect: Any, place_: Any, skip: Any, *rest: Any) -> Any:
         if skip:  # they are read a second time, without what had come before
             place(tmp_path / "in", name, line(0, row()), line(0, row()), line(2, row()))
-        return write_rows(writer, frame, version, skip, *rest)
+        return write_rows(run, collect, place_, skip, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Writer, "_rows", changed)
+        patched.setattr(writer_module, "write_rows", changed)
         with pytest.raises(JobError, match="batch 0 reads changed while it was read"):
             local_ingest()
     assert read_raw_state(str(tmp_path / "out")).lines == 0
@@ -163,16 +164,16 @@ def test_a_batch_that_loses_against_another_ingest_is_written_upon_it(
 ) -> None:
     for seq in (0, 1):
         place(tmp_path / "in", f"usage-a-{seq}.jsonl.gz", line(seq, row()))
-    write_rows, others = Writer._rows, iter(["second"])
+    write_rows, others = writer_module.write_rows, iter(["second"])
 
-    def interrupted(writer: Writer, *arguments: Any) -> Any:
-        found = write_rows(writer, *arguments)
+    def interrupted(*arguments: Any) -> Any:
+        found = write_rows(*arguments)
         for other in others:
             # All of it again, by another one that is quicker.
             ingest_files(str(tmp_path / "out"), tmp_path / other, *(tmp_path / "in").iterdir())
         return found
 
-    monkeypatch.setattr(Writer, "_rows", interrupted)
+    monkeypatch.setattr(writer_module, "write_rows", interrupted)
     (batch,) = local_ingest("first").written
     assert (batch.lines, batch.duplicates) == (0, 2)
     assert rows_of(tmp_path / "out") == [("app", 0), ("app", 1)]
