@@ -132,7 +132,7 @@ class Collector:
         if isinstance(line, Torn):
             torn.append(line)
             return
-        if self._known.holds(Run(line.gw, line.boot), line.seq):
+        if self._known.holds(Run(line.gw, line.boot), line.seq, line.ts):
             self._repeated.append(position)
             return
         self._lines.append(line)

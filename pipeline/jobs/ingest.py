@@ -13,7 +13,8 @@ from pipeline.errors import ArgumentError, Exit
 from pipeline.jobs.arguments import add_master, add_out
 from pipeline.spark.jars import connector_settings
 from pipeline.spark.session import open_session
-from pipeline.storage.coverage import Expectation, coverage
+from pipeline.storage.coverage import Expectation, coverage, day_name
+from pipeline.storage.offset_index import DAY_S
 from quotas.entities import counted
 from quotas.record_signature import MIN_SECRET_BYTES
 
@@ -139,11 +140,12 @@ def _print_result(writer: Writer, out: str) -> None:
         sum(getattr(batch, name) for batch in writer.written)
         for name in ("lines", "rows", "duplicates", "torn")
     )
+    index = read_raw_state(out).index
+    too_old = f" or from before {day_name(index.forgotten_s // DAY_S)}" if index.forgotten_s else ""
     print(
         f"{counted(len(writer.written), 'batch')}: {counted(lines, 'line')} with {counted(rows, 'row')}; "
-        f"{counted(duplicates, 'line')} read before, {torn} not readable (kind torn in {out}/raw)"
+        f"{counted(duplicates, 'line')} read before{too_old}, {torn} not readable (kind torn in {out}/raw)"
     )
-    index = read_raw_state(out).index
     gaps = list(index.gaps())
     for gap in gaps[:_SHOWN_GAPS]:
         print(

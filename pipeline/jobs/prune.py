@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, days, what in (
         ("raw", Keep().raw, "raw rows of days that are compacted, and lines that could not be read"),
         ("compacted", Keep().compacted, "compacted days"),
-        ("results", Keep().results, "reports, simulations and backtests; plans stay"),
+        ("results", Keep().results, "reports, simulations, backtests and studies of a capacity; plans stay"),
+        ("index", Keep().index, "what is known of lines that were read; older lines are not read any more"),
+        ("log", Keep().log, "the logs of the tables"),
     ):
         parser.add_argument(
             f"--keep-{name}", type=int, default=days, metavar="DAYS", help=f"of {what} (%(default)s)"
@@ -40,16 +42,25 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.maintenance.pruning import delete, due
 
     out = arguments.out.rstrip("/")
-    keep = Keep(arguments.keep_raw, arguments.keep_compacted, arguments.keep_results)
+    keep = Keep(
+        arguments.keep_raw,
+        arguments.keep_compacted,
+        arguments.keep_results,
+        arguments.keep_index,
+        arguments.keep_log,
+    )
     for name, days in asdict(keep).items():
         if days < 1:
             raise ArgumentError(f"--keep-{name}: at least 1 day, not {days}")
+    if keep.index < max(keep.raw, keep.compacted):
+        raise ArgumentError("--keep-index: at least as many days as of raw rows and compacted days")
     today = datetime.datetime.fromtimestamp(time.time(), datetime.UTC).date()
+    made = (clients_table(out), client_use_table(out))
     if not arguments.yes:
-        _print(found := due(out, keep, today=today))
+        _print(found := due(out, keep, today=today, made=made))
         print("nothing was deleted: say --yes" if _any(found) else "nothing to delete")
         return _exit(found)
-    _print(found := delete(out, keep, today=today, made=(clients_table(out), client_use_table(out))))
+    _print(found := delete(out, keep, today=today, made=made))
     print("deleted" if _any(found) else "nothing to delete")
     return _exit(found)
 
@@ -59,7 +70,7 @@ def _exit(found: Due) -> Exit:
 
 
 def _any(found: Due) -> bool:
-    return bool(found.raw or found.compacted or found.results)
+    return bool(found.raw or found.compacted or found.results or found.forgotten or found.log)
 
 
 def _print(found: Due) -> None:
@@ -73,6 +84,13 @@ def _print(found: Due) -> None:
             f"{counted(len(found.results), 'result')}, "
             f"{_span(['/'.join(each.split('/')[-2:]) for each in found.results])}"
         )
+    if found.forgotten:
+        print(
+            f"what is known of lines from before {found.forgotten}: {counted(found.runs, 'start')} of gateways; such "
+            "lines are not read any more"
+        )
+    if found.log:
+        print(f"{counted(found.log, 'file')} of the logs of tables")
     for day in found.kept:
         print(f"kept: raw rows of {day}, which is not compacted completely")
 

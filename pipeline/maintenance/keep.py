@@ -12,3 +12,5 @@ class Keep:
     raw: int = 7
     compacted: int = 35
     results: int = 90
+    index: int = 90
+    log: int = 7

@@ -1,9 +1,10 @@
 """Finds and deletes data that no other job needs any more.
 
-Raw rows of a day go when the day is past and compacted with all of them, and a compacted day when it is old. Three
-things stay for ever. The offset index keeps lines from being counted twice. A note of each compacted day that was
-deleted keeps late lines from being taken for the whole day. Revert files of plans say which quotas plans have set.
-Killed at any moment it leaves whole days, and the next run does the rest.
+Raw rows of a day go when the day is past and compacted with all of them, and a compacted day when it is old. Two
+things stay longer. The offset index keeps lines from being counted twice. A note of each compacted day that was
+deleted keeps late lines from being taken for the whole day. Both forget what is very old, and no line from before
+that is read any more. Revert files of plans stay for ever: they say which quotas plans have set. Killed at any moment
+it leaves whole days, and the next run does the rest.
 
 What earlier commits removed is deleted first, so that a disk that is full has room for the next commits.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import datetime
 import re
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -21,7 +22,9 @@ from pipeline.errors import JobError
 from pipeline.maintenance.compaction import is_due
 from pipeline.maintenance.keep import Keep
 from pipeline.storage.compacted_days import CompactedState, compacted_table, published_days
+from pipeline.storage.coverage import day_number
 from pipeline.storage.files import is_local, local_path
+from pipeline.storage.offset_index import DAY_S, FIRST_S
 from pipeline.storage.raw_table import RawState, raw_table
 from pipeline.storage.tables import DataFile, Snapshot, Table
 
@@ -39,32 +42,68 @@ class Due:
         compacted: files by the day.
         results: folders of jobs' runs.
         kept: days that are old enough and needed all the same.
+        forgotten: the first day of which lines are known; what the index has of earlier ones goes. Empty: nothing.
+        runs: of gateways, from one start to the end, that are forgotten.
+        log: files of the logs of all tables.
     """
 
     raw: dict[str | None, list[DataFile]]
     compacted: dict[str, list[DataFile]]
     results: tuple[str, ...]
     kept: tuple[str, ...]
+    forgotten: str = ""
+    runs: int = 0
+    log: int = 0
 
 
-def due(out: str, keep: Keep, *, today: datetime.date) -> Due:
+def due(out: str, keep: Keep, *, today: datetime.date, made: Sequence[Table] = ()) -> Due:
     """What is old enough to be deleted, and not needed by any job.
 
     Args:
         out: the pipeline's folder.
         keep: for how long.
         today: in UTC, as all days here.
+        made: tables of what was made of compacted days.
     """
     compacted = compacted_table(out).read()
     days = CompactedState.from_json(compacted.state)
-    raw, kept = _raw(raw_table(out).read(), days, keep, today)
+    found = raw_table(out).read()
+    raw, kept = _raw(found, days, keep, today)
     first_kept = _first(today, keep.compacted)
+    gone = {date: compacted.of(date=date) for date in sorted(days.days) if date < first_kept}
+    left = {
+        *(file.partition["date"] for file in found.files if file.partition["date"] not in raw),
+        *days.days,
+    }
+    state = RawState.from_json(found.state)
+    first = _first(today, keep.index)
+    first = min(first, *(date for date in left - gone.keys() if date and _begin_s(date) >= FIRST_S), first)
+    forgotten = _forgotten(state, days, first)
+    tables = [raw_table(out), compacted_table(out), *made]
     return Due(
         raw=raw,
-        compacted={date: compacted.of(date=date) for date in sorted(days.days) if date < first_kept},
+        compacted=gone,
         results=tuple(_old_results(out, _first(today, keep.results))),
         kept=kept,
+        forgotten=first if forgotten else "",
+        runs=len(state.index.runs) - len(state.index.forget(_begin_s(first)).runs),
+        log=sum(table.old_log(keep.log) for table in tables),
     )
+
+
+def _forgotten(state: RawState, compacted: CompactedState, first: str) -> bool:
+    """Whether something is known of lines from before a day that is to be forgotten."""
+    runs = len(state.index.forget(_begin_s(first)).runs) < len(state.index.runs)
+    return runs or any(map(_is_before(first), (*state.days, *compacted.pruned)))
+
+
+def _begin_s(day: str) -> int:
+    return day_number(day) * DAY_S
+
+
+def _is_before(first: str) -> Callable[[str], bool]:
+    """Says of a day whether it is before this one, and was named by a clock that was right."""
+    return lambda day: FIRST_S <= _begin_s(day) < _begin_s(first)
 
 
 def delete(out: str, keep: Keep, *, today: datetime.date, made: Sequence[Table]) -> Due:
@@ -81,16 +120,19 @@ def delete(out: str, keep: Keep, *, today: datetime.date, made: Sequence[Table])
     for table in tables:
         table.in_order()
         table.sweep()
-    found = due(out, keep, today=today)
+    found = due(out, keep, today=today, made=made)
     if found.raw:
         _remove_raw(out, found.raw, _first(today, -1))
     if found.compacted:
         _remove_compacted(out, found.compacted)
+    if found.forgotten:
+        _forget(out, found.forgotten)
     left = {day.date for day in published_days(out)}
     for table in made:
         _remove_made(table, left)
     for table in tables:
         table.sweep()
+        table.trim_log(keep.log)
     for path in found.results:
         shutil.rmtree(local_path(path), ignore_errors=True)
         if local_path(path).exists():
@@ -122,6 +164,24 @@ def _remove_compacted(out: str, files: dict[str, list[DataFile]]) -> None:
     pruned = {**state.pruned, **{date: state.days[date] for date in files if date in state.days}}
     removed = [file for date in files for file in before.of(date=date)]
     table.commit(before, remove=removed, state=CompactedState(days, pruned).to_json())
+
+
+def _forget(out: str, first: str) -> None:
+    """Takes what is known of lines from before a day out of the states: each commit writes them whole."""
+    is_old = _is_before(first)
+    raw = raw_table(out)
+    before = raw.prepared()
+    state = RawState.from_json(before.state)
+    # First the index: from then on no line of these days is read, so that none is taken for the whole day.
+    days = {date: day for date, day in state.days.items() if not is_old(date)}
+    after = replace(state, index=state.index.forget(_begin_s(first)), days=days)
+    raw.commit(before, state=after.to_json())
+    compacted = compacted_table(out)
+    before = compacted.prepared()
+    known = CompactedState.from_json(before.state)
+    pruned = {date: day for date, day in known.pruned.items() if not is_old(date)}
+    if len(pruned) < len(known.pruned):
+        compacted.commit(before, state=CompactedState(known.days, pruned).to_json())
 
 
 def _remove_made(table: Table, left: Collection[str]) -> None:

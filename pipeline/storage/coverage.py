@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
-from pipeline.storage.offset_index import DAY_S, JUMP_S, Interval, OffsetIndex, Run
+from pipeline.storage.offset_index import DAY_S, FIRST_S, JUMP_S, Interval, OffsetIndex, Run
 
 COMPLETE_ENOUGH: Final = 0.95
 """The share of its time that a gateway, and all of them together, must have on a day, unless gaps are allowed."""
 GRACE_S: Final = 3_600
 AHEAD_S: Final = 3_600
 """By how much a gateway's clock may be ahead of the reader's."""
-FIRST_S: Final = 1_577_836_800
-"""2020: no gateway wrote a line before."""
 OVERLAP_S: Final = 600
 """At an upgrade the process before continues for one and a half `drain.timeout_ms`, beside the new one."""
 _SPANS_SHOWN: Final = 3

@@ -4,6 +4,9 @@ It makes ingest exactly-once, and shows what is missing. A line is (gateway, boo
 lines without holes, empty seconds included. So the lines of a run that have been read are a few intervals of `seq`;
 whatever lies between them was written and never arrived. Lines may come in any order and any number of times: the
 offset index ends the same. Pure.
+
+A run that ended long ago can be forgotten (`OffsetIndex.forget`). Then no line from before that time is read any
+more, since it is not known whether it was read: none counts twice, for ever.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 FIRST_SEQ: Final = 0
 """What a gateway numbers its first line with; see `quotas.usage_record`."""
 DAY_S: Final = 86_400
+FIRST_S: Final = 1_577_836_800
+"""2020: no gateway wrote a line before. A machine without a clock of its own begins in 1970."""
 JUMP_S: Final = 60
 """Neighbours in number that are further apart in time than this were written before and after the clock was set."""
 
@@ -77,6 +82,8 @@ class OffsetIndex:
     """What has been read. Never changes: `add` gives the next one."""
 
     runs: Mapping[Run, Intervals] = field(default_factory=dict)
+    forgotten_s: int = 0
+    """Lines of seconds before this one count as read; since the epoch. 0: none were forgotten."""
 
     def add(self, entries: Iterable[Entry]) -> tuple[OffsetIndex, list[int]]:
         """The offset index with a batch's lines.
@@ -92,7 +99,7 @@ class OffsetIndex:
         duplicates = []
         for index, (run, seq, ts) in enumerate(entries):
             fresh = new.setdefault(run, {})
-            if seq in fresh or _holds(self.runs.get(run, ()), seq):
+            if seq in fresh or self.holds(run, seq, ts):
                 duplicates.append(index)
             else:
                 fresh[seq] = ts
@@ -100,11 +107,34 @@ class OffsetIndex:
         for run, fresh in new.items():
             if fresh:
                 runs[run] = _joined(runs.get(run, ()), fresh)
-        return OffsetIndex(runs), duplicates
+        return OffsetIndex(runs, self.forgotten_s), duplicates
 
-    def holds(self, run: Run, seq: int) -> bool:
-        """Whether a line has been read."""
-        return _holds(self.runs.get(run, ()), seq)
+    def holds(self, run: Run, seq: int, ts: int) -> bool:
+        """Whether a line has been read, or is too old for this to be known; `ts` is the second that it covers."""
+        return FIRST_S <= ts < self.forgotten_s or _holds(self.runs.get(run, ()), seq)
+
+    def forget(self, before_s: int) -> OffsetIndex:
+        """The offset index without runs that ended before a second.
+
+        A gateway that was there on the day before is expected on the next one. Where a run of a gateway stays, so
+        does the one before it: from then on the gateway is expected (`pipeline.storage.coverage`).
+
+        Args:
+            before_s: a midnight, since the epoch; earlier than what was forgotten already changes nothing.
+        """
+        old = {
+            run: last_ts
+            for run, intervals in self.runs.items()
+            if FIRST_S <= (last_ts := max(each.last_ts for each in intervals)) < before_s - DAY_S
+        }
+        there = {run.gw for run in self.runs if run not in old}
+        newest: dict[str, Run] = {}
+        for run in sorted(old, key=lambda run: old[run]):
+            if run.gw in there:
+                newest[run.gw] = run
+        gone = old.keys() - newest.values()
+        kept = {run: intervals for run, intervals in self.runs.items() if run not in gone}
+        return OffsetIndex(kept, max(before_s, self.forgotten_s))
 
     def gaps(self) -> Iterator[Gap]:
         """Every hole, by gateway, start and number.
@@ -130,13 +160,14 @@ class OffsetIndex:
         ]
 
     @classmethod
-    def from_json(cls, runs: Iterable[Iterable[Any]]) -> OffsetIndex:
-        """The inverse of `to_json`."""
+    def from_json(cls, runs: Iterable[Iterable[Any]], forgotten_s: int = 0) -> OffsetIndex:
+        """The inverse of `to_json`, which does not say what was forgotten."""
         return cls(
             {
                 Run(gw, boot): tuple(Interval(*interval) for interval in intervals)
                 for gw, boot, intervals in runs
-            }
+            },
+            forgotten_s,
         )
 
 

@@ -126,6 +126,7 @@ class RawState:
             **{name: getattr(self, name) for name in ("batches", "lines", "rows", "torn", "duplicates")},
             "checkpoints": dict(self.checkpoints),
             "runs": self.index.to_json(),
+            **({"forgotten_s": self.index.forgotten_s} if self.index.forgotten_s else {}),
             "days": {date: asdict(day) for date, day in sorted(self.days.items())},
         }
 
@@ -146,7 +147,8 @@ class RawState:
         }
         checkpoints = {name: (batch, planned) for name, (batch, planned) in state["checkpoints"].items()}
         totals = {name: state[name] for name in ("batches", "lines", "rows", "torn", "duplicates")}
-        return cls(**totals, checkpoints=checkpoints, index=OffsetIndex.from_json(state["runs"]), days=days)
+        index = OffsetIndex.from_json(state["runs"], state.get("forgotten_s", 0))
+        return cls(**totals, checkpoints=checkpoints, index=index, days=days)
 
     def without(self, rows: Mapping[str, int]) -> RawState:
         """The state when so many recorded seconds of each day have been erased."""

@@ -20,6 +20,7 @@ that another writer has added or changed are refused.
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import sys
@@ -50,6 +51,9 @@ from pipeline.storage.foreign import STATE, Foreign, Paths, foreign_since
 _OURS: Final = re.compile(r"(?:.*/)?(\d{20})-[0-9a-f]{32}\.parquet")
 _STATES_KEPT: Final = 20
 """Older ones are deleted with each commit: a reader that has just loaded the table still finds its own."""
+_LOG: Final = "_delta_log"
+_LOGGED: Final = re.compile(r"(\d{20})\..*")
+_LOG_KEPT: Final = "delta.logRetentionDuration"
 _TRIES: Final = 3
 _UNFIT_HERE: Final = "%\\"
 _UNFIT_ELSEWHERE: Final = "%\\?#"
@@ -363,6 +367,59 @@ class Table:
         removed = newest.handle.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
         return self._delete("", newest.version, kept, others=removed)
 
+    def old_log(self, days: int) -> int:
+        """How many files of the log `trim_log` would delete."""
+        newest = self.read()
+        return self._old_log(newest, days)[1] if newest.version >= 0 else 0
+
+    def trim_log(self, days: int) -> int:
+        """Deletes the log of versions from more than so many days ago, by this machine's clock.
+
+        The time is noted in the table, so delta-rs does the same from then on with each hundredth commit. Older
+        versions can't be restored then; `sweep` has deleted their files anyway.
+
+        Args:
+            days: at least 1.
+
+        Returns:
+            How many files.
+
+        Raises:
+            JobError: it can't be written.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        before = self.in_order()
+        if before.version < 0:
+            return 0
+        first, old = self._old_log(before, days)
+        if not old:
+            return 0
+        kept = f"interval {days} days"
+        try:
+            if before.handle.metadata().configuration.get(_LOG_KEPT) != kept:
+                before.handle.alter.set_table_properties({_LOG_KEPT: kept})
+                # Else no version that is left might have a state of its own: it would look like another writer's.
+                before = self.prepared()
+                before = self.commit(before, state=before.state)
+            # delta-rs deletes what no version needs that is left: those that follow upon a checkpoint.
+            DeltaTable(self._uri, version=first).create_checkpoint()
+            before.handle.create_checkpoint()
+            before.handle.cleanup_metadata()
+        except (DeltaError, OSError) as exc:
+            raise JobError(f"{self.folder}: {_first_line(exc)}") from exc
+        return old
+
+    def _old_log(self, newest: Snapshot, days: int) -> tuple[int, int]:
+        """The first version that was written since then, or the newest; and how many files are of earlier ones."""
+        begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
+        infos = files_below(self.folder).get_file_info(fs.FileSelector(_LOG, allow_not_found=True))
+        logged = [(int(found[1]), info) for info in infos if (found := _LOGGED.fullmatch(info.base_name))]
+        young = [version for version, info in logged if info.mtime >= begin and info.extension == "json"]
+        first = min([*young, newest.version])
+        return first, sum(version < first for version, _ in logged)
+
     def rows_of(self, file: DataFile, columns: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
         """The rows of a file of any writer, without the state.
 
@@ -469,7 +526,7 @@ class Table:
     def _sync_log(self, version: int) -> None:
         """Puts a commit on the disk, which delta-rs leaves to the operating system."""
         if is_local(self.folder):
-            log = local_path(self.folder) / "_delta_log"
+            log = local_path(self.folder) / _LOG
             sync(log / f"{version:020d}.json")
             sync(log)
 

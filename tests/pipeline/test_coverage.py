@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.errors import NotYetCompleteError
 from pipeline.jobs.recommend import history_days
@@ -42,6 +44,36 @@ def index_of(*intervals: tuple[str, int, int], boot_s: int = -1) -> OffsetIndex:
 
 def shares(index: OffsetIndex, expectation: Expectation = LATER) -> dict[str, dict[str, float]]:
     return {day: of_day.shares() for day, of_day in coverage(index, expectation).items()}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 11), st.integers(0, 86_000), st.integers(1, 200_000)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(0, 12),
+    st.sampled_from([frozenset(), frozenset("a"), frozenset("ad")]),
+)
+def test_what_is_forgotten_changes_no_day_that_is_still_known(
+    drawn: list[tuple[str, int, int, int]], first: int, expected: frozenset[str]
+) -> None:
+    runs = {
+        Run(gw, begin * 1000): (Interval(0, length - 1, begin, begin + length - 1),)
+        for gw, day, second, length in drawn
+        for begin in (MIDNIGHT + day * DAY_S + second,)
+    }
+    index = OffsetIndex(runs)
+    left = index.forget(MIDNIGHT + first * DAY_S)
+    expectation = Expectation(MIDNIGHT + 60 * DAY_S, gateways=expected)
+    before, after = coverage(index, expectation), coverage(left, expectation)
+    known = (datetime.date(2024, 10, 4) + datetime.timedelta(days=first)).isoformat()
+    # Without any line that is left, no day has a place.
+    begins = min((name for name in after), default="9999")
+    assert {day: found for day, found in before.items() if day >= max(known, begins)} == {
+        day: found for day, found in after.items() if day >= max(known, begins)
+    }
+    assert all(run in left.runs for run, (own,) in runs.items() if own.last_ts >= MIDNIGHT + first * DAY_S)
 
 
 def test_a_gateway_that_is_silent_from_noon_on_has_half_of_its_day() -> None:

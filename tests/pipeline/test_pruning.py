@@ -1,8 +1,10 @@
 """What is deleted and what stays: in tables whose states and files say it, without Spark."""
 
 import datetime
+import os
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,9 @@ from pipeline.maintenance.pruning import Due, delete
 from pipeline.maintenance.status import status
 from pipeline.storage import tables
 from pipeline.storage.compacted_days import CompactedState, compacted_table, published_days
+from pipeline.storage.coverage import day_number
 from pipeline.storage.layout import CompactedDay
-from pipeline.storage.offset_index import Entry, OffsetIndex, Run
+from pipeline.storage.offset_index import DAY_S, Entry, OffsetIndex, Run
 from pipeline.storage.partitioned_files import PartitionedFiles
 from pipeline.storage.raw_table import RawDay, RawState, raw_table
 from pipeline.storage.schemas import COMPACTED_SCHEMA, RAW_SCHEMA
@@ -145,7 +148,7 @@ def test_raw_rows_go_once_their_day_is_old_and_compacted_with_all_of_them(folder
     folder.compacted(RECENT, 1)
     assert folder.prune(raw=7).kept == ()
     assert folder.raw == [YOUNG]
-    # What has been read is known for ever.
+    # What has been read is known for longer.
     state = RawState.from_json(raw_table(folder.out).read().state)
     assert (state.batches, state.index.lines(), state.days[OLD].gone, state.days[YOUNG].gone) == (2, 2, True, False)
     # What its gateways said of a day is with the compacted one; each commit writes what stays here.
@@ -194,6 +197,88 @@ def test_a_compacted_day_goes_when_it_is_old_and_its_late_lines_after_it(local: 
     assert (local.days, local.raw) == ([], [OLD, OLD])
     local.prune()
     assert local.raw == []
+
+
+def test_what_is_known_of_very_old_lines_goes_and_none_of_them_is_read_again(
+    local: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two starts of a gateway on each of some days; the compacted days are gone, but for the last."""
+    days = [(TODAY - datetime.timedelta(days=back)).isoformat() for back in (99, 98, 97, 96, 5)]
+    for at, day in enumerate(days):
+        local.batch(day, at=day)
+        local.compacted(day, at)
+    runs = {day: Run("a", 2 + at) for at, day in enumerate(days)}
+    begins = {day: day_number(day) * DAY_S for day in days}
+    table = raw_table(local.out)
+    before = table.prepared()
+    state = RawState.from_json(before.state)
+    lines = [Entry(run, seq, begins[day] + seq) for day, run in runs.items() for seq in range(3)]
+    table.commit(before, state=replace(state, index=OffsetIndex().add(lines)[0]).to_json())
+    local.at(TODAY.isoformat())
+
+    assert main(["prune", "--out", local.out, "--keep-index", "90"]) == Exit.DONE
+    said = capsys.readouterr().out
+    assert "what is known of lines from before 2026-09-01: 3 starts of gateways; such lines are not read" in said
+    found = local.prune()
+    assert (found.forgotten, found.runs) == ("2026-09-01", 3)
+    state = RawState.from_json(raw_table(local.out).read().state)
+    # The start before the newest says since when the gateway is expected.
+    assert list(state.index.runs) == [runs[days[3]], runs[days[4]]]
+    assert list(state.days) == [days[4]]
+    assert CompactedState.from_json(compacted_table(local.out).read().state).pruned == {}
+    again, duplicates = state.index.add(lines)
+    assert (len(duplicates), again) == (len(lines), state.index)
+    unknown = Run("new", 1)
+    assert not state.index.holds(unknown, 0, day_number("2026-09-01") * DAY_S)
+    assert state.index.holds(unknown, 0, day_number("2026-09-01") * DAY_S - 1)
+    # A clock that was never set names no day: such lines are kept as before.
+    assert not state.index.holds(unknown, 0, 5)
+    version = raw_table(local.out).read().version
+    assert local.prune().forgotten == ""
+    assert raw_table(local.out).read().version == version
+
+
+def test_lines_of_days_that_are_still_there_are_not_forgotten(local: Folder) -> None:
+    local.batch("2026-08-01", at="2026-08-01")
+    local.batch("2026-08-20", at="2026-08-20")
+    local.compacted("2026-08-01", 0)
+    found = local.prune()
+    # The second was never compacted, so its rows wait for that.
+    assert (found.forgotten, found.kept) == ("2026-08-20", ("2026-08-20",))
+    assert RawState.from_json(raw_table(local.out).read().state).index.forgotten_s == day_number("2026-08-20") * DAY_S
+
+
+@pytest.mark.parametrize("old", [2, 4])
+def test_the_log_of_old_versions_goes_and_all_later_ones_can_be_read(local: Folder, old: int) -> None:
+    for day in (OLD, RECENT, YOUNG):
+        local.batch(day)
+    log = Path(local.out, "raw", "_delta_log")
+    logged = sorted(log.glob("*.json"))
+    assert len(logged) == 4
+    # Not the clock of the test: delta-rs has its own.
+    written = datetime.datetime.now(datetime.UTC).timestamp() - 8 * DAY_S
+    for file in logged[:old]:
+        os.utime(file, (written, written))
+    before = raw_table(local.out).read()
+
+    found = local.prune(raw=7)
+    # The newest version stays, however old it is.
+    first = min(old, 3)
+    assert found.log == first
+    table = raw_table(local.out)
+    after = table.read()
+    assert [file.exists() for file in logged] == [at >= first for at in range(4)]
+    for version in range(first, after.version + 1):
+        assert DeltaTable(table._uri, version=version).version() == version
+    assert (after.files, after.state, after.foreign) == (before.files, before.state, None)
+    assert DeltaTable(table._uri).to_pyarrow_table(columns=["date"]).num_rows == len(after.files) + 1
+    # From then on delta-rs does the same by itself.
+    assert after.handle.metadata().configuration["delta.logRetentionDuration"] == "interval 7 days"
+    local.prune(raw=7)  # what was the newest version then
+    assert local.prune(raw=7).log == 0
+    assert raw_table(local.out).read().version == after.version
+    local.batch(YOUNG)
+    assert raw_table(local.out).read().version == after.version + 1
 
 
 def test_reports_go_when_they_are_old_and_plans_and_what_has_a_name_never(local: Folder) -> None:
