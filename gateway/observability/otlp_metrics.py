@@ -81,7 +81,8 @@ class OtlpMetrics(Collector):
         self._replaced = False
         self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._thread: threading.Thread | None = None
+        self._sent = asyncio.Event()
+        self._sent.set()
 
     def start(self) -> None:
         """Begin; to be called in the running loop."""
@@ -132,7 +133,7 @@ class OtlpMetrics(Collector):
             due = max(due + self._interval_s, loop.time())
 
     async def _export(self) -> None:
-        if self._thread is not None and self._thread.is_alive():
+        if not self._sent.is_set():
             self._failed += 1  # a collector that does not come to an end: one thread waits for it
             return
         at_ns = self._wall_ns()
@@ -153,8 +154,8 @@ class OtlpMetrics(Collector):
                     loop.call_soon_threadsafe(done.set)
 
         # Daemonic, as the library's own: a collector that hangs must not keep the process from ending.
-        self._thread = threading.Thread(target=send, name="metrics-export", daemon=True)
-        self._thread.start()
+        threading.Thread(target=send, name="metrics-export", daemon=True).start()
+        self._sent = done
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MOST_S):
                 await done.wait()
