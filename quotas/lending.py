@@ -140,7 +140,10 @@ class Division:
             # With all that is left for each, many that double their use at once would use it many times.
             growing = min(claim.wanted + self.spare, max(2 * claim.wanted, self.part))
             return min(max(guarantee, growing, self.floor), claim.ceiling)
-        return min(max(guarantee + claim.weight * self.level, self.floor), claim.ceiling)
+        share = guarantee + claim.weight * self.level
+        # A lender that returns has its guarantee at once, and the rest when the others have given it back.
+        growing = max(guarantee, 2 * claim.wanted, self.part)
+        return min(max(min(share, growing), self.floor), claim.ceiling)
 
     def share(self, claim: Claim) -> float:
         """What the entity gets of what it wants."""

@@ -31,7 +31,7 @@ _SETTLED_S: Final = 10
 """After a change of what clients offer."""
 
 _LATE: Final = 0.05
-"""More or less of the capacity where several processes divide it, for they learn later what the others use."""
+"""Less of the capacity where several processes divide it, for they learn later what the others use."""
 
 _PROCESSES: Final[tuple[tuple[int, ...], ...]] = ((1,), (1,), (2,), (1, 1))
 """Numbers of workers of each gateway."""
@@ -104,7 +104,7 @@ class Shares:
         equals = [name for name in self.clients if name.startswith("equal")]
         for first_s in range(_KNOWN_S, SECONDS - WINDOW_S):
             total = self.rate(self.clients, first_s, WINDOW_S)
-            if not 0.95 - self._late <= total / CAPACITY <= 1.12 + self._late:
+            if not 0.95 - self._late <= total / CAPACITY <= 1.1:
                 yield Violation("capacity_is_used", first_s * 1000, f"{total:,.0f} bytes per second pass")
             yield from self._guarantee("steady", first_s)
             if first_s >= RETURN_S + 2:

@@ -80,9 +80,20 @@ def test_equals_get_equal_parts() -> None:
 def test_a_lender_has_its_guarantee_with_the_next_request() -> None:
     idle, hungry = Claim(guarantee=60, demand=0), Claim(guarantee=40)
     division = divide(100, [idle, hungry])
-    assert (division.limit(hungry), division.limit(idle)) == (100, 120)
+    assert (division.limit(hungry), division.limit(idle)) == (100, 60)
     wants_it_back = Claim(guarantee=60, demand=60)
     assert divide(100, [wants_it_back, hungry]).limit(hungry) == 40
+
+
+@given(CAPACITIES, MANY)
+def test_one_that_wants_little_does_not_more_than_double_its_use_beyond_its_guarantee(
+    capacity: float, wanted: list[Claim]
+) -> None:
+    """Otherwise a lender that returns has its bucket full of what the others have borrowed."""
+    division = divide(capacity, wanted)
+    for claim in wanted:
+        most = max(claim.guarantee, 2 * claim.wanted, division.part)
+        assert division.limit(claim) <= most * (1 + 1e-9)
 
 
 def test_weights_divide_what_is_beyond_the_guarantees() -> None:
