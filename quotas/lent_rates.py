@@ -220,6 +220,7 @@ class Lender:
         self.last: Lent | None = None
         self._seen: dict[Hashable, _Seen] = {}
         self._divided_ms = now_ms
+        self._used_by_known = 0.0  # by counters that the division before has seen
         self._shared_by_old = [0.0] * TIERS  # what counters have that are not young
         self._used_by_tier: deque[tuple[float, ...]] = deque(maxlen=_DIVISIONS_BEFORE_A_BRAKE)
         self._of_tiers: dict[int, Division] = {}  # that have a brake, or lose for slow brokers
@@ -284,11 +285,10 @@ class Lender:
 
     @property
     def left(self) -> Match:
-        """The limit of all new counters together, until the next division: what was not used before the last one."""
-        used = 0.0 if self.last is None else self.last.guaranteed + self.last.lent
+        """The limit of all new counters together, until the next division: what those that are known did not use."""
         capacity = self.capacity * self._limits.share
         usable = capacity * (self.usable_part if self.sheds else 1.0)
-        return self._of_new(max(usable - used, LEAST_PART * capacity))
+        return self._of_new(max(usable - self._used_by_known, LEAST_PART * capacity))
 
     @property
     def left_of_tiers(self) -> Mapping[int, Match]:
@@ -350,6 +350,7 @@ class Lender:
         if elapsed_s <= 0:
             return
         claims, old, active, idle = [], [], [], []
+        used_by_known = 0.0
         seen = {}
         for name, counter in counters:
             yield
@@ -366,6 +367,7 @@ class Lender:
                 used_per_s = (recorded - before.recorded) / elapsed_s
                 wanting_until_ms = max(wanting_until_ms, before.wanting_until_ms)
                 last_per_s = before.used_per_s
+                used_by_known += used_per_s
             divided = bool(used_per_s or last_per_s or wanting_until_ms > self._divided_ms or came)
             match = counter.match
             young_for = 0 if before is None else before.young_for
@@ -390,7 +392,9 @@ class Lender:
             wants_more = wanting_until_ms > self._divided_ms or (came and claim.tier in new_waited)
             demand = math.inf if wants_more and not match.observe else max(used_per_s, last_per_s)
             claims.append(replace(claim, demand=demand))
-            active.append((name, counter, match, used_per_s))
+            # A name that lives for less than a division is used too, but it says nothing of what it wants next.
+            passed_per_s = recorded / elapsed_s if before is None and came else used_per_s
+            active.append((name, counter, match, passed_per_s))
             if not (young_for and _can_be_new(match)):
                 old.append(claims[-1])
         self._seen = seen
@@ -402,6 +406,7 @@ class Lender:
             (name, claim, used_per_s) for claim, (name, _, _, used_per_s) in zip(claims, active, strict=True)
         ]
         self._sum_up(capacity, uses, idle)
+        self._used_by_known = used_by_known
         self._shared_by_old = [0.0] * TIERS
         for claim in old if self._usable_of_tiers else ():
             self._shared_by_old[claim.tier] += self.division.share(self._under_brake(claim, claim.tier))

@@ -481,6 +481,15 @@ def test_names_that_are_new_each_second_get_no_more_than_a_brake_leaves(count: i
     assert mean(total[13:]) >= 2 * MB  # its end ends the counter that they share
 
 
+def test_names_that_live_for_less_than_a_division_count_as_use_of_their_tier() -> None:
+    """A brake would leave a thousandth of the capacity to them otherwise."""
+    world = World(10 * MB)
+    world.limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 100 * MB)
+    loads = {f"{second}": within(second + 0.2, second + 0.7, 4) for second in range(12)}
+    world.run(loads, 12)
+    assert world.lender.used_by(2) == pytest.approx(2 * MB, rel=0.05)
+
+
 def overloaded(world: World, usable_part: float, *, sheds: bool = True) -> Callable[[], None]:
     def event() -> None:
         world.lender.usable_part, world.lender.sheds = usable_part, sheds
