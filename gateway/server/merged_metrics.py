@@ -2,7 +2,8 @@
 
 Counters and histograms are added up; those of a worker that has died stay in the sums, as of the last time that it
 was asked, so that no counter ever shrinks. Gauges are added up too, but for those of a client's counter: workers
-report each other what they recorded, so each of them knows about the whole and the largest is shown. What the
+report each other what they recorded, so each of them knows about the whole and the largest is shown. Of the part of a
+capacity that brokers can take, it is the smallest. What the
 supervisor alone knows is shown as it has it. Only the series of processes have the label `worker`.
 """
 
@@ -41,6 +42,9 @@ LARGEST: Final = (
 )
 """Beginnings of the names of gauges of which the largest is shown."""
 
+SMALLEST: Final = ("gateway_produce_usable_capacity_ratio",)
+"""Names of gauges of which the smallest is shown: each worker follows its own clients, the supervisor has none."""
+
 _GROWING: Final = ("counter", "histogram")
 
 _Samples: TypeAlias = "dict[tuple[str, tuple[tuple[str, str], ...]], Any]"
@@ -51,7 +55,8 @@ class _Family:
 
     def __init__(self, family: Metric) -> None:
         self._family = Metric(family.name, family.documentation, family.type)
-        self._largest = family.type == "gauge" and family.name.startswith(LARGEST)
+        largest = family.type == "gauge" and family.name.startswith(LARGEST)
+        self._chosen = min if family.name in SMALLEST else max if largest else None
         self._samples: _Samples = {}
 
     @property
@@ -63,7 +68,8 @@ class _Family:
             key = (sample.name, tuple(sorted(sample.labels.items())))
             known = self._samples.get(key)
             if known is not None:
-                value = max(known.value, sample.value) if self._largest else known.value + sample.value
+                chosen = self._chosen
+                value = known.value + sample.value if chosen is None else chosen(known.value, sample.value)
                 sample = known._replace(value=value)
             self._samples[key] = sample
 

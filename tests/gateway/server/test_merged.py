@@ -60,6 +60,17 @@ def test_the_overload_of_a_gateway_is_that_of_its_slowest_process_with_the_episo
     assert _slowest([None, None]) is None
 
 
+def test_the_usable_part_of_a_capacity_is_that_of_the_worker_whose_brokers_are_slowest() -> None:
+    def of(usable: float, time_s: float) -> list[Metric]:
+        return [
+            GaugeMetricFamily("gateway_produce_usable_capacity_ratio", "", value=usable),
+            GaugeMetricFamily("gateway_produce_broker_time_seconds", "", value=time_s),
+        ]
+
+    found = values(merged(of(1.0, 0.0), [of(0.4, 0.9), of(0.7, 0.6)]))
+    assert found == {"gateway_produce_usable_capacity_ratio": 0.4, "gateway_produce_broker_time_seconds": 0.9}
+
+
 def test_what_a_dead_worker_counted_stays_and_what_it_held_goes() -> None:
     departed = Departed()
     departed.others({0: families(2, 1, 50, 0), 1: families(3, 2, 70, 0)})
