@@ -3,8 +3,8 @@
 Counters and histograms are added up; those of a worker that has died stay in the sums, as of the last time that it
 was asked, so that no counter ever shrinks. Gauges are added up too, but for those of a client's counter: workers
 report each other what they recorded, so each of them knows about the whole and the largest is shown. Of the part of a
-capacity that brokers can take, it is the smallest. What the
-supervisor alone knows is shown as it has it. Only the series of processes have the label `worker`.
+capacity that brokers can take, it is the smallest. What the supervisor alone knows is shown as it has it. Only the
+series of processes have the label `worker`.
 """
 
 from __future__ import annotations
