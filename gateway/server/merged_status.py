@@ -115,7 +115,17 @@ def _merged(own: dict[str, Any], others: Mapping[int, Mapping[str, Any]]) -> dic
 def _most_used(name: str, capacities: Sequence[Mapping[str, Any]]) -> Any:
     """The division of the process that knows of most use: workers hear of each other's, the supervisor of none."""
     known = [each[name] for each in capacities if name in each]
-    return max(known, key=lambda each: float(each["guaranteed"] + each["lent"]))
+    found = max(known, key=lambda each: float(each["guaranteed"] + each["lent"]))
+    return {**found, "tiers": [_tier(each) for each in zip(*(each["tiers"] for each in known), strict=True)]}
+
+
+def _tier(known: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A tier: what it uses as the process that knows most, and what is left to it as the one that leaves least."""
+    found = dict(max(known, key=lambda each: float(each["used"])))
+    found["shed"] = max(each["shed"] for each in known)
+    for limit in ("brake", "overload"):
+        found[limit] = min((each[limit] for each in known if each[limit] is not None), default=None)
+    return found
 
 
 def _slowest(overloads: Sequence[Mapping[str, Any] | None]) -> Any:

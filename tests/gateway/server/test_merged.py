@@ -122,8 +122,17 @@ def test_rows_of_workers_are_added_up_by_client_and_events_keep_their_time() -> 
 
 
 def test_a_division_is_shown_as_the_process_knows_it_that_knows_of_most_use() -> None:
-    silent, busy = ({"guaranteed": used, "lent": used, "shares": []} for used in (0.0, 5.0))
-    assert _most_used("produce", [{"produce": silent}, {}, {"produce": busy}]) is busy
+    silent, busy = ({"guaranteed": used, "lent": used, "shares": [], "tiers": []} for used in (0.0, 5.0))
+    assert _most_used("produce", [{"produce": silent}, {}, {"produce": busy}]) == busy
+
+
+def test_what_is_left_to_a_tier_is_shown_as_the_process_has_it_that_leaves_least() -> None:
+    def told(used: float, shed: float, overload: float | None) -> dict[str, Any]:
+        tier = {"tier": 3, "used": used, "lent": used, "shed": shed, "brake": 9.0 - used, "overload": overload}
+        return {"produce": {"guaranteed": used, "lent": 0.0, "shares": [], "tiers": [tier]}}
+
+    (tier,) = _most_used("produce", [told(0, 0, None), told(2, 3, 4.0), told(5, 0, None)])["tiers"]
+    assert tier == {"tier": 3, "used": 5, "lent": 5, "shed": 3, "brake": 4.0, "overload": 4.0}
 
 
 def test_workers_divide_bytes_and_handshakes() -> None:
