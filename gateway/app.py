@@ -37,7 +37,7 @@ from gateway.net.listening import ListeningSockets
 from gateway.net.long_work import LongWork
 from gateway.observability.capacity_metrics import CapacityMetrics, capacity_json
 from gateway.observability.capacity_notices import brakes_json, overload_json
-from gateway.observability.connection_metrics import ConnectionMetrics
+from gateway.observability.connection_metrics import ConnectionMetrics, users_json
 from gateway.observability.fleet_metrics import FleetMetrics, members_json
 from gateway.observability.operation_metrics import (
     AdminPortMetrics,
@@ -548,6 +548,8 @@ class Gateway:
                 "not_ready": self.why_not_ready(),
                 "enforcement": self.limits.mode,
                 "brakes": self._brakes_json(),
+                # Of a worker the supervisor counts them.
+                "users": [] if self._worker is not None else users_json(self.user_connections),
                 "journal_entries": len(self.journal),
                 "fleet": [] if self.fleet is None else members_json(self.fleet),
                 "workers": [],

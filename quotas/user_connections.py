@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from quotas.connections import ADMIT, Admission, AdmissionCause, AdmissionDecision
 from quotas.entities import QuotaKey
@@ -56,6 +56,22 @@ class _Connection:
         self.counted = False
         self.held = False
         self.waits_for: RateTracker | None = None
+
+
+class UserCount(NamedTuple):
+    """The connections of one user.
+
+    Attributes:
+        user: its name.
+        connections: open ones, those that wait included.
+        limit: of its count; users of one prefix share it. None: there is none.
+        waiting: that wait, or are refused and still open.
+    """
+
+    user: str
+    connections: int
+    limit: float | None
+    waiting: int
 
 
 class UserConnections:
@@ -149,6 +165,16 @@ class UserConnections:
     def counts(self) -> dict[str, int]:
         """Open connections, by user."""
         return dict(self.by_user)
+
+    def busiest(self, most: int) -> list[UserCount]:
+        """So many users with the most connections; none while no user has a quota of connections."""
+        if not self._limits.limits_user_connections:
+            return []
+        found = []
+        for user, count in self.by_user.most_common(most):
+            match = resolve(self._limits, QuotaKey.CONNECTION_COUNT, user, "")
+            found.append(UserCount(user, count, match.whole_limit, self._held_by[user]))
+        return found
 
     def carry(self, by_user: Mapping[str, int]) -> None:
         """Counts connections that the process has yet that this one replaces; those reported before count no more."""

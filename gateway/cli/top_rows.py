@@ -36,6 +36,7 @@ _LEAST_NAME: Final = 16
 _MOST_NAME: Final = 40
 _MOST_NOTICE: Final = 300
 _MOST_EPISODES: Final = 5
+_MOST_USERS: Final = 10
 _GAP: Final = 2
 """Blanks beside each column."""
 
@@ -294,7 +295,7 @@ class Snapshot:
             head,
             clients,
             summed,
-            [*_shares(divided), *_tiers(answer), *_episodes(answer), *_members(member)],
+            [*_shares(divided), *_tiers(answer), *_episodes(answer), *_users(member), *_members(member)],
             _counters(answer),
         )
 
@@ -430,6 +431,16 @@ def _shares(divided: Mapping[str, Any]) -> list[str]:
             parts = ("guaranteed", "lent", "borrowed", "reclaimed")
             texts = [f"{part} {number(share[part])}" for part in parts if share[part]]
             lines.append(f"share of {shown(share['name'])}, {quota} B/s: {', '.join(texts) or 'not used'}")
+    return lines
+
+
+def _users(gateway: Mapping[str, Any]) -> list[str]:
+    """A line for each user with many connections."""
+    lines = []
+    for each in gateway.get("users", ())[:_MOST_USERS]:
+        most = "" if each["limit"] is None else f" of {number(each['limit'])}"
+        waiting = f", {number(each['waiting'])} waiting" if each["waiting"] else ""
+        lines.append(f"connections of {shown(each['name'])}: {number(each['connections'])}{most}{waiting}")
     return lines
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import IntFlag
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -23,9 +23,14 @@ from gateway.observability.events import CloseCause, Side
 from gateway.observability.quota_metrics import label_value
 from gateway.runtime.clock import NowMs
 from quotas.connections import AdmissionCause, ConnectionQuotas
+from quotas.entities import client_name
 from quotas.user_connections import UserConnections
 
 OTHER: Final = "other"
+
+MOST_USERS: Final = 50
+"""In the status."""
+
 
 # What each decision can be caused by: a series for each of them from the start, so that rates have a beginning.
 _DELAYED_BY: Final = (AdmissionCause.GATEWAY_RATE, AdmissionCause.LISTENER_RATE, AdmissionCause.NO_SLOT)
@@ -421,6 +426,14 @@ class ConnectionMetrics(Collector):
             "Connections that enforcement of their user's count would have closed (observe mode).",
             value=users.would_refuse,
         )
+
+
+def users_json(users: UserConnections) -> list[dict[str, Any]]:
+    """The users with the most connections, for the status; none while no user has a quota of connections."""
+    return [
+        {**each._asdict(), "user": label_value(each.user), "name": client_name(label_value(each.user))}
+        for each in users.busiest(MOST_USERS)
+    ]
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -86,6 +86,20 @@ def test_the_default_gives_each_user_a_count_of_its_own() -> None:
     assert gateway.enter("bob", "more").decision is REFUSE
 
 
+def test_the_busiest_users_are_listed_with_their_limits_while_any_user_has_one() -> None:
+    gateway = Gateway()
+    for user, count in (("alice", 3), ("bob", 5), ("carol", 1)):
+        for each in range(count):
+            gateway.enter(user, (user, each))
+    assert gateway.users.busiest(10) == []
+    gateway.limits.set(ALICE, COUNT, 3)
+    assert gateway.enter("alice", "more").decision is REFUSE  # it is kept unread for a second
+    assert gateway.users.busiest(2) == [("bob", 5, None, 0), ("alice", 3, 3, 1)]
+    gateway.users.leave("more")
+    gateway.users.leave(("alice", 0))
+    assert gateway.users.busiest(10) == [("bob", 5, None, 0), ("alice", 2, 3, 0), ("carol", 1, None, 0)]
+
+
 def test_users_of_a_prefix_share_one_count() -> None:
     gateway = Gateway(Limits(prefixes=True))
     gateway.limits.set(QuotaEntity("team-*"), COUNT, 2)

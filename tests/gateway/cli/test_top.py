@@ -108,6 +108,19 @@ def test_brakes_and_slow_brokers_are_in_the_head_and_tiers_and_episodes_behind_t
     assert Snapshot.of(told).head[-1].startswith("brake of tier 3")
 
 
+def test_connections_of_users_are_lines_behind_the_key() -> None:
+    told = answer(client("a"))
+    told["members"][0]["users"] = [
+        {"name": f"user={HOSTILE[1]}", "connections": 12, "limit": 20.0, "waiting": 3},
+        {"name": "user=b", "connections": 1, "limit": None, "waiting": 0},
+    ] * 9
+    found = Snapshot.of(told).members
+    assert found[0].endswith(": 12 of 20, 3 waiting")
+    assert "\u202e" not in found[0]
+    assert found[1] == "connections of user=b: 1"
+    assert len(found) == 10 + 1
+
+
 @pytest.mark.parametrize("columns", [80, 120, 200])
 @pytest.mark.parametrize("by", [column.name for column in COLUMNS])
 def test_columns_fit_the_terminal_and_the_sorted_one_is_among_them(columns: int, by: str) -> None:
