@@ -12,7 +12,7 @@ from config.regular_file import read_at_once
 from quotas.groups_file import MEMBERS, SECTION, Fault, GroupsFileError, Team, read_teams
 
 _FILE: Final = "groups_file"
-_MOST_BYTES: Final = 16 * 1024 * 1024
+MOST_BYTES: Final = 16 * 1024 * 1024
 
 
 class GroupsFiles:
@@ -48,7 +48,7 @@ class GroupsFiles:
         if not isinstance(path, str) or not path or not isinstance(own, list):
             return dict(tables)  # the models say what is wrong
         try:
-            text = read_at_once(path, _MOST_BYTES).decode()
+            text = read_at_once(path, MOST_BYTES).decode()
         except (OSError, ValueError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else str(exc)
             if isinstance(exc, UnicodeDecodeError):

@@ -3,7 +3,33 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file in the place of another one, which has its mode and its owner; readers see one of the two.
+
+    Raises:
+        OSError: the old file is still there.
+    """
+    path = path.resolve()
+    before = path.stat()
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, before.st_mode & 0o7777)
+            if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(fd, before.st_uid, before.st_gid)
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

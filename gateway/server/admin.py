@@ -4,6 +4,8 @@
     PUT  /enforcement   {"mode": "observe"}: the kill switch
     GET  /shed          {"tiers": [{"tier": 3, "percent": 20, "seconds_left": 60, "by": "ops"}]}
     PUT  /shed          {"tier": 3, "percent": 20, "seconds": 60}: a brake; without percent its end
+    GET  /groups        {"groups": [{"name": "team-a", "users": ["alice"]}]}: of [groups_file]
+    PUT  /groups        {"group": "team-a", "add": {"users": ["bob"]}}: changes that file, and reloads
     POST /reload        {}: read the configuration file again, as SIGHUP does; 422 when it is not valid
 
 /quotas, which is in `gateway.server.quota_routes`, and what only looks, in `gateway.server.status_routes`.
@@ -37,9 +39,11 @@ from gateway.runtime.clock import loop_clock
 from gateway.server.admin_access import answer
 from gateway.server.admin_connections import IDLE_S, AdminConnections
 from gateway.server.admin_tls import AdminTls
-from gateway.server.operations import Operations, ReloadReport
+from gateway.server.operations import GroupsNotChanged, Operations, ReloadReport
 from gateway.server.quota_routes import Changing
 from gateway.server.status_routes import StatusRoutes
+from quotas import groups_text
+from quotas.groups_file import MEMBERS, Team
 from quotas.lending import MOST_BRAKE_S, TIERS, Brake
 from quotas.limits import Enforcement
 
@@ -155,6 +159,8 @@ class AdminServer:
             router.add_put("/enforcement", self._guarded(partial(self._set_enforcement, self._operations)))
             router.add_get("/shed", partial(self._serve_brakes, self._operations))
             router.add_put("/shed", self._guarded(partial(self._set_brake, self._operations)))
+            router.add_get("/groups", partial(self._serve_groups, self._operations))
+            router.add_put("/groups", self._guarded(partial(self._change_group, self._operations)))
         router.add_post("/reload", self._guarded(self._reload))
         if self._quotas is not None:
             self._quotas.add_to(router, connections, self._changing)
@@ -302,10 +308,51 @@ class AdminServer:
             return answer(503, fault)
         return await self._serve_brakes(operations, None)
 
+    async def _serve_groups(self, operations: Operations, _request: web.Request | None) -> web.Response:
+        try:
+            teams = await operations.groups()
+        except GroupsNotChanged as exc:
+            return answer(409, str(exc))
+        return web.json_response({"groups": [_team(each) for each in teams]})
+
+    async def _change_group(self, operations: Operations, body: Any, by: str) -> web.Response:
+        wanted = body if isinstance(body, dict) else {}
+        if unknown := wanted.keys() - {"group", "add", "remove", "delete"}:
+            return answer(400, f"no such key: {min(unknown)}")
+        name, delete = wanted.get("group"), wanted.get("delete", False)
+        add, remove = wanted.get("add", {}), wanted.get("remove", {})
+        if not isinstance(name, str) or not name:
+            return answer(400, "group has to be a name")
+        if not (_are_members(add) and _are_members(remove)):
+            return answer(400, f"add and remove have to be lists of names by {', '.join(MEMBERS)}")
+        if type(delete) is not bool or delete == bool(add or remove):
+            return answer(400, "give members to add or to remove, or delete: true")
+        change = partial(groups_text.without, name=name)
+        if not delete:
+            change = partial(groups_text.changed, name=name, add=add, remove=remove)
+        try:
+            report = await operations.change_groups(change, by=by)
+        except GroupsNotChanged as exc:
+            return answer(422 if exc.invalid else 409, str(exc))
+        return web.json_response(asdict(report))
+
     async def _reload(self, _body: Any, by: str) -> web.Response:
         report = await self._operations.reload(by=by)
         status = 422 if report.faults else 200
         return web.json_response(asdict(report), status=status)
+
+
+def _are_members(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        key in MEMBERS and isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+        for key, names in found.items()
+    )
+
+
+def _team(team: Team) -> dict[str, Any]:
+    """What the file has of it."""
+    found = {key: value for key, value in asdict(team).items() if key != "group" and value not in ("", None)}
+    return {**{key: value for key, value in asdict(team.group).items() if value}, **found}
 
 
 class _One(Collector):

@@ -42,9 +42,11 @@ ROLES: Final[Mapping[tuple[str, str], AdminRole | None]] = {
     ("GET", "/quotas"): AdminRole.READ,
     ("GET", "/quotas/history"): AdminRole.READ,
     ("GET", "/shed"): AdminRole.READ,
+    ("GET", "/groups"): AdminRole.READ,
     ("PUT", "/enforcement"): AdminRole.OPERATE,
     ("PUT", "/shed"): AdminRole.OPERATE,
     ("POST", "/reload"): AdminRole.OPERATE,
+    ("PUT", "/groups"): AdminRole.OPERATE,
     ("POST", "/quotas/import"): AdminRole.QUOTAS,
 }
 """The role that each route needs. None: no key, since probes have none."""

@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import structlog
 
 from config import Config, ConfigError, Finding, Severity, findings
+from config.groups_files import MOST_BYTES
+from config.regular_file import read_at_once
 from config.sections.log import LogSettings
 from gateway.observability.events import ReloadResult
+from gateway.runtime.durable import replace_file
 from gateway.server.reload import ReloadPlan, plan
 from quotas.entities import QuotaKey
+from quotas.groups_file import GroupsFileError, Team, read_teams
+from quotas.groups_text import NoSuchMember
 from quotas.layered_quotas import LayeredQuotas
 from quotas.lending import Brake
 from quotas.limits import Enforcement
@@ -36,6 +42,18 @@ class ConfigSource:
 
     read: Callable[[], Config]
     set_log: Callable[[LogSettings], None]
+
+
+class GroupsNotChanged(Exception):
+    """The file of groups is as it was before; one line for people.
+
+    Attributes:
+        invalid: the change is not valid. Else the gateway cannot carry it out.
+    """
+
+    def __init__(self, text: str, *, invalid: bool) -> None:
+        super().__init__(text)
+        self.invalid = invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +225,53 @@ class Operations:
         self._on_reload(report)
         return report
 
+    async def groups(self) -> tuple[Team, ...]:
+        """The groups of `[groups_file]`, as they are in the file.
+
+        Raises:
+            GroupsNotChanged: there is no such file, or it cannot be read.
+        """
+        try:
+            return read_teams(await asyncio.to_thread(_read_groups, self._groups_file()))
+        except GroupsFileError as exc:
+            raise GroupsNotChanged(_one_line(exc), invalid=True) from None
+
+    async def change_groups(self, change: Callable[[str], str], *, by: str) -> ReloadReport:
+        """Write the file of groups anew, and reload the configuration, which reads it.
+
+        Args:
+            change: from the text of the file to its new text.
+            by: the author, for the log.
+
+        Raises:
+            GroupsNotChanged: the file is as it was.
+        """
+        path = self._groups_file()
+        async with self._one_at_a_time:
+            try:
+                before = await asyncio.to_thread(_read_groups, path)
+                after = change(before)
+                await asyncio.to_thread(_write_groups, path, after)
+            except (GroupsFileError, NoSuchMember) as exc:
+                raise GroupsNotChanged(_one_line(exc), invalid=True) from None
+            report = await self._reload(by)
+            if report.faults:  # such as a name that the configuration has too
+                await asyncio.to_thread(_write_groups, path, before)
+        self._on_reload(report)
+        if report.faults:
+            raise GroupsNotChanged("; ".join(report.faults), invalid=True)
+        return report
+
+    def _groups_file(self) -> Path:
+        path = self.config.groups_file.path
+        if path is None:
+            raise GroupsNotChanged(
+                "there is no file of groups; set [groups_file] path in the configuration", invalid=False
+            )
+        if self._source is None:
+            raise GroupsNotChanged("this gateway was started without --config", invalid=False)
+        return Path(path)
+
     async def _reload(self, by: str) -> ReloadReport:
         if self._source is None:
             fault = "this gateway was started without --config, so there is no file to read again"
@@ -246,3 +311,22 @@ class Operations:
             self._source.set_log(config.log)
         self._apply(decided)
         self.config = config
+
+
+def _one_line(exc: Exception) -> str:
+    return "; ".join(str(exc).splitlines())
+
+
+def _read_groups(path: Path) -> str:
+    try:
+        return read_at_once(str(path), MOST_BYTES).decode()
+    except (OSError, ValueError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        raise GroupsNotChanged(f"{path} cannot be read: {why}", invalid=False) from None
+
+
+def _write_groups(path: Path, text: str) -> None:
+    try:
+        replace_file(path, text.encode())
+    except OSError as exc:
+        raise GroupsNotChanged(f"{path} cannot be written: {exc.strerror}", invalid=False) from None

@@ -39,6 +39,7 @@ BODIES = {
     "/enforcement": (b'{"mode": "off"}', "application/json"),
     "/reload": (b"{}", "application/json"),
     "/shed": (b'{"tier": 3}', "application/json"),
+    "/groups": (b'{"group": "a", "delete": true}', "application/json"),
     "/quotas/import": (QUOTA, LINES),
 }
 

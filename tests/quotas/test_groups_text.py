@@ -1,0 +1,87 @@
+"""Changes of one group in the text of a file of groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.groups_file import GroupsFileError, read_teams
+from quotas.groups_text import NoSuchMember, changed, without
+
+TEXT = """\
+# Teams.
+
+[[groups]]
+name = "orders"
+# who orders
+users = ["orders-*"]
+owner = "Ann"
+tier = 0
+
+# search is new
+[[groups]]  # the second
+name = "search"
+client_ids = ["indexer"]
+addresses = ["10.2.0.0/16"]
+# the end
+"""
+
+
+def members(text: str) -> dict[str, tuple[tuple[str, ...], ...]]:
+    return {
+        each.group.name: (each.group.users, each.group.client_ids, each.group.addresses) for each in read_teams(text)
+    }
+
+
+def test_a_member_that_is_added_leaves_the_other_groups_as_people_wrote_them() -> None:
+    text = changed(TEXT, "orders", add={"users": ["bob"]}, remove={})
+    assert text == TEXT.replace("# who orders\n", "").replace('["orders-*"]', '["orders-*", "bob"]')
+    assert changed(text, "orders", add={"users": ["bob"]}, remove={}) == text
+
+
+def test_a_group_that_is_not_there_is_made_behind_the_others_and_can_go_again() -> None:
+    text = changed(TEXT, "new", add={"addresses": ["010.3.0.0/16"]}, remove={})
+    assert text == TEXT + '\n[[groups]]\nname = "new"\naddresses = ["10.3.0.0/16"]\n'
+    assert members(without(text, "new")) == members(TEXT)
+    assert members(changed("", "new", add={"users": ["a"]}, remove={})) == {"new": (("a",), (), ())}
+
+
+def test_the_comment_before_the_next_group_stays_when_a_group_goes() -> None:
+    assert without(TEXT, "orders") == "# Teams.\n\n\n" + TEXT[TEXT.index("# search") :]
+    assert without(TEXT, "search").endswith("# search is new\n# the end\n")
+
+
+def test_what_is_not_there_can_not_be_removed() -> None:
+    with pytest.raises(NoSuchMember, match="group 'orders' has no 'bob' in users"):
+        changed(TEXT, "orders", add={}, remove={"users": ["bob"]})
+    with pytest.raises(NoSuchMember, match="no group 'none'"):
+        without(TEXT, "none")
+
+
+def test_a_group_keeps_at_least_one_member() -> None:
+    with pytest.raises(GroupsFileError, match="has no members"):
+        changed(TEXT, "orders", add={}, remove={"users": ["orders-*"]})
+
+
+def test_other_ways_to_write_groups_are_written_anew_as_a_whole() -> None:
+    inline = 'groups = [{ name = "a", users = ["x"], owner = """\n[[groups]]\n"""[:0] }]\n'.replace(
+        '"""\n[[groups]]\n"""[:0]', '"B"'
+    )
+    text = changed(inline, "a", add={"users": ["y"]}, remove={})
+    assert text == '[[groups]]\nname = "a"\nusers = ["x", "y"]\nowner = "B"\n'
+
+
+_NAME = st.text(
+    st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp", "Zs", "Cn", "Co", "Cf"]), min_size=1, max_size=8
+)
+
+
+@given(names=st.lists(_NAME.filter(lambda name: name != "*"), min_size=1, max_size=4, unique=True))
+def test_any_name_comes_back_and_goes(names: list[str]) -> None:
+    before: dict[str, Any] = members(TEXT)
+    text = changed(TEXT, "search", add={"users": names}, remove={})
+    assert members(text) == {**before, "search": (tuple(names), *before["search"][1:])}
+    assert members(changed(text, "search", add={}, remove={"users": names})) == before
