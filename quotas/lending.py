@@ -122,7 +122,7 @@ class Division:
     Attributes:
         level: what an entity of weight 1 gets beyond its guarantee; infinite: all that it wants.
         spare: what is left then.
-        part: of what is left, for each entity; up to there it may use it at once.
+        part: of what is left, or of the capacity if nothing is, for each entity; up to there it may use it at once.
         guarantees_kept: which part of guarantees is in force.
         floor: no limit is below, unless its ceiling is.
     """
@@ -166,9 +166,9 @@ def divide(capacity: float, claims: Sequence[Claim]) -> Division:
         part = _level(capacity, ((claim.certain, claim.guarantee) for claim in claims if claim.guarantee))
         return Division(0.0, 0.0, 0.0, min(1.0, part), floor)
     level = _level(capacity - certain, ((claim.wanted - claim.certain, claim.weight) for claim in claims))
-    spare = 0.0
-    if level == math.inf:
-        spare = max(0.0, capacity - math.fsum(claim.wanted for claim in claims))
+    if level < math.inf:
+        return Division(level, 0.0, capacity / len(claims), floor=floor)
+    spare = max(0.0, capacity - math.fsum(claim.wanted for claim in claims))
     return Division(level, spare, spare / max(1, len(claims)), floor=floor)
 
 
