@@ -558,6 +558,24 @@ def test_what_tiers_lend_borrow_and_lose_is_the_sum_of_their_clients() -> None:
     assert last.tiers[3].shed == pytest.approx(3 * MB, rel=0.05)
 
 
+def test_a_brake_and_slow_brokers_leave_the_lower_of_both_and_each_ends_by_itself() -> None:
+    world = World(10 * MB)
+    world.user("orders", tier=0, producer_byte_guarantee=4 * MB)
+    world.user("lab", tier=3)
+    events = {20: braked(world, 0.2, first_s=20, seconds=40), 40: overloaded(world, 0.85), 80: overloaded(world, 1)}
+    passed = world.run({"orders": always(30), "lab": always(30)}, 100, events)
+    before, brake, both, slow, after = (
+        (mean(passed["orders"][first_s : first_s + 15]) / MB, mean(passed["lab"][first_s : first_s + 15]) / MB)
+        for first_s in (5, 24, 44, 64, 84)
+    )
+    assert before == pytest.approx((7, 3), rel=0.05)
+    assert brake == pytest.approx((9.4, 0.6), rel=0.05)
+    # Tier 3 loses first, down to 5 % of what its brake leaves.
+    assert both == pytest.approx((8.47, 0.03), rel=0.1)
+    assert slow == pytest.approx((7, 1.5), rel=0.05)
+    assert after == pytest.approx(before, rel=0.05)
+
+
 def test_an_overload_that_is_only_observed_changes_no_limit() -> None:
     world = World(10 * MB)
     world.user("web", tier=1)
