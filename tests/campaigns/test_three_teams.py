@@ -30,10 +30,10 @@ def dip(first_s: float, seconds: float, of: float, low: float = 0.0) -> Callable
     return lambda at_s: low if first_s <= at_s < first_s + seconds else of
 
 
-@pytest.mark.parametrize(("seconds", "held"), [(0.4, True), (0.7, False)])
-def test_a_capacity_must_be_used_in_each_window(seconds: float, held: bool) -> None:
+@pytest.mark.parametrize(("seconds", "kept"), [(0.4, True), (0.7, False)])
+def test_a_capacity_must_be_used_in_each_window(seconds: float, kept: bool) -> None:
     steady, _ = judge.conservation([client(dip(20, seconds, 100))], [LOADED], 100)
-    assert steady.kept == held
+    assert steady.kept == kept
     assert steady.value == pytest.approx(1 - seconds / 10)
 
 
@@ -50,44 +50,44 @@ def test_a_capacity_that_no_client_wants_is_no_proof() -> None:
     assert [each.kept for each in judge.conservation([client(lambda _: 100)], [quiet], 100)] == [False, False]
 
 
-@pytest.mark.parametrize(("rate", "held"), [(98.1, True), (97.9, False)])
-def test_a_guarantee_is_for_each_window(rate: float, held: bool) -> None:
-    assert judge.guarantees([client(lambda _: rate, guarantee=100)], [LOADED]).kept == held
+@pytest.mark.parametrize(("rate", "kept"), [(98.1, True), (97.9, False)])
+def test_a_guarantee_is_for_each_window(rate: float, kept: bool) -> None:
+    assert judge.guarantees([client(lambda _: rate, guarantee=100)], [LOADED]).kept == kept
     one_window = client(dip(20, 10, 100, low=rate), guarantee=100)
-    assert judge.guarantees([one_window, client(lambda _: 0)], [LOADED]).kept == held
+    assert judge.guarantees([one_window, client(lambda _: 0)], [LOADED]).kept == kept
 
 
-def test_of_a_client_that_offers_less_than_its_guarantee_all_must_pass() -> None:
-    for rate, held in ((50, True), (48, False)):
-        assert judge.guarantees([client(lambda _, rate=rate: rate, guarantee=100, offers=50)], [LOADED]).kept == held
+@pytest.mark.parametrize(("rate", "kept"), [(50, True), (48, False)])
+def test_of_a_client_that_offers_less_than_its_guarantee_all_must_pass(rate: float, kept: bool) -> None:
+    assert judge.guarantees([client(lambda _: rate, guarantee=100, offers=50)], [LOADED]).kept == kept
 
 
-@pytest.mark.parametrize(("other", "held"), [(80, True), (70, False)])
-def test_equals_have_equal_parts(other: float, held: bool) -> None:
+@pytest.mark.parametrize(("other", "kept"), [(80, True), (70, False)])
+def test_equals_have_equal_parts(other: float, kept: bool) -> None:
     equals = [client(lambda _: 100), client(dip(10, 12, 100, low=other))]
-    assert judge.fairness(equals, [LOADED]).kept == held
+    assert judge.fairness(equals, [LOADED]).kept == kept
 
 
-@pytest.mark.parametrize(("late_s", "held"), [(0.0, True), (1.0, True), (1.2, False), (math.inf, False)])
-def test_a_lender_is_back_within_two_windows(late_s: float, held: bool) -> None:
+@pytest.mark.parametrize(("late_s", "kept"), [(0.0, True), (1.0, True), (1.2, False), (math.inf, False)])
+def test_a_lender_is_back_within_two_windows(late_s: float, kept: bool) -> None:
     lender = client(lambda at_s: 100 if at_s >= 40 + late_s else 5, guarantee=100)
-    assert judge.back(lender, RETURNED).kept == held
+    assert judge.back(lender, RETURNED).kept == kept
 
 
-@pytest.mark.parametrize(("peak", "held"), [(190, True), (210, False)])
-def test_a_step_overshoots_by_at_most_a_tenth_in_ten_seconds(peak: float, held: bool) -> None:
+@pytest.mark.parametrize(("peak", "kept"), [(190, True), (210, False)])
+def test_a_step_overshoots_by_at_most_a_tenth_in_ten_seconds(peak: float, kept: bool) -> None:
     figure = judge.overshoot([client(dip(40, 1, 100, low=peak))], [LOADED, RETURNED], 100)
-    assert figure.kept == held
+    assert figure.kept == kept
     assert figure.value == pytest.approx(1 + (peak - 100) / 1000)
 
 
-@pytest.mark.parametrize(("swing", "held"), [(0.2, True), (0.6, False)])
-def test_what_swings_ten_windows_after_a_step_has_not_settled(swing: float, held: bool) -> None:
+@pytest.mark.parametrize(("swing", "kept"), [(0.2, True), (0.6, False)])
+def test_what_swings_ten_windows_after_a_step_has_not_settled(swing: float, kept: bool) -> None:
     """Each 8 s; what happens before is no matter."""
     figure = judge.settled(
         [client(lambda at_s: 900 if at_s < 9 else 100 * (1 + swing * math.sin(at_s * 0.8)))], [LOADED]
     )
-    assert figure.kept == held
+    assert figure.kept == kept
 
 
 def test_a_client_that_settles_late_is_found() -> None:
@@ -98,9 +98,9 @@ def test_a_client_that_settles_late_is_found() -> None:
 def test_latencies_are_compared_by_the_median_of_turns() -> None:
     alone: Sequence[Sequence[float]] = [[1.0] * 99 + [5.0] * 2] * 3
     arrival = [[9.0] * 200]
-    for shared, held in ((6.4, True), (6.6, False)):
+    for shared, kept in ((6.4, True), (6.6, False)):
         turns = [[1.0] * 99 + [shared] * 2] * 2 + [[100.0] * 200]
-        assert judge.slower(alone, turns, arrival).kept == held
+        assert judge.slower(alone, turns, arrival).kept == kept
     assert not judge.slower(alone, [[1.0] * 99], arrival).kept  # too few
 
 
