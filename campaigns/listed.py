@@ -345,6 +345,11 @@ CAMPAIGNS: Final = (
         "one quota over a fleet, in 1,000 random schedules",
         _module("benchmarks.fleet", "--schedules", "1000"),
     ),
+    Campaign(
+        "fleet-minutes",
+        "one quota over four gateways of two workers, minute by minute",
+        _module("benchmarks.fleet", "--minutes", "100"),
+    ),
     Campaign("fleet-faults", "one quota over a fleet, under faults", _module("benchmarks.fleet", "--faults")),
     Campaign(
         "upgrade",

@@ -149,7 +149,7 @@ class MutationTracker:
         self._settled += told
 
     def delivered(self, told: float, *, now_ms: int) -> None:
-        """Mutations are not held back for messages."""
+        """No mutation waits for messages."""
 
     def record_others(self, value: float, *, now_ms: int) -> None:
         """Takes the permits that another member of the fleet has charged, as a debt where there are none."""

@@ -103,7 +103,7 @@ class Urgent:
         wake: called when one is added.
         members: of the fleet, while counters hold back what the others do not know of; below 2 they do not.
         exchange_ms: the time from one message about a counter to the next, and of its delivery.
-        again_ms: a request that is held back asks again so much later.
+        again_ms: a request that waits for the others asks again so much later.
     """
 
     __slots__ = ("again_ms", "exchange_ms", "found", "members", "wake")

@@ -90,7 +90,7 @@ class SharedRate:
         self._settled += told
 
     def delivered(self, told: float, *, now_ms: int) -> None:
-        """Connections are not held back for messages."""
+        """No connection waits for messages."""
 
     def record_others(self, value: float, *, now_ms: int) -> None:
         """Counts what came to another member."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -116,7 +116,7 @@ class Bus:
         self._last_ms: dict[int, int] = {}
         self.bytes = 0
 
-    def send(self, share: Share, members: list[FleetMember], *, now_ms: int) -> None:
+    def send(self, share: Share, members: Sequence[FleetMember], *, now_ms: int) -> None:
         """One message, from a member that is not cut off."""
         data = encode_share(share)
         self.bytes += len(data)

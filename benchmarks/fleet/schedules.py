@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from benchmarks.fleet.minutes import MOST_OVER
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine
 from gateway.fleet.shares import Share
@@ -50,7 +51,7 @@ def run(count: int, *, planted: bool, output: Path) -> int:
         "rows": rows,
     }
     keep_results(document, _page(document, rows), output, "fleet-schedules")
-    return int(any(row["above"] for row in rows))
+    return int(any(row["above"] or row["over"] > MOST_OVER for row in rows))
 
 
 def _page(document: dict[str, object], rows: list[dict[str, object]]) -> str:
@@ -61,7 +62,8 @@ def _page(document: dict[str, object], rows: list[dict[str, object]]) -> str:
         "join and die, one to four clients at each, silence and bursts; messages take up to 20, 60, 200 or 500 ms.",
         "*Worst*: the largest part of the bound (docs/explanation/one-quota-over-a-fleet.md) that was in use,",
         "at any request that passed.",
-        "*Beyond one gateway*: how much more than one gateway's burst (22 s of the limit) passed, in such bursts.",
+        "*Beyond one gateway*: how much more than one gateway's burst (22 s of the limit) passed, in such bursts",
+        f"(docs/explanation/one-quota-over-a-fleet.md; goal: at most {MOST_OVER}).",
         "",
         "| kind | schedules | above the bound | worst | beyond one gateway, at most | median |",
         "|---|---|---|---|---|---|",

@@ -201,7 +201,7 @@ class ConnectionCounters:
         return self._users.urgent()
 
     def hold_back(self, members: int, exchange_ms: int, again_ms: int) -> None:
-        """See `Counters`. Connections are not held back for messages."""
+        """See `Counters`. No connection waits for messages."""
 
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""

@@ -49,7 +49,7 @@ _ASK_AGAIN_MS: Final = 1_000
 _MOST_KEPT_BACK_MS: Final = 10_000
 """A member that is back waits no longer for others to report what they have let through."""
 _REMEMBERED_MS: Final = 60_000
-"""A member that is silent for less may be cut off and go on with its share, which is then not that of another one."""
+"""A member that is silent for less may only be cut off, and still use its share."""
 _RATE_SPAN_MS: Final = 1_000
 _MOST_UNHEARD: Final = 1_000
 _MOST_KEPT: Final = 20_000
@@ -342,7 +342,9 @@ class Exchange:
         return repeated
 
     def leave(self, *, now_ms: int) -> list[Share]:
-        """The last messages of this member: what it has not sent yet."""
+        """The last messages of this member: what it has not sent yet. From now on nothing waits for messages."""
+        for counters in self._counters.values():
+            counters.hold_back(1, 0, 0)
         use = finish(self._take_untold(1, True, True, [], now_ms)) if self.connected else []
         return [*self._messages(use, [], []), Share(self.member, self._next(), bye=True)]
 

@@ -567,7 +567,7 @@ def test_a_burst_beyond_a_members_part_waits_until_the_others_know_of_it(clock: 
     # A fourth of the three quarters that are left comes next.
     fleet.record("a", 3 / 16 * WINDOW + 1)
     assert _wait_ms(a, clock) > 0
-    assert fleet.record("a", 1) == 0  # the client is not told of it
+    assert fleet.record("a", 1) == 0  # no throttle time is sent for it
 
 
 def test_what_the_limit_allows_in_an_exchange_waits_for_no_message(clock: FakeClock) -> None:
@@ -582,7 +582,7 @@ def test_what_the_limit_allows_in_an_exchange_waits_for_no_message(clock: FakeCl
         fleet.pass_time(100)
 
 
-def test_nothing_waits_for_messages_without_touch_alone_or_where_it_is_only_observed(clock: FakeClock) -> None:
+def test_nothing_waits_for_messages_alone_without_touch_or_after_the_end(clock: FakeClock) -> None:
     fleet = Fleet(clock, "a", "b")
     a = fleet.members["a"]
     fleet.record("a", WINDOW)
@@ -591,6 +591,11 @@ def test_nothing_waits_for_messages_without_touch_alone_or_where_it_is_only_obse
     a.exchange.tick(now_ms=clock.now_ms)
     assert not a.exchange.connected
     assert _wait_ms(a, clock) == 0
+    leaving = Fleet(clock, "a", "b")
+    leaving.record("a", WINDOW)
+    assert _wait_ms(leaving.members["a"], clock) > 0
+    leaving.members["a"].exchange.leave(now_ms=clock.now_ms)
+    assert _wait_ms(leaving.members["a"], clock) == 0
     alone = Fleet(clock, "a")
     alone.record("a", WINDOW)
     assert _wait_ms(alone.members["a"], clock) == 0
