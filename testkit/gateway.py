@@ -34,8 +34,8 @@ LISTENER: Final = "tests"
 _PORTS: Final = range(20_000, 31_000)
 """Below those that outgoing connections take."""
 
-# Each process continues from where it was, so that two calls of a test never get the same port. It starts anywhere, and
-# not by the random module's shared state: the plugin that shuffles tests seeds it alike in every process.
+# Each process continues from where it was, so that two calls of a test never get the same port. It starts anywhere,
+# and not by the random module's shared state: the plugin that shuffles tests seeds it alike in every process.
 _next: Final = [random.SystemRandom().randrange(_PORTS.start, _PORTS.stop)]
 
 _START_S: Final = 60.0

@@ -73,7 +73,8 @@ async def test_walk_shows_the_groups_of_the_running_gateway(capsys: Capsys) -> N
     async with running_gateway(9, quotas=quotas, groups=groups) as running:
         _, out, _ = await sluice(running, capsys, "quotas", "--user", "alice", "--json")
         found = {each["quota"]: each["groups"] for each in json.loads(out)["quotas"]}
-        team = {"entity": [{"type": "group", "name": "team"}], "limit": 1_000, "burst_seconds": None, "observe": False}
+        entity = [{"type": "group", "name": "team"}]
+        team = {"entity": entity, "limit": 1_000, "burst_seconds": None, "observe": False}
         assert found["producer_byte_rate"] == [team]
 
 

@@ -13,7 +13,8 @@ from testkit.gateway import free_ports
 from tests.gateway.cli.conftest import Run
 
 COMMANDS = (
-    "enforcement", "groups", "groups add a --user b", "groups remove a --user b", "groups delete a", "quotas", "quotas export", "quotas history", "quotas import FILE",
+    "enforcement", "groups", "groups add a --user b", "groups remove a --user b", "groups delete a",
+    "quotas", "quotas export", "quotas history", "quotas import FILE",
     "quotas diff FILE", "quotas apply FILE",
     "quotas set client-id=app producer_byte_rate=5", "reload", "shed", "top", "upgrade",
     "why --client-id app",
