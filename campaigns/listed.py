@@ -265,6 +265,11 @@ CAMPAIGNS: Final = (
         _module("simulation", "--shares", "--seeds", "0:1000", "--jobs", "2"),
     ),
     Campaign(
+        "share-attacks",
+        "200 seeds of each attack on shares keep within their bounds",
+        _module("simulation", "--attacks", "--seeds", "0:200", "--jobs", "2"),
+    ),
+    Campaign(
         "order",
         "five million small frames stay in order under every quota",
         _module("benchmarks.order", "--requests", "5000000", "--seed", SEED),

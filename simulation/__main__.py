@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from simulation.attacks import ATTACKS, run_attack
 from simulation.plan import Plan, hour, make
 from simulation.run import Outcome, run
 from simulation.shares import run_shares
@@ -119,6 +120,18 @@ def _shares(seeds: Sequence[int], jobs: int) -> int:
     return 1 if broken else 0
 
 
+def _attacks(names: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
+    broken = 0
+    plays = [(name, seed) for seed in seeds for name in names]
+    with ProcessPoolExecutor(jobs) as pool:
+        for play, found in zip(plays, pool.map(run_attack, *zip(*plays, strict=True)), strict=True):
+            broken += bool(found)
+            for each in found[:3]:
+                print(*play, each, flush=True)
+    print(f"{len(plays):,} attacks on shares, {broken} with a bound that was broken")
+    return 1 if broken else 0
+
+
 def _compare(packages: Path, seeds: Sequence[int]) -> int:
     """Run seeds on the sources and on other packages side by side; they must do the same."""
     found = []
@@ -164,6 +177,12 @@ def main() -> int:
     )
     parser.add_argument("--shares", action="store_true", help="run seeds that divide a capacity")
     parser.add_argument(
+        "--attacks",
+        nargs="*",
+        choices=list(ATTACKS),
+        help="run attacks on shares with the seeds (all of them)",
+    )
+    parser.add_argument(
         "--compare", type=Path, metavar="PACKAGES", help="run the seeds on other packages as well"
     )
     parser.add_argument("--digests", action="store_true", help="print the digest of each seed")
@@ -178,6 +197,8 @@ def main() -> int:
         return _hour()
     if arguments.shares:
         return _shares(arguments.seeds, arguments.jobs)
+    if arguments.attacks is not None:
+        return _attacks(arguments.attacks or list(ATTACKS), arguments.seeds, arguments.jobs)
     if arguments.compare is not None:
         return _compare(arguments.compare, arguments.seeds)
     if arguments.digests:

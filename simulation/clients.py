@@ -7,6 +7,8 @@ reply answers the oldest request without a reply, and records are those of the t
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import random
 import traceback
 from collections import deque
@@ -871,6 +873,54 @@ async def ahead(actor: Actor) -> None:
     await _again_and_again(actor, attack)
 
 
+def _produce_as(
+    actor: Actor, client_id: str, connection: Connection, partition: int
+) -> asyncio.Future[bytes]:
+    options, correlation_id = actor.options, actor.next_id()
+    records = messages.batch(payload(client_id, options["bytes"]))
+    frame = messages.produce_request(
+        9, correlation_id, client_id, options.get("topic", "a"), partition, records, 1
+    )
+    return connection.ask(messages.PRODUCE, 9, frame, correlation_id)
+
+
+async def disguise(actor: Actor) -> None:
+    """Produces as much as it can under many client ids, each with a connection of its own.
+
+    Every `every_ms` it begins with `names` others, which live for `life_ms`. Between `idle_s` seconds and the same
+    number of busy ones it takes turns, if that is given.
+    """
+    options, run = actor.options, actor.run
+    began_ns = run.world.now_ns
+
+    async def live(client_id: str, leaders: dict[int, int], until_ns: int) -> None:
+        partition = actor.dice.choice(sorted(leaders))
+        idle_ns = options.get("idle_s", 0) * NS_PER_S
+        with contextlib.suppress(Lost):
+            connection = await actor.connect(leaders[partition])
+            while actor.going and run.world.now_ns < until_ns:
+                if idle_ns and (run.world.now_ns - began_ns) // idle_ns % 2 == 0:
+                    await actor.sleep_ms(20)
+                    continue
+                async with asyncio.timeout(max(1, until_ns - run.world.now_ns) / NS_PER_S):
+                    await _produce_as(actor, client_id, connection, partition)
+                await actor.sleep_ms(options.get("pause_ms", 0))
+
+    async def leave(client_id: str, leaders: dict[int, int], until_ns: int) -> None:
+        with contextlib.suppress(TimeoutError):
+            await live(client_id, leaders, until_ns)
+
+    await actor.sleep_ms(options.get("after_ms", 0))
+    leaders = await actor.find(options.get("topic", "a"))
+    serial = itertools.count()
+    async with asyncio.TaskGroup() as lives:
+        while actor.going:
+            until_ns = run.world.now_ns + options["life_ms"] * NS_PER_MS
+            for _ in range(options["names"]):
+                lives.create_task(leave(f"{actor.plan.client_id}-{next(serial)}", leaders, until_ns))
+            await actor.sleep_ms(options["every_ms"])
+
+
 HONEST: Final[dict[str, Callable[[Actor], Coroutine[Any, Any, None]]]] = {
     "offer": offer,
     "produce": produce,
@@ -891,5 +941,6 @@ ADVERSARIES: Final[dict[str, Callable[[Actor], Coroutine[Any, Any, None]]]] = {
     "leave": leave,
     "vanish": vanish,
     "ahead": ahead,
+    "disguise": disguise,
 }
 BEHAVIOURS: Final = {**HONEST, **ADVERSARIES}

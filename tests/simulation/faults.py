@@ -232,3 +232,37 @@ FAULTS_OF_SHARES: Final = {
     ),
 }
 """Those that the promises of `simulation.shares` have to find."""
+
+FAULTS_OF_ATTACKS: Final = {
+    "split": Fault(
+        "quotas/group_quotas.py",
+        ("            counters = (self._counter(GroupKey(scope, group), now_ms) for group in of_client)\n"),
+        ("            counters = (self._counter(GroupKey(client_id, group), now_ms) for group in of_client)\n"),
+    ),
+    "overlap": Fault(
+        "quotas/group_quotas.py",
+        ("            found = tuple(each for each in counters if each is not None)\n"),
+        ("            found = tuple(each for each in counters if each is not None)[:1]\n"),
+    ),
+    "idle": Fault(
+        "quotas/rate_quotas.py",
+        ("            blocked_ms = empty_ms\n"),
+        ("            blocked_ms = max(blocked_ms, empty_ms - 5_000)\n"),
+    ),
+    "lie": Fault(
+        "quotas/overload.py",
+        ("        return sorted(fastest)[(len(fastest) - 1) // 2], len(fastest)\n"),
+        ("        return sorted(fastest)[-1], len(fastest)\n"),
+    ),
+    "flap": Fault(
+        "quotas/lent_rates.py",
+        ("        division = self._of_tiers.get(tier)\n"),
+        ("        division = self._of_tiers.get(tier) if tier == 2 else None\n"),
+    ),
+    "rename": Fault(
+        "quotas/rate_quotas.py",
+        ("        if of_tier is not None and lender.is_young(match, name):\n"),
+        ("        if of_tier is not None and lender.is_new(match, name):\n"),
+    ),
+}
+"""Those that the attacks of `simulation.attacks` have to find, by the name of the attack."""

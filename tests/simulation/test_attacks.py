@@ -1,0 +1,32 @@
+"""Attacks on shares: each keeps within its bound, and each finds the fault that is planted for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulation.attacks import ATTACKS, AttackRun, broken, lie, run_attack
+from tests.simulation.faults import FAULTS_OF_ATTACKS
+from tests.simulation.test_planted import find_fault
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3))])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_keeps_within_its_bound(name: str, seed: int) -> None:
+    assert run_attack(name, seed) == []
+
+
+def test_more_liars_than_honest_clients_do_make_brokers_seem_slow() -> None:
+    """Otherwise the attack would show nothing."""
+    attack = lie(1, more=1)
+    run = AttackRun(attack.plan)
+    assert run.go().violations == []
+    assert [each.law for each in broken(attack, run)] == ["lies_cost_nothing"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ATTACKS)
+def test_fault_is_found(name: str, tmp_path: Path) -> None:
+    law = "lies_cost_nothing" if name == "lie" else "attack_is_bounded"
+    assert law in find_fault(FAULTS_OF_ATTACKS[name], tmp_path, "--attacks", name, "--seeds", "0:3")
