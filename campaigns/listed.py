@@ -266,8 +266,14 @@ CAMPAIGNS: Final = (
     ),
     Campaign(
         "share-attacks",
-        "200 seeds of each attack on shares keep within their bounds",
-        _module("simulation", "--attacks", "--seeds", "0:200", "--jobs", "2"),
+        "50 seeds of each attack on shares keep within their bounds",
+        _module("simulation", "--attacks", "--seeds", "0:50", "--jobs", "2"),
+    ),
+    Campaign(
+        "share-attacks-broker",
+        "attacks on shares keep within their bounds at a real broker, honest clients beside them",
+        _module("campaigns.adversary.shares"),
+        _SUMMARY,
     ),
     Campaign(
         "order",

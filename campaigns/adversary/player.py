@@ -50,10 +50,11 @@ class Login:
     read_topics: tuple[tuple[str, UUID], tuple[str, UUID]]
 
     def client_id(self, which: int) -> str | None:
-        """The client id of a request: one and the same where the quota is for it."""
+        """The client id of a request: one and the same where the quota is for it. Beyond 3, any number of names."""
         if self.password is None:
             return self.name
-        return (None, "", "é" * 40, self.name)[which]
+        names = (None, "", "é" * 40, self.name)
+        return names[which] if which < len(names) else f"{self.name}-{which}"
 
 
 @dataclass(slots=True)
@@ -190,13 +191,15 @@ def _other(step: Step, at: int) -> Step:
 class Player:
     """Plays one script once."""
 
-    def __init__(self, script: Script, login: Login) -> None:
+    def __init__(self, script: Script, login: Login, *, seconds: float = SECONDS) -> None:
         """Nothing happens yet.
 
         Args:
             script: what to do.
             login: who does it.
+            seconds: how long at most.
         """
+        self._seconds = seconds
         self.outcome = Outcome(login.name)
         self._script = script
         self._login = login
@@ -215,7 +218,7 @@ class Player:
         outcome.began_ms = now_ms()
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SECONDS):
+                async with asyncio.timeout(self._seconds):
                     for step in self._script.steps:
                         # The gateway may refuse or end any connection of such a client.
                         with contextlib.suppress(OSError):

@@ -26,7 +26,7 @@ from uuid import UUID
 from campaigns.adversary.honest_client import HONEST, PASSWORD
 from campaigns.adversary.player import AUTO_PARTITIONS, Login, Outcome, Player
 from campaigns.adversary.requests import batch
-from campaigns.adversary.script import LISTENERS, Script
+from campaigns.adversary.script import LISTENERS, SECONDS, Script
 from embedded_kafka.kafka import Address, KafkaCluster
 from testkit.gateway import free_ports
 from testkit.process_group import kill_all
@@ -213,23 +213,31 @@ class Stage:
         outcome, found = await self.start(script)
         return outcome, await found
 
-    async def start(self, script: Script) -> tuple[Outcome, asyncio.Future[Found]]:
-        """Play a script; what the broker says comes later."""
+    async def start(
+        self, script: Script, *, user: str | None = None, seconds: float = SECONDS
+    ) -> tuple[Outcome, asyncio.Future[Found]]:
+        """Play a script; what the broker says comes later.
+
+        Args:
+            script: see there.
+            user: who plays it; None: an entity that no other has been.
+            seconds: how long at most.
+        """
         lent = await self._write_topics.get()
-        login = self._login(script, lent)
-        outcome = await Player(script, login).play()
+        login = self._login(script, lent, user)
+        outcome = await Player(script, login, seconds=seconds).play()
         found: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
         self._waiting.append((outcome, lent, found))
         return outcome, found
 
     # -- what is asked of the broker -------------------------------------------------------------------------
 
-    def _login(self, script: Script, lent: Lent) -> Login:
+    def _login(self, script: Script, lent: Lent, name: str | None = None) -> Login:
         at = next(self._numbers)
         user = script.identity == "user"
         return Login(
             addresses=self.sasl if user else self.plain,
-            name=_user(at % USERS) if user else f"c{self._nonce}-{at}",
+            name=name or (_user(at % USERS) if user else f"c{self._nonce}-{at}"),
             password=PASSWORD if user else None,
             write_topic=(lent.name, lent.topic_id),
             read_topics=(self._read_topics[0], self._read_topics[1]),
