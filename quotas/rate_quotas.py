@@ -760,10 +760,17 @@ class NewCountersTracker(RateTracker):
         super().__init__(settings, _DIVISION_MS, ThrottleStats(), Urgent(), key=Rule.CAPACITY, now_ms=now_ms)
         self.waited = False
 
-    def leave_to_new(self, match: Match, version: int, *, now_ms: int) -> None:
-        """A division leaves so much. Whatever was sent, the first of those that wait passes now."""
+    def leave_to_new(self, match: Match, version: int, *, known: bool, now_ms: int) -> None:
+        """A division leaves so much. Whatever was sent, the first of those that wait passes now.
+
+        Args:
+            match: what it leaves.
+            version: of the limits.
+            known: those that wait are known from now on and do not ask again.
+            now_ms: the present.
+        """
         now_ms = max(now_ms, self.last_ms)
-        queue = self.queue
+        queue = None if known else self.queue
         self.bind(match, version, now_ms=now_ms)
         self.queue = queue  # all places cost more or less alike, so their order stays
         self.owe_at_most(0, now_ms=now_ms)
@@ -907,18 +914,18 @@ class RateQuotas:
         shared = [(id(tracker), tracker) for tracker in self._table.shared()]
         yield from lender.divide([*self._table.own(), *shared], new_waited=waited, now_ms=now_ms)
         if new is not None:
-            self._leave_to_new(new, lender.left, now_ms)
+            self._leave_to_new(new, lender.left, now_ms, known=True)
             self._new_of_tiers = {
                 tier: self._leave_to_new(of_tiers.get(tier), left, now_ms)
                 for tier, left in lender.left_of_tiers.items()
             }
 
     def _leave_to_new(
-        self, tracker: NewCountersTracker | None, left: Match, now_ms: int
+        self, tracker: NewCountersTracker | None, left: Match, now_ms: int, *, known: bool = False
     ) -> NewCountersTracker:
         if tracker is None:
             tracker = NewCountersTracker(self._settings, now_ms=now_ms)
-        tracker.leave_to_new(left, self._limits.version, now_ms=now_ms)
+        tracker.leave_to_new(left, self._limits.version, known=known, now_ms=now_ms)
         return tracker
 
     def shared_by_new(self, tracker: RateTracker | None) -> tuple[RateTracker, ...]:

@@ -231,6 +231,21 @@ def test_clients_that_are_new_or_come_back_together_pass_what_one_could(seed: in
             assert math.fsum(total[begin:end]) <= 2 * MB * (end - begin + 2) + REQUEST * len(passed)
 
 
+def test_names_that_a_division_knows_keep_no_place_among_those_that_are_new() -> None:
+    world = World(capacity=2 * MB)
+    world.limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 100 * MB)
+    places = []
+
+    def look() -> None:
+        assert world.quotas._new is not None
+        queue = world.quotas._new.queue
+        places.append(0 if queue is None else len(queue._places))
+
+    loads = {f"{begin_s}-{at}": within(begin_s, begin_s + 1) for begin_s in range(10) for at in range(30)}
+    world.run(loads, 10, dict.fromkeys(range(1, 10), look))
+    assert 0 < max(places) <= 30
+
+
 def test_six_names_that_are_new_every_four_seconds_are_no_way_around_a_capacity() -> None:
     world = World(capacity=2 * MB)
     world.limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 100 * MB)
