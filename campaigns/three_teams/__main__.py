@@ -157,11 +157,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m campaigns.three_teams", description=__doc__)
     parser.add_argument("--lines", type=Path, help="keep what the clients said in this file")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, stage(Path(name)) as teams:
+    with tempfile.TemporaryDirectory() as name, stage(Path(name)) as (teams, waits):
         began_s = play(teams)
     lines = [line for team in teams.values() for line in team.lines]
     if options.lines:
         options.lines.write_text(f"{began_s}\n" + "".join(line.text() + "\n" for line in lines))
+    waited_ms = waits.in_seconds_ms
+    print(
+        f"the gateway waited for a processor for {sum(waited_ms) / 1000:.1f} s of {len(waited_ms)} s, "
+        f"for {max(waited_ms):.0f} ms of the worst second; load average: {os.getloadavg()[0]:.1f}"
+    )
     return report(lines, began_s)
 
 
@@ -172,7 +177,6 @@ def report(lines: list[Line], began_s: float) -> int:
         for figure in figures(lines, verb, began_s):
             print(f"{verb}: {figure.text()}")
             found.append(figure)
-    print(f"load average: {os.getloadavg()[0]:.1f}")
     missed = sum(not each.kept for each in found)
     print(
         f"**{len(found) - missed} of {len(found)} promises to three teams kept, with {CAPACITY / 1e6:g} MB/s**"

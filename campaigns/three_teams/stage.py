@@ -87,8 +87,39 @@ def team(bootstrap: str, first: int, users: Sequence[str], log: Path) -> Iterato
             listener.join()
 
 
+class Waits:
+    """How long a process waits for a processor: a machine that is busy with other work delays all of this.
+
+    Attributes:
+        in_seconds_ms: in each second, milliseconds.
+    """
+
+    def __init__(self, pid: int) -> None:
+        """Begin to watch the first thread of this process."""
+        self.in_seconds_ms: list[float] = []
+        self._file = Path(f"/proc/{pid}/schedstat")
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        before_ns = self._waited_ns()
+        while not self._end.wait(1):
+            now_ns = self._waited_ns()
+            self.in_seconds_ms.append((now_ns - before_ns) / 1e6)
+            before_ns = now_ns
+
+    def _waited_ns(self) -> int:
+        return int(self._file.read_text().split()[1])
+
+
 @contextmanager
-def stage(folder: Path) -> Iterator[dict[str, Team]]:
+def stage(folder: Path) -> Iterator[tuple[dict[str, Team], Waits]]:
     """All of it, ready; each client has records of both topics behind it."""
     with ExitStack() as stack:
         users = [user for team in TEAMS.values() for user in team]
@@ -97,7 +128,9 @@ def stage(folder: Path) -> Iterator[dict[str, Team]]:
         port = free_ports(4)
         file = folder / "gateway.toml"
         file.write_text(_configuration(cluster, folder, port))
-        stack.enter_context(serving(file, admin=f"http://127.0.0.1:{port + 2}", log=folder / "gateway.log"))
+        gateway = stack.enter_context(
+            serving(file, admin=f"http://127.0.0.1:{port + 2}", log=folder / "gateway.log")
+        )
         teams = {
             name: stack.enter_context(
                 team(f"127.0.0.1:{port}", users.index(TEAMS[name][0]), TEAMS[name], folder / f"{name}.log")
@@ -107,7 +140,9 @@ def stage(folder: Path) -> Iterator[dict[str, Team]]:
         for each in teams.values():
             each.offer(10 * RECORD_BYTES)
         _until_all_have_begun(teams)
-        yield teams
+        waits = Waits(gateway.pid)
+        stack.callback(waits.stop)
+        yield teams, waits
 
 
 def _until_all_have_begun(teams: Mapping[str, Team]) -> None:
