@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 from campaigns.serving import serving
 from campaigns.three_teams.clients import FETCHED, PASSWORD, PRODUCED, RECORD_BYTES, RECORDS_PER_BATCH, Line
+from embedded_kafka import jars
 from embedded_kafka.kafka import KafkaCluster
 from testkit.gateway import free_ports
 from testkit.wire_client import WireClient
@@ -162,7 +163,10 @@ def _kafka(users: Sequence[str]) -> KafkaCluster:
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl.plain.sasl.jaas.config": f"{module} {known};",
     }
-    return KafkaCluster(1, properties=properties, listeners={"SASL": "SASL_PLAINTEXT"})
+    # The other collector stops the broker for a tenth of a second, each time that so much was produced and fetched.
+    return KafkaCluster(
+        1, properties=properties, listeners={"SASL": "SASL_PLAINTEXT"}, jvm_options=jars.FULL_SPEED
+    )
 
 
 def _make_topics(cluster: KafkaCluster, users: int) -> None:
