@@ -74,7 +74,10 @@ class Load:
 @asynccontextmanager
 async def loaded(folder: Path, *client_ids: str, tables: str = TABLES) -> AsyncIterator[tuple[GatewayProcess, Load]]:
     """A gateway with these clients, which have worked for some divisions."""
-    async with ScriptedBroker() as broker, gateway_process(folder, broker.port, tables=tables) as gateway:
+    async with (
+        ScriptedBroker() as broker,
+        gateway_process(folder, broker.port, tables=tables, drain_timeout_ms=500) as gateway,
+    ):
         broker.script(PRODUCE, answer)
         load = Load(gateway.port)
         tasks = [asyncio.create_task(load.produce(each)) for each in client_ids]
