@@ -18,7 +18,7 @@ pile up the part does not grow. It does not shrink for that alone: clients that 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from quotas.lent_rates import Lender
 
@@ -182,10 +182,7 @@ class BrokerTimes:
         return Health(_lower_median(fastest), len(fastest), _lower_median(failed), bool(_lower_median(grew)))
 
 
-_Value = TypeVar("_Value", int, float)
-
-
-def _lower_median(values: Sequence[_Value]) -> _Value | None:
+def _lower_median(values: Sequence[float]) -> float | None:
     """Of at least `LEAST_CLIENTS`."""
     if len(values) < LEAST_CLIENTS:
         return None
