@@ -512,17 +512,24 @@ class Lender:
         return Share(name, claim.guarantee * self.division.guarantees_kept, used_per_s, limit)
 
     def _tier_uses(self, uses: Iterable[_Use]) -> tuple[TierUse, ...]:
-        shares: list[list[Share]] = [[] for _ in range(TIERS)]
-        for use in uses:
-            shares[use[1].tier].append(self._share(*use))
+        # All counters in one step, so nothing is asked of those that the division has given all they want.
+        kept = self.division.guarantees_kept
+        divides = self.division.level < math.inf or bool(self._of_tiers)
+        lent, borrowed, reclaimed = [0.0] * TIERS, [0.0] * TIERS, [0.0] * TIERS
+        for _, claim, used_per_s in uses:
+            tier = claim.tier
+            beyond = used_per_s - claim.guarantee * kept
+            if beyond <= 0:
+                lent[tier] -= beyond
+                continue
+            borrowed[tier] += beyond
+            if divides:
+                limit = self.division.limit(self._under_brake(claim, tier))
+                if used_per_s > limit:
+                    reclaimed[tier] += used_per_s - limit
         return tuple(
-            TierUse(
-                math.fsum(share.lent for share in of_tier),
-                math.fsum(share.borrowed for share in of_tier),
-                math.fsum(share.reclaimed for share in of_tier),
-                self._lost.get(tier, 0.0),
-            )
-            for tier, of_tier in enumerate(shares)
+            TierUse(lent[tier], borrowed[tier], reclaimed[tier], self._lost.get(tier, 0.0))
+            for tier in range(TIERS)
         )
 
 
