@@ -105,6 +105,43 @@ def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes,
         return None
 
 
+def single_batch_records(data: bytes, at: int, end: int, api: Api) -> int:
+    """The records of a request with one batch, as soon as the head of the batch is here.
+
+    Args:
+        data: received bytes.
+        at: where the request's body begins, with the header's tags.
+        end: where the request ends, here or not.
+        api: its version.
+
+    Returns:
+        0: it is another request, or the head has not come.
+    """
+    if api.version < 9 or len(data) < at + 9 or data[at] or data[at + 1] or data[at + 8] != 2:
+        return 0
+    at += 9
+    if api.version >= FIRST_PRODUCE_WITH_TOPIC_IDS:
+        at += 16
+    elif at < len(data) and 0 < data[at] < 0x80:
+        at += data[at]
+    else:
+        return 0
+    # One partition, its index, and the size of its records in at most five bytes.
+    if len(data) < at + 10 or data[at] != 2:
+        return 0
+    size, at = _plain_size(data, at + 5)
+    # Behind the batch are the tags of the partition, of the topic and of the request.
+    if size < BATCH_HEAD_BYTES or at + size != end - 3 or len(data) < at + BATCH_HEAD_BYTES:
+        return 0
+    length: int = read_i32_be(data, at + LENGTH_AT)
+    if length != size - BEHIND_LENGTH or data[at + MAGIC_AT] != PLAIN_BATCH:
+        return 0
+    if end <= len(data) and (data[end - 3] or data[end - 2] or data[end - 1]):
+        return 0
+    count: int = read_i32_be(data, at + COUNT_AT)
+    return count if count > 0 else 0
+
+
 def plain_fetch(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
     """The same of a whole answer, from v12 on: nothing in it has tags or aborted transactions."""
     if api.version < 12:

@@ -928,11 +928,12 @@ class RateQuotas:
         tracker.leave_to_new(left, self._limits.version, known=known, now_ms=now_ms)
         return tracker
 
-    def shared_by_new(self, tracker: RateTracker | None) -> tuple[RateTracker, ...]:
+    def shared_by_new(self, tracker: RateTracker | None, *, now_ms: int) -> tuple[RateTracker, ...]:
         """What counts a client's use beside its counter, since no division knows it yet.
 
         Args:
             tracker: the counter, which was looked up just now.
+            now_ms: the present.
 
         Returns:
             What all new counters share, and what the young ones of its tier share if a brake, or slow brokers, leave
@@ -946,9 +947,13 @@ class RateQuotas:
         found: list[RateTracker] = []
         if lender.is_new(match, name):
             found.append(self._new)
-        of_tier = None if match.lent is None else self._new_of_tiers.get(match.lent.tier)
-        if of_tier is not None and lender.is_young(match, name):
-            found.append(of_tier)
+        if lender.is_young(match, name):
+            of_tier = None if match.lent is None else self._new_of_tiers.get(match.lent.tier)
+            if of_tier is not None:
+                found.append(of_tier)
+        elif not found and -math.inf < tracker.good_until_ms <= now_ms:
+            # It has a guarantee. The next division knows it, and until then a look-up would find nothing else.
+            tracker.good_until_ms = float(now_ms + _DIVISION_MS)
         return tuple(found)
 
     def expire(self, *, now_ms: int) -> None:

@@ -149,17 +149,15 @@ class ProduceHandler(HeadHandler):
             ):
                 topics = ProduceTopics(session, quotas, api, sensor, data, at, size, head_bytes)
         if came_bytes < size:
-            self._count_in_parts(session, api, sensor, topics, pending, held_by, came_bytes, size, now_ms)
+            self._count_in_parts(
+                session, api, sensor, topics, records, pending, held_by, came_bytes, size, now_ms
+            )
             return None
         self._charge_whole(session, api, sensor, pending, held_by, came_bytes, now_ms)
         if topics is not None:
             topics.relayed(now_ms, pending)
         elif records:
-            assert sensor.records is not None
-            wait_ms = sensor.records.record(float(records), now_ms=now_ms)
-            if wait_ms > 0:
-                topics = ProduceTopics(session, quotas, api, sensor, data, at, size, head_bytes)
-                topics.wait_for_records(sensor.records, wait_ms, now_ms, pending)
+            self._charge_records(session, api, sensor, records, pending, now_ms)
         return None
 
     def _count_in_parts(
@@ -168,6 +166,7 @@ class ProduceHandler(HeadHandler):
         api: Api,
         sensor: CachedSensor,
         topics: ProduceTopics | None,
+        records: int,
         pending: Pending | None,
         held_by: RateTracker | None,
         came_bytes: int,
@@ -179,9 +178,43 @@ class ProduceHandler(HeadHandler):
         for tracker in trackers:
             tracker.record_part(came_bytes, now_ms=now_ms)
         by_topic = None if topics is None else topics.relayed(now_ms, pending)
-        if trackers or row is not None or by_topic is not None:
+        if trackers or row is not None or by_topic is not None or records:
             on_last = partial(self._charge_whole, session, api, sensor, pending, held_by)
+            if records:
+                on_last = partial(self._charge_last, session, api, sensor, records, pending, held_by)
             session.watch_rest(RequestParts(size, came_bytes, row, trackers, by_topic, on_last))
+
+    def _charge_last(
+        self,
+        session: Session,
+        api: Api,
+        sensor: CachedSensor,
+        records: int,
+        pending: Pending | None,
+        held_by: RateTracker | None,
+        came_bytes: int,
+        now_ms: int,
+    ) -> None:
+        """Charge the last bytes of a request, and its records."""
+        self._charge_whole(session, api, sensor, pending, held_by, came_bytes, now_ms)
+        self._charge_records(session, api, sensor, records, pending, now_ms)
+
+    def _charge_records(
+        self,
+        session: Session,
+        api: Api,
+        sensor: CachedSensor,
+        records: int,
+        pending: Pending | None,
+        now_ms: int,
+    ) -> None:
+        """Charge the records of a request that was counted at a glance: its client waits, and its reply says so."""
+        assert sensor.records is not None
+        wait_ms = sensor.records.record(float(records), now_ms=now_ms)
+        if wait_ms > 0:
+            assert self._quotas is not None
+            topics = ProduceTopics(session, self._quotas, api, sensor, b"", 0, 0, 0)
+            topics.wait_for_records(sensor.records, wait_ms, pending, now_ms)
 
     def _charge_whole(
         self,

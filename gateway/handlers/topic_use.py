@@ -38,6 +38,7 @@ from protocol.plain_topics import (
     names_by_id,
     plain_fetch,
     plain_produce,
+    single_batch_records,
 )
 from protocol.produce import MAX_BYTES_BEFORE_ACKS
 from protocol.steps import finish
@@ -424,15 +425,15 @@ def plain_records(
         api: its version.
         now_ms: the present.
     """
+    if now_ms >= counter.good_until_ms or now_ms < counter.blocked_until_ms or counter.queue is not None:
+        return 0
     end = at + 4 + size
-    if end > len(data) or now_ms >= counter.good_until_ms:
-        return 0
-    if now_ms < counter.blocked_until_ms or counter.queue is not None:
-        return 0
+    records = single_batch_records(data, at + head_bytes, end, api)
+    if records or end > len(data):
+        return records
     found = plain_produce(data, at + head_bytes, end, api)
     if found is None:
         return 0
-    records = 0
     for _, _, of_topic in found:
         # The client says how many: a negative number takes back nothing.
         records += max(0, of_topic)
@@ -596,15 +597,15 @@ class ProduceTopics:
         return None
 
     def wait_for_records(
-        self, counter: RateTracker, wait_ms: int, now_ms: int, pending: Pending | None
+        self, counter: RateTracker, wait_ms: int, pending: Pending | None, now_ms: int
     ) -> None:
         """The request was relayed, and its records were counted: its client waits, and its reply says so.
 
         Args:
             counter: of the records.
             wait_ms: what it asks for.
-            now_ms: the time.
             pending: its reply; None: it has none.
+            now_ms: the time.
         """
         self._pending = pending
         sensor = self._counters.sensor_of(counter)

@@ -366,7 +366,7 @@ class ClientQuotas:
             scope = self._scope(broker_id)
             for each in groups.trackers(user, client_id, address, scope=scope, now_ms=now_ms):
                 found.append(CachedSensor(client_id, user, version, each, row, b""))
-        for new in quotas.shared_by_new(tracker):
+        for new in quotas.shared_by_new(tracker, now_ms=now_ms):
             found.append(CachedSensor(client_id, user, -1, new, row, b""))
         return tuple(found)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.headers import HEAD, HEAD_BYTES
-from protocol.plain_topics import BATCHES_SEEN, plain_fetch, plain_produce, records_at
+from protocol.plain_topics import BATCHES_SEEN, plain_fetch, plain_produce, records_at, single_batch_records
 from protocol.topic_sizes import TopicWalk
 from testkit import wire
 from testkit.golden import golden
@@ -212,6 +212,36 @@ def test_partitions_that_end_each_run_as_it_begins_cost_no_more_than_themselves(
     found = plain_produce(Sliced(frame), at, len(frame), describe(ApiKey.PRODUCE, 12))
     assert found is None or found == walked(ApiKey.PRODUCE, 12, frame[at:], [])
     assert Sliced.copied < 2 * len(frame)
+
+
+@pytest.mark.parametrize("version", [8, 9, 12, 13])
+@pytest.mark.parametrize("value_bytes", [0, 60, 20_000])
+def test_records_of_a_single_batch_are_known_from_its_head_on(version: int, value_bytes: int) -> None:
+    frame = produce(version, [[[(300, value_bytes)]]], transactional_id=None)
+    at, api = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3], describe(ApiKey.PRODUCE, version)
+    truth = 300 if version >= 9 else 0
+    # Up to the first byte of the records; what follows in the same chunk is no part of it.
+    known_at = len(frame) - value_bytes - 3
+    for come in (*range(min(known_at + 3, len(frame))), len(frame)):
+        found = single_batch_records(frame[:come], at, len(frame), api)
+        assert found == (truth if come >= known_at else 0)
+    assert single_batch_records(frame + frame, at, len(frame), api) == truth
+    # Another byte anywhere: it finds what the walk finds, or leaves the request to the walk.
+    for changed_at in range(at, min(len(frame), at + 150)):
+        for byte in (b"\x00", b"\x01", b"\x02", b"\x7f", b"\xff"):
+            changed = frame[:changed_at] + byte + frame[changed_at + 1 :]
+            found = single_batch_records(changed, at, len(frame), api)
+            assert not found or found == sum(each[2] for each in walked(ApiKey.PRODUCE, version, changed[at:], []))
+
+
+@pytest.mark.parametrize("wanted", [[], [[None]], [[[]]], [[[(1, 0), (2, 0)]]], [[[(1, 0)], [(2, 0)]]],
+                                    [[[(1, 0)]], [[(2, 0)]]], [[[(-1, 0)]]]])  # fmt: skip
+def test_other_requests_than_those_with_one_batch_are_left_to_a_closer_look(
+    wanted: list[list[list[tuple[int, int]] | None]],
+) -> None:
+    frame = produce(9, wanted, transactional_id=None)
+    at = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3]
+    assert single_batch_records(frame, at, len(frame), describe(ApiKey.PRODUCE, 9)) == 0
 
 
 def test_a_name_that_is_null_is_left_to_the_walk() -> None:

@@ -64,7 +64,7 @@ class World:
                 while backlog[user] >= REQUEST and now_ms >= until_ms[user]:
                     tracker = self.quotas.tracker(user, "", now_ms=now_ms)
                     assert tracker is not None
-                    beside = self.quotas.shared_by_new(tracker)
+                    beside = self.quotas.shared_by_new(tracker, now_ms=now_ms)
                     if now_ms < tracker.blocked_until_ms:
                         until_ms[user] = math.ceil(tracker.blocked_until_ms)
                         break
@@ -301,11 +301,32 @@ def test_a_guarantee_of_a_default_is_none_for_new_names() -> None:
     world.limits.set(QuotaEntity(client_id="named"), PRODUCE, 2 * MB)
     world.limits.set(QuotaEntity(client_id="named"), GUARANTEE, MB)
     shared = {
-        client_id: world.quotas.shared_by_new(world.quotas.tracker("", client_id, now_ms=START_MS))
+        client_id: world.quotas.shared_by_new(world.quotas.tracker("", client_id, now_ms=START_MS), now_ms=START_MS)
         for client_id in ("invented", "other", "named")
     }
     assert shared["invented"] == shared["other"] != ()
     assert shared["named"] == ()
+
+
+def test_a_new_counter_with_a_guarantee_is_looked_up_once_until_the_next_division() -> None:
+    world = World(capacity=2 * MB)
+    world.limits.set(QuotaEntity(client_id="named"), PRODUCE, 2 * MB)
+    world.limits.set(QuotaEntity(client_id="named"), GUARANTEE, MB)
+    now_ms = START_MS
+    tracker = world.quotas.tracker("", "named", now_ms=now_ms)
+    assert tracker is not None
+    for _ in range(3):
+        assert tracker.good_until_ms == now_ms
+        assert world.quotas.shared_by_new(tracker, now_ms=now_ms) == ()
+        assert tracker.good_until_ms == now_ms + 1_000
+        tracker.record(1, now_ms=now_ms)
+        # It came, so the division gives it a share; after some without any use it is new again.
+        looked_up_again = []
+        for _ in range(3):
+            now_ms += 1_000
+            list(world.quotas.divide(now_ms=now_ms))
+            looked_up_again.append(tracker.good_until_ms != math.inf)
+        assert (looked_up_again[0], looked_up_again[-1]) == (False, True)
 
 
 def test_a_capacity_that_goes_leaves_nothing_to_be_looked_up_again() -> None:
@@ -314,10 +335,10 @@ def test_a_capacity_that_goes_leaves_nothing_to_be_looked_up_again() -> None:
     tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
     assert tracker is not None
     assert tracker.good_until_ms == START_MS
-    assert world.quotas.shared_by_new(tracker) != ()
+    assert world.quotas.shared_by_new(tracker, now_ms=START_MS) != ()
     world.quotas.lend(None, now_ms=START_MS)
     assert world.quotas.tracker("alice", "", now_ms=START_MS) is tracker
-    assert world.quotas.shared_by_new(tracker) == ()
+    assert world.quotas.shared_by_new(tracker, now_ms=START_MS) == ()
     assert tracker.good_until_ms == math.inf
 
 

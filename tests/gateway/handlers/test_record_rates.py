@@ -23,15 +23,15 @@ def limited(rate: float, key: QuotaKey = PRODUCED, **settings: Any) -> Conversat
     return Conversation(core=core)
 
 
-def batch(records: int) -> bytes:
+def batch(records: int, value_bytes: int = 10) -> bytes:
     """A batch whose head says that it has so many records."""
-    return pack(">qii b 40x i", 0, 49 + 10, 0, 2, records) + b"r" * 10
+    return pack(">qii b 40x i", 0, 49 + value_bytes, 0, 2, records) + b"r" * value_bytes
 
 
-def produce(correlation_id: int, *records: int, version: int = 9, acks: int = 1) -> bytes:
+def produce(correlation_id: int, *records: int, version: int = 9, acks: int = 1, value_bytes: int = 10) -> bytes:
     """A request with such a batch for each topic."""
     topics = [
-        {"name": f"t{at}", "partition_data": [{"index": 0, "records": batch(each)}]}
+        {"name": f"t{at}", "partition_data": [{"index": 0, "records": batch(each, value_bytes)}]}
         for at, each in enumerate(records)
     ]
     return wire.request("Produce", version, correlation_id=correlation_id, acks=acks, timeout_ms=1, topic_data=topics)
@@ -75,6 +75,20 @@ def test_records_of_all_topics_of_a_produce_are_counted_and_its_reply_says_the_w
     assert told_ms(c) == 3_000
     assert recorded(c) == 1_300
     assert [by for *_, by in c.core.observer.throttles] == [ThrottledBy.PRODUCE_RECORDS]
+    c.muted_until(3_000)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@pytest.mark.parametrize("piece_bytes", [None, 70_000])
+def test_records_are_charged_when_the_last_byte_is_here(acks: int, piece_bytes: int | None) -> None:
+    c = limited(100)
+    frame = produce(1, 300, acks=acks, value_bytes=200_000)
+    c.client_sends(frame[:-1], piece_bytes=piece_bytes)
+    assert recorded(c) == 0
+    c.client_sends(frame[-1:])
+    assert recorded(c) == 300
+    c.client_sends(produce(2, 1_000, acks=acks, value_bytes=200_000), piece_bytes=piece_bytes)
+    assert recorded(c) == 1_300
     c.muted_until(3_000)
 
 
