@@ -132,6 +132,9 @@ class Bench:
         self._budget = Budget(QUICK_SECONDS if options.quick else RUN_SECONDS)
         self.rounds_done = 0
         self.workloads = [w.half() for w in WORKLOADS if w.goal] if options.quick else list(WORKLOADS)
+        if options.limits:
+            # A client is new until the capacity is divided again, once per second, and costs more until then.
+            self.workloads = [replace(each, warm_up=each.requests) for each in self.workloads]
         self.latency_requests = LATENCY_REQUESTS // (2 if options.quick else 1)
         self.rows: list[Row] = []
 
