@@ -38,8 +38,8 @@ class AdminKey(Section, frozen=True):
     Attributes:
         name: who has the key, such as the name of a pipeline. Unique. It is in the log, the audit and the history of
             quotas.
-        roles: read: see metrics, status and quotas. operate: reload, and change the enforcement. quotas: change
-            quotas. No role includes another one.
+        roles: read: see metrics, status and quotas. operate: reload, change groups and the enforcement. quotas:
+            change quotas. No role includes another one.
         token_file: file with up to 8 tokens, one per line. A token has at least 32 characters. The gateway reads the
             file again when it changes. A file without lines has no token.
         token: the token itself, only as a variable or from a file: `token = "${NAME}"`,
