@@ -353,8 +353,8 @@ CAMPAIGNS: Final = (
     ),
     Campaign(
         "fleet-schedules",
-        "one quota over a fleet, in 1,000 random schedules",
-        _module("benchmarks.fleet", "--schedules", "1000"),
+        "one quota over a fleet, in 1,250 random schedules",
+        _module("benchmarks.fleet", "--schedules", "1250"),
     ),
     Campaign(
         "fleet-minutes",

@@ -145,13 +145,14 @@ class Bus:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What a schedule may hold besides bursts, joins and deaths."""
+    """What a schedule may hold besides bursts, joins and deaths; `members`: of `FleetRules`."""
 
     seconds: int = 60
     lose: float = 0.0
     repeat: float = 0.0
     cuts: bool = False
     ordered: bool = False
+    members: int = 1
 
 
 @dataclass(slots=True)
@@ -186,7 +187,7 @@ class _Run:
         self.rng = Random(seed)
         self.kind = kind
         self.planted = planted
-        self.rules = FleetRules()
+        self.rules = FleetRules(members=kind.members)
         slowest_ms = self.rng.choice([20, 60, 200, 500])
         self.bus = Bus(
             self.rng,

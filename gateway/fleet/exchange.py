@@ -1,9 +1,10 @@
 """The exchange of usage between members: what to report, and how to count reports. Pure: `now_ms` in, messages out.
 
 Every member has its own counters and throttles by them alone. What others have recorded is recorded here too, as
-theirs: it delays no client by itself, and Kafka's arithmetic over the sum gives the throttle times. Messages mention
-a counter when that can matter (`RateTracker.near`), so messages grow with the counters near their limit, not with
-clients.
+theirs, and Kafka's arithmetic over the sum gives the throttle times. Messages mention a counter when that can matter
+(`RateTracker.near`), so messages grow with the counters near their limit, not with clients. In a burst a counter lets
+nothing pass until this member's own message has come back (`RateTracker.most_alone`): all members read one log, so
+then it knows all that others wrote before.
 
 A message that did not come is asked for again. Levels alone would not do: of two members that lack a message of each
 other, neither counter has both, and the larger one is what both would continue with.
