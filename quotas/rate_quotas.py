@@ -579,8 +579,8 @@ class RateTracker:
     def settle(self, told: float) -> None:
         """So much was sent to the others."""
         self._settled += told
-        self._on_way += told
         self._quiet = 0.0
+        self._on_way += told
         self._is_urgent = False
         if not self._holds:
             self._urgent_from = min(self._most_at_once / _URGENT_PART, self._most_alone - self._on_way)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.fleet.minutes import MOST_OVER
 from benchmarks.keep import keep_results
@@ -27,7 +27,7 @@ def run(count: int, *, planted: bool, output: Path) -> int:
     """Play so many, as many of each kind."""
     if planted:
         return _find_planted(count)
-    rows = []
+    rows: list[dict[str, Any]] = []
     began_s = time.process_time()
     for name, kind in KINDS.items():
         outcomes = [run_schedule(seed, kind) for seed in range(count // len(KINDS))]
@@ -52,9 +52,7 @@ def run(count: int, *, planted: bool, output: Path) -> int:
         "rows": rows,
     }
     keep_results(document, _page(document, rows), output, "fleet-schedules")
-    return int(
-        any(row["above"] or (row["over"] > MOST_OVER and not KINDS[str(row["kind"])].cuts) for row in rows)
-    )
+    return int(any(row["above"] or (row["over"] > MOST_OVER and not KINDS[row["kind"]].cuts) for row in rows))
 
 
 def _page(document: dict[str, object], rows: list[dict[str, object]]) -> str:
