@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import JobError, NotYetCompleteError, RefusedError
+from pipeline.maintenance.dividing import MOST_SECONDS, divided
 from pipeline.spark.runner import Runner
 from pipeline.storage.bucket_groups import FileGroups, look
 from pipeline.storage.compacted_days import CompactedState, compacted_table
@@ -210,7 +211,12 @@ def _compact_day(
 
 
 def compact_buckets(
-    files: list[FileGroups], date: str, mine: range, buckets: int, folder: str, version: int
+    files: list[FileGroups],
+    date: str,
+    mine: range,
+    buckets: int,
+    folder: str,
+    version: int,
 ) -> Iterator[_Written]:
     """Compacts some buckets of a day into one file of the table.
 
@@ -226,13 +232,18 @@ def compact_buckets(
         What was written; nothing if there was nothing to write.
     """
     fine = FINE_BUCKETS // buckets
-    reader = DayReader(files, range(mine.start * fine, mine.stop * fine))
+    span = range(mine.start * fine, mine.stop * fine)
+    whole = DayReader(files, span)
     name = f"date={date}/{file_name(version)}"
     with CompactedFileWriter(f"{folder}/{name}") as writer:
-        # Bucket by bucket: one bucket is in memory of the day, however many there are.
+        # Bucket by bucket, and a large one in parts: so much is in memory of the day, however much there is.
         for bucket in mine:
-            if pieces := list(reader.read(bucket * fine, (bucket + 1) * fine)):
-                table = pa.concat_tables(pieces)
+
+            def read(columns: Sequence[str] | None, bucket: int = bucket) -> Iterator[pa.Table]:
+                reader = whole if columns is None else DayReader(files, span, columns=columns)
+                return reader.read(bucket * fine, (bucket + 1) * fine)
+
+            for table in divided(read, MOST_SECONDS):
                 order = pc.sort_indices(
                     table.select(_ROW_ORDER), [(name, "ascending") for name in _ROW_ORDER]
                 )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pipeline.replay.kernels.ragged import Floats, Ints, Ragged
 from pipeline.replay.kernels.split import MOST, split_seconds
-from pipeline.storage.entity_days import ENTITY, TOLD
+from pipeline.storage.entity_days import EITHER, ENTITY, LARGEST, LAST, LEAST, TOLD
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
 
@@ -186,11 +186,6 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
     )
 
 
-_LARGEST: Final = ("max_units", "muted_ms", "censored")
-_LAST: Final = ("quota", "in_force", "observed")
-_LEAST: Final = ("first_ms",)
-
-
 def _in_force(quota: Floats, share: Floats) -> Floats:
     """The limits in force, second by second; a share of 0 is none, as is one of rows that do not say it."""
     if len(share) != len(quota):
@@ -215,9 +210,9 @@ def _one_per_second(
     def joined(name: str, values: Any) -> Any:
         if not len(values):
             return values
-        if name in _LAST:
+        if name in LAST:
             return values[ends]
-        how = np.maximum if name in _LARGEST else np.minimum if name in _LEAST else np.add
+        how = np.maximum if name in (*LARGEST, *EITHER) else np.minimum if name in LEAST else np.add
         return how.reduceat(values, starts)
 
     kept = np.concatenate(([0], np.cumsum(first)))

@@ -38,6 +38,13 @@ def arrays_of(more: Collection[str]) -> dict[str, tuple[str, ...]]:
     }
 
 
+LARGEST: Final = ("max_units", "muted_ms")
+EITHER: Final = ("censored",)
+LAST: Final = ("quota", "in_force", "observed", "level_end")
+LEAST: Final = ("first_ms",)
+"""What of several rows of one second is the largest, either, the last and the least; all else is added up."""
+
+
 class Scope(StrEnum):
     """What one counter covers; as the gateway's own setting."""
 

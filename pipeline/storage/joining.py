@@ -7,20 +7,24 @@ matter of new offsets, and no value is touched. Arrow and numpy only.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.storage.entity_days import EITHER, LARGEST, LAST, LEAST
 from pipeline.storage.layout import EVENTS, KEY, SERIES
 from quotas.usage_record import UsageApi
 
 ORDER: Final = ("boot", "first_seq")
 """Columns by which the raw rows of a key are ordered."""
 
+_CLIENT: Final = ("user", "client_id", "api")
 _BY_COUNTER: Final = ["user", "client_id", "api", "gw", "node"]
+_NEVER_MS: Final = 1_000
 _COMPACTED_ARRAYS: Final = {"t": tuple(SERIES), "e_ms": tuple(EVENTS)}
 
 
@@ -44,35 +48,132 @@ def join_chunks(
         yield _joined(table, begins, key, arrays)
 
 
+MOST_TOGETHER: Final = 4_000_000
+"""Recorded seconds of a client that are in memory at once where its gateways count together, beside one batch."""
+
+_TOGETHER: Final = MappingProxyType(
+    {
+        **dict.fromkeys(LARGEST, np.maximum),
+        **dict.fromkeys(LEAST, np.minimum),
+        **dict.fromkeys(EITHER, np.logical_or),
+    }
+)
+"""How values of one second are brought together, if not by adding them up or taking the last."""
+
+
 def counted_together(
-    batches: Iterable[pa.RecordBatch], fleets: Mapping[str, str]
+    batches: Iterable[pa.RecordBatch], fleets: Mapping[str, str], most: int = MOST_TOGETHER
 ) -> Iterator[pa.RecordBatch]:
     """The same rows with the names of fleets in place of those of their gateways; see `pipeline.storage.counting`.
 
     Args:
         batches: columns of clients, gateways and brokers, in the order of `compacted_files.FILE_ORDER`.
         fleets: by gateway.
+        most: of a client with more recorded seconds, those of its gateways so far are brought together first, by the
+            rules of `pipeline.replay.demand`. Only there sums may differ in the last digit.
 
     Yields:
         Rows of a client with the same counter one after the other. Connections keep their gateway, which counts them.
     """
-    for table, _ in _whole_keys(batches, ("user", "client_id", "api")):
-        names = table.column("gw").to_pylist()
-        apis = table.column("api").to_pylist()
-        counters = pa.array(
-            [
-                gw if api == UsageApi.CONNECT else fleets.get(gw, gw)
-                for gw, api in zip(names, apis, strict=True)
-            ],
-            pa.string(),
+    waiting: list[pa.Table] = []  # of the client whose rows may continue in the next batch
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        table = pa.Table.from_batches([batch])
+        begins = _begins(table, _CLIENT).tolist()
+        start = 0
+        if waiting and all(waiting[0].column(name)[0] == table.column(name)[0] for name in _CLIENT):
+            start = begins[1] if len(begins) > 1 else len(table)
+            waiting.append(table.slice(0, start))
+            if sum(map(_elements, waiting)) > most:
+                alone, shared = _apart(pa.concat_tables(waiting), fleets)
+                yield from alone.to_batches()
+                waiting = [_once_per_second(shared, fleets)]
+        if start == len(table):
+            continue
+        last = begins[-1]
+        yield from _by_counter(waiting, fleets)
+        yield from _by_counter([table.slice(start, last - start)], fleets)
+        waiting = [table.slice(last)]
+    yield from _by_counter(waiting, fleets)
+
+
+def _by_counter(tables: Collection[pa.Table], fleets: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """All rows of some clients, those of the same counter one after the other."""
+    if not any(map(len, tables)):
+        return
+    table = _of_counters(pa.concat_tables(tables), fleets)
+    by_counter = [(name, "ascending") for name in _BY_COUNTER]
+    order = pc.sort_indices(table.select(_BY_COUNTER), by_counter)
+    # In order already where all gateways are of one fleet: arrays are not copied for nothing.
+    if not np.array_equal(order.to_numpy(), np.arange(len(order))):
+        table = table.take(order)
+    yield from table.to_batches()
+
+
+def _of_counters(table: pa.Table, fleets: Mapping[str, str]) -> pa.Table:
+    """Rows with the names of fleets in place of those of their gateways."""
+    names = zip(table.column("gw").to_pylist(), table.column("api").to_pylist(), strict=True)
+    counters = [gw if api == UsageApi.CONNECT else fleets.get(gw, gw) for gw, api in names]
+    return table.set_column(table.column_names.index("gw"), "gw", pa.array(counters, pa.string()))
+
+
+def _apart(table: pa.Table, fleets: Mapping[str, str]) -> tuple[pa.Table, pa.Table]:
+    """Rows of a client that count alone, and those that count together or whose gateway may have more."""
+    last = table.column("gw")[-1].as_py()
+    # What was brought together before has the name of its fleet.
+    together = {*fleets, *fleets.values()}
+    names = zip(table.column("gw").to_pylist(), table.column("api").to_pylist(), strict=True)
+    alone = pa.array(
+        [gw != last and (gw not in together or api == UsageApi.CONNECT) for gw, api in names], pa.bool_()
+    )
+    return table.filter(alone), table.filter(pc.invert(alone))
+
+
+def _elements(table: pa.Table) -> int:
+    return int(pc.sum(pc.list_value_length(table.column("t"))).as_py() or 0)
+
+
+def _once_per_second(table: pa.Table, fleets: Mapping[str, str]) -> pa.Table:
+    """Rows of a client as one for each counter, with each second once; events stay one by one."""
+    (batch,) = pa.Table.from_batches(_by_counter([table], fleets)).combine_chunks().to_batches()
+    table = pa.Table.from_batches([batch])
+    arrays = {
+        by: tuple(name for name in names if name in table.column_names)
+        for by, names in _COMPACTED_ARRAYS.items()
+        if by in table.column_names
+    }
+    lists = {name for names in arrays.values() for name in names}
+    key = tuple(name for name in table.column_names if name not in lists)
+    joined = _joined(table, _begins(table, key), key, arrays)
+    times = joined.column("t")
+    offsets = times.offsets.to_numpy().astype(np.int64)
+    seconds = times.flatten().to_numpy()
+    first = np.ones(len(seconds), bool)
+    first[1:] = seconds[1:] != seconds[:-1]
+    first[offsets[:-1][offsets[:-1] < len(seconds)]] = True
+    starts = np.flatnonzero(first)
+    edges = pa.array(np.concatenate(([0], np.cumsum(first)))[offsets], pa.int32())
+    columns = {name: joined.column(name) for name in joined.schema.names}
+    for name in arrays["t"]:
+        column = joined.column(name)
+        values = column.flatten().to_numpy(zero_copy_only=False)
+        if name in LEAST:
+            # Of a gateway without a request in that second there is no first one.
+            values = np.where(joined.column("connections").flatten().to_numpy() > 0, values, _NEVER_MS)
+        found = _brought_together(name, values, starts)
+        columns[name] = pa.ListArray.from_arrays(
+            edges, pa.array(found, from_pandas=True).cast(column.type.value_type)
         )
-        table = table.set_column(table.column_names.index("gw"), "gw", counters)
-        by_counter = [(name, "ascending") for name in _BY_COUNTER]
-        order = pc.sort_indices(table.select(_BY_COUNTER), by_counter)
-        # In order already where all gateways are of one fleet: arrays are not copied for nothing.
-        if not np.array_equal(order.to_numpy(), np.arange(len(order))):
-            table = table.take(order)
-        yield from table.to_batches()
+    return pa.Table.from_pydict(columns).select(table.column_names)
+
+
+def _brought_together(name: str, values: Any, starts: NDArray[np.int64]) -> Any:
+    if not len(starts):
+        return values
+    if name == "t" or name in LAST:
+        return values[np.append(starts[1:], len(values)) - 1]
+    return _TOGETHER.get(name, np.add).reduceat(values, starts)
 
 
 def _whole_keys(
