@@ -1,7 +1,7 @@
 """The Grafana dashboard: `python -m monitoring.dashboard` writes monitoring/dashboard.json.
 
-One list of panels; everything else follows from it. Every query has been answered by a real Prometheus
-(tests/integration/test_prometheus.py).
+One list of panels; everything else follows from it. Every query about gateways has been answered by a real Prometheus
+(tests/integration/test_prometheus.py), and those about the pipeline by promtool (tests/monitoring/test_dashboard.py).
 """
 
 from __future__ import annotations
@@ -389,6 +389,67 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
 )
 
 
+_PIPELINE: Final = "sluice_pipeline_"
+
+
+def _age(metric: str) -> str:
+    return f"time() - {_PIPELINE}{metric}_timestamp_seconds"
+
+
+def _in_an_hour(metric: str) -> str:
+    # The pipeline's totals are gauges in a file: `prune` and `reprocess` make some of them smaller.
+    return f"delta({_PIPELINE}{metric}[1h])"
+
+
+PIPELINE_ROW: Final[tuple[str, tuple[Panel, ...]]] = (
+    "The pipeline",
+    (
+        Panel(
+            "Age of what is newest",
+            (
+                (_age("newest_line"), "record {{instance}}"),
+                (_age("newest_day"), "compacted day {{instance}}"),
+                (_age("plan"), "plan {{instance}}"),
+                (_age("status"), "these figures {{instance}}"),
+            ),
+            unit="s",
+            description="A day is compacted an hour after its end, so its age is up to 25 hours.",
+        ),
+        Panel(
+            "Completeness of the newest day",
+            ((f"{_PIPELINE}newest_day_completeness_ratio", "{{instance}}"),),
+            unit="percentunit",
+        ),
+        Panel(
+            "Days to compact",
+            (
+                (f"{_PIPELINE}days_not_compacted", "not compacted {{instance}}"),
+                (f"{_PIPELINE}days_with_late_lines", "with late lines {{instance}}"),
+            ),
+        ),
+        Panel(
+            "Lines read in an hour",
+            (
+                (_in_an_hour("read_lines"), "read {{instance}}"),
+                (_in_an_hour("duplicate_lines"), "read before {{instance}}"),
+            ),
+        ),
+        Panel(
+            "Lines missing or in quarantine",
+            (
+                (f"{_PIPELINE}missing_lines", "missing {{instance}}"),
+                (f"{_PIPELINE}unreadable_lines", "in quarantine {{instance}}"),
+            ),
+        ),
+        Panel(
+            "Quotas of the newest plan",
+            ((f"{_PIPELINE}plan_quotas", "{{action}} {{instance}}"),),
+        ),
+    ),
+)
+"""Metrics of `sluice-pipeline status --prometheus`, by node_exporter. The variables choose gateways, not these."""
+
+
 _OF_ALL_CLIENTS: Final = _of("__name__").replace(
     "__name__{",
     '{__name__=~"gateway_(produce_byte|fetch_byte|controller_mutation)_rate|gateway_request_time_percent", ',
@@ -424,7 +485,7 @@ def annotation_queries() -> list[str]:
 
 
 def panels() -> list[Panel]:
-    """All of them."""
+    """All of gateways."""
     return [panel for _, row in ROWS for panel in row]
 
 
@@ -432,7 +493,7 @@ def dashboard() -> dict[str, Any]:
     """As Grafana imports it."""
     placed: list[dict[str, Any]] = []
     y = 0
-    for title, row in ROWS:
+    for title, row in (*ROWS, PIPELINE_ROW):
         placed.append(
             {
                 "id": len(placed) + 1,

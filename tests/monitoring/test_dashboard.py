@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from monitoring.dashboard import Panel, annotation_queries, panels
+from monitoring.dashboard import PIPELINE_ROW, Panel, annotation_queries, panels
 from testkit.metrics_page import families
 from tests.monitoring.test_rules import promtool
+from tests.pipeline.test_pipeline_metrics import metric_names
 
 _METRIC: Final = re.compile(r"\bgateway_\w+")
 
@@ -182,6 +183,36 @@ def test_values_of_several_gateways_come_to_what_the_client_uses(gateways: str, 
                 ],
             }
         )
+    file = tmp_path / "test.json"
+    file.write_text(json.dumps({"rule_files": [], "evaluation_interval": "1m", "tests": tests}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_row_of_the_pipeline_shows_every_metric_that_it_writes(tmp_path: Path) -> None:
+    queries = [query for panel in PIPELINE_ROW[1] for query, _ in panel.queries]
+    asked = {name for query in queries for name in re.findall(r"sluice_pipeline_\w+", query)}
+    assert asked == metric_names(tmp_path)
+
+
+def test_the_row_of_the_pipeline_has_a_value_for_each_machine_that_runs_one(tmp_path: Path) -> None:
+    known = {"instance": "node-1", "job": "node"}
+    tests: list[dict[str, Any]] = []
+    for panel in PIPELINE_ROW[1]:
+        for query, legend in panel.queries:
+            (name,) = re.findall(r"sluice_pipeline_\w+", query)
+            of = known | ({"action": "set"} if "{{action}}" in legend else {})
+            labels = ", ".join(f'{key}="{value}"' for key, value in sorted(of.items()))
+            # 5 more each minute, as of a counter; a time of that size lies long ago.
+            value = 300 if "delta" in query else 7_200 - 600 if "time()" in query else 600
+            samples = [{"labels": f"{{{labels}}}" if value != 600 else f"{name}{{{labels}}}", "value": value}]
+            tests.append(
+                {
+                    "interval": "1m",
+                    "input_series": [{"series": f"{name}{{{labels}}}", "values": "0+5x120"}],
+                    "promql_expr_test": [{"expr": query, "eval_time": "2h", "exp_samples": samples}],
+                }
+            )
     file = tmp_path / "test.json"
     file.write_text(json.dumps({"rule_files": [], "evaluation_interval": "1m", "tests": tests}))
     done = promtool("test", "rules", str(file))
