@@ -1,6 +1,7 @@
 """When a cluster is full: a straight line through the peaks of days, with the days of the week. Pure numpy.
 
-The peak of a day is *a + b · day + weekday*, by ordinary least squares. The interval is the usual one of a prediction
+The peak of a day is the most that all used together in ten seconds, which is the window of Kafka's rates (KIP-13). It
+is *a + b · day + weekday*, by ordinary least squares. The interval is the usual one of a prediction
 (Hyndman, Athanasopoulos: *Forecasting: Principles and Practice*, section 7.5): it grows with the distance from the
 days that the line was found from. Hours of the week say when on a day its peak comes.
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
@@ -216,7 +217,7 @@ def quantile_of_t(share: float, free: int) -> float:
 
 
 def hours_of_week(hours: Mapping[str, Any]) -> Floats:
-    """How near each hour of the week comes to the peak of its day, from 0 to 1; NaN where no day is known.
+    """How near each hour of the week comes to the busiest one, from 0 to 1; NaN where no day is known.
 
     Args:
         hours: by date, the peaks of its 24 hours.
@@ -225,18 +226,9 @@ def hours_of_week(hours: Mapping[str, Any]) -> Floats:
         Over (weekday, hour); Monday is 0. The mean over the weeks.
     """
     found = np.full((_WEEK, _HOURS), np.nan)
-    for weekday, shares in _by_weekday(hours):
-        found[weekday] = np.mean(shares, axis=0)
-    return found
-
-
-def _by_weekday(hours: Mapping[str, Any]) -> Iterator[tuple[int, list[Floats]]]:
     for weekday in range(_WEEK):
-        days = [
-            np.asarray(own, np.float64)
-            for date, own in hours.items()
-            if datetime.date.fromisoformat(date).weekday() == weekday
-        ]
-        shares = [own / own.max() for own in days if own.max() > 0]
-        if shares:
-            yield weekday, shares
+        days = [own for date, own in hours.items() if datetime.date.fromisoformat(date).weekday() == weekday]
+        if days:
+            found[weekday] = np.mean(np.array(days, np.float64), axis=0)
+    busiest = np.nanmax(found) if hours else 0.0
+    return found / busiest if busiest > 0 else found

@@ -44,7 +44,7 @@ def summary(study: Study) -> Iterator[str]:
         load = own.loads.with_required
         yield (
             f"{key}: with what each requires as its quota, all together use at most {amount(load.highest, key)} in a "
-            f"second, p99 {amount(load.p99, key)}; above the capacity in {load.above:.2%} of all seconds"
+            f"second, p99 {amount(load.p99, key)}; above the capacity in {counted(load.above_s, 'second')}"
         )
         yield f"{key}: {forecast_text(own, key, study.question.horizon)}"
         if own.censored >= 0.01:

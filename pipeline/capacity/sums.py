@@ -131,18 +131,16 @@ class Load:
     Attributes:
         highest: in any second.
         p99: the 99th percentile of all seconds.
-        above: the share of seconds in which the sum is above the capacity.
+        above_s: seconds in which the sum is above the capacity.
     """
 
     highest: float
     p99: float
-    above: float
+    above_s: int
 
 
 def load_of(seconds: Floats, capacity: float) -> Load:
     """The load of all seconds of some days."""
     return Load(
-        float(seconds.max()),
-        float(np.percentile(seconds, 99)),
-        float(np.count_nonzero(seconds > capacity)) / len(seconds),
+        float(seconds.max()), float(np.percentile(seconds, 99)), int(np.count_nonzero(seconds > capacity))
     )

@@ -27,7 +27,7 @@ from pipeline.capacity.forecast import (
 )
 from pipeline.capacity.page import busy_hours
 from pipeline.capacity.shares import divided
-from pipeline.capacity.sums import DAY_S, load_of, passed, sums_of
+from pipeline.capacity.sums import load_of, passed, sums_of
 from pipeline.cli import main
 from pipeline.client_tables import tables
 from pipeline.erase.client import Client
@@ -128,8 +128,12 @@ def test_the_busy_hours_are_those_of_the_day_of_the_week() -> None:
 
     shares = hours_of_week(hours)
     assert shares[0, 14] == 1.0
-    assert shares[0, 13] == (0.25 + 0.5) / 2
-    assert busy_hours(hours_of_week({date: hours[date] for date in (dates(1)[0],)}))[0] == "Monday 14:00"
+    assert shares[0, 13] == shares[6, 14] == 1 / 3
+    assert busy_hours(shares)[0] == "Monday 14:00"
+    # A day that is quiet as a whole has no busy hour.
+    hours = {date: [0.1 if at % 7 == 5 else 2.0] * 24 for at, date in enumerate(dates(14))}
+    assert not any("Saturday" in each for each in busy_hours(hours_of_week(hours)))
+    assert np.isnan(hours_of_week({})).all()
 
 
 # -- who gets what ---------------------------------------------------------------------------------------------------
@@ -251,7 +255,7 @@ def test_the_sum_adds_up_all_gateways_of_a_client_before_its_quota() -> None:
     assert limited[7:9].tolist() == [85.0, 30.0]
     assert unlimited.tolist() == recorded.tolist()
     load = load_of(recorded, 100.0)
-    assert (load.highest, load.p99, load.above) == (115.0, 0.0, 1 / DAY_S)
+    assert (load.highest, load.p99, load.above_s) == (115.0, 0.0, 1)
 
 
 # -- the job ---------------------------------------------------------------------------------------------------------
@@ -320,7 +324,7 @@ def test_the_capacity_is_divided_among_clients_and_the_page_says_when_it_is_full
     assert sum(each["share"] for each in own["claims"]) == pytest.approx(4_000)
     # Together they need more than there is, but not at the same time.
     assert own["together"]["recorded"]["highest"] == 2_000
-    assert own["together"]["with_required"]["above"] == 0
+    assert own["together"]["with_required"]["above_s"] == 0
     # 1.8 kB on the last day, 100 B more each; pods are 2 kB on all days, so their sum is what counts first.
     assert own["forecast"]["seen"][dates(1)[0]] == 2_000
     assert dates(3)[2] not in own["forecast"]["seen"]
