@@ -1,9 +1,10 @@
-"""When a cluster is full: a straight line through the peaks of days, with the days of the week. Pure numpy.
+"""When a cluster is full: a line through the logarithms of peaks of days, with the days of the week. Pure numpy.
 
-The peak of a day is the most that all used together in ten seconds, which is the window of Kafka's rates (KIP-13). It
-is *a + b · day + weekday*, by ordinary least squares. The interval is the usual one of a prediction
-(Hyndman, Athanasopoulos: *Forecasting: Principles and Practice*, section 7.5): it grows with the distance from the
-days that the line was found from. Hours of the week say when on a day its peak comes.
+The peak of a day is the most that all used together in ten seconds, which is the window of Kafka's rates (KIP-13).
+Its logarithm is *a + b · day + weekday*, by ordinary least squares: growth, weekends and noise are parts of it.
+The interval is the usual one of a prediction (Hyndman, Athanasopoulos: *Forecasting: Principles and Practice*,
+section 7.5): it grows with the distance from the days that the line was found from. Hours of the week say when on a
+day its peak comes.
 
 `walk_forward` says how wrong the method was on these very days: it forecasts each of them from earlier days alone.
 What it cannot know: whether growth continues, and what clients wanted beyond what they were throttled to.
@@ -31,12 +32,14 @@ INTERVAL: Final = 0.9
 """The share of days that the interval should hold."""
 
 _WEEK: Final = 7
+_MOST: Final = 600.0
+"""A logarithm that no peak reaches, so that all numbers are finite."""
 _HOURS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of a day: its peak per second, and the interval around it. Nothing is below 0."""
+    """What is expected of a day: its peak per second, and the interval around it."""
 
     date: str
     peak: float
@@ -62,11 +65,11 @@ class Errors:
 
 
 class Line:
-    """The line through the peaks of some days.
+    """The line through the logarithms of the peaks of some days.
 
     Attributes:
         by_weekday: whether days of the week have values of their own.
-        growth_per_day: in the unit of the peaks.
+        growth_per_week: of the peaks, as a part of them.
     """
 
     def __init__(self, days: Sequence[int], peaks: Sequence[float]) -> None:
@@ -74,7 +77,7 @@ class Line:
 
         Args:
             days: numbers of days (`datetime.date.toordinal`), rising; gaps are allowed.
-            peaks: of each, per second.
+            peaks: of each, per second, > 0.
 
         Raises:
             ValueError: these are fewer than `LEAST_DAYS`.
@@ -85,13 +88,13 @@ class Line:
         counts = np.bincount([day % _WEEK for day in days], minlength=_WEEK)
         self.by_weekday = len(days) >= DAYS_FOR_WEEKDAYS and bool(np.all(counts >= 2))
         rows = self._rows(days)
-        values = np.array(peaks)
-        self._found: Floats = np.linalg.lstsq(rows, values, rcond=None)[0]
+        values: Floats = np.log(np.array(peaks, np.float64))
+        self._found = np.linalg.lstsq(rows, values, rcond=None)[0]
         self._inverse = np.linalg.pinv(rows.T @ rows)
         free = len(days) - rows.shape[1]
         self._error = math.sqrt(float(np.sum((values - rows @ self._found) ** 2)) / free)
         self._width = quantile_of_t((1 + INTERVAL) / 2, free)
-        self.growth_per_day = float(self._found[0])
+        self.growth_per_week = float(np.exp(min(_MOST, _WEEK * self._found[0]))) - 1
 
     def expected(self, days: Sequence[int]) -> list[Expected]:
         """What is expected of some days."""
@@ -99,8 +102,8 @@ class Line:
         peaks = rows @ self._found
         wide = np.sqrt(1 + np.einsum("ij,jk,ik->i", rows, self._inverse, rows)) * self._error * self._width
         return [
-            Expected(datetime.date.fromordinal(day).isoformat(), max(0.0, at), max(0.0, at - by), at + by)
-            for day, at, by in zip(days, peaks.tolist(), wide.tolist(), strict=True)
+            Expected(datetime.date.fromordinal(day).isoformat(), *np.exp(np.minimum(_MOST, ends)).tolist())
+            for day, ends in zip(days, np.stack((peaks, peaks - wide, peaks + wide), axis=1), strict=True)
         ]
 
     def _rows(self, days: Sequence[int]) -> Floats:
@@ -121,7 +124,7 @@ class Forecast:
         seen: the peak of each day that is known, per second.
         expected: of the days after the last one.
         fitted: of the days that are known, by the whole line.
-        growth_per_week: of the peak, in its unit per second.
+        growth_per_week: of the peak, as a part of it.
         by_weekday: whether days of the week have values of their own.
         full: the first day whose expected peak reaches the capacity; "": none of `expected` does.
         earliest, latest: the same by the upper and the lower end of the interval.
@@ -150,7 +153,9 @@ def forecast(seen: Mapping[str, float], capacity: float, horizon: int) -> Foreca
     Returns:
         The forecast; None with fewer than `LEAST_DAYS`.
     """
-    by_day = {datetime.date.fromisoformat(date).toordinal(): seen[date] for date in sorted(seen)}
+    # A day without any use says nothing of the others.
+    used = {date: seen[date] for date in sorted(seen) if seen[date] > 0}
+    by_day = {datetime.date.fromisoformat(date).toordinal(): peak for date, peak in used.items()}
     if len(by_day) < LEAST_DAYS:
         return None
     days = list(by_day)
@@ -161,10 +166,10 @@ def forecast(seen: Mapping[str, float], capacity: float, horizon: int) -> Foreca
         return next((each.date for each in expected if getattr(each, end) >= capacity), "")
 
     return Forecast(
-        seen={date: seen[date] for date in sorted(seen)},
+        seen=used,
         expected=tuple(expected),
         fitted=tuple(line.expected(days)),
-        growth_per_week=line.growth_per_day * _WEEK,
+        growth_per_week=line.growth_per_week,
         by_weekday=line.by_weekday,
         full=first("peak"),
         earliest=first("high"),
@@ -181,7 +186,7 @@ def walk_forward(by_day: Mapping[int, float], ahead: int) -> Errors:
     """Forecasts each day from those that were known so many days before.
 
     Args:
-        by_day: peaks by the number of the day, rising.
+        by_day: peaks by the number of the day, rising; > 0.
         ahead: 1: from all days up to the day before.
     """
     days = list(by_day)
@@ -189,7 +194,7 @@ def walk_forward(by_day: Mapping[int, float], ahead: int) -> Errors:
     for day in days:
         known = [each for each in days if each <= day - ahead]
         seen = by_day[day]
-        if len(known) < LEAST_DAYS or not seen:
+        if len(known) < LEAST_DAYS:
             continue
         (found,) = Line(known, [by_day[each] for each in known]).expected([day])
         wrong.append(abs(found.peak - seen) / seen)

@@ -26,7 +26,7 @@ VERSION: Final = 1
 _SHOWN: Final = 50
 _BUSY_HOURS: Final = 3
 _NOTICED: Final = 0.001
-"""Of the highest peak: what grows by less in a week stays the same."""
+"""What grows by a smaller part in a week stays the same."""
 _WIDTH, _HEIGHT = 900.0, 220.0
 _API_OF_KEY: Final = {key: str(api) for api, key in KEY_OF_API.items()}
 
@@ -64,8 +64,8 @@ def forecast_text(own: OfKey, key: QuotaKey, horizon: int) -> str:
         return f"no forecast: it needs {LEAST_DAYS} complete days"
     highest = max(found.seen.values())
     growth = found.growth_per_week
-    text = f"peaks {'grow' if growth > 0 else 'fall'} by {amount(abs(growth), key)} a week; "
-    if abs(growth) < _NOTICED * highest:
+    text = f"peaks {'grow' if growth > 0 else 'fall'} by {abs(growth):.1%} a week; "
+    if abs(growth) < _NOTICED:
         text = "peaks stay the same; "
     if highest >= own.shares.capacity:
         text += f"full: the highest peak was {amount(highest, key)}"

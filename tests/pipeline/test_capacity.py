@@ -51,19 +51,19 @@ def dates(count: int) -> list[str]:
 
 
 # -- when it is full -------------------------------------------------------------------------------------------------
-def test_a_peak_that_grows_evenly_is_forecast_to_the_day() -> None:
-    seen = {date: 100.0 + 2 * at for at, date in enumerate(dates(10))}
-    found = forecast(seen, 141.0, 30)
+def test_a_peak_that_grows_by_the_same_part_is_forecast_to_the_day() -> None:
+    seen = {date: 100.0 * 1.02**at for at, date in enumerate(dates(10))}
+    found = forecast(seen, 100.0 * 1.02**21 - 0.1, 30)
 
     assert found is not None
-    assert found.full == found.earliest == found.latest == dates(22)[21]  # 142 on day 21
-    assert found.growth_per_week == pytest.approx(14.0)
+    assert found.full == found.earliest == found.latest == dates(22)[21]
+    assert found.growth_per_week == pytest.approx(1.02**7 - 1)
     assert [each.mape for each in found.errors if each.days] == pytest.approx([0.0], abs=1e-9)
 
 
 def test_quiet_weekends_are_part_of_the_line_once_there_are_three_of_them() -> None:
     def peak(at: int) -> float:
-        return (100.0 if at % 7 < 5 else 40.0) + at
+        return (100.0 if at % 7 < 5 else 40.0) * 1.01**at
 
     seen = {date: peak(at) for at, date in enumerate(dates(DAYS_FOR_WEEKDAYS))}
     found = forecast(seen, 1_000.0, 14)
@@ -76,13 +76,21 @@ def test_quiet_weekends_are_part_of_the_line_once_there_are_three_of_them() -> N
     assert not before.by_weekday
 
 
-def test_a_gap_of_days_does_not_move_the_line() -> None:
+def test_gaps_and_days_without_use_do_not_move_the_line() -> None:
     all_dates = dates(20)
-    seen = {all_dates[at]: 50.0 + 3 * at for at in (0, 1, 2, 9, 10, 14, 19)}
+    seen = {all_dates[at]: 50.0 * 1.03**at for at in (0, 1, 2, 9, 10, 14, 19)} | {all_dates[5]: 0.0}
     found = forecast(seen, 1_000.0, 1)
 
     assert found is not None
-    assert found.expected[0].peak == pytest.approx(50.0 + 3 * 20)
+    assert found.expected[0].peak == pytest.approx(50.0 * 1.03**20)
+    assert all_dates[5] not in found.seen
+
+
+def test_growth_without_end_stays_a_number() -> None:
+    found = forecast({date: 10.0**at for at, date in enumerate(dates(8))}, 1e300, 3_650)
+
+    assert found is not None
+    assert all(math.isfinite(each.high) for each in found.expected)
 
 
 def test_fewer_days_than_needed_have_no_forecast() -> None:
@@ -92,11 +100,11 @@ def test_fewer_days_than_needed_have_no_forecast() -> None:
 
 
 def test_the_interval_holds_about_as_many_days_as_it_says() -> None:
-    """Over 60 series the share is known to about 0.01; the interval is exact for such noise."""
+    """Over 60 series the share is known to about 0.01; the interval is exact where noise is a part of the peak."""
     held, counted = 0.0, 0
     for seed in range(60):
-        noise = np.random.default_rng(seed).normal(0, 5, 35)
-        by_day = {at: 100 + at + (-30 if at % 7 > 4 else 0) + noise[at] for at in range(35)}
+        noise = np.random.default_rng(seed).lognormal(0, 0.2, 35)
+        by_day = {at: (70 if at % 7 > 4 else 100) * 1.01**at * noise[at] for at in range(35)}
         found = walk_forward({day: peak for day, peak in by_day.items() if day % 7 < 5}, 1)
         held += found.held * found.days
         counted += found.days

@@ -146,6 +146,7 @@ def test_incomplete_days_make_no_plan_and_the_status_is_told_without_spark(
     ("ingest --from files:/nowhere", "say with --checkpoint where"),
     ("recommend", "say with --plan where to write"), ("report", "say with --to-dir where to write"),
     ("backtest", "say with --result where to write"),
+    ("capacity --capacity produce=1MB", "say with --to-dir where to write"),
 ])  # fmt: skip
 def test_what_is_of_this_machine_is_not_written_elsewhere(
     arguments: str, fault: str, capsys: pytest.CaptureFixture[str]
