@@ -2,7 +2,7 @@
 
 Each attack is a plan from a seed and a bound on what its clients pass, in every span of whole seconds. The formulas
 are those of docs/reference/quota-semantics.md. Honest clients beside the attack pass what they offer.
-
+`campaigns.adversary.shares` has the same attacks at a real broker.
 """
 
 from __future__ import annotations
