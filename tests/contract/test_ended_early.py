@@ -16,19 +16,22 @@ ROOT = Path(__file__).parents[2]
 def test_a_run_that_is_ended_names_what_was_under_way(tmp_path: Path, workers: str) -> None:
     (tmp_path / "conftest.py").write_text("from testkit.ended_early import *\n")
     (tmp_path / "test_it.py").write_text(
-        "import pathlib, time\n\n\ndef test_quick() -> None:\n    pass\n\n\ndef test_that_waits() -> None:\n"
-        "    pathlib.Path('waits').touch()\n    time.sleep(300)\n"
+        "import pathlib, time\n\n\ndef test_a() -> None:\n    pass\n\n\ndef test_b() -> None:\n    pass\n\n\n"
+        "def test_that_waits() -> None:\n    pathlib.Path('waits').touch()\n    time.sleep(300)\n"
     )
-    run = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:randomly", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while not (tmp_path / "waits").exists():
+    options = ["-v", "-n", workers, "--dist", "loadfile", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    with (tmp_path / "printed").open("w") as printed:
+        run = subprocess.Popen(
+            [sys.executable, "-u", "-m", "pytest", *options],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=printed,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    # What a worker says comes in its order: with the third test the end of the first is known.
+    while "test_that_waits" not in (tmp_path / "printed").read_text() or not (tmp_path / "waits").exists():
         assert run.poll() is None
         time.sleep(0.02)
     os.killpg(run.pid, signal.SIGTERM)
@@ -36,5 +39,5 @@ def test_a_run_that_is_ended_names_what_was_under_way(tmp_path: Path, workers: s
     assert run.returncode == -signal.SIGTERM
     named = said.partition("begun and not ended:\n")[2]
     assert "test_it.py::test_that_waits" in named
-    assert "test_quick" not in named
-    assert 'test_it.py", line 10 in test_that_waits' in said
+    assert "test_it.py::test_a" not in said
+    assert 'test_it.py", line 14 in test_that_waits' in said
