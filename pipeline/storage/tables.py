@@ -416,7 +416,7 @@ class Table:
         begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
         infos = files_below(self.folder).get_file_info(fs.FileSelector(_LOG, allow_not_found=True))
         logged = [(int(found[1]), info) for info in infos if (found := _LOGGED.fullmatch(info.base_name))]
-        young = [version for version, info in logged if info.mtime >= begin and info.extension == "json"]
+        young = [version for version, info in logged if info.mtime >= begin]
         first = min([*young, newest.version])
         return first, sum(version < first for version, _ in logged)
 

@@ -16,7 +16,7 @@ from pipeline.maintenance.compaction import compact
 from pipeline.storage.offset_index import Run
 from pipeline.storage.raw_table import RawState, raw_table, read_raw_state, write_raw_files
 from testkit.pipeline.local_session import LocalSession, ingest_files
-from testkit.pipeline.usage_lines import BOOT, LONG_AFTER, line, place, row
+from testkit.pipeline.usage_lines import BOOT, DAY, LONG_AFTER, line, place, row
 from tests.pipeline.conftest import rows_of
 
 
@@ -69,7 +69,7 @@ def test_the_same_lines_come_of_a_quarantine_as_without_one(tmp_path: Path, monk
 
     state = read_raw_state(str(out))
     index = state.index
-    assert rows_of(out) == [each for each in rows_of(plain) if index.holds(Run("a", BOOT), each[1])]
+    assert rows_of(out) == [each for each in rows_of(plain) if index.holds(Run("a", BOOT), each[1], DAY)]
     assert state.torn == 0
     assert state.lines == index.lines() == 25 + done.lines
     assert done.lines + done.repeated == 75
