@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from embedded_kafka.kafka import KafkaCluster
-from gateway.server.control import ask_for_upgrade
+from gateway.server.control import ask_for_upgrade, control_name
 from protocol.error_codes import ErrorCode
 from quota_client.client import QuotaClient
 from testkit.fleet_load import GreedyProducer, ManyNames
@@ -187,7 +187,7 @@ def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_an_upgrade
         assert members(a) == members(b) == 2
 
         # One is replaced. Its client stays with the old process for five seconds, and has no quota of its own there.
-        report = ask_for_upgrade(*b.admin, within_s=60)
+        report = ask_for_upgrade(control_name(*b.admin), within_s=60)
         assert report.error is None
         stack.callback(end, report.pid)
         assert_one_quota_passes(load)
@@ -251,7 +251,7 @@ def test_an_upgrade_of_one_of_two_gateways_of_two_workers_grants_no_second_quota
             for each in (a, a, b, b)
         ]
         time.sleep(7)  # the burst of a new client is over
-        report = ask_for_upgrade(*b.admin, within_s=60)
+        report = ask_for_upgrade(control_name(*b.admin), within_s=60)
         assert report.error is None
         stack.callback(end_gently, report.pid)
         # Both processes serve, and the old one drains. Bursts of four workers are up to 4.6 quotas, every 4.6 s; two
