@@ -251,8 +251,8 @@ FAULTS_OF_ATTACKS: Final = {
     ),
     "lie": Fault(
         "quotas/overload.py",
-        ("        return sorted(fastest)[(len(fastest) - 1) // 2], len(fastest)\n"),
-        ("        return sorted(fastest)[-1], len(fastest)\n"),
+        ("    return sorted(values)[(len(values) - 1) // 2]\n"),
+        ("    return sorted(values)[-1]\n"),
     ),
     "flap": Fault(
         "quotas/lent_rates.py",
@@ -261,8 +261,8 @@ FAULTS_OF_ATTACKS: Final = {
     ),
     "rename": Fault(
         "quotas/rate_quotas.py",
-        ("        if of_tier is not None and lender.is_young(match, name):\n"),
-        ("        if of_tier is not None and lender.is_new(match, name):\n"),
+        ("        if lender.is_young(match, name):\n"),
+        ("        if lender.is_new(match, name):\n"),
     ),
 }
 """Those that the attacks of `simulation.attacks` have to find, by the name of the attack."""
