@@ -17,7 +17,7 @@ def test_a_run_that_is_ended_names_what_was_under_way(tmp_path: Path, workers: s
     (tmp_path / "conftest.py").write_text("from testkit.ended_early import *\n")
     (tmp_path / "test_it.py").write_text(
         "import pathlib, time\n\n\ndef test_a() -> None:\n    pass\n\n\ndef test_b() -> None:\n    pass\n\n\n"
-        "def test_that_waits() -> None:\n    pathlib.Path('waits').touch()\n    time.sleep(300)\n"
+        "def test_that_waits() -> None:\n    pathlib.Path('waits').touch(); time.sleep(300)\n"
     )
     options = ["-v", "-n", workers, "--dist", "loadfile", "-p", "no:randomly", "-p", "no:cacheprovider"]
     with (tmp_path / "printed").open("w") as printed:
@@ -40,4 +40,4 @@ def test_a_run_that_is_ended_names_what_was_under_way(tmp_path: Path, workers: s
     named = said.partition("begun and not ended:\n")[2]
     assert "test_it.py::test_that_waits" in named
     assert "test_it.py::test_a" not in said
-    assert 'test_it.py", line 14 in test_that_waits' in said
+    assert 'test_it.py", line 13 in test_that_waits' in said
