@@ -230,6 +230,7 @@ class Exchange:
         use: list[tuple[QuotaKey, Used]] = []
         counted: Counted = []
         members = self._hold_back(now_ms)
+        # What counters hold back has to be sent, also while all others are silent.
         if self.connected and (asks or answers or (members > 1 and now_ms >= self._look_ms)):
             # More members mean that less may be kept back.
             everything = asks or answers
@@ -260,8 +261,7 @@ class Exchange:
         return repeated + self._sent(shares, counted, now_ms)
 
     def _hold_back(self, now_ms: int) -> int:
-        """Has counters hold back what the others do not know of, while these hear of it; the result: members."""
-        members = self.members(now_ms=now_ms)
+        """Has counters hold back what the others do not know of, while these hear of it; for how many members."""
         interval_ms = self.interval_ms(now_ms=now_ms)
         oldest_ms = now_ms - self._sent_at[0][1] if self._sent_at else 0
         remembered = self._members_remembered(now_ms) if self.connected else 1
@@ -271,7 +271,7 @@ class Exchange:
                 interval_ms + min(self.lag_ms, self._rules.timeout_ms),
                 min(max(_URGENT_AFTER_MS, self.lag_ms, oldest_ms), self._rules.interval_ms),
             )
-        return members
+        return remembered
 
     def _sent(self, shares: list[Share], counted: Counted, now_ms: int) -> list[Share]:
         if shares:
@@ -295,7 +295,7 @@ class Exchange:
 
         Without it each member passes in a burst what it can within an interval before it knows of the others' bursts.
         """
-        members = self.members(now_ms=now_ms)
+        members = self._members_remembered(now_ms)
         stretched = self.interval_ms(now_ms=now_ms) > self._rules.interval_ms
         told = self.connected and members > 1 and not stretched
         use: list[tuple[QuotaKey, Used]] = []

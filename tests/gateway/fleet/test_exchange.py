@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -599,6 +600,25 @@ def test_nothing_waits_for_messages_alone_without_touch_or_after_the_end(clock: 
     alone = Fleet(clock, "a")
     alone.record("a", WINDOW)
     assert _wait_ms(alone.members["a"], clock) == 0
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_clients_of_those_that_are_left_get_all_of_the_quota_when_members_die(clock: FakeClock, left: int) -> None:
+    names = "abcdefghijkl"
+    fleet = Fleet(clock, *names)
+    for name in names[left:]:  # they send no last message, so they may only be cut off
+        del fleet.members[name]
+    fleet.pass_time(fleet.rules.timeout_ms + fleet.rules.heartbeat_ms)
+    a = fleet.members["a"]
+    assert a.exchange.members(now_ms=clock.now_ms) == left
+    passed = []
+    for _ in range(400):  # requests of a tenth of a second's quota, as many as pass
+        while _wait_ms(a, clock) == 0:
+            fleet.record("a", LIMIT / 10)
+            passed.append(clock.now_ms)
+        fleet.pass_time(100)
+    assert len(passed) * LIMIT / 10 >= 40 * LIMIT
+    assert max(later - before for before, later in pairwise(passed)) <= 1_000
 
 
 def test_a_fleet_that_grows_leaves_less_to_counters_that_were_idle(clock: FakeClock) -> None:
