@@ -14,10 +14,10 @@ from typing import Final, TypeAlias
 
 from quotas.addresses import one_spelling
 from quotas.groups import Group
-from quotas.groups_file import MEMBERS, Team, read_teams
+from quotas.groups_file import MEMBERS, GroupsFileError, Team, read_teams
 
-_HEADER: Final = re.compile(r"^[ \t]*\[\[[ \t]*groups[ \t]*\]\][ \t]*(?:#.*)?$", re.MULTILINE)
-_REST: Final = re.compile(r"(?:^[ \t]*(?:#.*)?\n)*\Z", re.MULTILINE)
+_HEADER: Final = re.compile(r"^[ \t]*\[\[[ \t]*groups[ \t]*\]\][ \t]*(?:#.*)?\r?$", re.MULTILINE)
+_REST: Final = re.compile(r"(?:^[ \t]*(?:#.*)?\r?\n)*\Z", re.MULTILINE)
 """Blank lines and comments at the end of a table: they belong to what follows."""
 
 Members: TypeAlias = Mapping[str, Sequence[str]]
@@ -84,22 +84,34 @@ def _spelling(key: str, text: str) -> str:
 def _with(text: str, teams: tuple[Team, ...], at: int, team: Team | None) -> str:
     """The text with this team at a place, or none."""
     wanted = [*teams[:at], *([] if team is None else [team]), *teams[at + 1 :]]
-    table = "" if team is None else _table(team)
+    if wanted == list(teams):
+        return text
+    end_of_line = "\r\n" if "\r\n" in text else "\n"
+    table = "" if team is None else _table(team).replace("\n", end_of_line)
     starts = [found.start() for found in _HEADER.finditer(text)]
     if len(starts) != len(teams):  # written in another way
         found = "\n".join(map(_table, wanted))
     elif at == len(teams):
-        found = text + ("" if not text or text.endswith("\n") else "\n") + ("\n" if text else "") + table
+        found = (
+            text
+            + ("" if not text or text.endswith("\n") else end_of_line)
+            + (end_of_line if text else "")
+            + table
+        )
     else:
         end = starts[at + 1] if at + 1 < len(starts) else len(text)
         block = text[starts[at] : end]
         if not block.endswith("\n"):
-            block += "\n"
+            block += end_of_line
         rest = _REST.search(block)
         found = text[: starts[at]] + table + (block[rest.start() :] if rest else "") + text[end:]
     if list(read_teams(found)) != wanted:  # such as a header in a text of many lines
         found = "\n".join(map(_table, wanted))
         read_teams(found)
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise GroupsFileError([((), "a name has half of a surrogate pair, which is no text")]) from None
     return found
 
 

@@ -66,6 +66,21 @@ def test_a_group_keeps_at_least_one_member() -> None:
         changed(TEXT, "orders", add={}, remove={"users": ["orders-*"]})
 
 
+def test_lines_that_end_as_in_windows_are_kept_and_comments_with_them() -> None:
+    text = changed(TEXT.replace("\n", "\r\n"), "orders", add={"users": ["bob"]}, remove={})
+    assert text == changed(TEXT, "orders", add={"users": ["bob"]}, remove={}).replace("\n", "\r\n")
+    assert without(text, "orders") == without(TEXT, "orders").replace("\n", "\r\n")
+
+
+def test_what_changes_nothing_leaves_the_comments_of_the_group() -> None:
+    assert changed(TEXT, "orders", add={"users": ["orders-*"]}, remove={}) == TEXT
+
+
+def test_half_of_a_surrogate_pair_is_no_name() -> None:
+    with pytest.raises(GroupsFileError, match="half of a surrogate pair"):
+        changed(TEXT, "orders", add={"users": ["\ud800"]}, remove={})
+
+
 def test_other_ways_to_write_groups_are_written_anew_as_a_whole() -> None:
     inline = 'groups = [{ name = "a", users = ["x"], owner = """\n[[groups]]\n"""[:0] }]\n'.replace(
         '"""\n[[groups]]\n"""[:0]', '"B"'
