@@ -100,12 +100,13 @@ def group_faults(group: Group) -> Iterator[Fault]:
     if not (group.users or group.client_ids or group.addresses):
         yield (), "has no members; give users, client_ids or addresses"
     for key in MEMBERS:
-        names = getattr(group, key)
-        for at, name in enumerate(names):
+        before: set[str] = set()
+        for at, name in enumerate(getattr(group, key)):
             if name == "*":
                 yield (key, at), "would be all clients; give the beginning of a name before the star"
-            elif name in names[:at]:
+            elif name in before:
                 yield (key, at), "is given twice"
+            before.add(name)
 
 
 def _team(table: Mapping[str, Any]) -> Team:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -79,6 +80,15 @@ def test_what_changes_nothing_leaves_the_comments_of_the_group() -> None:
 def test_half_of_a_surrogate_pair_is_no_name() -> None:
     with pytest.raises(GroupsFileError, match="half of a surrogate pair"):
         changed(TEXT, "orders", add={"users": ["\ud800"]}, remove={})
+
+
+def test_a_large_group_takes_time_by_its_size_alone() -> None:
+    """With a comparison of each name with all others it is minutes."""
+    users = ", ".join(f'"user-{at}"' for at in range(100_000))
+    text = TEXT.replace('"orders-*"', users)
+    began_s = time.process_time()
+    assert read_teams(changed(text, "orders", add={"users": ["bob"]}, remove={}))[0].group.users[-1] == "bob"
+    assert time.process_time() - began_s < 20
 
 
 def test_other_ways_to_write_groups_are_written_anew_as_a_whole() -> None:
