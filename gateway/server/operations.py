@@ -232,7 +232,8 @@ class Operations:
             GroupsNotChanged: there is no such file, or it cannot be read.
         """
         try:
-            return read_teams(await asyncio.to_thread(_read_groups, self._groups_file()))
+            # A thread: a file may have hundreds of thousands of members.
+            return await asyncio.to_thread(_read_teams, self._groups_file())
         except GroupsFileError as exc:
             raise GroupsNotChanged(_one_line(exc), invalid=True) from None
 
@@ -244,22 +245,26 @@ class Operations:
             by: the author, for the log.
 
         Raises:
-            GroupsNotChanged: the file is as it was.
+            GroupsNotChanged: the file is as it was, or the text says that it could not be put back.
         """
         path = self._groups_file()
         async with self._one_at_a_time:
             try:
                 before = await asyncio.to_thread(_read_groups, path)
-                after = change(before)
-                await asyncio.to_thread(_write_groups, path, after)
+                after = await asyncio.to_thread(change, before)
+                await asyncio.to_thread(_write_groups, path, before, after)
             except (GroupsFileError, NoSuchMember) as exc:
                 raise GroupsNotChanged(_one_line(exc), invalid=True) from None
             report = await self._reload(by)
-            if report.faults:  # such as a name that the configuration has too
-                await asyncio.to_thread(_write_groups, path, before)
+            faults = list(report.faults)
+            if faults:  # such as a name that the configuration has too
+                try:
+                    await asyncio.to_thread(_write_groups, path, after, before)
+                except GroupsNotChanged as exc:
+                    faults.append(f"the file could not be put back: {exc}")
         self._on_reload(report)
-        if report.faults:
-            raise GroupsNotChanged("; ".join(report.faults), invalid=True)
+        if faults:
+            raise GroupsNotChanged("; ".join(faults), invalid=True)
         return report
 
     def _groups_file(self) -> Path:
@@ -325,8 +330,15 @@ def _read_groups(path: Path) -> str:
         raise GroupsNotChanged(f"{path} cannot be read: {why}", invalid=False) from None
 
 
-def _write_groups(path: Path, text: str) -> None:
+def _read_teams(path: Path) -> tuple[Team, ...]:
+    return read_teams(_read_groups(path))
+
+
+def _write_groups(path: Path, before: str, after: str) -> None:
+    """What others have written since `before` was read is not overwritten."""
+    if _read_groups(path) != before:
+        raise GroupsNotChanged(f"{path} was changed meanwhile; try again", invalid=False)
     try:
-        replace_file(path, text.encode())
+        replace_file(path, after.encode())
     except OSError as exc:
         raise GroupsNotChanged(f"{path} cannot be written: {exc.strerror}", invalid=False) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ import config
 from config import Config
 from gateway.app import Gateway
 from gateway.cli.main import main
+from gateway.server import operations
 from gateway.server.operations import ConfigSource
+from quotas import groups_text
+from quotas.groups_file import read_teams
+from quotas.groups_text import changed
 from testkit.gateway import free_ports
 from testkit.raw_client import HOST
 
@@ -86,6 +91,7 @@ async def test_a_member_is_in_the_group_when_the_change_is_answered(tmp_path: Pa
         ({"group": "orders", "remove": {"users": ["orders-*"]}}, 422, "has no members"),
         ({"group": "own", "add": {"users": ["bob"]}}, 422, "is the name of a group in"),
         ({"group": "orders", "add": {"users": ["*"]}}, 422, "would be all clients"),
+        ({"group": "orders", "add": {"users": ["\ud800"]}}, 422, "half of a surrogate pair"),
         ({"group": "none", "delete": True}, 422, "no group 'none'"),
         ({"group": "orders"}, 400, "give members"),
         ({"group": "orders", "delete": True, "add": {"users": ["bob"]}}, 400, "give members"),
@@ -120,6 +126,61 @@ async def test_changes_at_once_are_all_in_the_file(tmp_path: Path) -> None:
         )
         assert [status for status, _ in answers] == [200] * 8
         assert all(running.groups_of(f"user-{at}") == ("orders",) for at in range(8))
+
+
+async def test_a_file_is_read_and_changed_while_clients_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, int] = {}
+
+    def noted(name: str, function: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            threads[name] = threading.get_ident()
+            return function(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(groups_text, "changed", noted("changed", changed))
+    monkeypatch.setattr(operations, "read_teams", noted("read", read_teams))
+    async with Running(tmp_path) as running:
+        assert (await running.ask())[0] == 200
+        assert (await running.put(group="orders", add={"users": ["bob"]}))[0] == 200
+    assert threads.keys() == {"read", "changed"}
+    assert threading.get_ident() not in threads.values()
+
+
+async def test_a_change_that_others_make_to_the_file_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = ORDERS + '[[groups]]\nname = "own"\nusers = ["y"]\n'
+    async with Running(tmp_path, more='[[groups]]\nname = "own"\nusers = ["x"]\n') as running:
+
+        def change(*args: Any, **options: Any) -> str:
+            text = changed(*args, **options)
+            running.groups.write_text(others)
+            return text
+
+        monkeypatch.setattr(groups_text, "changed", change)
+        status, answer = await running.put(group="orders", add={"users": ["bob"]})
+        assert (status, running.groups.read_text()) == (409, others)
+        assert "was changed meanwhile" in answer["error"]
+
+
+async def test_a_change_that_is_not_valid_does_not_take_back_one_that_others_make_meanwhile(tmp_path: Path) -> None:
+    async with Running(tmp_path, more='[[groups]]\nname = "own"\nusers = ["x"]\n') as running:
+        others = ORDERS + '[[groups]]\nname = "own"\nusers = ["y"]\n'
+
+        def load() -> Config:
+            try:
+                return config.load(running.file)
+            finally:
+                running.groups.write_text(others)
+
+        running.gateway.operations._source = ConfigSource(load, lambda _log: None)
+        status, answer = await running.put(group="own", add={"users": ["bob"]})
+        assert (status, running.groups.read_text()) == (422, others)
+        assert "is the name of a group in" in answer["error"]
+        assert "could not be put back" in answer["error"]
 
 
 async def test_the_command_shows_and_changes_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
