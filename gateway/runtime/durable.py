@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -29,7 +30,9 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    # The new file is in place, and nothing is to be undone: after a loss of power it may be the old one.
+    with suppress(OSError):
+        sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -15,6 +15,7 @@ import config
 from config import Config
 from gateway.app import Gateway
 from gateway.cli.main import main
+from gateway.runtime import durable
 from gateway.server import operations
 from gateway.server.operations import ConfigSource
 from quotas import groups_text
@@ -181,6 +182,21 @@ async def test_a_change_that_is_not_valid_does_not_take_back_one_that_others_mak
         assert (status, running.groups.read_text()) == (422, others)
         assert "is the name of a group in" in answer["error"]
         assert "could not be put back" in answer["error"]
+
+
+async def test_a_change_is_in_force_also_where_the_directory_can_not_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that may be written and not read, which would be no limit for root."""
+
+    def refuse(_directory: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(durable, "sync_directory", refuse)
+    async with Running(tmp_path) as running:
+        status, _ = await running.put(group="orders", add={"users": ["bob"]})
+        in_file = [each.group.users for each in read_teams(running.groups.read_text())]
+        assert (status, in_file, running.groups_of("bob")) == (200, [("orders-*", "bob")], ("orders",))
 
 
 async def test_the_command_shows_and_changes_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
