@@ -29,6 +29,7 @@ _NO_LOGIN: Final = (
     f"no listener has SASL or client certificates, so all clients are {_ANONYMOUS} and none has this name"
 )
 NO_SUCH_GROUP: Final = "no [[groups]] entry has this name"
+WITHOUT_BYTE_RATE: Final = f"without effect: this entity has neither {' nor '.join(GUARANTEE_KEYS)}"
 _PERCENT_OF_A_CORE: Final = 100.0
 _CIPHERS: Final = 'they are those of TLS 1.2 and minimum_version is "TLSv1.3"'
 
@@ -172,6 +173,29 @@ def _guarantees_without_capacity(config: Config) -> Iterator[Finding]:
                 yield _note(path_text(("quotas", at, str(guarantee)), config), text)
         if QuotaKey.WEIGHT in values and not capacity:
             yield _note(path_text(("quotas", at, "weight"), config), "without effect: there is no [capacity]")
+
+
+def _guarantees_above_capacity(config: Config) -> Iterator[Finding]:
+    for rate, capacity in config.capacity.by_quota().items():
+        key = GUARANTEE_KEYS[rate]
+        # A default is a guarantee of each of its clients, so it has no sum.
+        named = (rule for rule in config.quotas if DEFAULT not in (rule.entity.user, rule.entity.client_id))
+        together = sum(rule.values().get(key, 0.0) for rule in named)
+        if together > capacity:
+            text = (
+                f"{capacity:.0f} B/s are less than all guarantees of {rate} together, {together:.0f} B/s; when all "
+                "are used, each is cut by the same factor"
+            )
+            yield _note(path_text(("capacity", str(rate)), config), text)
+
+
+def _attributes_without_rate(config: Config) -> Iterator[Finding]:
+    for at, rule in enumerate(config.quotas):
+        values = rule.values()
+        for key in (QuotaKey.WEIGHT, QuotaKey.TIER):
+            if key in values and config.capacity.by_quota() and not values.keys() & GUARANTEE_KEYS.keys():
+                text = f"{WITHOUT_BYTE_RATE} here; one may be in the quota store"
+                yield _note(path_text(("quotas", at, str(key)), config), text)
 
 
 def _bursts_without_rate(config: Config) -> Iterator[Finding]:
@@ -473,6 +497,8 @@ CHECKS: Final[tuple[Callable[[Config], Iterator[Finding]], ...]] = (
     _groups_without_members,
     _groups_without_quotas,
     _guarantees_without_capacity,
+    _guarantees_above_capacity,
+    _attributes_without_rate,
     _bursts_without_rate,
     _users_without_a_login,
     _anonymous_behind_sasl,

@@ -69,6 +69,19 @@ NOTES: list[tuple[str, str, list[str]]] = [
      ['quotas.0.producer_byte_guarantee (client_id="a"): without effect: [capacity] has no producer_byte_rate']),
     ("_guarantees_without_capacity", HEAD + LISTENER + quota("client_id = 'a'", "producer_byte_rate = 2\nweight = 1"),
      ['quotas.0.weight (client_id="a"): without effect: there is no [capacity]']),
+    ("_guarantees_above_capacity",
+     HEAD + LISTENER + "[capacity]\nproducer_byte_rate = 3000000\nconsumer_byte_rate = 4\n" + "".join(
+         quota(name, f"producer_byte_rate = 9000000\nproducer_byte_guarantee = {produce}\n"
+                     "consumer_byte_rate = 9\nconsumer_byte_guarantee = 2")
+         for name, produce in (("client_id = 'a'", 2000000), ("client_id = 'b'", 1000001),
+                               ("default_client_id = true", 1))),
+     ["capacity.producer_byte_rate: 3000000 B/s are less than all guarantees of producer_byte_rate together, "
+      "3000001 B/s; when all are used, each is cut by the same factor"]),
+    ("_attributes_without_rate",
+     HEAD + LISTENER + "[capacity]\nproducer_byte_rate = 9\n" + quota("client_id = 'a'", "tier = 0\nweight = 2")
+     + quota("client_id = 'b'", "tier = 0\nconsumer_byte_rate = 2"),
+     [f'quotas.0.{key} (client_id="a"): without effect: this entity has neither producer_byte_rate nor '
+      "consumer_byte_rate here; one may be in the quota store" for key in ("weight", "tier")]),
     ("_bursts_without_rate",
      HEAD + LISTENER + quota("client_id = 'a'", "consumer_byte_rate = 2\nconsumer_byte_burst_seconds = 1\n"
                                                 "producer_byte_burst_seconds = 1"),
