@@ -7,7 +7,15 @@ This package imports `quotas`, neither the gateway nor the protocol.
 """
 
 from config.clusters import Clusters, cluster_findings
-from config.findings import NO_SUCH_GROUP, Finding, Severity, any_authenticates, findings, name_notes
+from config.findings import (
+    NO_SUCH_GROUP,
+    WITHOUT_BYTE_RATE,
+    Finding,
+    Severity,
+    any_authenticates,
+    findings,
+    name_notes,
+)
 from config.host_port import HostPort
 from config.loader import (
     ConfigError,
@@ -29,6 +37,7 @@ from config.sections.quotas import ENFORCED_KEYS, QuotaRule
 
 __all__ = [
     "NO_SUCH_GROUP",
+    "WITHOUT_BYTE_RATE",
     "Clusters",
     "Config",
     "ConfigError",

@@ -29,7 +29,7 @@ _NO_LOGIN: Final = (
     f"no listener has SASL or client certificates, so all clients are {_ANONYMOUS} and none has this name"
 )
 NO_SUCH_GROUP: Final = "no [[groups]] entry has this name"
-WITHOUT_BYTE_RATE: Final = f"without effect: this entity has neither {' nor '.join(GUARANTEE_KEYS)}"
+WITHOUT_BYTE_RATE: Final = f"has no effect: this entity has neither {' nor '.join(GUARANTEE_KEYS)}"
 _PERCENT_OF_A_CORE: Final = 100.0
 _CIPHERS: Final = 'they are those of TLS 1.2 and minimum_version is "TLSv1.3"'
 

@@ -26,7 +26,7 @@ from weakref import ref
 
 from aiohttp import web
 
-from config import NO_SUCH_GROUP, Config, any_authenticates, name_notes
+from config import NO_SUCH_GROUP, WITHOUT_BYTE_RATE, Config, any_authenticates, name_notes
 from gateway.quota_admin.store.audit import audit_change
 from gateway.quota_admin.store.interface import (
     Alteration,
@@ -46,7 +46,7 @@ from gateway.quota_admin.store.quota_json import (
 from gateway.runtime.slices import Slices, free, keep_for_good, without_collections
 from gateway.server.admin_bodies import BodyTooLargeError, RowWriter, read_lines
 from gateway.server.admin_connections import AdminConnections
-from quotas.entities import QuotaEntity, QuotaKey
+from quotas.entities import GUARANTEE_KEYS, QuotaEntity, QuotaKey
 from quotas.layered_quotas import LayeredSnapshot, Owner, QuotaChange
 
 MAX_IMPORT_BYTES: Final = 64 * 1024 * 1024
@@ -240,15 +240,22 @@ class QuotaRoutes:
             raise _RefusedError(422, "the quotas are not valid", faults=shown, fault_count=len(faults))
 
     async def _notes(self, rows: QuotaRows) -> list[str]:
-        """Entities that no client can match, and why."""
+        """Entities that no client can match, and quotas that have no effect, and why."""
         config = self._config()
+        attributes = {QuotaKey.WEIGHT, QuotaKey.TIER} if config.capacity.by_quota() else set()
+        limits = self._live.quotas.limits
         prefixes, logins = config.client_ids.prefixes, any_authenticates(config)
         notes: dict[str, None] = {}  # an entity may have several quotas
         slices = Slices()
-        for entity, _ in rows.found:
+        for entity, key in rows.found:
             if slices.over:
                 await slices.next()
-            if isinstance(entity.group, str) and entity.group not in self._live.quotas.limits.groups:
+            if key in attributes and not any(
+                (entity, rate) in rows.found or limits.get(entity, rate) is not None
+                for rate in GUARANTEE_KEYS
+            ):
+                notes[f"{entity}: {key} {WITHOUT_BYTE_RATE}"] = None
+            if isinstance(entity.group, str) and entity.group not in limits.groups:
                 notes[f"{entity}: {NO_SUCH_GROUP}"] = None
             for text in name_notes(entity.user, entity.client_id, prefixes=prefixes, logins=logins):
                 notes[f"{entity}: {text}"] = None

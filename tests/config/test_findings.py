@@ -80,7 +80,7 @@ NOTES: list[tuple[str, str, list[str]]] = [
     ("_attributes_without_rate",
      HEAD + LISTENER + "[capacity]\nproducer_byte_rate = 9\n" + quota("client_id = 'a'", "tier = 0\nweight = 2")
      + quota("client_id = 'b'", "tier = 0\nconsumer_byte_rate = 2"),
-     [f'quotas.0.{key} (client_id="a"): without effect: this entity has neither producer_byte_rate nor '
+     [f'quotas.0.{key} (client_id="a"): has no effect: this entity has neither producer_byte_rate nor '
       "consumer_byte_rate here; one may be in the quota store" for key in ("weight", "tier")]),
     ("_bursts_without_rate",
      HEAD + LISTENER + quota("client_id = 'a'", "consumer_byte_rate = 2\nconsumer_byte_burst_seconds = 1\n"

@@ -263,6 +263,19 @@ async def test_set_notes_a_group_that_is_not_there(capsys: Capsys) -> None:
             assert (code, f"note: group={group}: no [[groups]] entry has this name" in err) == (0, noted)
 
 
+async def test_set_notes_a_tier_that_has_no_effect(capsys: Capsys) -> None:
+    noted = "client-id=a: tier has no effect: this entity has neither producer_byte_rate nor consumer_byte_rate"
+    for capacity, keys, note in (
+        ({}, ["tier=0"], False),
+        ({"producer_byte_rate": 9}, ["tier=0", "consumer_byte_rate=5"], False),
+        ({"producer_byte_rate": 9}, ["tier=0"], True),
+    ):
+        async with running_gateway(9, capacity=capacity) as running:
+            for dry_run in (["--dry-run"], []):
+                code, _, err = await sluice(running, capsys, "quotas", "set", "client-id=a", *keys, *dry_run)
+                assert (code, noted in err) == (0, note)
+
+
 async def test_set_sets_and_removes_quotas_of_topics_too(capsys: Capsys) -> None:
     async with running_gateway(9, quotas=[FILE_QUOTA]) as running:
         limits = running.gateway.limits
