@@ -2,7 +2,7 @@
 
     GET  /enforcement   {"mode": "enforce", "configured": "enforce"}
     PUT  /enforcement   {"mode": "observe"}: the kill switch
-    GET  /shed          {"tiers": [{"tier": 3, "percent": 20, "seconds_left": 60, "by": "ops"}]}
+    GET  /shed          {"tiers": [{"tier": 3, "percent": 20, "seconds_left": 59.5, "by": "ops"}]}
     PUT  /shed          {"tier": 3, "percent": 20, "seconds": 60}: a brake; without percent its end
     GET  /groups        {"groups": [{"name": "team-a", "users": ["alice"]}]}: of [groups_file]
     PUT  /groups        {"group": "team-a", "add": {"users": ["bob"]}}: changes that file, and reloads
@@ -279,7 +279,8 @@ class AdminServer:
             {
                 "tier": tier,
                 "percent": 100 * brake.part,
-                "seconds_left": (brake.until_ms - now_ms + 999) // 1000,
+                # Not rounded: the end, which a client computes from it, stays the same each time.
+                "seconds_left": (brake.until_ms - now_ms) / 1000,
                 "by": brake.by,
             }
             for tier, brake in sorted(operations.brakes.items())

@@ -208,6 +208,20 @@ async def test_a_brake_leaves_a_part_to_a_tier_until_it_is_ended(capsys: pytest.
         assert not await throttled()
 
 
+async def test_the_end_of_a_brake_stays_the_same_each_time_it_is_shown() -> None:
+    async with broker_and_gateway(capacity={"producer_byte_rate": LIMIT}) as (_, running):
+        port, now = running.gateway.admin.port, asyncio.get_running_loop().time
+        await change(port, "/shed", json={"tier": 3, "percent": 20, "seconds": 60})
+        earliest, latest = [], []
+        for _ in range(3):
+            before = now()
+            _, answer = await change(port, "/shed", method="GET")
+            earliest.append(before + answer["tiers"][0]["seconds_left"])
+            latest.append(now() + answer["tiers"][0]["seconds_left"])
+            await asyncio.sleep(0.3)
+        assert max(earliest) <= min(latest) + 0.002  # the gateway counts in whole milliseconds
+
+
 async def test_a_brake_without_a_capacity_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     async with broker_and_gateway() as (_, running):
         port = running.gateway.admin.port
