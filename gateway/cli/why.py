@@ -207,7 +207,7 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     level = "" if entry["rule"] == "none" else f", level {entry['rule']}"
     rule = f"{by} quota{level}"
     # What is lent is a new number each second, with many digits.
-    limit = number(entry["limit"]) if entry.get("lent") is None else f"{entry['limit']:.6g}"
+    limit = number(entry["limit"] if entry.get("lent") is None else _six_digits(entry["limit"]))
     facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {limit} {unit}")]
     if not entry["ip"]:
         whose = client_name(entry["user"]) if by in _OF_CONNECTIONS else _name(entry)
@@ -247,15 +247,20 @@ def _name(client: dict[str, Any]) -> str:
 def _measured(entry: dict[str, Any], unit: str) -> str:
     found = entry["measured"]
     if found["tokens"] is not None:
-        return f"{found['tokens']:.1f} tokens in the bucket"
+        # A token of a rate of bytes is a byte. Tokens below zero are what was used beyond the limit.
+        return f"{found['tokens']:.1f} {'bytes' if unit == 'B/s' else 'tokens'} in the bucket"
     if found["rate"] is None:
         return "-"
-    text = f"{found['rate']:.6g} {unit}"
+    text = f"{number(_six_digits(found['rate']))} {unit}"
     if found["window_ms"] is not None:
         text += f" over {found['window_ms'] / 1000:g} s"
     if found["blocked_ms"]:
         text += f"; two windows are used up, so no request passes for {found['blocked_ms']} ms"
     return text
+
+
+def _six_digits(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def _duration(ms: int) -> str:

@@ -77,6 +77,23 @@ def test_a_throttle_names_whose_use_was_counted(rule: str, entity: str, counter:
 
 
 @pytest.mark.parametrize(
+    ("tokens", "rate", "line"),
+    [(-15_778.12, None, "-15778.1 bytes in the bucket"), (None, 1_100_443.2, "1100440 B/s")],
+)
+def test_large_numbers_have_no_exponent(tokens: float | None, rate: float | None, line: str) -> None:
+    entry = {
+        "first_ms": 0, "last_ms": 0, "count": 1, "told_ms": 5, "total_ms": 5, "by": "produce", "api": "produce",
+        "rule": "client", "entity": "client-id=c", "limit": 5_775_203.4, "ip": "", "user": "", "client_id": "c",
+        "shared": False, "counter": {"user": "", "client_id": "c"},
+        "lent": {"guarantee": 2e6, "ceiling": 1e7, "weight": 3.0, "tier": 2},
+        "measured": {"tokens": tokens, "rate": rate, "window_ms": None, "blocked_ms": 0},
+    }  # fmt: skip
+    lines = [each.strip() for each in entry_lines(entry)]
+    assert f"measured    {line}" in lines
+    assert "rule        produce quota, level client: client-id=c 5775200 B/s" in lines
+
+
+@pytest.mark.parametrize(
     ("by", "api", "told_ms", "measured", "lines"),
     [
         ("connection", "held", 900, -0.5, [
