@@ -11,8 +11,9 @@ and members of groups wait, and answers to Metadata and FindCoordinator cost the
 `Overload` makes a part of the capacity of it: multiplicative decrease below what was used when brokers became slow,
 less where they are only a little worse than they should be (TIMELY: Mittal et al., *RTT-based Congestion Control for
 the Datacenter*, SIGCOMM 2015: no further decrease while times fall), then half of the way back with each window, and
-small steps beyond (BIC: Xu, Harfoush and Rhee, *Binary Increase Congestion Control*, INFOCOM 2004). While requests
-pile up the part does not grow. It does not shrink for that alone: clients that begin to send more look the same.
+small steps beyond, and large ones far beyond (BIC: Xu, Harfoush and Rhee, *Binary Increase Congestion Control*,
+INFOCOM 2004). While requests pile up the part does not grow. It does not shrink for that alone: clients that begin to
+send more look the same.
 """
 
 from __future__ import annotations
@@ -43,7 +44,16 @@ _STALLED: Final = 0.5
 """Brokers that took less of what they might be sent stand still: what was used then says nothing of too much."""
 
 _STEP: Final = 0.015
-"""Of the usable part: how fast it grows where no bound is known, and less the nearer the target is."""
+"""Of the usable part: how fast it grows near what was too much, and less the nearer the target is."""
+
+_REFUTED: Final = 1.5
+"""Brokers that are fast with so many times what made them slow can take more now, or something else had done it."""
+
+_FAST: Final = 0.4
+"""As `_STEP`, where nothing is known to be too much: a few percent grow to all of the capacity in ten windows."""
+
+_RISES: Final = 0.1
+"""Of the target: times that rise by more between two windows say that what is too much is near."""
 
 _CAUTIOUS: Final = 0.5
 """Growth after a decrease for errors alone: they come all at once, where times rise before they are too long."""
@@ -221,6 +231,7 @@ class Overload:
         self.since_ms: int | None = None
         self._pressure: float | None = None
         self._too_much: float | None = None
+        self._slow_with = 0.0  # of what was used when they were slow last; 0: use did not make them slow
         self._errors_first = False
         self._used = 0.0  # in the last window
 
@@ -262,18 +273,26 @@ class Overload:
         was_slow, self.slow = self.slow, pressure > 1
         if not self.slow:
             if not health.growing:
-                self._grow((1 - pressure) * (_CAUTIOUS if self._errors_first else 1))
+                rises = before is not None and pressure - before > _RISES
+                # Of what is not used nothing is known.
+                slowly = rises or used < _STALLED * self.usable
+                self._grow((1 - pressure) * (_CAUTIOUS if self._errors_first else 1), slowly=slowly)
         elif before is None or health.growing or pressure >= _FALLING * before:
             least = LEAST_USABLE if of_time > 1 else min(self.usable, LEAST_FOR_ERRORS)
             left = 1 - _DECREASE * (1 - 1 / pressure)
+            at_least = self.usable <= LEAST_USABLE
+            # Brokers that stall take nothing for the rest of their first window.
+            self._slow_with = used if was_slow else max(used, used_before)
             self._errors_first = of_time <= 1
             if was_slow and used < _STALLED * self.usable:
                 self.usable *= left
             else:
-                # Brokers that stall take nothing for the rest of their first window.
-                self._too_much = min(1.0, used if was_slow else max(used, used_before))
+                self._too_much = min(1.0, self._slow_with)
                 self.usable = self._too_much * left
             self.usable = max(least, self.usable)
+            if self._slow_with <= LEAST_USABLE or (at_least and was_slow):
+                # They are slow with the least that is left, so use does not make them slow.
+                self._slow_with = 0.0
 
     def _of_errors(self, part: float | None) -> float:
         """As the time is in units of its target; beyond it less steep, as a client has few answers in a window."""
@@ -281,9 +300,11 @@ class Overload:
             return 0.0 if part is None else part / self.target_errors
         return 1 + part - self.target_errors
 
-    def _grow(self, headroom: float) -> None:
-        if self._too_much is not None and self._too_much - self.usable > _NEAR * self.usable:
-            self.usable += headroom * (self._too_much - self.usable) / 2
+    def _grow(self, headroom: float, *, slowly: bool) -> None:
+        known = self._too_much
+        if known is not None and known - self.usable > _NEAR * self.usable:
+            self.usable += headroom * (known - self.usable) / 2
             return
         self._too_much = None
-        self.usable = min(1.0, self.usable * (1 + _STEP * headroom))
+        step = _STEP if slowly or self.usable < _REFUTED * self._slow_with else _FAST
+        self.usable = min(1.0, self.usable * (1 + step * headroom))

@@ -269,6 +269,72 @@ def test_brokers_that_stalled_are_used_again_within_ten_windows(windows: int, us
     assert overload.usable > 0.85
 
 
+def windows_until(overload: Overload, part: float) -> int:
+    """How many windows with fast brokers pass until clients that want it may use a part of the capacity."""
+    for at in range(200):
+        if overload.usable >= part:
+            return at
+        overload.step(20, overload.usable)
+    return 200
+
+
+@pytest.mark.parametrize("windows", [1, 2, 3, 30])
+@pytest.mark.parametrize("time_ms", [600, 1_000, 5_000])
+@pytest.mark.parametrize("used", [0.0, 0.01, 0.04])
+def test_slow_brokers_while_little_is_used_are_used_again_within_ten_windows(
+    used: float, time_ms: int, windows: int
+) -> None:
+    """Most of the clients may lie while only they are there."""
+    overload = Overload(TARGET_MS, enforce=True)
+    for _ in range(windows):
+        overload.step(time_ms, used)
+    assert overload.usable == LEAST_USABLE
+    assert windows_until(overload, 0.9) <= 10
+
+
+@pytest.mark.parametrize("windows", [1, 2, 3, 10, 30])
+@pytest.mark.parametrize("time_ms", [600, 1_000, 5_000])
+@pytest.mark.parametrize("used", [0.1, 0.2, 0.3, 0.5])
+def test_slow_brokers_that_get_fast_are_used_again_at_any_use(used: float, time_ms: int, windows: int) -> None:
+    """That is slower: it looks like clients that had sent too much."""
+    overload = Overload(TARGET_MS, enforce=True)
+    overload.step(20, used)
+    for _ in range(windows):
+        overload.step(time_ms, min(used, overload.usable))
+    assert overload.usable < used
+    assert windows_until(overload, 0.9) <= 45
+
+
+def test_the_part_grows_by_small_steps_while_clients_do_not_use_it() -> None:
+    """Brokers prove nothing then: clients that come back would send all of it at once."""
+    overload = Overload(TARGET_MS, enforce=True)
+    for _ in range(30):
+        overload.step(1_000, 0.04)
+    for _ in range(20):
+        overload.step(20, 0.04)
+    assert 0.08 < overload.usable < 0.15
+    assert windows_until(overload, 0.9) <= 10
+
+
+@pytest.mark.parametrize("noise", [0, 0.05, 0.1])
+@pytest.mark.parametrize("seed", range(20))
+def test_brokers_that_can_take_more_again_are_used(seed: int, noise: float) -> None:
+    """For a few windows too much passes, as at the first step: nothing says where the bound is now.
+
+    Growth is by 40 % at most, and by small steps when times have risen by a tenth of the target, 50 ms: by then a
+    twentieth too much passes. So it is 1.05 x 1.4 and one small step, at most.
+    """
+    rng = random.Random(seed)
+    less, more = rng.uniform(0.06, 0.3), rng.uniform(0.4, 0.9)
+    overload = Overload(TARGET_MS, enforce=True)
+    passed = run(overload, lambda at: less if at < 60 else more, lambda _: 1.0, 200, noise)
+    assert max(passed[20:60]) <= 1.1 * less
+    assert max(passed[60:102]) > 0.9 * more
+    assert max(passed[60:]) <= 1.05 * 1.4 * 1.015 * more
+    assert sum(each > 1.1 * more for each in passed[60:]) <= 5
+    assert sum(passed[120:]) / 80 == pytest.approx(more, rel=0.015)
+
+
 def test_all_of_the_capacity_can_be_used_again_when_brokers_are_fast() -> None:
     overload = Overload(TARGET_MS, enforce=True)
     run(overload, lambda at: 0.2 if at < 50 else 2.0, lambda _: 1.0, 50)
