@@ -19,7 +19,7 @@ send more look the same.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from quotas.lent_rates import Lender
 
@@ -117,19 +117,59 @@ class Health(NamedTuple):
     growing: bool = False
 
 
+class Connection(Protocol):
+    """What carries requests to a broker."""
+
+    @property
+    def oldest(self) -> object | None:
+        """Its oldest request without a reply; None: there is none, or it does not say how long brokers take."""
+
+
 class _Client:
     """What one client sent in a window.
 
     Attributes:
         samples: its measured requests.
         ahead: the fewest requests without a reply that one of it found on its connection; None: it sent none.
+        connection: one that it sends on; None: none is looked at.
+        oldest: the oldest request on it when the window before ended.
+        seen_ms: when that was seen first.
     """
 
-    __slots__ = ("ahead", "samples")
+    __slots__ = ("ahead", "connection", "oldest", "samples", "seen_ms")
 
-    def __init__(self, samples: list[Sample]) -> None:
-        self.samples = samples
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
         self.ahead: int | None = None
+        self.connection: Connection | None = None
+        self.oldest: object | None = None
+        self.seen_ms = 0
+
+    def took_ms(self, *, now_ms: int) -> int | None:
+        """How long brokers took for its requests, at the end of a window; None: not known."""
+        answered = [each for each in self.samples if each.answered_ms is not None]
+        stored = [each for each in answered if not each.short]
+        # What has no reply counts only where nothing has: it may have been sent a moment ago. An error comes at
+        # once, or when a time is over that the client has chosen.
+        took = [each.took_ms(now_ms=now_ms) for each in stored or (() if answered else self.samples)]
+        known = [each for each in took if each is not None]
+        oldest = None if self.connection is None else self.connection.oldest
+        if oldest is not self.oldest:
+            self.oldest, self.seen_ms = oldest, now_ms
+        elif oldest is not None and not answered:
+            # A client that awaits replies may send nothing more. What it awaits is mostly not measured.
+            known.append(now_ms - self.seen_ms)
+        if not known:
+            return None
+        return min(known) if stored else max(known)
+
+    def left(self) -> _Client | None:
+        """It, for the next window: with what has no reply; None: everything has."""
+        left = _Client()
+        left.samples = [each for each in self.samples if each.answered_ms is None and not each.dropped]
+        if self.oldest is not None:
+            left.connection, left.oldest, left.seen_ms = self.connection, self.oldest, self.seen_ms
+        return left if left.samples or left.connection is not None else None
 
 
 class BrokerTimes:
@@ -141,7 +181,14 @@ class BrokerTimes:
         self._ahead_before: dict[Hashable, int] = {}
 
     def send(
-        self, client: Hashable, before: Sample | None, *, idle: bool, ahead: int = 0, now_ms: int
+        self,
+        client: Hashable,
+        before: Sample | None,
+        *,
+        idle: bool,
+        ahead: int = 0,
+        connection: Connection | None = None,
+        now_ms: int,
     ) -> Sample | None:
         """A request is sent to its broker; None: its time is not measured.
 
@@ -150,17 +197,20 @@ class BrokerTimes:
             before: of the request before it on its connection, if that one is measured and has no reply.
             idle: its connection awaits no reply.
             ahead: how many requests without a reply are before it on its connection.
+            connection: that.
             now_ms: the time.
         """
         found = self._clients.get(client)
         if found is None:
             if len(self._clients) >= _MAX_CLIENTS:
                 return None
-            found = self._clients[client] = _Client([])
+            found = self._clients[client] = _Client()
         if found.ahead is None or ahead < found.ahead:
             found.ahead = ahead
         if len(found.samples) >= _SAMPLES_PER_CLIENT:
             return None
+        if found.connection is None:
+            found.connection = connection
         sample = Sample(now_ms if idle else None, None if idle else before)
         found.samples.append(sample)
         return sample
@@ -171,23 +221,18 @@ class BrokerTimes:
         left, ahead = {}, {}
         for name, client in self._clients.items():
             answered = [each for each in client.samples if each.answered_ms is not None]
-            stored = [each for each in answered if not each.short]
             if answered:
-                failed.append((len(answered) - len(stored)) / len(answered))
-            # What has no reply counts only where nothing has: it may have been sent a moment ago. An error comes at
-            # once, or when a time is over that the client has chosen.
-            took = [each.took_ms(now_ms=now_ms) for each in stored or (() if answered else client.samples)]
-            known = [each for each in took if each is not None]
-            if known:
-                fastest.append(min(known) if stored else max(known))
+                failed.append(sum(each.short for each in answered) / len(answered))
+            took_ms = client.took_ms(now_ms=now_ms)
+            if took_ms is not None:
+                fastest.append(took_ms)
             if client.ahead is not None:
                 ahead[name] = client.ahead
                 before = self._ahead_before.get(name)
                 if before is not None:
                     grew.append(client.ahead > before)
-            open_ones = [each for each in client.samples if each.answered_ms is None and not each.dropped]
-            if open_ones:
-                left[name] = _Client(open_ones)
+            if (still := client.left()) is not None:
+                left[name] = still
         self._clients, self._ahead_before = left, ahead
         return Health(_lower_median(fastest), len(fastest), _lower_median(failed), bool(_lower_median(grew)))
 

@@ -18,7 +18,7 @@ from gateway.handlers.context import HandlerContext
 from gateway.handlers.topic_use import ProduceTopics, count_plain_produce, plain_records
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.parts import RequestParts
-from gateway.session.response_queue import CollectedAnswer, Pending, TimedRequest
+from gateway.session.response_queue import CollectedAnswer, Pending, TimedRequest, WholeProduce
 from gateway.session.routes import HeadDecision, HeadHandler, HeadOutcome, RequestHead, Route, Session
 from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol.api_keys import Api, ApiKey, describe
@@ -77,7 +77,16 @@ class ProduceHandler(HeadHandler):
             if read is None:
                 return HeadDecision.MORE
             acks = read
-        pending = None if acks == 0 else Pending(head.correlation_id, self._rewriting.get(api.version))
+        times = None
+        if quotas is not None and quotas.overload is not None and len(data) - at - 4 >= size:
+            times = quotas.overload.times
+        pending: Pending | None = None
+        if acks != 0:
+            answer = self._rewriting.get(api.version)
+            if times is None:
+                pending = Pending(head.correlation_id, answer)
+            else:
+                pending = WholeProduce(head.correlation_id, answer)
         if quotas is not None and quotas.counts_produce:
             decision = self._hold_or_count(
                 session, quotas, api, data, at, size, head_bytes, pending, now_ms=now_ms
@@ -86,8 +95,8 @@ class ProduceHandler(HeadHandler):
                 return decision
         if pending is None:
             return _NO_REPLY
-        if quotas is not None and quotas.overload is not None and len(data) - at - 4 >= size:
-            _measure(quotas.overload.times, session, api, pending, now_ms)
+        if times is not None:
+            _measure(times, session, api, pending, now_ms)
         return pending
 
     def _hold_or_count(
@@ -286,6 +295,7 @@ def _measure(times: BrokerTimes, session: Session, api: Api, pending: Pending, n
         None if last is None else last.sample,
         idle=responses.idle,
         ahead=len(responses.pending),
+        connection=responses,
         now_ms=now_ms,
     )
     if sample is not None:

@@ -177,6 +177,12 @@ class Pending:
         self.timed: TimedRequest | None = None  # whose time its reply is to count
 
 
+class WholeProduce(Pending):
+    """Of a Produce request that came in one piece, where the times of brokers are looked at."""
+
+    __slots__ = ()
+
+
 class Timekeeper(Protocol):
     """The session, as far as the request quota is concerned (KIP-124)."""
 
@@ -227,6 +233,7 @@ class ResponseQueue:
 
     __slots__ = (
         "_dropping",
+        "_ended",
         "_locals",
         "_max_response_bytes",
         "_partial",
@@ -255,6 +262,7 @@ class ResponseQueue:
         self._locals = 0
         self._relay_left = 0  # bytes of the current reply that are still to be relayed
         self._dropping = False  # or dropped
+        self._ended = False
         self._streamed: _Streamed | None = None  # whose bytes those are, when its end is to be rewritten
         self._watched: Watch | None = None  # looks at them
         self._partial = bytearray()  # a reply that is collected, or the start of one
@@ -294,6 +302,14 @@ class ResponseQueue:
     def missing_bytes(self) -> int:
         """What has not come of it."""
         return self._wanted_bytes - len(self._partial) if self._partial else 0
+
+    @property
+    def oldest(self) -> Pending | None:
+        """See `quotas.overload.Connection`."""
+        if self._ended or not self.pending:
+            return None
+        first = self.pending[0]
+        return first if isinstance(first, WholeProduce) else None
 
     @property
     def awaits_head(self) -> bool:
@@ -537,6 +553,7 @@ class ResponseQueue:
 
     def ended(self, *, now_ms: int) -> None:
         """The connection has ended, and with it the reply under way."""
+        self._ended = True
         if self._watched is not None:
             self._watched.end(now_ms=now_ms)
             self._watched = None

@@ -71,6 +71,35 @@ def test_requests_without_an_answer_are_measured_until_their_connection_ends() -
     assert times.close(now_ms=4_000)[:2] == (None, 0)
 
 
+class Fixed:
+    """A connection, by the oldest request on it."""
+
+    def __init__(self) -> None:
+        self.oldest: object | None = None
+
+
+def test_brokers_that_answer_nothing_are_slow_after_two_windows() -> None:
+    """All measured requests have their replies, and those behind them have none."""
+    times = BrokerTimes()
+    connections = [Fixed() for _ in range(3)]
+    for name, connection in zip("abc", connections, strict=True):
+        sample = times.send(name, None, idle=True, connection=connection, now_ms=0)
+        assert sample is not None
+        sample.answer(now_ms=20)
+        connection.oldest = object()
+    assert times.close(now_ms=1_000)[:2] == (20, 3)
+    assert times.close(now_ms=2_000)[:2] == (1_000, 3)
+    connections[0].oldest = object()  # one that makes progress has no time, and two are too few
+    assert times.close(now_ms=3_000)[:2] == (None, 2)
+    assert times.close(now_ms=4_000)[:2] == (3_000, 3)
+    answered(times, "a", 30)  # another connection of the same client is answered
+    assert times.close(now_ms=5_000)[:2] == (4_000, 3)
+    for connection in connections:
+        connection.oldest = None
+    assert times.close(now_ms=6_000)[:2] == (None, 0)
+    assert not times._clients
+
+
 def failed(times: BrokerTimes, client: str, *short: bool) -> None:
     """One answer after the other: whether brokers could not store the request."""
     for each in short:

@@ -63,6 +63,48 @@ def test_a_connection_that_ends_is_forgotten() -> None:
     assert overload.times.close(now_ms=START_MS + 60_000)[:2] == (None, 0)
 
 
+def four_answered_and_one_more(core: GatewayCore, *, whole: bool = True) -> list[Conversation]:
+    """Clients that have sent all that is measured in a window, have their replies, and await one that is not."""
+    clients = [Conversation(core=core, principal=user) for user in ("a", "b", "c")]
+    for each in clients:
+        each.client_sends(*map(produce, range(1, 5))).upstream_answers(*map(produce_reply, range(1, 5)))
+        if whole:
+            each.client_sends(produce(5))
+        else:
+            each.client_sends(produce(5, size=200_000), piece_bytes=70_000)
+    return clients
+
+
+def test_brokers_that_stop_are_slow_also_where_no_measured_request_awaits_its_reply() -> None:
+    core, overload = core_of()
+    clients = four_answered_and_one_more(core)
+    close = overload.times.close
+    assert close(now_ms=START_MS + 1_000)[:2] == (0, 3)
+    assert close(now_ms=START_MS + 2_000)[:2] == (1_000, 3)
+    assert close(now_ms=START_MS + 3_000)[:2] == (2_000, 3)
+    for each in clients:
+        each.at(3_000).upstream_answers(produce_reply(5))
+    assert close(now_ms=START_MS + 4_000)[:2] == (None, 0)
+
+
+def test_what_their_clients_hold_back_says_nothing_of_brokers_that_seem_to_have_stopped() -> None:
+    core, overload = core_of()
+    four_answered_and_one_more(core, whole=False)
+    assert overload.times.close(now_ms=START_MS + 1_000)[:2] == (0, 3)
+    for at_s in range(2, 60):
+        assert overload.times.close(now_ms=START_MS + 1_000 * at_s)[:2] == (None, 0)
+
+
+def test_a_request_that_is_not_measured_is_forgotten_with_its_connection() -> None:
+    core, overload = core_of()
+    clients = four_answered_and_one_more(core)
+    overload.times.close(now_ms=START_MS + 1_000)
+    for each in clients:
+        each.session.ended(now_ms=core.clock.now_ms)
+    assert overload.times.close(now_ms=START_MS + 2_000)[:2] == (None, 0)
+    assert not overload.times._clients
+
+
 def answer(error: ErrorCode, version: int = 9) -> bytes:
     partitions = [{"index": 0}, {"index": 1, "error_code": error}]
     responses = [{"name": "t", "partition_responses": partitions}]
