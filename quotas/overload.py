@@ -187,7 +187,6 @@ class BrokerTimes:
         *,
         idle: bool,
         ahead: int = 0,
-        connection: Connection | None = None,
         now_ms: int,
     ) -> Sample | None:
         """A request is sent to its broker; None: its time is not measured.
@@ -197,7 +196,6 @@ class BrokerTimes:
             before: of the request before it on its connection, if that one is measured and has no reply.
             idle: its connection awaits no reply.
             ahead: how many requests without a reply are before it on its connection.
-            connection: that.
             now_ms: the time.
         """
         found = self._clients.get(client)
@@ -209,11 +207,20 @@ class BrokerTimes:
             found.ahead = ahead
         if len(found.samples) >= _SAMPLES_PER_CLIENT:
             return None
-        if found.connection is None:
-            found.connection = connection
         sample = Sample(now_ms if idle else None, None if idle else before)
         found.samples.append(sample)
         return sample
+
+    def look_at(self, connection: Connection, client: Hashable) -> None:
+        """Look at what is left on a connection when windows end; for each client it is one connection at a time.
+
+        Args:
+            connection: on which a measured request is sent.
+            client: of that request.
+        """
+        found = self._clients[client]
+        if found.connection is None:
+            found.connection = connection
 
     def close(self, *, now_ms: int) -> Health:
         """End a window; requests without a reply are measured on."""

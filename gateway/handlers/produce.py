@@ -77,16 +77,15 @@ class ProduceHandler(HeadHandler):
             if read is None:
                 return HeadDecision.MORE
             acks = read
-        times = None
-        if quotas is not None and quotas.overload is not None and len(data) - at - 4 >= size:
+        # The condition of the most requests comes first: it decides what kind of place the reply has.
+        if quotas is None or quotas.overload is None or len(data) - at - 4 < size:
+            times = None
+            pending = None if acks == 0 else Pending(head.correlation_id, self._rewriting.get(api.version))
+        else:
             times = quotas.overload.times
-        pending: Pending | None = None
-        if acks != 0:
-            answer = self._rewriting.get(api.version)
-            if times is None:
-                pending = Pending(head.correlation_id, answer)
-            else:
-                pending = WholeProduce(head.correlation_id, answer)
+            pending = (
+                None if acks == 0 else WholeProduce(head.correlation_id, self._rewriting.get(api.version))
+            )
         if quotas is not None and quotas.counts_produce:
             decision = self._hold_or_count(
                 session, quotas, api, data, at, size, head_bytes, pending, now_ms=now_ms
@@ -290,17 +289,18 @@ def _measure(times: BrokerTimes, session: Session, api: Api, pending: Pending, n
     """Have the time measured that a broker takes for a request that came in one piece."""
     responses, kind = session.responses, session.kind
     last = responses.pending[-1].timed if responses.pending else None
+    client = kind if isinstance(kind, str) else session.address
     sample = times.send(
-        kind if isinstance(kind, str) else session.address,
+        client,
         None if last is None else last.sample,
         idle=responses.idle,
         ahead=len(responses.pending),
-        connection=responses,
         now_ms=now_ms,
     )
     if sample is not None:
         pending.timed = TimedRequest(api, "", 0, measured=False)
         pending.timed.sample = sample
+        times.look_at(responses, client)
 
 
 def _find_sensor(

@@ -83,8 +83,9 @@ def test_brokers_that_answer_nothing_are_slow_after_two_windows() -> None:
     times = BrokerTimes()
     connections = [Fixed() for _ in range(3)]
     for name, connection in zip("abc", connections, strict=True):
-        sample = times.send(name, None, idle=True, connection=connection, now_ms=0)
+        sample = times.send(name, None, idle=True, now_ms=0)
         assert sample is not None
+        times.look_at(connection, name)
         sample.answer(now_ms=20)
         connection.oldest = object()
     assert times.close(now_ms=1_000)[:2] == (20, 3)
