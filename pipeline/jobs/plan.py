@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
-from pipeline.errors import Exit, JobError
+from pipeline.errors import ArgumentError, Exit, JobError
 from pipeline.plans.plan import PlanError
 from pipeline.plans.steps import Cluster, apply, diff, revert, show
 from quota_client.client import QuotaClientError
+
+_LARGEST_CHANGE: Final = 4.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             step.add_argument("--force", action="store_true", help="also over what was changed meanwhile")
             step.add_argument(
                 "--validate-only", action="store_true", help="only ask whether it would be accepted"
+            )
+            step.add_argument(
+                "--unattended",
+                action="store_true",
+                help="no person has looked at it: refuse a plan whose newest day lacks records, or that changes a "
+                "quota in force by more than --largest-change",
+            )
+            step.add_argument(
+                "--largest-change",
+                type=float,
+                metavar="FACTOR",
+                help=f"with --unattended: multiply or divide a quota by at most this ({_LARGEST_CHANGE:g})",
             )
     revert = steps.add_parser("revert", help="take back what apply did")
     revert.add_argument("revert_file", type=Path, help="the file that apply wrote")
@@ -86,4 +101,24 @@ def _step(arguments: argparse.Namespace) -> Exit:
         revert_file=arguments.revert_file,
         force=arguments.force,
         validate_only=arguments.validate_only,
+        largest_change=_largest_change(arguments),
     )
+
+
+def _largest_change(arguments: argparse.Namespace) -> float | None:
+    """By what factor quotas may change without a person; None: a person is there.
+
+    Raises:
+        ArgumentError: the arguments do not go together.
+    """
+    given: float | None = arguments.largest_change
+    if not arguments.unattended:
+        if given is not None:
+            raise ArgumentError("--largest-change goes with --unattended")
+        return None
+    if arguments.force:
+        raise ArgumentError("--force is a decision of a person, and not with --unattended")
+    factor = _LARGEST_CHANGE if given is None else given
+    if not factor > 1:
+        raise ArgumentError(f"--largest-change is above 1, not {factor:g}")
+    return factor

@@ -27,10 +27,12 @@ from pipeline.plans.plan import (
     entity_to_json,
     names_of,
 )
+from pipeline.plans.text import number
 from quotas.entities import QuotaEntity, QuotaKey
 
 REVERT_FORMAT: Final = "sluice-revert"
 REVERT_VERSION: Final = 1
+_ROUNDED: Final = 0.01
 
 
 class State(StrEnum):
@@ -206,3 +208,29 @@ def _change(data: Any, where: str) -> Change:
             raise PlanError(f"{where}: {name} is a number or null, not {value!r}")
         values.append(None if value is None else float(value))
     return Change(entity_from_json(data["entity"], where), key, values[0], values[1])
+
+
+def for_a_person(plan: Plan, changes: Iterable[Difference], largest_change: float) -> list[str]:
+    """Why a plan should not be applied before a person has looked at it; empty if nothing speaks against it.
+
+    Its newest day weighs most, so a plan is not applied when part of that day is missing. Quotas of teams have no
+    earlier value in the records, so a recommendation does not limit their change: here it is limited.
+
+    Args:
+        plan: any.
+        changes: what it would change now.
+        largest_change: a quota in force is at most multiplied or divided by this.
+    """
+    newest = plan.basis.last_day
+    found = [each.text() for each in plan.left_out if each.date in ("", newest)]
+    # Quotas are rounded up: bytes to whole ones, others to hundredths.
+    most = largest_change * (1 + _ROUNDED)
+    for each in changes:
+        if each.now is None or each.wanted is None:
+            continue
+        if each.wanted > each.now * most + _ROUNDED or each.wanted < each.now / most:
+            found.append(
+                f"{each.entity} {each.key}: {number(each.now)} to {number(each.wanted)} is more than may be changed "
+                f"at once, {largest_change:g} times"
+            )
+    return found

@@ -25,6 +25,7 @@ from pipeline.plans.changes import (
     Revert,
     State,
     differences,
+    for_a_person,
     last_changes,
     reverting,
     to_do,
@@ -37,6 +38,7 @@ from quotas.entities import QuotaEntity, QuotaKey, counted
 
 _VERIFY_TIMEOUT_S: Final = 10.0
 _VERIFY_POLL_S: Final = 0.2
+_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ def apply(
     revert_file: Path | None = None,
     force: bool = False,
     validate_only: bool = False,
+    largest_change: float | None = None,
 ) -> Exit:
     """Sets a plan's quotas.
 
@@ -136,6 +139,7 @@ def apply(
         revert_file: where to write what takes it back; else beside the plan.
         force: also over what was changed meanwhile.
         validate_only: only ask whether it would be accepted.
+        largest_change: no person has looked at the plan: refuse what `for_a_person` finds.
     """
     plan = _read_plan(path)
     revert_file = revert_file or path.with_suffix(".revert.json")
@@ -155,6 +159,12 @@ def apply(
         if not changes:
             print("everything is as planned already")
             return Exit.NOTHING_TO_DO
+        if largest_change is not None and (reasons := for_a_person(plan, changes, largest_change)):
+            shown = "; ".join(reasons[:_SHOWN])
+            more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+            return _refused(
+                f"{path} is held back: {shown}{more}; nothing was done (apply it without --unattended)"
+            )
         refused = client.alter(_settings(changes), validate_only=True)
         if refused:
             _print_refusals(refused)

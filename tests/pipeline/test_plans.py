@@ -12,11 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli import main
-from pipeline.errors import Exit, JobError
+from pipeline.errors import ArgumentError, Exit, JobError
 from pipeline.jobs import plan as job
 from pipeline.plans import steps
-from pipeline.plans.changes import Change, Difference, Revert, State, differences, last_changes, reverting, to_do
-from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry, PlanError
+from pipeline.plans.changes import (
+    Change,
+    Difference,
+    Revert,
+    State,
+    differences,
+    for_a_person,
+    last_changes,
+    reverting,
+    to_do,
+)
+from pipeline.plans.plan import Action, Basis, CapacityCheck, LeftOut, Plan, PlanEntry, PlanError
 from pipeline.plans.steps import misfit
 from pipeline.recommend.recommendation import ClientDay, ClientHistory, RecommendationSettings, recommend
 from quota_client.client import Counting, Refusal, Setting
@@ -391,6 +401,51 @@ def test_what_was_done_in_another_cluster_is_not_taken_back_in_this_one(
     assert cluster.quotas == there
     assert run(*reverting, "--elsewhere") == Exit.DONE
     assert cluster.quotas == {}
+
+
+@pytest.mark.parametrize(("left_out", "reasons"), [("2026-11-20", 1), ("2026-11-19", 0), ("", 1)])
+def test_a_plan_is_for_a_person_if_part_of_its_newest_day_is_left_out(left_out: str, reasons: int) -> None:
+    left = LeftOut("a", left_out, "is 50.0% complete", 3)
+    found = for_a_person(replace(plan_of(), left_out=(left,)), (), 4.0)
+    assert found == [left.text()] * reasons
+
+
+@pytest.mark.parametrize(("now", "wanted", "fits"), [
+    (100.0, 400.0, True), (100.0, 25.0, True), (100.0, 500.0, False), (100.0, 20.0, False), (None, 1e9, True),
+    (0.0, 5.0, False),
+    (333.0, 84.0, True),  # a quarter, rounded up
+    (0.013, 0.06, True),  # four times, rounded up to hundredths
+])  # fmt: skip
+def test_a_plan_is_for_a_person_if_a_quota_would_change_by_more_than_the_limit(
+    now: float | None, wanted: float, fits: bool
+) -> None:
+    found = for_a_person(plan_of(), [Difference(APP, RATE, now, wanted, State.CHANGE)], 4.0)
+    assert found == [] if fits else "client-id=app producer_byte_rate: " in found[0]
+
+
+def test_an_unattended_plan_is_held_back_with_its_reasons_and_applied_by_a_person(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    team = QuotaEntity(group="orders")
+    first, second = (tmp_path / f"{name}.json" for name in ("first", "second"))
+    first.write_text(plan_of((team, Action.SET, 100.0, None)).to_json())
+    # The records of a team have no earlier value, so nothing has limited the change.
+    second.write_text(plan_of((team, Action.SET, 500.0, None)).to_json())
+    assert run("apply", first, "--unattended", *WHERE) == Exit.DONE
+    assert run("apply", second, "--unattended", *WHERE) == Exit.REFUSED
+    assert "second.json is held back: group=orders producer_byte_rate: 100 to 500 is" in capsys.readouterr().err
+    assert cluster.quotas == {(team, RATE): 100}
+    assert not second.with_suffix(".revert.json").exists()
+    assert run("apply", second, "--unattended", "--largest-change", "5", *WHERE) == Exit.DONE
+    assert run("apply", first, *WHERE) == Exit.REFUSED  # its revert file is there
+
+
+@pytest.mark.parametrize(
+    "words", [("--largest-change", "2"), ("--unattended", "--largest-change", "1"), ("--unattended", "--force")]
+)
+def test_limits_for_plans_without_a_person_have_to_make_sense(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with pytest.raises(ArgumentError):
+        run("apply", recommended(tmp_path, 1, big=9_000), *words, *WHERE)
 
 
 def test_a_revert_file_that_is_none_is_named(cluster: Cluster, tmp_path: Path) -> None:
