@@ -136,6 +136,10 @@ class BrokerConnection(asyncio.Protocol):
         self.transport.abort()
 
 
+_DEFAULT_CONFIG: Final = 5
+"""Where a broker has a setting's value from (KIP-226)."""
+
+
 @dataclass
 class ScriptedBroker:
     """See the module's text.
@@ -251,7 +255,8 @@ class ScriptedBroker:
 
     def _describe_configs(self, request: Request) -> bytes:
         configs: list[dict[str, Any]] = [
-            {"name": name, "value": value} for name, value in self.configs.items()
+            {"name": name, "value": value, "config_source": _DEFAULT_CONFIG}
+            for name, value in self.configs.items()
         ]
         return wire.response(
             "DescribeConfigs",

@@ -90,6 +90,13 @@ class LocalSession(InProcess):
 
 def ingest_files(out: str, checkpoint: Path, *files: Path) -> Writer:
     """Ingests files as the next batch of a checkpoint; what has written it. One that fails is tried again."""
+    writer = Writer(out, str(checkpoint), files_to_rows, InProcess())
+    write_batch(writer, checkpoint, files)
+    return writer
+
+
+def write_batch(writer: Writer, checkpoint: Path, files: Sequence[Path]) -> None:
+    """Gives files to a writer as the next batch of its checkpoint, as a stream of Spark does."""
     offsets = checkpoint / "offsets"
     offsets.mkdir(parents=True, exist_ok=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": checkpoint.name}))
@@ -102,12 +109,10 @@ def ingest_files(out: str, checkpoint: Path, *files: Path) -> Writer:
         return [pa.RecordBatch.from_pydict(content, schema)]
 
     try:
-        writer = Writer(out, str(checkpoint), files_to_rows, InProcess())
         writer(LocalFrame(schema, [read]), batch)
     except JobError:
         (offsets / str(batch)).unlink()
         raise
-    return writer
 
 
 def compact_all(out: str, cores: int = 1) -> None:

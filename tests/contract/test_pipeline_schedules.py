@@ -6,6 +6,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -25,8 +26,8 @@ eval "exit \\${{CODE_$1:-0}}"
 """
 
 
-def run_script(folder: Path, **codes: int) -> tuple[int, list[str]]:
-    """The script's exit code, and the jobs that it ran, with these exit codes of jobs."""
+def run_script(folder: Path, more: Mapping[str, str] = {}, /, **codes: int) -> tuple[int, list[str]]:
+    """The script's exit code, and the jobs that it ran, with more variables and these exit codes of jobs."""
     calls = folder / "calls"
     calls.write_text("")
     program = folder / "sluice-pipeline"
@@ -37,6 +38,7 @@ def run_script(folder: Path, **codes: int) -> tuple[int, list[str]]:
         "SLUICE_SOURCE": "files:/in",
         "SLUICE_OUT": "/out",
         "SLUICE_METRICS": "/metrics.prom",
+        **more,
         **{f"CODE_{job}": str(code) for job, code in codes.items()},
     }
     done = subprocess.run(["/bin/sh", str(SCRIPT)], env=environment, timeout=60, check=False)
@@ -47,7 +49,8 @@ def jobs(calls: list[str]) -> str:
     return " ".join(call.split()[0] for call in calls)
 
 
-ALL: Final = "ingest compact recommend prune status"
+ALL_BUT_STATUS: Final = "ingest compact recommend prune"
+ALL: Final = f"{ALL_BUT_STATUS} status"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +75,35 @@ def test_the_script_continues_after_what_is_no_failure_and_always_writes_metrics
     found, calls = run_script(tmp_path, **codes)
 
     assert (found, jobs(calls)) == (code, ran)
+    assert not any("plan" in call for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("codes", "ran", "code"),
+    [
+        ({}, f"{ALL_BUT_STATUS} plan status", 0),
+        ({"plan": Exit.NOTHING_TO_DO}, f"{ALL_BUT_STATUS} plan status", 0),
+        ({"plan": Exit.REFUSED}, f"{ALL_BUT_STATUS} plan status", 5),
+        ({"recommend": Exit.NOT_YET_COMPLETE}, ALL, 0),
+        ({"compact": Exit.NOTHING_TO_DO}, "ingest compact status", 0),
+    ],
+)
+def test_the_script_applies_the_plan_that_it_has_made_if_it_is_given_an_address(
+    tmp_path: Path, codes: dict[str, int], ran: str, code: int
+) -> None:
+    where = {"SLUICE_APPLY_TO": "gateway:9092", "SLUICE_APPLY_CONFIG": "/etc/sluice/our client.properties"}
+    found, calls = run_script(tmp_path, where, **codes)
+
+    assert (found, jobs(calls)) == (code, ran)
+    for call in calls:
+        if call.startswith("plan"):
+            (made,) = (each for each in calls if each.startswith("recommend"))
+            plan = re.fullmatch(r"recommend --out /out --plan (/out/results/plan/run=[\dT-]+Z/plan\.json)", made)
+            assert plan is not None
+            assert call == (
+                f"plan apply {plan[1]} --unattended --bootstrap gateway:9092 "
+                "--client-config /etc/sluice/our client.properties"
+            )
 
 
 def assert_jobs_take(commands: list[str]) -> None:
@@ -81,6 +113,7 @@ def assert_jobs_take(commands: list[str]) -> None:
 
 def test_our_jobs_take_the_arguments_of_the_script(tmp_path: Path) -> None:
     assert_jobs_take(run_script(tmp_path)[1])
+    assert_jobs_take(run_script(tmp_path, {"SLUICE_APPLY_TO": "gateway:9092"})[1])
 
 
 def test_systemd_accepts_the_service_and_the_timer_and_no_misspelt_key(tmp_path: Path) -> None:
