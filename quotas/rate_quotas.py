@@ -913,7 +913,8 @@ class RateQuotas:
         waited = [tier for tier in range(TIERS) if _waited(new) or _waited(of_tiers.get(tier))]
         shared = [(id(tracker), tracker) for tracker in self._table.shared()]
         yield from lender.divide([*self._table.own(), *shared], new_waited=waited, now_ms=now_ms)
-        if new is not None:
+        # Limits that came between two steps have another lender.
+        if new is not None and self.lender is lender:
             self._leave_to_new(new, lender.left, now_ms, known=True)
             self._new_of_tiers = {
                 tier: self._leave_to_new(of_tiers.get(tier), left, now_ms)

@@ -641,3 +641,22 @@ def test_tiers_that_change_all_the_time_let_no_more_pass_than_brokers_take(seed:
     passed = world.run(loads, 40, dict.fromkeys(range(5, 40), flip))
     assert mean([sum(each[at] for each in passed.values()) for at in range(10, 40)]) <= 1.1 * 6 * MB
     assert mean(passed["orders"][10:]) >= 0.98 * 2 * MB
+
+
+def test_a_division_that_another_capacity_overtakes_leaves_nothing_to_new_counters() -> None:
+    world = World(capacity=2 * MB)
+    world.user("alice", ceiling=MB)
+    tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
+    assert tracker is not None
+    world.lender.usable_part, world.lender.sheds = 0.1, True
+    for at in range(3):
+        list(world.quotas.divide(now_ms=START_MS + at * 1_000))
+        tracker.record(MB / 2, now_ms=START_MS + at * 1_000)
+    now_ms = START_MS + 3_000
+    before = world.quotas.divide(now_ms=now_ms)
+    next(before)
+    world.quotas.lend(Lender(world.limits, PRODUCE, MB, now_ms=now_ms), now_ms=now_ms)
+    left = world.quotas.shared_by_new(tracker, now_ms=now_ms)
+    list(before)
+    assert len(world.lender.left_of_tiers) > 0
+    assert world.quotas.shared_by_new(tracker, now_ms=now_ms) == left != ()
