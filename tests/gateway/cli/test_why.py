@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from gateway.cli import why
 from gateway.cli.why import _duration, _moment, _nearest, entry_lines, text_of
 from gateway.observability.quota_metrics import label_value
 from gateway.observability.throttle_journal import JournalClient, Reading
@@ -74,6 +77,13 @@ def test_a_throttle_names_whose_use_was_counted(rule: str, entity: str, counter:
     }  # fmt: skip
     (found,) = [each for each in entry_lines(entry) if each.strip().startswith("counted by")]
     assert found.split("counted by")[1].strip() == line
+
+
+def test_the_status_page_has_the_same_units() -> None:
+    page = (Path(why.__file__).parents[1] / "server/status_page.html").read_text(encoding="utf-8")
+    (units,) = re.findall(r"const UNITS = (\{.*?\});", page, re.DOTALL)
+    assert dict(re.findall(r'(\w+): "([^"]+)"', units)) == why._UNITS
+    assert 'UNITS[each.by] || "requests/s"' in page  # the rates of APIs, which have names of their own
 
 
 @pytest.mark.parametrize(
