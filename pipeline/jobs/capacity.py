@@ -122,7 +122,11 @@ def run(arguments: argparse.Namespace) -> Exit:
     )
     days = [day for day in found if not day.open and not expectation.is_open(day.date)]
     if not days:
-        raise NotYetCompleteError("no closed day is compacted: run `sluice-pipeline compact` first")
+        asked = "" if arguments.first is arguments.last is None else " of those that --from and --to ask for"
+        raise NotYetCompleteError(
+            f"no closed day{asked} is compacted: a day is closed {arguments.grace} minutes after midnight UTC at "
+            "the earliest; run `sluice-pipeline compact` then"
+        )
     scope = scope_of(arguments)
     with open_runner(arguments, "sluice capacity") as runner:
         answer = study(runner, arguments.out, days, scope, question)

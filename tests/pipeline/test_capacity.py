@@ -408,5 +408,8 @@ def test_wrong_arguments_are_named(
 
 def test_without_a_closed_day_there_is_no_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = ["capacity", "--out", str(tmp_path), "--capacity", "produce=1MB"]
+    when = "a day is closed 60 minutes after midnight UTC at the earliest; run `sluice-pipeline compact` then"
     assert main(job) == Exit.NOT_YET_COMPLETE
-    assert "no closed day is compacted" in capsys.readouterr().err
+    assert f"no closed day is compacted: {when}" in capsys.readouterr().err
+    assert main([*job, "--from", "2026-09-28"]) == Exit.NOT_YET_COMPLETE
+    assert f"no closed day of those that --from and --to ask for is compacted: {when}" in capsys.readouterr().err
