@@ -184,8 +184,10 @@ class Operations:
         self._limits.brakes = dict(brakes)
         for tier in sorted(before.keys() | brakes.keys()):
             if before.get(tier) != (brake := brakes.get(tier)):
-                percent = None if brake is None else round(100 * brake.part, 3)
-                _log.warning("tier_shed", tier=tier, percent=percent, by=by)
+                if brake is None:
+                    _log.warning("tier_no_longer_shed", tier=tier, by=by)
+                else:
+                    _log.warning("tier_shed", tier=tier, percent=round(100 * brake.part, 3), by=by)
 
     async def brake(self, tier: int, brake: Brake | None, *, by: str, now_ms: int) -> str | None:
         """Set the brake of a tier in all processes of the gateway, or end it.

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.cli.main import main
 from gateway.server.admin_access import is_this_machine
@@ -203,7 +204,10 @@ async def test_a_brake_leaves_a_part_to_a_tier_until_it_is_ended(capsys: pytest.
         (brake,) = status["members"][0]["brakes"]
         assert brake["text"] in why
         assert status["capacity"]["produce"]["tiers"][3]["brake"] == FRAME_BYTES
-        assert (await command(capsys, port, "shed", "--tier", "3", "--end"))[1] == "no tier has a brake\n"
+        with capture_logs() as lines:
+            assert (await command(capsys, port, "shed", "--tier", "3", "--end"))[1] == "no tier has a brake\n"
+        (ended,) = [each for each in lines if each["event"] in ("tier_shed", "tier_no_longer_shed")]
+        assert (ended["event"], ended["tier"]) == ("tier_no_longer_shed", 3)
         await until_most(0)
         assert not await throttled()
 
