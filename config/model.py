@@ -91,6 +91,10 @@ class Config(Section, frozen=True):
         """The groups of clients; for `Limits.set_groups`."""
         return Groups(rule.group for rule in self.groups)
 
+    def divided_rates(self) -> frozenset[QuotaKey]:
+        """The byte rates of which clients get a share of the capacity."""
+        return frozenset() if self.capacity.observe else frozenset(self.capacity.by_quota())
+
     def quota_limits(self) -> Limits:
         """A new set of limits that holds the configured quotas."""
         limits = Limits(empty_client_id=self.client_ids.empty, prefixes=self.client_ids.prefixes)

@@ -66,6 +66,7 @@ class QuotaView:
         ipv6_prefix_bits: of [connections].
         origins: of each quota; None: all are of the file.
         store: of a running gateway, in words.
+        divided: the byte rates of which clients get a share of the capacity.
     """
 
     limits: Limits
@@ -74,6 +75,7 @@ class QuotaView:
     ipv6_prefix_bits: int
     origins: Mapping[tuple[QuotaEntity, QuotaKey], Origin] | None = None
     store: str = ""
+    divided: frozenset[QuotaKey] = frozenset()
 
 
 def add_config_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> None:
@@ -119,6 +121,7 @@ def of_file(path: str, cluster: str | None = None) -> QuotaView:
         found.mutation_settings(),
         found.rate_settings(),
         found.connections.ipv6_prefix_bits,
+        divided=found.divided_rates(),
     )
 
 
@@ -166,6 +169,7 @@ def _view(answer: Mapping[str, Any]) -> QuotaView:
         settings.connections.ipv6_prefix_bits,
         origins,
         store,
+        frozenset(map(QuotaKey, answer.get("divided", ()))),  # not said by a gateway of an earlier version
     )
 
 

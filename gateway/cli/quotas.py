@@ -31,6 +31,7 @@ from quotas.entities import (
     format_name,
 )
 from quotas.ip_limits import UNLIMITED, IpLimits, normalise
+from quotas.lent_rates import LENT_BURST_S
 from quotas.limits import CONNECTION_KEYS, Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationSettings
@@ -114,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.user is None and arguments.client_id is None:
         print(_list_json(view) if arguments.json else _list_text(view))
         return 0
-    bursts = _Bursts(view.mutation, view.rate)
+    bursts = _Bursts(view.mutation, view.rate, view.divided)
     user = ANONYMOUS if arguments.user is None else arguments.user
     client_id = arguments.client_id or ""
     render = _client_json if arguments.json else _client_text
@@ -135,9 +136,10 @@ def _shown_keys(limits: Limits) -> list[QuotaKey]:
 class _Bursts:
     """What a client with nothing used may use at once."""
 
-    def __init__(self, mutation: MutationSettings, rate: RateSettings) -> None:
+    def __init__(self, mutation: MutationSettings, rate: RateSettings, divided: frozenset[QuotaKey]) -> None:
         self._mutation = mutation
         self._rate = rate
+        self.divided = divided
 
     def of(self, key: QuotaKey, match: Match) -> float | None:
         limit = match.limit
@@ -145,6 +147,8 @@ class _Bursts:
             return None
         if match.burst_s is not None:
             return limit * match.burst_s
+        if key in self.divided:
+            return limit * LENT_BURST_S
         if key in _BYTE_RATES:
             # The window in progress counts as whole, so one window less is averaged over at its beginning.
             return limit * (self._rate.window_num - 1) * self._rate.window_ms / 1000
@@ -236,6 +240,8 @@ def _limit_text(limits: Limits, key: QuotaKey, match: Match, bursts: _Bursts) ->
     if match.limit is None:
         return "unlimited"
     text = f"{number(match.limit)}{_UNITS[key]}"
+    if key in bursts.divided:
+        text += " or less, as its share of the capacity"
     burst = bursts.of(key, match)
     if burst is not None:
         text += f", in a burst up to {number(burst)} before the debt begins"

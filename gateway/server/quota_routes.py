@@ -118,6 +118,7 @@ class QuotaRoutes:
             "mutation_quota": config.mutation_quota.model_dump(mode="json"),
             "client_ids": config.client_ids.model_dump(mode="json"),
             "logins": any_authenticates(config),
+            "divided": sorted(config.divided_rates()),
             "connections": {"ipv6_prefix_bits": config.connections.ipv6_prefix_bits},
             "groups": [asdict(group) for group in quotas.limits.groups.all],
         }

@@ -276,6 +276,14 @@ async def test_set_notes_a_tier_that_has_no_effect(capsys: Capsys) -> None:
                 assert (code, noted in err) == (0, note)
 
 
+@pytest.mark.parametrize("observe", [False, True])
+async def test_a_running_gateway_says_which_rates_are_shares_of_a_capacity(observe: bool, capsys: Capsys) -> None:
+    capacity = {"producer_byte_rate": 9, "observe": observe}
+    async with running_gateway(9, quotas=[FILE_QUOTA], capacity=capacity) as running:
+        _, out, _ = await sluice(running, capsys, "quotas", "--user", "alice")
+    assert ("7 B/s or less, as its share of the capacity" in out) is not observe
+
+
 async def test_set_sets_and_removes_quotas_of_topics_too(capsys: Capsys) -> None:
     async with running_gateway(9, quotas=[FILE_QUOTA]) as running:
         limits = running.gateway.limits

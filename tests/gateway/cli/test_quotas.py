@@ -182,6 +182,23 @@ def test_every_quota_is_walked_with_its_own_unit_and_burst(quotas: Quotas) -> No
     ]  # fmt: skip
 
 
+def test_a_share_of_a_capacity_is_no_limit_with_a_burst_of_windows(quotas: Quotas) -> None:
+    text = (
+        HEAD
+        + '[capacity]\nproducer_byte_rate = 9000\n{}[[quotas]]\nuser = "alice"\n'
+        + ("producer_byte_rate = 1000\nconsumer_byte_rate = 2000\n")
+    )
+    for observe, limit in (
+        ("", "1000 B/s or less, as its share of the capacity, in a burst up to 1000 before the debt begins"),
+        ("observe = true\n", "1000 B/s, in a burst up to 10000 before the debt begins"),
+    ):
+        shown = quotas("--user", "alice", text=text.format(observe))
+        assert [line[12:] for line in shown.splitlines() if line.startswith("limit ")] == [
+            limit,
+            "2000 B/s, in a burst up to 20000 before the debt begins",
+        ]
+
+
 def test_a_burst_is_shown_with_its_rate_and_limits_of_apis_where_they_are_set(quotas: Quotas) -> None:
     text = HEAD + (
         '[[quotas]]\nuser = "alice"\nproducer_byte_rate = 1000\nproducer_byte_burst_seconds = 3\n'
