@@ -7,7 +7,7 @@ import pytest
 from simulation.shares import jain, run_shares
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 3, 5, 7))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 3, 5, 7, 11))])
 def test_every_promise_holds_in_each_seed(seed: int) -> None:
     assert run_shares(seed) == []
 
