@@ -28,8 +28,9 @@ from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import GROUP_KEYS
 from quotas.usage_record import UsageApi
 
-_ELEMENTS_AT_ONCE: Final = 16_000_000
-"""Recorded seconds of a day that are read into one part of its entities: about 100 bytes each."""
+_ELEMENTS_AT_ONCE: Final = 4_000_000
+"""Recorded seconds of a day that are read into one part of its entities: up to 460 bytes each while they are added up
+and their required rates are computed."""
 
 
 @dataclass(frozen=True, slots=True)
