@@ -1,12 +1,12 @@
 #!/bin/sh
 # What the pipeline does each hour: reads new usage records and compacts the days that are over. When a day was
-# compacted, it recommends quotas and deletes what is old. Applying the plan is for people, unless SLUICE_APPLY_TO is set.
+# compacted, it recommends quotas and deletes what is old. Applying a plan is for people, unless SLUICE_APPLY_TO is set.
 #
 #   SLUICE_SOURCE   where records are: files:/var/lib/sluice/usage, or kafka:__sluice_usage@kafka-1:9092
 #   SLUICE_OUT      the pipeline's folder
 #   SLUICE_METRICS  optional: a file for node_exporter's textfile collector, such as .../sluice.prom
 #   SLUICE_APPLY_TO optional: a gateway's HOST:PORT, at which each new plan is applied. A plan that a person should see
-#                   first is held back, and the script ends with 5. SLUICE_OUT has to be a folder of this machine then.
+#                   first is not applied, and the script ends with 5. SLUICE_OUT is a folder of this machine then.
 #   SLUICE_APPLY_CONFIG  optional: the connection's settings, as of `plan apply --client-config`
 #
 # It ends with 0 also if there was nothing to do (3) or a day is not complete yet (4). Any other code of a step ends it

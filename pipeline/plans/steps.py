@@ -163,7 +163,7 @@ def apply(
             shown = "; ".join(reasons[:_SHOWN])
             more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
             return _refused(
-                f"{path} is held back: {shown}{more}; nothing was done (apply it without --unattended)"
+                f"{path} is for a person to decide: {shown}{more}; nothing was done (apply it without --unattended)"
             )
         refused = client.alter(_settings(changes), validate_only=True)
         if refused:

@@ -433,7 +433,10 @@ def test_an_unattended_plan_is_held_back_with_its_reasons_and_applied_by_a_perso
     second.write_text(plan_of((team, Action.SET, 500.0, None)).to_json())
     assert run("apply", first, "--unattended", *WHERE) == Exit.DONE
     assert run("apply", second, "--unattended", *WHERE) == Exit.REFUSED
-    assert "second.json is held back: group=orders producer_byte_rate: 100 to 500 is" in capsys.readouterr().err
+    assert (
+        "second.json is for a person to decide: group=orders producer_byte_rate: 100 to 500 is"
+        in capsys.readouterr().err
+    )
     assert cluster.quotas == {(team, RATE): 100}
     assert not second.with_suffix(".revert.json").exists()
     assert run("apply", second, "--unattended", "--largest-change", "5", *WHERE) == Exit.DONE
