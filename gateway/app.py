@@ -813,7 +813,8 @@ class Gateway:
         while self._listeners.unfinished and self._now_ms() < deadline_ms and not hurry.is_set():
             began_ms = self._now_ms()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(hurry.wait(), _DRAIN_POLL_S)
+                async with asyncio.timeout(_DRAIN_POLL_S):
+                    await hurry.wait()
             if (took_ms := self._now_ms() - began_ms) >= LATE_MS:
                 deadline_ms += took_ms
         self._listeners.abort()
@@ -824,7 +825,8 @@ class Gateway:
             for listener in self.listeners.values():
                 listener.drain_idle(_IDLE_MS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(hurry.wait(), 5 * _DRAIN_POLL_S)
+                async with asyncio.timeout(5 * _DRAIN_POLL_S):
+                    await hurry.wait()
 
     async def _stop_discovering(self) -> None:
         for upstream in self.upstreams.values():

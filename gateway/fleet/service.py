@@ -162,7 +162,8 @@ class FleetService:
         """Begin, and wait a while until it is known where the others' counters stand; then it continues without."""
         self.begin()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._caught_up.wait(), _JOIN_S)
+            async with asyncio.timeout(_JOIN_S):
+                await self._caught_up.wait()
 
     def begin(self) -> None:
         """Begin; until it is in touch, it behaves as an isolated one."""

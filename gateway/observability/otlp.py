@@ -145,7 +145,8 @@ class OtlpTraces(Collector):
 
         threading.Thread(target=shut_down, name="traces-end", daemon=True).start()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), _AT_THE_END_S)
+            async with asyncio.timeout(_AT_THE_END_S):
+                await stopped.wait()
 
 
 class _Counted(SpanExporter):

@@ -83,7 +83,8 @@ class Predecessor:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(ends, ended.set)
         try:
-            await asyncio.wait_for(ended.wait(), _ANSWER_S)
+            async with asyncio.timeout(_ANSWER_S):
+                await ended.wait()
         except TimeoutError:
             _log.warning("predecessor_does_not_end", old_pid=self._pid, new_pid=os.getpid())
         finally:

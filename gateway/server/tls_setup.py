@@ -195,7 +195,8 @@ class TlsParts:
         while True:
             asked = False
             with contextlib.suppress(TimeoutError):
-                asked = await asyncio.wait_for(self._asked.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    asked = await self._asked.wait()
             self._asked.clear()
             # When asked they are read in any case: a file on some network file system may look the same as before.
             by = "reload" if asked else "change of the files"

@@ -110,7 +110,8 @@ class Upgrade:
         error = self._start()
         _log.info("upgrade_begun", by=by, **self._pids())
         try:
-            error = error or await asyncio.wait_for(self._done, UPGRADE_S)
+            async with asyncio.timeout(UPGRADE_S):
+                error = error or await self._done
         except TimeoutError:
             error = f"the new process was not ready within {UPGRADE_S:.0f} s"
         if error is None:
@@ -135,7 +136,8 @@ class Upgrade:
         self._gateway.carrier.stop()
         self._tell_counts()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(link.flush(), _END_S)
+            async with asyncio.timeout(_END_S):
+                await link.flush()
         link.close()
 
     # -- the other process -----------------------------------------------------------------------------------

@@ -502,7 +502,8 @@ class TopicStore:
 
     async def _read_back(self, name: str, deadline: float) -> bool:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._awaited[name].wait(), deadline - time.monotonic())
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await self._awaited[name].wait()
         return self._awaited[name].is_set()
 
     # -- in the thread ---------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Certificates of a running gateway are exchanged while clients are connected (hazard H21)."""
 
+import asyncio
 import shutil
 import ssl
 from pathlib import Path
@@ -102,3 +103,14 @@ async def served(port: int, context: ssl.SSLContext) -> None:
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_reload_a_moment_before_the_end_does_not_hold_it_up(pki: Pki, turns: int) -> None:
+    """The loop had both to do in one turn: what was asked for came, and its end was not noticed."""
+    async with tls_gateway(pki.keys()) as (_, running):
+        running.gateway.tls.look_now()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await running.gateway.tls.stop()
