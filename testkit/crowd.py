@@ -28,7 +28,8 @@ async def connect(port: int, source: str = HOST) -> RawClient:
     sock.bind((source, 0))
     # A reset may be here before the connection is looked at: it was made all the same.
     with suppress(ConnectionResetError):
-        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, (HOST, port)), 60)
+        async with asyncio.timeout(60):
+            await asyncio.get_running_loop().sock_connect(sock, (HOST, port))
     return client
 
 

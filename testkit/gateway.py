@@ -298,7 +298,8 @@ class GatewayProcess:
 
     async def exit_code(self, *, seconds: float = 10.0) -> int:
         """Wait for its end."""
-        _, self.stderr = await asyncio.wait_for(self.process.communicate(), seconds)
+        async with asyncio.timeout(seconds):
+            _, self.stderr = await self.process.communicate()
         return int(self.process.returncode or 0)
 
     def rss_bytes(self) -> int:
@@ -400,7 +401,8 @@ async def serving(
     )
     try:
         assert process.stdout is not None
-        banner = await asyncio.wait_for(process.stdout.readline(), _START_S)
+        async with asyncio.timeout(_START_S):
+            banner = await process.stdout.readline()
         assert b"sluice" in banner, (await process.communicate())[1].decode()
         yield GatewayProcess(process, port, admin_port)
     finally:

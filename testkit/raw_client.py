@@ -43,7 +43,8 @@ class RawClient:
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         try:
-            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, (host, port)), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.get_running_loop().sock_connect(sock, (host, port))
         except BaseException:
             sock.close()
             raise
@@ -57,7 +58,8 @@ class RawClient:
 
     async def send(self, data: bytes) -> None:
         """Send everything."""
-        await asyncio.wait_for(self._loop.sock_sendall(self.sock, data), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await self._loop.sock_sendall(self.sock, data)
 
     async def receive_frame(self) -> bytes:
         """The next whole reply frame.
@@ -92,7 +94,8 @@ class RawClient:
     async def _receive(self, count: int) -> bytes:
         while len(self._received) < count:
             try:
-                data = await asyncio.wait_for(self._loop.sock_recv(self.sock, 1 << 20), PATIENCE_S)
+                async with asyncio.timeout(PATIENCE_S):
+                    data = await self._loop.sock_recv(self.sock, 1 << 20)
             except ConnectionResetError:
                 data = b""
             if not data:

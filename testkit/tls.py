@@ -60,7 +60,8 @@ class TlsClient:
     async def connect(cls, port: int, context: ssl.SSLContext, *, server_hostname: str = HOST) -> TlsClient:
         """Connect and shake hands."""
         streams = asyncio.open_connection(HOST, port, ssl=context, server_hostname=server_hostname)
-        return cls(*await asyncio.wait_for(streams, PATIENCE_S))
+        async with asyncio.timeout(PATIENCE_S):
+            return cls(*await streams)
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,9 +157,8 @@ class RawTlsClient:
                 result = step()
             except ssl.SSLWantReadError:
                 await self._flush()
-                received = await asyncio.wait_for(
-                    asyncio.get_running_loop().sock_recv(self.raw.sock, 1 << 16), PATIENCE_S
-                )
+                async with asyncio.timeout(PATIENCE_S):
+                    received = await asyncio.get_running_loop().sock_recv(self.raw.sock, 1 << 16)
                 if not received:
                     raise Ended(b"") from None
                 self._in.write(received)
