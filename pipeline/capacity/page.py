@@ -8,14 +8,13 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import resources
 from typing import Any, Final
 
-import jinja2
 import numpy as np
 
 from pipeline.capacity.forecast import INTERVAL, LEAST_DAYS, Expected, Floats, Forecast
 from pipeline.capacity.study import OfKey, Study, weeks
+from pipeline.pages.frame import page
 from pipeline.recommend.recommendation import amount
 from pipeline.replay.demand import KEY_OF_API
 from quotas.entities import QuotaKey, counted
@@ -221,14 +220,8 @@ def _number(value: float) -> float | None:
 
 def render(study: Study) -> str:
     """The page."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"share": "{:.2%}".format, "amount": amount}
-    source = (
-        resources.files("pipeline.capacity")
-        .joinpath("templates", "capacity.html")
-        .read_text(encoding="utf-8")
-    )
-    return environment.from_string(source).render(
+    template = page("pipeline.capacity", "capacity.html", share="{:.2%}".format, amount=amount)
+    return template.render(
         study=study,
         shown=_SHOWN,
         tiers=TIERS,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import resources
 from typing import Any, Final
 
-import jinja2
 import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
@@ -17,6 +15,7 @@ from matplotlib.figure import Figure
 
 from pipeline.client_tables.profile import CLIENT, NEAR, STEP_S
 from pipeline.client_tables.timelines import Timeline
+from pipeline.pages.frame import page
 from pipeline.plans.plan import Action, Plan, PlanEntry, too_little_text
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.report.report import STACKED, UNITS, Report
@@ -65,21 +64,19 @@ def render(report: Report, *, top: int, plan: Plan | None = None) -> str:
         top: clients per API in the tables.
         plan: its changes are shown too.
     """
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {
-        "quantity": quantity,
-        "share": share,
-        "duration": duration,
-        "quota": quota,
-        "limit": limit,
-        "change": change,
-        "heat": heat,
-    }
-    source = (
-        resources.files("pipeline.report").joinpath("templates", "report.html").read_text(encoding="utf-8")
+    template = page(
+        "pipeline.report",
+        "report.html",
+        quantity=quantity,
+        share=share,
+        duration=duration,
+        quota=quota,
+        limit=limit,
+        change=change,
+        heat=heat,
     )
     sections = [_section(report, api, top) for api in UsageApi if report.of_api(api)]
-    return environment.from_string(source).render(
+    return template.render(
         report=report,
         totals=report.totals(),
         titles=_TITLES,

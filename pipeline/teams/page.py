@@ -7,13 +7,12 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from importlib import resources
 from types import MappingProxyType
 from typing import Any, Final
 
-import jinja2
 import pyarrow as pa
 
+from pipeline.pages.frame import page
 from pipeline.teams.bill import Bill, Line
 from pipeline.teams.members import Members
 from pipeline.teams.month import MonthUse
@@ -107,20 +106,20 @@ def to_arrow(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 def render(month: MonthCost) -> str:
     """The page."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {
-        "money": "{:,.2f}".format,
-        "count": "{:,}".format,
-        "share": "{:.2%}".format,
-        "gb": lambda size_bytes: f"{size_bytes / 1e9:,.3f}",
-        "hours": lambda time_us: f"{time_us / 3.6e9:,.3f}",
-        "sum_of": lambda lines, name: sum((line.costs[name] for line in lines), Decimal()),
-    }
-    source = resources.files("pipeline.teams").joinpath("templates", "cost.html").read_text(encoding="utf-8")
+    template = page(
+        "pipeline.teams",
+        "cost.html",
+        money="{:,.2f}".format,
+        count="{:,}".format,
+        share="{:.2%}".format,
+        gb=lambda size_bytes: f"{size_bytes / 1e9:,.3f}",
+        hours=lambda time_us: f"{time_us / 3.6e9:,.3f}",
+        sum_of=lambda lines, name: sum((line.costs[name] for line in lines), Decimal()),
+    )
     teams = month.use.by_team(month.members)
     all_bytes = sum(each["bytes_in"] + each["bytes_out"] for each in teams.values())
     total = month.bill.total if month.bill else Decimal()
-    return environment.from_string(source).render(
+    return template.render(
         use=month.use,
         prices=month.prices,
         bill=month.bill,

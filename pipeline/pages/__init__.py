@@ -1,0 +1,1 @@
+"""What the pages that jobs write have in common."""
