@@ -58,6 +58,7 @@ class RawClient:
 
     async def send(self, data: bytes) -> None:
         """Send everything."""
+        await asyncio.sleep(0)  # others have their turn, also if the kernel takes all at once
         async with asyncio.timeout(PATIENCE_S):
             await self._loop.sock_sendall(self.sock, data)
 
@@ -93,6 +94,7 @@ class RawClient:
 
     async def _receive(self, count: int) -> bytes:
         while len(self._received) < count:
+            await asyncio.sleep(0)  # as in `send`
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     data = await self._loop.sock_recv(self.sock, 1 << 20)

@@ -157,6 +157,7 @@ class RawTlsClient:
                 result = step()
             except ssl.SSLWantReadError:
                 await self._flush()
+                await asyncio.sleep(0)  # as in `RawClient.send`
                 async with asyncio.timeout(PATIENCE_S):
                     received = await asyncio.get_running_loop().sock_recv(self.raw.sock, 1 << 16)
                 if not received:
