@@ -136,14 +136,11 @@ class Division:
     def limit(self, claim: Claim) -> float:
         """The limit in force for an entity; infinite: none. More than it gets now, where it wants less."""
         guarantee = claim.guarantee * self.guarantees_kept
-        if self.level == math.inf:
-            # With all that is left for each, many that double their use at once would use it many times.
-            growing = min(claim.wanted + self.spare, max(2 * claim.wanted, self.part))
-            return min(max(guarantee, growing, self.floor), claim.ceiling)
-        share = guarantee + claim.weight * self.level
-        # A lender that returns has its guarantee at once, and the rest when the others have given it back.
-        growing = max(guarantee, 2 * claim.wanted, self.part)
-        return min(max(min(share, growing), self.floor), claim.ceiling)
+        most = claim.wanted + self.spare if self.level == math.inf else guarantee + claim.weight * self.level
+        # With all of that at once, many that double their use would use what is left many times, and a lender that
+        # returns has its guarantee at once and the rest when the others have given it back.
+        growing = min(most, max(2 * claim.wanted, self.part))
+        return min(max(guarantee, growing, self.floor), claim.ceiling)
 
     def share(self, claim: Claim) -> float:
         """What the entity gets of what it wants."""

@@ -25,10 +25,10 @@ PER: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
 """Each key of [prices]: the amount that it is for, and how much of it has the price."""
 
 IDLE: Final = "idle"
+"""The column of idle cost."""
+
 _MOST: Final = 10**9
 """So that sums with it are exact: decimal numbers have 28 digits."""
-
-"""The column of idle cost."""
 
 
 class Split(StrEnum):
