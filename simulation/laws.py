@@ -408,14 +408,20 @@ class Laws:
             for name, counters in of_processes.items():
                 counted = sum(each._others for each in counters.values())
                 most = sum(_recorded(each) for other, each in of_processes.items() if other != name)
-                # A level that was asked for may hold a sample that is forgotten here.
+                # A level that was asked for may hold a sample that is forgotten here: what passed in one window, the
+                # limit and the request that went beyond it.
                 most += (limit_of(self.plan, client_id, key) or 0.0) * self.window_ns / NS_PER_S
+                most += self._largest_request(key, client_id)
                 if counted > most + 0.5:
                     self.report(
                         "others_are_counted_once",
                         f"{name[1]}: {key} of {client_id} counts {counted:,.0f} of others, "
                         f"and they recorded {most:,.0f}",
                     )
+
+    def _largest_request(self, key: Key, client_id: str) -> int:
+        found = (bucket for name, bucket in self._buckets.items() if (name[0], name[2]) == (key, client_id))
+        return max((bucket.largest for bucket in found), default=0)
 
     def permits_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
         """No client is in debt by more permits than were ever taken from it, by all gateways together."""
