@@ -25,7 +25,7 @@ from pipeline.client_tables.tables import clients_table
 from pipeline.erase import erasure, leftovers, results, tables, usage_files
 from pipeline.erase.client import Client
 from pipeline.errors import Exit, JobError
-from pipeline.ingest.writer import Writer
+from pipeline.ingest import writer
 from pipeline.jobs import arguments
 from pipeline.maintenance import compaction
 from pipeline.maintenance.compaction import compact
@@ -518,9 +518,9 @@ def test_an_ingest_that_has_read_the_client_before_does_not_bring_it_back(
     # Of the second one there is nothing in the tables yet.
     out = str(root / "out")
     file = place(root / "in", "usage-c-1-1.jsonl.gz", line(1, row(client_id), row("app", 77), gw="c"))
-    done = erase_within(monkeypatch, Writer, "_rows", root, client_id)
+    done = erase_within(monkeypatch, writer, "write_rows", root, client_id)
     ingest_files(out, root / "checkpoint", file)
-    assert done == ["_rows"]
+    assert done == ["write_rows"]
     compact_all(out)
     for table in tables_of(out).values():
         table.sweep()
