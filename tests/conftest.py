@@ -113,15 +113,20 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
     """The same as after each test: what runs longer than a test may have asked the collector meanwhile."""
-    gc.unfreeze()
+    _free_the_collector()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Takes back what a gateway in this process has asked of the collector.
+    """Takes back what a gateway in this process has asked of the collector."""
+    _free_the_collector()
 
-    Hypothesis warns of a generator of random numbers that nothing refers to, and does not see frozen objects.
-    """
+
+def _free_the_collector() -> None:
+    # Hypothesis warns of a generator of random numbers that nothing refers to. It collects first, and does not see
+    # frozen objects.
+    for asked in [each for each in gc.callbacks if getattr(each, "__module__", "") == "gateway.runtime.collector"]:
+        gc.callbacks.remove(asked)
     gc.unfreeze()
 
 
