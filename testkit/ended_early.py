@@ -1,7 +1,8 @@
 """Says where a run of pytest stood when something outside ends it: a bound of the whole, or a person.
 
 The hooks here are imported by tests/conftest.py. On SIGTERM every process of the run writes what its threads do, and
-the one that gives out the tests writes which of them had begun and not ended.
+the one that gives out the tests writes which of them had begun and not ended. Workers of pytest-xdist write to files,
+which are shown one after the other: written to one place at the same time, they came in pieces.
 """
 
 from __future__ import annotations
@@ -9,22 +10,43 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import tempfile
+import time
+from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-_stderr: Final[list[int]] = []
+_GRACE_S: Final = 5.0
+"""For a worker to end. One that got no signal does not."""
+
+_fds: Final[list[int]] = []
+"""Where this process writes. While tests run, pytest has another file in the place of stderr."""
 _under_way: Final[dict[str, None]] = {}
+_workers: Final[list[int]] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Listen for SIGTERM; workers of pytest-xdist only write their threads."""
-    # While tests run, pytest has another file in its place.
-    _stderr.append(os.dup(2))
-    if not hasattr(config, "workerinput"):
+    """Listen for SIGTERM."""
+    if hasattr(config, "workerinput"):
+        _fds.append(os.open(_file(os.getpid()), os.O_WRONLY | os.O_CREAT))
+    else:
+        _fds.append(os.dup(2))
         signal.signal(signal.SIGTERM, _tell)
-    faulthandler.register(signal.SIGTERM, file=_stderr[0], chain=True)
+    faulthandler.register(signal.SIGTERM, file=_fds[0], chain=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Nothing is left of a worker."""
+    if hasattr(config, "workerinput"):
+        _file(os.getpid()).unlink(missing_ok=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:
+    """A worker of pytest-xdist is there."""
+    _workers.append(node.gateway._rinfo().pid)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
@@ -37,8 +59,26 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
     _under_way.pop(nodeid, None)
 
 
+def _file(worker: int) -> Path:
+    return Path(tempfile.gettempdir(), f"threads-of-{worker}")
+
+
 def _tell(number: int, frame: FrameType | None) -> None:
-    os.write(_stderr[0], "\n  ".join(["\nended by SIGTERM; begun and not ended:", *_under_way, ""]).encode())
+    os.write(_fds[0], "\n  ".join(["\nended by SIGTERM; begun and not ended:", *_under_way, ""]).encode())
+    until_s = time.monotonic() + _GRACE_S
+    for worker in _workers:
+        while not _has_ended(worker) and time.monotonic() < until_s:
+            time.sleep(0.02)
+        if (file := _file(worker)).exists():
+            os.write(_fds[0], f"\nworker {worker}:\n".encode() + file.read_bytes())
+            file.unlink()
     faulthandler.unregister(number)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def _has_ended(worker: int) -> bool:
+    try:
+        return os.waitpid(worker, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return True

@@ -77,6 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # See there.
 pytest_runtest_logstart = ended_early.pytest_runtest_logstart
 pytest_runtest_logfinish = ended_early.pytest_runtest_logfinish
+pytest_testnodeready = ended_early.pytest_testnodeready
+pytest_unconfigure = ended_early.pytest_unconfigure
 pytest_sessionstart = leftovers.pytest_sessionstart
 pytest_sessionfinish = leftovers.pytest_sessionfinish
 pytest_terminal_summary = leftovers.pytest_terminal_summary
