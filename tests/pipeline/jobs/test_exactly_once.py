@@ -56,6 +56,6 @@ def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_any_engine(
     # The rest of the way.
     days = compact(OnSpark(spark), out, LONG_AFTER)
     assert sum(day.rows for day in days.values()) == truth.rows
-    delete(out, Keep(raw=1), today=datetime.datetime.fromtimestamp(LONG_AFTER.now_s, datetime.UTC).date(), made=())
+    delete(out, Keep(raw=1), today=datetime.date.fromisoformat(max(days)) + datetime.timedelta(days=10), made=())
     assert count_by_duckdb(out).rows == 0
     assert reported_missing(out) == truth.missing
