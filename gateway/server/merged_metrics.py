@@ -39,6 +39,7 @@ LARGEST: Final = (
     "gateway_fetch_",
     "gateway_request_",
     "gateway_controller_mutation_",
+    "gateway_group_",
 )
 """Beginnings of the names of gauges of which the largest is shown."""
 

@@ -29,9 +29,12 @@ def families(opened: float, active: float, rate: float, version: float) -> list[
     gauge.add_metric(["a"], active)
     of_client = GaugeMetricFamily("gateway_produce_byte_rate", "", labels=["user"])
     of_client.add_metric(["alice"], rate)
+    of_group = GaugeMetricFamily("gateway_group_use", "", labels=["group"])
+    of_group.add_metric(["team"], rate)
     stalls = HistogramMetricFamily("gateway_event_loop_stall_seconds", "")
     stalls.add_metric([], [("0.1", opened), ("+Inf", opened)], 0.5)
-    return [counter, gauge, of_client, stalls, GaugeMetricFamily("gateway_quota_store_version", "", value=version)]
+    version_family = GaugeMetricFamily("gateway_quota_store_version", "", value=version)
+    return [counter, gauge, of_client, of_group, stalls, version_family]
 
 
 def values(found: list[Metric]) -> dict[str, float]:
@@ -43,6 +46,7 @@ def test_counters_and_histograms_add_up_and_gauges_by_their_meaning() -> None:
     assert found["gateway_connections_opened_total"] == 5
     assert found["gateway_connections_active"] == 3
     assert found["gateway_produce_byte_rate"] == 70  # each worker knows the whole
+    assert found["gateway_group_use"] == 70
     assert found["gateway_event_loop_stall_seconds_count"] == 5
     assert found["gateway_quota_store_version"] == 7
 
