@@ -307,7 +307,7 @@ class Gateway:
         self.memory.later = self._soon
         self._supervisor = self._build_supervisor()
         # A topic created through one listener is known on the others.
-        recent_topics = _build_recent_topics(worker, self.limits)
+        recent_topics = _build_recent_topics(worker, self.mutations)
         for section in config.listeners:
             self._add_listener(section, descriptors, recent_topics)
 
@@ -590,6 +590,7 @@ class Gateway:
                 ("produce", self.client_quotas.produce_groups),
                 ("fetch", self.client_quotas.fetch_groups),
                 ("request", self.client_quotas.request_groups),
+                ("controller_mutation", self.mutations.groups),
             ),
             further=further,
             now_ms=self._now_ms,
@@ -1024,9 +1025,9 @@ def _build_user_connections(
     return users
 
 
-def _build_recent_topics(worker: WorkerSide | None, limits: Limits) -> RecentTopics:
+def _build_recent_topics(worker: WorkerSide | None, mutations: MutationQuotas) -> RecentTopics:
     if worker is not None:
-        return SharedRecentTopics(worker.asking, lambda: limits.enabled(KEY))
+        return SharedRecentTopics(worker.asking, lambda: mutations.enabled)
     return RecentTopics()
 
 

@@ -1,4 +1,4 @@
-"""Byte rates and request time of groups: they count in addition to each member's own quota. Not in Kafka.
+"""Quotas of groups: they count in addition to each member's own quota. Not in Kafka.
 
 Each group that has a quota has one counter, which all its members share. Several may apply to the same request. The
 longest wait of all is the client's. A group without members, or without a quota, has no counter, and a counter goes
@@ -7,14 +7,14 @@ with its quota: groups come from the configuration, so no client can make one.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, ItemsView
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quotas.entities import MAX_NAME_CHARS, QuotaKey
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS
 from quotas.rate_quotas import RateSettings, RateTracker, Scope, ScopedKey, Urgent, stirred
-from quotas.resolution import TrackerKey, match_of_group
+from quotas.resolution import Match, TrackerKey, match_of_group
 from quotas.shared_rate import ConnectionKey
 from quotas.throttle_stats import ThrottleStats
 from quotas.topic_quotas import TopicKey
@@ -40,32 +40,29 @@ CounterKey: TypeAlias = ScopedKey | TopicKey | GroupKey | ConnectionKey
 """Names a counter of a client, a topic, a group or of connections among those of one quota."""
 
 
-class GroupQuotas:
-    """The counters of one key.
+class _Counter(Protocol):
+    def bind(self, match: Match, version: int, *, now_ms: int) -> None: ...
 
-    Attributes:
-        urgent: see `RateQuotas`.
-    """
 
-    def __init__(
-        self, limits: Limits, key: QuotaKey, settings: RateSettings, *, cap_ms: int = MAX_THROTTLE_MS
-    ) -> None:
+C = TypeVar("C", bound=_Counter)
+
+
+class GroupCounters(Generic[C]):
+    """The counters of one key."""
+
+    def __init__(self, limits: Limits, key: QuotaKey, make: Callable[[GroupKey, int], C]) -> None:
         """Starts with no counters.
 
         Args:
             limits: the configured quotas and groups.
             key: which of the limits' keys this enforces.
-            settings: as of the same quota of clients.
-            cap_ms: the longest wait that is asked for at once.
+            make: returns a new counter for this key, at this time; its limit is bound next.
         """
         self._limits = limits
         self._key = key
-        self._settings = settings
-        self._cap_ms = cap_ms
-        self._forgotten = ThrottleStats()
-        self.urgent = Urgent()
-        self._counters: dict[GroupKey, RateTracker] = {}
-        self._found: dict[tuple[Scope, str, str, str], tuple[RateTracker, ...]] = {}
+        self._make = make
+        self._counters: dict[GroupKey, C] = {}
+        self._found: dict[tuple[Scope, str, str, str], tuple[C, ...]] = {}
         self._version = 0
 
     @property
@@ -75,7 +72,7 @@ class GroupQuotas:
 
     def trackers(
         self, user: str, client_id: str, address: str, *, scope: Scope = None, now_ms: int
-    ) -> tuple[RateTracker, ...]:
+    ) -> tuple[C, ...]:
         """What this client's use is counted by beside its own counter; nothing when it is in no such group.
 
         Args:
@@ -104,25 +101,23 @@ class GroupQuotas:
         """Forgets the counters of groups that have no quota any more, also where no client asks."""
         self._follow_limits(now_ms)
 
-    def own(self) -> ItemsView[GroupKey, RateTracker]:
+    def own(self) -> ItemsView[GroupKey, C]:
         """All counters, for the exchange of a fleet."""
         return self._counters.items()
 
-    def stirred(self) -> list[tuple[GroupKey, RateTracker]]:
-        """Those that others may need a message about."""
-        return stirred(self._counters.items())
+    def find(self, key: GroupKey) -> C | None:
+        """The counter with what members have used, None when there is none yet."""
+        return self._counters.get(key)
 
-    def counter_of(self, key: GroupKey, *, now_ms: int) -> RateTracker | None:
+    def counter_of(self, key: GroupKey, *, now_ms: int) -> C | None:
         """The counter for what other members of a fleet have recorded; see `RateQuotas.counter_of`."""
         self._follow_limits(now_ms)
         return self._counter(key, now_ms) if self._limits.groups_enabled(self._key) else None
 
-    def _counter(self, key: GroupKey, now_ms: int) -> RateTracker | None:
+    def _counter(self, key: GroupKey, now_ms: int) -> C | None:
         counter = self._counters.get(key)
         if counter is None and (match := match_of_group(self._limits, self._key, key.group)) is not None:
-            counter = self._counters[key] = RateTracker(
-                self._settings, self._cap_ms, self._forgotten, self.urgent, key=key, now_ms=now_ms
-            )
+            counter = self._counters[key] = self._make(key, now_ms)
             counter.bind(match, self._version, now_ms=now_ms)
         return counter
 
@@ -138,3 +133,34 @@ class GroupQuotas:
                 del self._counters[key]
             else:
                 counter.bind(match, self._version, now_ms=now_ms)
+
+
+class GroupQuotas(GroupCounters[RateTracker]):
+    """The counters of a byte rate, or of request time.
+
+    Attributes:
+        urgent: see `RateQuotas`.
+    """
+
+    def __init__(
+        self, limits: Limits, key: QuotaKey, settings: RateSettings, *, cap_ms: int = MAX_THROTTLE_MS
+    ) -> None:
+        """Starts with no counters.
+
+        Args:
+            limits, key: see `GroupCounters`.
+            settings: as of the same quota of clients.
+            cap_ms: the longest wait that is asked for at once.
+        """
+        super().__init__(limits, key, self._new)
+        self._settings = settings
+        self._cap_ms = cap_ms
+        self._forgotten = ThrottleStats()
+        self.urgent = Urgent()
+
+    def stirred(self) -> list[tuple[GroupKey, RateTracker]]:
+        """Those that others may need a message about."""
+        return stirred(self.own())
+
+    def _new(self, key: GroupKey, now_ms: int) -> RateTracker:
+        return RateTracker(self._settings, self._cap_ms, self._forgotten, self.urgent, key=key, now_ms=now_ms)

@@ -53,7 +53,11 @@ CONNECTION_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE, QuotaKey.
 CLIENT_KEYS: Final = frozenset(QuotaKey) - CONNECTION_KEYS
 USER_KEYS: Final = CLIENT_KEYS | CONNECTION_KEYS
 TOPIC_KEYS: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
-GROUP_KEYS: Final = TOPIC_KEYS | {QuotaKey.REQUEST_PERCENTAGE, *BURST_KEYS.values()}
+GROUP_KEYS: Final = TOPIC_KEYS | {
+    QuotaKey.REQUEST_PERCENTAGE,
+    QuotaKey.CONTROLLER_MUTATION_RATE,
+    *BURST_KEYS.values(),
+}
 
 # Keys whose values Kafka stores as whole numbers, with the largest value and its Java type as Kafka names it.
 _INTEGRAL: Final = {

@@ -5,6 +5,9 @@ is refused and costs nothing, otherwise it is accepted whatever its size. A *per
 too old to know error 89, always accepts and looks afterwards. So a strict request that goes into debt is not
 throttled itself, and the same request from an old client is.
 
+A client's groups have counters of their own (`quotas/group_quotas.py`). A topic that one of them refuses is charged
+to none, and every other topic to each. The longest wait is the client's.
+
 The number of counters is bounded. Only one that is full may be forgotten, since forgetting a debt would be a
 way to get rid of it; when every counter holds a debt, clients of one kind share one (`quotas/trackers.py`).
 """
@@ -12,17 +15,18 @@ way to get rid of it; when every counter holds a debt, clients of one kind share
 from __future__ import annotations
 
 import math
-from collections.abc import Container, ItemsView, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, ItemsView, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from quotas.entities import QuotaKey
+from quotas.group_quotas import GroupCounters, GroupKey
 from quotas.limits import Limits
 from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
 from quotas.rate import SampledRate
 from quotas.rate_quotas import CounterState
-from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
+from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, matches_of_groups, resolve
 from quotas.set_aside import SetAside, bind_alike
 from quotas.throttle_stats import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, Kind, SharedBy, TrackerTable
@@ -62,6 +66,14 @@ class MutationDecision:
     charged: float = 0.0  # permits taken, 0 when refused, free or not counted
     shared: bool = False  # charged to the counter that overflowing clients of this kind share
     kind: Kind = ""
+    groups: tuple[str, ...] = ()  # whose counters were charged too
+    group: str = ""  # whose counter has refused it or asked for the wait; "": the client's own
+    own: bool = True  # whether the client's own counter was charged, if any was
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether something was charged that a limit counts."""
+        return self.charged > 0 and (self.limit is not None or bool(self.groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +146,12 @@ class MutationTracker:
             untold = taken
             self._settled = recorded - untold
         return untold
+
+    @property
+    def group(self) -> str:
+        """Whose counter it is; "": a client's, or one that clients share."""
+        beside = self.match.beside
+        return beside.group if beside is not None and isinstance(beside.group, str) else ""
 
     @property
     def stirred(self) -> bool:
@@ -248,7 +266,11 @@ class MutationTracker:
 
 
 class MutationQuotas:
-    """Charges controller mutations to clients."""
+    """Charges controller mutations to clients and their groups.
+
+    Attributes:
+        groups: counters of groups.
+    """
 
     def __init__(self, limits: Limits, settings: MutationSettings) -> None:
         """Starts with no counters.
@@ -266,6 +288,12 @@ class MutationQuotas:
         self._trackers: TrackerTable[TrackerKey, MutationTracker] = TrackerTable(
             self._make_tracker, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
+        self.groups: GroupCounters[MutationTracker] = GroupCounters(limits, KEY, self._make_group_tracker)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any client or group has a quota; without one nothing is charged, as in Kafka."""
+        return self._limits.enabled(KEY) or self.groups.enabled
 
     def charge(
         self,
@@ -275,6 +303,7 @@ class MutationQuotas:
         *,
         strict: bool,
         kind: Kind | None = None,
+        address: str = "",
         now_ms: int,
     ) -> MutationDecision:
         """Decides one topic, and takes its permits when it is accepted.
@@ -286,6 +315,7 @@ class MutationQuotas:
                 accepted, nothing is looked at.
             strict: whether the client can read error 89.
             kind: which clients it shares a counter with when there are too many; None: those of its user.
+            address: where the client comes from; "": it is not known, so it is in no group by address.
             now_ms: the present.
 
         Raises:
@@ -294,46 +324,41 @@ class MutationQuotas:
         if not 0 <= permits < math.inf:
             raise ValueError(f"permits must be a finite number >= 0, not {permits}")
         match = resolve(self._limits, KEY, user, client_id)
-        if permits == 0 or not self._limits.enabled(KEY):
-            return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.whole_limit)
+        free = MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.whole_limit)
+        if permits == 0 or not self.enabled:
+            return free
         kind = user if kind is None else kind
-        tracker = self._tracker(match, kind, now_ms=now_ms)
-        shared = tracker.shared
-        meter = tracker.meter
-        if strict and match.limit is not None:
-            throttle_time_ms = meter.throttle_time_ms(now_ms=now_ms)
-            if throttle_time_ms > 0 and match.observe:
-                # Not charged, as if it had been refused: no debt piles up that would be due later.
-                tracker.throttles.would_throttle_total += 1
-                return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.whole_limit)
-            if throttle_time_ms > 0:
-                tracker.throttles.refused_total += 1
-                return MutationDecision(
-                    False,
-                    throttle_time_ms,
-                    permits,
-                    match.tracker_key,
-                    match.rule,
-                    match.whole_limit,
-                    shared=shared,
-                )
-        meter.record(permits, now_ms=now_ms)
-        tracker.rate.record(permits, now_ms=now_ms)
-        throttle_time_ms = 0 if strict or match.limit is None else meter.throttle_time_ms(now_ms=now_ms)
-        if throttle_time_ms > 0 and match.observe:
-            tracker.throttles.would_throttle_total += 1
-            throttle_time_ms = 0
-        return MutationDecision(
-            True,
-            throttle_time_ms,
-            permits,
-            match.tracker_key,
-            match.rule,
-            match.whole_limit,
-            permits,
-            shared,
-            kind,
-        )
+        counters = self.groups.trackers(user, client_id, address, now_ms=now_ms)
+        shared = False
+        if self._limits.enabled(KEY):
+            own = self._tracker(match, kind, now_ms=now_ms)
+            shared = own.shared
+            counters = (own, *counters)
+        if strict:
+            asking, throttle_time_ms = _longest(counters, now_ms)
+            if asking is not None:
+                asking.throttles.refused_total += 1
+                refused = replace(free, accepted=False, throttle_time_ms=throttle_time_ms)
+                return replace(refused, shared=shared, group=asking.group)
+            # Not charged, as if it had been refused: no debt piles up that would be due later.
+            counters = tuple([each for each in counters if not _observed_debt(each, now_ms)])
+        if not counters:
+            return free
+        for each in counters:
+            each.last_ms = now_ms
+            each.meter.record(permits, now_ms=now_ms)
+            each.rate.record(permits, now_ms=now_ms)
+        groups = tuple([each.group for each in counters if each.group])
+        own_too = len(groups) < len(counters)
+        charged = replace(free, charged=permits, shared=shared, kind=kind, groups=groups, own=own_too)
+        if strict:
+            return charged
+        for each in counters:
+            _observed_debt(each, now_ms)
+        asking, throttle_time_ms = _longest(counters, now_ms)
+        if asking is None:
+            return charged
+        return replace(charged, throttle_time_ms=throttle_time_ms, group=asking.group)
 
     def charge_request(
         self,
@@ -344,6 +369,7 @@ class MutationQuotas:
         strict: bool,
         validate_only: bool = False,
         kind: Kind | None = None,
+        address: str = "",
         now_ms: int,
     ) -> RequestDecision:
         """Decides the topics of one request in the given order; accepting some and refusing others is normal.
@@ -354,13 +380,14 @@ class MutationQuotas:
             permits: per topic; 0 for one that the broker will refuse anyway.
             strict: whether the client can read error 89.
             validate_only: the request's flag; what it costs is a setting.
-            kind: as for `charge`.
+            kind, address: as for `charge`.
             now_ms: the present.
         """
         if validate_only and self._settings.validate_only is ValidateOnly.KIP:
             permits = [0.0] * len(permits)
         topics = tuple(
-            self.charge(user, client_id, each, strict=strict, kind=kind, now_ms=now_ms) for each in permits
+            self.charge(user, client_id, each, strict=strict, kind=kind, address=address, now_ms=now_ms)
+            for each in permits
         )
         violations = [topic.throttle_time_ms for topic in topics if topic.throttle_time_ms > 0]
         return RequestDecision(topics, violations[-1] if violations else 0, now_ms)
@@ -376,6 +403,12 @@ class MutationQuotas:
         amount = decision.charged if permits is None else min(permits, decision.charged)
         if amount <= 0:
             return
+        for group in decision.groups:
+            counter = self.groups.find(GroupKey(None, group))
+            if counter is not None:
+                counter.give_back(amount, now_ms=now_ms)
+        if not decision.own:
+            return
         tracker = (
             self._trackers.find_shared(UNLIMITED if decision.limit is None else decision.limit, decision.kind)
             if decision.shared
@@ -385,29 +418,38 @@ class MutationQuotas:
             return  # it was full and forgotten; there is nothing to give back to
         tracker.give_back(amount, now_ms=now_ms)
 
-    def is_limited(self, user: str, client_id: str) -> bool:
+    def is_limited(self, user: str, client_id: str, address: str = "") -> bool:
         """Whether this client has a limit that is enforced, and not only observed."""
         match = resolve(self._limits, KEY, user, client_id)
-        return match.limit is not None and not match.observe
+        if match.limit is not None and not match.observe:
+            return True
+        return self.groups.enabled and any(
+            not each.observe for each in matches_of_groups(self._limits, KEY, user, client_id, address)
+        )
 
-    def throttle_time_ms(self, user: str, client_id: str, *, kind: Kind | None = None, now_ms: int) -> int:
-        """How long this client's debt lasts, 0 when it has none. Charges nothing."""
+    def throttle_time_ms(
+        self, user: str, client_id: str, *, kind: Kind | None = None, address: str = "", now_ms: int
+    ) -> int:
+        """How long the debts last that make this client wait, 0 when there is none. Charges nothing."""
+        counters = self.groups.trackers(user, client_id, address, now_ms=now_ms)
         match = resolve(self._limits, KEY, user, client_id)
-        if match.limit is None or match.observe:
-            return 0
-        tracker = self._trackers.find(match.tracker_key, match.shared_by, user if kind is None else kind)
-        if tracker is None:
-            return 0
-        tracker.bind(match, self._limits.version, now_ms=now_ms)
-        return tracker.meter.throttle_time_ms(now_ms=now_ms)
+        if match.limit is not None and not match.observe:
+            own = self._trackers.find(match.tracker_key, match.shared_by, user if kind is None else kind)
+            if own is not None:
+                own.bind(match, self._limits.version, now_ms=now_ms)
+                counters = (own, *counters)
+        return _longest(counters, now_ms)[1]
 
-    def held_ms(self, user: str, client_id: str, *, kind: Kind | None = None, now_ms: int) -> int:
+    def held_ms(
+        self, user: str, client_id: str, *, kind: Kind | None = None, address: str = "", now_ms: int
+    ) -> int:
         """How long a permissive request has to wait before it is decided, 0 for not at all.
 
         A client that can not be refused goes into debt by one more request on each new connection. Within one window
         of debt that is Kafka's own behaviour; beyond it the debt is worked off first.
         """
-        return max(0, self.throttle_time_ms(user, client_id, kind=kind, now_ms=now_ms) - self.window_ms)
+        debt_ms = self.throttle_time_ms(user, client_id, kind=kind, address=address, now_ms=now_ms)
+        return max(0, debt_ms - self.window_ms)
 
     @property
     def window_ms(self) -> int:
@@ -415,17 +457,42 @@ class MutationQuotas:
         return self._settings.window_num * self._settings.window_ms
 
     def count_throttle(
-        self, user: str, client_id: str, throttle_time_ms: int, *, kind: Kind | None = None, now_ms: int
+        self,
+        user: str,
+        client_id: str,
+        throttle_time_ms: int,
+        *,
+        kind: Kind | None = None,
+        group: str = "",
+        now_ms: int,
     ) -> None:
-        """Counts a request that this quota made wait, once `quotas.combine` has counted it for this family."""
-        match = resolve(self._limits, KEY, user, client_id)
-        tracker = self._trackers.find(match.tracker_key, match.shared_by, user if kind is None else kind)
+        """Counts a request that this quota made wait, once `quotas.combine` has counted it for this family.
+
+        Args:
+            user, client_id, kind: as for `charge`.
+            throttle_time_ms: > 0.
+            group: whose counter asked for it; "": the client's own.
+            now_ms: the present.
+        """
+        if group:
+            tracker = self.groups.find(GroupKey(None, group))
+        else:
+            match = resolve(self._limits, KEY, user, client_id)
+            tracker = self._trackers.find(match.tracker_key, match.shared_by, user if kind is None else kind)
         if tracker is not None:
             tracker.throttles.record(throttle_time_ms, now_ms=now_ms)
 
-    def level(self, tracker_key: TrackerKey, *, now_ms: int) -> tuple[float | None, float | None, bool]:
-        """Limit, tokens and whether it is only observed, of a client's own counter; no limit and None without one."""
-        tracker = self._trackers.find_own(tracker_key)
+    def level(
+        self, tracker_key: TrackerKey, group: str = "", *, now_ms: int
+    ) -> tuple[float | None, float | None, bool]:
+        """Limit, tokens and whether it is only observed, of a counter; no limit and None without one.
+
+        Args:
+            tracker_key: of a client's own counter.
+            group: the counter is that of this group; "": it is the client's own.
+            now_ms: the present.
+        """
+        tracker = self.groups.find(GroupKey(None, group)) if group else self._trackers.find_own(tracker_key)
         if tracker is None or tracker.match.limit is None:
             return None, None, False
         return tracker.match.whole_limit, tracker.meter.tokens(now_ms=now_ms), tracker.match.observe
@@ -433,6 +500,7 @@ class MutationQuotas:
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
         self._trackers.expire(now_ms=now_ms)
+        self.groups.expire(now_ms=now_ms)
 
     @property
     def counters(self) -> int:
@@ -512,6 +580,11 @@ class MutationQuotas:
             self._make_meter(limit, now_ms), self._forgotten, shared=key is None, now_ms=now_ms
         )
 
+    def _make_group_tracker(self, _key: GroupKey, now_ms: int) -> MutationTracker:
+        return MutationTracker(
+            self._make_meter(UNLIMITED, now_ms), self._forgotten, shared=False, now_ms=now_ms
+        )
+
     def _tracker(self, match: Match, kind: Kind, *, now_ms: int) -> MutationTracker:
         tracker = self._trackers.find_or_make(match.tracker_key, match.shared_by, kind, now_ms=now_ms)
         tracker.bind(match, self._limits.version, now_ms=now_ms)
@@ -562,6 +635,26 @@ def _snapshot_other(
         would_throttle_total=totals.would_throttle_total,
         other=True,
     )
+
+
+def _longest(counters: Iterable[MutationTracker], now_ms: int) -> tuple[MutationTracker | None, int]:
+    """Which of these makes its clients wait for longest, and for how long; None: none does."""
+    asking, longest_ms = None, 0
+    for each in counters:
+        if each.match.limit is not None and not each.match.observe:
+            wait_ms = each.meter.throttle_time_ms(now_ms=now_ms)
+            if wait_ms > longest_ms:
+                asking, longest_ms = each, wait_ms
+    return asking, longest_ms
+
+
+def _observed_debt(tracker: MutationTracker, now_ms: int) -> bool:
+    """Whether this one would make its clients wait, and only observes; it is counted."""
+    match = tracker.match
+    if not match.observe or match.limit is None or not tracker.meter.throttle_time_ms(now_ms=now_ms):
+        return False
+    tracker.throttles.would_throttle_total += 1
+    return True
 
 
 def _recent_charges(tracker: MutationTracker, now_ms: int) -> float:

@@ -20,7 +20,7 @@ from quotas.rate_quotas import RateQuotas, RateTracker
 from quotas.usage_record import UsageApi
 from simulation.gateways import GatewayUnderTest
 from simulation.network import GONE_NS, LEAST_BYTES_PER_S
-from simulation.plan import Key, Plan, limit_of
+from simulation.plan import Key, Plan, groups_of, limit_of
 from simulation.wire import Bucket, Frame, Sums, Tap
 from simulation.wire import throttle_ms as throttle_of
 from simulation.world import NS_PER_MS, NS_PER_S
@@ -63,6 +63,11 @@ class Violation:
 
 _OfProcesses: TypeAlias = defaultdict[tuple[int, str], dict[int, RateTracker]]
 """Gateway and process -> its counters of one client, by their identity."""
+
+
+def group_name(group: str) -> str:
+    """Of a group's counter of permits, among those of client ids."""
+    return f"group={group}"
 
 
 def _recorded(counters: dict[int, RateTracker]) -> float:
@@ -255,13 +260,13 @@ class Laws:
         if capacity is not None:
             least = LEAST_PART * capacity / len(self.run.actors)
             longest += LENT_BURST_S + 2 * actor.options.get("bytes", 0) / least
-        rate = limit_of(self.plan, client_id, "controller_mutation_rate")
-        if rate is not None:
+        for name, rate in self._permit_limits(client_id).items():
             section = self.plan.tables.get("mutation_quota", {})
-            most = 3 * max(actor.options.get("most_partitions", 4), self.run.cluster.default_partitions * 3)
-            sharers = sum(each.plan.client_id == client_id for each in self.run.actors)
+            sharers = self._sharers(name)
+            asked = max(each.options.get("most_partitions", 4) for each in [actor, *sharers])
+            most = 3 * max(asked, self.run.cluster.default_partitions * 3)
             burst_s = section.get("window_num", 11) * section.get("window_size_seconds", 1)
-            longest += 2 * burst_s + (most * (1 + sharers) + 2 * 50) / rate
+            longest += 2 * burst_s + (most * (1 + len(sharers)) + 2 * 50) / rate
         return int(longest * NS_PER_S)
 
     # -- quotas ----------------------------------------------------------------------------------------------
@@ -424,15 +429,17 @@ class Laws:
         return max((bucket.largest for bucket in found), default=0)
 
     def permits_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
-        """No client is in debt by more permits than were ever taken from it, by all gateways together."""
+        """No client or group is in debt by more permits than were ever taken from it, by all gateways together."""
         now_ms = gateway._now_ms()
-        for key, tracker in gateway.mutations.own():
+        counters = [(key.client_id, tracker) for key, tracker in gateway.mutations.own()]
+        counters += [(group_name(key.group), tracker) for key, tracker in gateway.mutations.groups.own()]
+        for name, tracker in counters:
             taken = tracker.meter.taken(now_ms=now_ms)
-            most: float = self._ever_charged[key.client_id]
+            most: float = self._ever_charged[name]
             if taken > most + 0.001:
                 self.report(
                     "owed_once",
-                    f"{process.name}: {key.client_id} is in debt by {taken:g} permits, and {most:g} were taken",
+                    f"{process.name}: {name} is in debt by {taken:g} permits, and {most:g} were taken",
                 )
 
     def gone_clients_are_gone(self, unit: GatewayUnderTest) -> None:
@@ -473,37 +480,52 @@ class Laws:
 
     # -- mutations -------------------------------------------------------------------------------------------
 
-    def charged(self, client_id: str, permits: float) -> None:
-        """A gateway has taken permits of this client, or given some back."""
-        self._charged[client_id] += permits
-        self._ever_charged[client_id] += max(0.0, permits)
+    def charged(self, name: str, permits: float) -> None:
+        """A gateway has taken permits of this client or group, or given some back."""
+        self._charged[name] += permits
+        self._ever_charged[name] += max(0.0, permits)
 
     def mutated(self, client_id: str, permits: int) -> None:
         """A broker has created or deleted partitions for this client."""
-        self._mutated[client_id] += permits
-        limit = limit_of(self.plan, client_id, "controller_mutation_rate")
-        if limit is None or client_id == "":
-            return
+        for name, limit in self._permit_limits(client_id).items():
+            self._mutated[name] += permits
+            if name:
+                self._mutation_bound(name, limit, permits)
+
+    def _permit_limits(self, client_id: str) -> dict[str, float]:
+        """The limits of a client's own counter, if it has one, and of those of its groups, by name."""
+        key: Key = "controller_mutation_rate"
+        own = limit_of(self.plan, client_id, key)
+        found = {} if own is None else {client_id: own}
+        groups = groups_of(self.plan, client_id, key)
+        return found | {group_name(group): limit for group, limit in groups.items()}
+
+    def _sharers(self, name: str) -> list[Actor]:
+        """The clients whose permits this counter counts."""
+        return [each for each in self.run.actors if name in self._permit_limits(each.plan.client_id)]
+
+    def _mutation_bound(self, name: str, limit: float, permits: int) -> None:
+        """A counter passes its rate, its burst and what requests go beyond it at once."""
         now_ns = self.run.world.now_ns
-        bucket = self._permits.get(client_id)
+        bucket = self._permits.get(name)
         if bucket is None:
-            bucket = self._permits[client_id] = Bucket(limit, now_ns)
+            bucket = self._permits[name] = Bucket(limit, now_ns)
         bucket.largest = max(
             bucket.largest, permits
         )  # a topic that was grown costs more to delete than to create
         bucket.pour(permits, now_ns, self.window_ns)
-        bound = self._most_permits(client_id, limit, bucket.largest)
+        bound = self._most_permits(name, limit, bucket.largest)
         if bucket.level > bound:
             self.report(
                 "mutation_bound",
-                f"{client_id}: {bucket.level:,.1f} permits are used beyond the rate, and at most {bound:,.1f} may be",
+                f"{name}: {bucket.level:,.1f} permits are used beyond the rate, and at most {bound:,.1f} may be",
             )
 
-    def _most_permits(self, client_id: str, limit: float, largest: int) -> float:
+    def _most_permits(self, name: str, limit: float, largest: int) -> float:
         """Burst + one request; one window more for requests that can not be refused; so for each counter."""
         section = self.plan.tables.get("mutation_quota", {})
         burst = limit * int(section.get("window_num", 11) * section.get("window_size_seconds", 1))
-        users = [each for each in self.run.actors if each.plan.client_id == client_id]
+        users = self._sharers(name)
         partitions = self.run.cluster.default_partitions
         most = sum(max(largest, 3 * each.options.get("most_partitions", partitions)) for each in users)
         old = any(not each.options.get("strict", True) for each in users)
@@ -513,14 +535,13 @@ class Laws:
 
     def permits_are_what_was_done(self) -> None:
         """Permits taken less permits given back are the partitions that brokers have created and deleted."""
-        for client_id in sorted({*self._charged, *self._mutated}):
-            charged, done = self._charged[client_id], self._mutated[client_id]
-            if limit_of(self.plan, client_id, "controller_mutation_rate") is None:
-                continue
+        limited = {name for each in self.run.actors for name in self._permit_limits(each.plan.client_id)}
+        for name in sorted(limited & {*self._charged, *self._mutated}):
+            charged, done = self._charged[name], self._mutated[name]
             if charged < done - 0.001 or (self._steady and not self._lied and charged > done + 0.001):
                 self.report(
                     "permits_are_what_was_done",
-                    f"{client_id} was charged {charged:g} permits, and {done} were used",
+                    f"{name} was charged {charged:g} permits, and {done} were used",
                 )
 
     def expects(self, event: str) -> bool:

@@ -129,6 +129,20 @@ def limit_of(plan: Plan, client_id: str, key: Key) -> float | None:
     return default
 
 
+def groups_of(plan: Plan, client_id: str, key: Key) -> dict[str, float]:
+    """The limits of the groups that list a client id, by name, by the plan's own quotas."""
+    limits = {rule.get("group"): float(rule[key]) for rule in plan.tables.get("quotas", ()) if key in rule}
+    return {
+        group["name"]: limits[group["name"]]
+        for group in plan.tables.get("groups", ())
+        if group["name"] in limits
+        and any(
+            client_id.startswith(name[:-1]) if name.endswith("*") else client_id == name
+            for name in group["client_ids"]
+        )
+    }
+
+
 def make(seed: int) -> Plan:
     """Draw a plan."""
     dice = random.Random(f"plan/{seed}")
@@ -189,6 +203,7 @@ def make(seed: int) -> Plan:
         )
     _without_power(seed, seconds, count, clients, faults)
     _all_on_one_connection(seed, count, clients, quotas)
+    _group_of_administrators(seed, tables, clients, quotas)
     return Plan(
         seed=seed,
         seconds=seconds,
@@ -252,6 +267,16 @@ def _all_on_one_connection(
     if dice.random() < 0.3:  # its requests pass one at a time
         quota["request_percentage"] = dice.choice((0.5, 50.0))
     quotas.append(quota)
+
+
+def _group_of_administrators(
+    seed: int, tables: dict[str, Any], clients: list[Client], quotas: list[dict[str, Any]]
+) -> None:
+    """Have all clients that create topics share a quota in some plans, beside their own."""
+    dice = random.Random(f"group/{seed}")
+    if dice.random() < 0.4 and any(each.does in ("administer", "look") for each in clients):
+        tables["groups"] = [{"name": "administrators", "client_ids": ["administer-*", "look-*"]}]
+        quotas.append({"group": "administrators", "controller_mutation_rate": dice.choice((1.0, 4.0))})
 
 
 def _honest(dice: random.Random, at: int, gateways: int, quotas: list[dict[str, Any]]) -> Client:

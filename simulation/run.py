@@ -22,7 +22,7 @@ from simulation.brokers import Cluster
 from simulation.clients import Actor
 from simulation.fleet import SimShareTopic, TopicService
 from simulation.gateways import BOOTSTRAP_PORT, GatewayUnderTest, KeptLines, WatchedGateway, gateway_config
-from simulation.laws import Laws, Violation
+from simulation.laws import Laws, Violation, group_name
 from simulation.network import Network, SimSocket, Transport
 from simulation.plan import Fault, Plan
 from simulation.process import HostedProcess, machine
@@ -335,12 +335,16 @@ def _permits_to(laws: Laws) -> Iterator[None]:
         self: MutationQuotas, user: str, client_id: str, permits: float, **more: Any
     ) -> MutationDecision:
         decision = charge(self, user, client_id, permits, **more)
-        laws.charged(client_id, decision.charged)
+        for group in decision.groups:
+            laws.charged(group_name(group), decision.charged)
+        if decision.own:
+            laws.charged(client_id, decision.charged)
         return decision
 
     def giving_back(self: MutationTracker, permits: float, *, now_ms: int) -> None:
         give_back(self, permits, now_ms=now_ms)
-        laws.charged(self.match.tracker_key.client_id, -permits)
+        name = group_name(self.group) if self.group else self.match.tracker_key.client_id
+        laws.charged(name, -permits)
 
     with (
         mock.patch.object(MutationQuotas, "charge", charging),

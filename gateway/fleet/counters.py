@@ -141,7 +141,7 @@ class RateCounters:
 
 
 class MutationCounters:
-    """`MutationQuotas` as `Counters`: mutations have no scope."""
+    """`MutationQuotas` as `Counters`, and with them those of groups: mutations have no scope."""
 
     def __init__(self, mutations: MutationQuotas) -> None:
         self._mutations = mutations
@@ -150,11 +150,15 @@ class MutationCounters:
         """See `Counters`."""
         for key, tracker in self._mutations.own():
             yield ScopedKey(None, key), tracker
+        yield from self._mutations.groups.own()
 
     def stirred(self) -> Iterator[tuple[CounterKey, Counter]]:
         """See `Counters`."""
         for key, tracker in self._mutations.stirred():
             yield ScopedKey(None, key), tracker
+        for group, tracker in self._mutations.groups.own():
+            if tracker.stirred:
+                yield group, tracker
 
     def on_urgent(self, wake: Callable[[], None]) -> None:
         """Mutations are rare, and few come in an interval."""
@@ -168,6 +172,8 @@ class MutationCounters:
 
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""
+        if isinstance(key, GroupKey):
+            return self._mutations.groups.counter_of(key, now_ms=now_ms)
         if not isinstance(key, ScopedKey):
             return None
         return self._mutations.counter_of(key.tracker_key, kind, now_ms=now_ms)

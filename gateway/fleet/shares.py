@@ -14,10 +14,10 @@ All but the first four fields may be absent: then it is a sign of life. Counters
 (producer_byte_rate), ``f`` (consumer_byte_rate), ``r`` (request_percentage), ``m`` (controller_mutation_rate), each
 with scope, user and client id as they are counted, in units of the quota. Counters of topics (``p``, ``f``) stand by
 themselves, with the family of their quota and the topic: members of a version that does not know them pass them over.
-So do those of groups (``group_use``, ``group_levels``; also ``r``), with scope and group. So do those of rates that
-Kafka has not (``rate_use``, ``rate_levels``): by the names of their quotas, of which a member passes over those that
-it does not know. Rates of connections (``connection_use``, ``connection_levels``) stand by what they are of:
-``gateway``, ``listener`` or ``ip``, each with its name.
+So do those of groups (``group_use``, ``group_levels``; also ``r`` and ``m``), with scope and group. So do those of
+rates that Kafka has not (``rate_use``, ``rate_levels``): by the names of their quotas, of which a member passes over
+those that it does not know. Rates of connections (``connection_use``, ``connection_levels``) stand by what they are
+of: ``gateway``, ``listener`` or ``ip``, each with its name.
 There is no time in it: clocks may differ.
 """
 
@@ -64,8 +64,8 @@ _COUNTER_BYTES: Final = 120
 _TOPIC: Final = "topic"
 """In place of a code, of all counters of topics."""
 
-_GROUP: Final = "group"
-"""The same of groups."""
+_GROUP: Final = "group:"
+"""In front of a code, of counters of groups."""
 
 _CONNECTION_KINDS: Final = ("gateway", "listener", "ip")
 _CONNECTION: Final = "connection:"
@@ -270,7 +270,7 @@ def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[Quota
     for code, some in body.get(f"topic_{name}", {}).items():
         found.setdefault(_TOPIC_KEYS[code], []).extend(read(each, _TOPIC) for each in some)
     for code, some in body.get(f"group_{name}", {}).items():
-        found.setdefault(_GROUP_KEYS[code], []).extend(read(each, _GROUP) for each in some)
+        found.setdefault(_GROUP_KEYS[code], []).extend(read(each, _GROUP + code) for each in some)
     for code, some in body.get(f"rate_{name}", {}).items():
         if code in _FURTHER_KEYS:
             found[_FURTHER_KEYS[code]] = [read(each, code) for each in some]
@@ -283,7 +283,7 @@ def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[Quota
 
 def _used(item: Any, code: str) -> Used:
     *names, value = item
-    return _named(names, code), _amount(value, -_MOST if code == "m" else 0.0)
+    return _named(names, code), _amount(value, -_MOST if code.removeprefix(_GROUP) == "m" else 0.0)
 
 
 def _level(item: Any, code: str) -> Level:
@@ -292,7 +292,7 @@ def _level(item: Any, code: str) -> Level:
 
 
 def _named(names: list[Any], code: str) -> CounterKey:
-    if code == _GROUP:
+    if code.startswith(_GROUP):
         scope, group = names
         if type(group) is not str or group_name_fault(group) or not (scope is None or type(scope) is int):
             raise MalformedShare("no counter of a group")

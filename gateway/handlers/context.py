@@ -11,7 +11,6 @@ from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import Topology
 from gateway.usage.table import UsageTable
 from gateway.usage.topic_ids import TopicIds
-from quotas.entities import QuotaKey
 from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas
 
@@ -52,7 +51,7 @@ class HandlerContext:
     @property
     def mutations_enabled(self) -> bool:
         """Whether any controller mutation quota is set; without one nothing is charged, as in Kafka."""
-        return self.limits.enabled(QuotaKey.CONTROLLER_MUTATION_RATE)
+        return self.mutations.enabled
 
     @property
     def mutations_seen(self) -> bool:

@@ -35,7 +35,13 @@ def charge_creation(
         The decision, and the client's row in the usage records; None without them.
     """
     decision = context.mutations.charge(
-        session.user, client_id, permits, strict=strict, kind=session.kind, now_ms=now_ms
+        session.user,
+        client_id,
+        permits,
+        strict=strict,
+        kind=session.kind,
+        address=session.address,
+        now_ms=now_ms,
     )
     if context.usage is None:
         return decision, None

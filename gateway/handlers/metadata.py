@@ -82,7 +82,7 @@ class MetadataHandler:
             question = yield from self._question(frame, api)
             if question is not None and question.may_create and question.names:
                 client_id = session.client_id_of(frame)
-                limited = self._context.mutations.is_limited(session.user, client_id)
+                limited = self._context.mutations.is_limited(session.user, client_id, session.address)
                 if limited or not own.names.isdisjoint(question.names):
                     self._look_first(session, api, frame, question, client_id)
                     return
@@ -211,7 +211,7 @@ class MetadataHandler:
             charged[name] = decision
         else:
             self._context.recent_topics.end_creation(name)
-        if decision.charged and decision.limit is not None:
+        if decision.is_limited:
             changes[name] = self._context.recent_topics.begin(
                 name, self._permits(name), MOST_UNDER_WAY_MS, now_ms=now_ms
             )

@@ -34,6 +34,7 @@ class MutationClient:
     user: str
     client_id: str
     kind: Kind
+    address: str
 
 
 class MutationCharges:
@@ -47,11 +48,11 @@ class MutationCharges:
     __slots__ = (
         "_admitted",
         "_changes",
-        "_charged_late",
         "_client",
         "_decided_ms",
         "_findings",
         "_guessing",
+        "_late",
         "_mutations",
         "_recent_topics",
         "_request",
@@ -84,7 +85,7 @@ class MutationCharges:
         self._findings = findings
         self._guessing = guessing
         self._decided_ms = 0
-        self._charged_late = False  # something was charged after it was done
+        self._late: MutationDecision | None = None  # the last that was charged after it was done
         self._admitted: dict[TopicIdentity, MutationDecision] = {}  # what each single topic was charged
         self._changes: dict[TopicIdentity, TopicChange] = {}  # those that are paid for, under way
         self.decision = RequestDecision((), 0, 0)
@@ -94,6 +95,11 @@ class MutationCharges:
     def permits(self) -> float:
         """How many permits were charged when the topics were decided on."""
         return sum((topic.charged for topic in self.decision.topics), 0.0)
+
+    @property
+    def decided(self) -> Sequence[MutationDecision]:
+        """All decisions, the one on what was charged last at the end."""
+        return self.decision.topics if self._late is None else (*self.decision.topics, self._late)
 
     @property
     def under_way(self) -> bool:
@@ -140,6 +146,7 @@ class MutationCharges:
             strict=self._request.api.strict,
             validate_only=self._request.validate_only,
             kind=self._client.kind,
+            address=self._client.address,
             now_ms=now_ms,
         )
 
@@ -148,8 +155,7 @@ class MutationCharges:
         findings = self._findings
         # The rights to change and to delete imply the one to describe, so the broker refuses what is hidden.
         may_be_done = self._request.api.key is ApiKey.CREATE_TOPICS or not findings.is_hidden(topic)
-        limited = decided.charged and decided.limit is not None
-        if limited and may_be_done and not self._request.validate_only:
+        if decided.is_limited and may_be_done and not self._request.validate_only:
             self._changes[topic.identity] = self._recent_topics.begin(
                 findings.name_of(topic),
                 findings.partitions_afterwards(topic),
@@ -180,7 +186,7 @@ class MutationCharges:
         changed = self._recent_topics.deleted_or_noted_since(self._decided_ms)
         for topic in admitted if changed else ():
             decided = self._admitted[topic.identity]
-            if self._findings.name_of(topic) in changed and decided.charged and decided.limit is not None:
+            if self._findings.name_of(topic) in changed and decided.is_limited:
                 more = self._permits(topic, limited=True) - decided.charged
                 if more > 0:
                     self._charge_late(more, now_ms)
@@ -188,9 +194,14 @@ class MutationCharges:
 
     def _charge_late(self, permits: float, now_ms: int) -> None:
         client = self._client
-        self._charged_late = True
-        self._mutations.charge(
-            client.user, client.client_id, permits, strict=False, kind=client.kind, now_ms=now_ms
+        self._late = self._mutations.charge(
+            client.user,
+            client.client_id,
+            permits,
+            strict=False,
+            kind=client.kind,
+            address=client.address,
+            now_ms=now_ms,
         )
 
     def throttle_left_ms(self, now_ms: int) -> int:
@@ -198,9 +209,9 @@ class MutationCharges:
         decided_ms = self.decision.throttle_time_ms_at(now_ms=now_ms)
         client = self._client
         debt_ms = self._mutations.throttle_time_ms(
-            client.user, client.client_id, kind=client.kind, now_ms=now_ms
+            client.user, client.client_id, kind=client.kind, address=client.address, now_ms=now_ms
         )
-        return debt_ms if self._charged_late else min(decided_ms, debt_ms)
+        return debt_ms if self._late is not None else min(decided_ms, debt_ms)
 
     # -- settling --------------------------------------------------------------------------------------------
 

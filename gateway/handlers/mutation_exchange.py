@@ -50,8 +50,10 @@ from protocol.topic_results import (
     parse_topic_results,
 )
 from quotas.combine import ThrottledBy
-from quotas.mutations import MutationDecision, RequestDecision
-from quotas.resolution import Match
+from quotas.entities import QuotaEntity
+from quotas.mutations import MutationDecision
+from quotas.resolution import Match, Rule, TrackerKey
+from quotas.usage_record import Limit
 
 
 class MutationExchange:
@@ -92,7 +94,9 @@ class MutationExchange:
         self._request = request
         self._frame = frame
         self._correlation_id = correlation_id_of(frame)
-        self._client = MutationClient(session.user, session.client_id_of(frame), session.kind)
+        self._client = MutationClient(
+            session.user, session.client_id_of(frame), session.kind, session.address
+        )
         self._phase = Phase.ASKING
         self._answers_due = 0
         self._due: dict[bytes, OpenCharge] = {}  # of earlier requests that timed out
@@ -199,7 +203,9 @@ class MutationExchange:
         yield from self._decide(now_ms)
 
     def _is_limited(self) -> bool:
-        return self._context.mutations.is_limited(self._client.user, self._client.client_id)
+        return self._context.mutations.is_limited(
+            self._client.user, self._client.client_id, self._client.address
+        )
 
     # -- deciding and forwarding -----------------------------------------------------------------------------
 
@@ -220,7 +226,7 @@ class MutationExchange:
         """Whether another connection went far into debt since this request came in; then it waits and begins anew."""
         client, session = self._client, self._session
         held_ms = self._context.mutations.held_ms(
-            client.user, client.client_id, kind=client.kind, now_ms=now_ms
+            client.user, client.client_id, kind=client.kind, address=client.address, now_ms=now_ms
         )
         if held_ms:
             session.put_back(self._frame)
@@ -310,7 +316,7 @@ class MutationExchange:
         """The broker's reply to a request of which nothing was refused before."""
         patched = bytearray(frame)
         final_ms = throttle.patch(patched, self._request.api, charges.throttle_left_ms(now_ms))
-        self._throttle(final_ms, answer.throttle_time_ms, charges.decision, now_ms)
+        self._throttle(final_ms, answer.throttle_time_ms, charges, now_ms)
         return bytes(patched)
 
     def _merge(self, answer: TopicResults, charges: MutationCharges, now_ms: int) -> bytes:
@@ -330,7 +336,7 @@ class MutationExchange:
         placed = {id(result) for result in merged}
         merged += [result for result in results if id(result) not in placed]
         throttle_time_ms = max(charges.throttle_left_ms(now_ms), upstream_ms)
-        self._throttle(throttle_time_ms, upstream_ms, charges.decision, now_ms)
+        self._throttle(throttle_time_ms, upstream_ms, charges, now_ms)
         return encode_topic_results(self._correlation_id, throttle_time_ms, merged, api, tail=answer.tail)
 
     def _refusal(self, topic: TopicMutation, error_code: ErrorCode) -> TopicResult:
@@ -341,7 +347,7 @@ class MutationExchange:
         return make_result(topic, error_code, self._request.api)
 
     def _throttle(
-        self, throttle_time_ms: int, upstream_ms: int, decision: RequestDecision, now_ms: int
+        self, throttle_time_ms: int, upstream_ms: int, charges: MutationCharges, now_ms: int
     ) -> None:
         if throttle_time_ms <= 0:
             return
@@ -352,7 +358,7 @@ class MutationExchange:
             self._session,
             self._client,
             self._request.api.key,
-            decision.topics,
+            charges.decided,
             throttle_time_ms,
             upstream_ms=upstream_ms,
             usage=self._usage,
@@ -405,7 +411,7 @@ def throttle_client(
         session: where the request came in.
         client: who asked.
         key: what was asked for.
-        decided: what was decided, topic by topic.
+        decided: what was decided, topic by topic, in the order of time.
         throttle_time_ms: what the reply says.
         upstream_ms: what the broker said.
         usage: the client's row in the usage records; None: none are kept.
@@ -419,36 +425,41 @@ def throttle_client(
     # A throttle of the broker's is in the broker's books already.
     by = ThrottledBy.CONTROLLER_MUTATION
     if throttle_time_ms > upstream_ms and session.claim_throttle(by, throttle_time_ms, throttle_time_ms):
+        # The topic whose wait is sent: the last that was refused, or went into debt.
+        told = next((each for each in reversed(decided) if each.throttle_time_ms > 0), decided[0])
+        group = told.group
         context.mutations.count_throttle(
-            client.user, client.client_id, throttle_time_ms, kind=client.kind, now_ms=now_ms
+            client.user, client.client_id, throttle_time_ms, kind=client.kind, group=group, now_ms=now_ms
         )
         if usage is not None:
-            usage.delay(throttle_time_ms)
-        context.observer.throttled(key, decided[0].rule, throttle_time_ms, by=by)
-        _explain(context, client, key, decided, throttle_time_ms, now_ms)
+            usage.delay(throttle_time_ms, beside=(Limit.GROUP, group) if group else None)
+        rule = Rule.GROUP if group else decided[0].rule
+        context.observer.throttled(key, rule, throttle_time_ms, by=by)
+        _explain(context, client, key, told, throttle_time_ms, now_ms)
 
 
 def _explain(
     context: HandlerContext,
     client: MutationClient,
     key: ApiKey,
-    decided: Sequence[MutationDecision],
+    told: MutationDecision,
     throttle_time_ms: int,
     now_ms: int,
 ) -> None:
     if context.journal is None:
         return
-    # The topic whose wait is sent: the last that was refused, or went into debt.
-    told = next((each for each in reversed(decided) if each.throttle_time_ms > 0), decided[0])
-    limit, tokens, _ = context.mutations.level(told.tracker_key, now_ms=now_ms)
+    limit, tokens, _ = context.mutations.level(told.tracker_key, told.group, now_ms=now_ms)
+    match = Match(told.limit if limit is None else limit, told.rule, told.tracker_key)
+    if told.group:
+        match = Match(limit, Rule.GROUP, TrackerKey("", ""), beside=QuotaEntity(group=told.group))
     context.journal.throttled(
         JournalClient(client.user, client.client_id),
         client.kind,
         ThrottledBy.CONTROLLER_MUTATION,
         key.name.lower(),
-        Match(told.limit if limit is None else limit, told.rule, told.tracker_key),
+        match,
         throttle_time_ms,
         lambda: Reading(tokens=tokens),
-        shared=told.shared,
+        shared=told.shared and not told.group,
         now_ms=now_ms,
     )

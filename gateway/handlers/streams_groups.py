@@ -76,7 +76,7 @@ class StreamsGroupHandler:
                 api.version, correlation_id_of(frame), ErrorCode.TOPIC_AUTHORIZATION_FAILED, _OWN
             )
             session.answer(refusal, now_ms=now_ms)
-        elif self._context.mutations.is_limited(session.user, session.client_id_of(frame)):
+        elif self._context.mutations.is_limited(session.user, session.client_id_of(frame), session.address):
             session.run(self._serve(session, api, frame))
         else:
             session.forward(frame, api)
@@ -144,7 +144,9 @@ class HeartbeatExchange:
         self._api = api
         self._frame = frame
         self._heartbeat = heartbeat
-        self._client = MutationClient(session.user, session.client_id_of(frame), session.kind)
+        self._client = MutationClient(
+            session.user, session.client_id_of(frame), session.kind, session.address
+        )
         self._topologies: list[tuple[Subtopology, ...]] = []
         self._asked_ms = 0
         self._changes = 0
@@ -200,7 +202,9 @@ class HeartbeatExchange:
         yield from self._refund_undone(facts, now_ms)
         missing = yield from self._missing(facts)
         now_ms = yield
-        held_ms = context.mutations.held_ms(client.user, client.client_id, kind=client.kind, now_ms=now_ms)
+        held_ms = context.mutations.held_ms(
+            client.user, client.client_id, kind=client.kind, address=client.address, now_ms=now_ms
+        )
         if missing and held_ms:
             self._session.put_back(self._frame)
             self._session.throttle(held_ms, now_ms=now_ms)
@@ -271,7 +275,7 @@ class HeartbeatExchange:
                 )
                 self._decided.append(decision)
                 self._usage = row or self._usage
-                if decision.charged and decision.limit is not None:
+                if decision.is_limited:
                     self._keep_open(name, missing[name], decision, now_ms)
         self._decided_ms = now_ms
         if self._decided:
@@ -318,7 +322,9 @@ class HeartbeatExchange:
         last_ms = next((each.throttle_time_ms for each in reversed(decided) if each.throttle_time_ms), 0)
         request = RequestDecision(tuple(decided), last_ms, self._decided_ms)
         mutations = self._context.mutations
-        debt_ms = mutations.throttle_time_ms(client.user, client.client_id, kind=client.kind, now_ms=now_ms)
+        debt_ms = mutations.throttle_time_ms(
+            client.user, client.client_id, kind=client.kind, address=client.address, now_ms=now_ms
+        )
         # A member that is silent for longer than its session timeout is put out of its group. The rest of its debt
         # makes its next heartbeat wait that creates something.
         wait_ms = min(request.throttle_time_ms_at(now_ms=now_ms), debt_ms, mutations.window_ms)

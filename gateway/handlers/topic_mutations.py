@@ -51,7 +51,9 @@ class TopicMutationHandler:
         context, size = self._context, head.size
         if context.mutations_enabled and not route.api.strict:
             client_id = session.client_id_at(data, at, head.client_id_length) or ""
-            held_ms = context.mutations.held_ms(session.user, client_id, kind=session.kind, now_ms=now_ms)
+            held_ms = context.mutations.held_ms(
+                session.user, client_id, kind=session.kind, address=session.address, now_ms=now_ms
+            )
             if held_ms:
                 session.throttle(held_ms, now_ms=now_ms)
                 return HeadDecision.WAIT

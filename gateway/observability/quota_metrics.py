@@ -9,7 +9,7 @@ out of ``other`` begins at zero and leaves there what was shown of it, one that 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappush, heapreplace
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -19,10 +19,10 @@ from prometheus_client.registry import Collector
 from gateway.runtime.clock import NowMs
 from protocol.steps import finish
 from quotas.entities import QuotaKey
-from quotas.group_quotas import GroupQuotas
+from quotas.group_quotas import GroupCounters, GroupKey, GroupQuotas
 from quotas.limits import Enforcement, Limits
-from quotas.mutations import MutationQuotas, TrackerSnapshot
-from quotas.rate_quotas import RateQuotas, RateSnapshot, RequestTimeQuotas, ScopedKey
+from quotas.mutations import MutationQuotas, MutationTracker, TrackerSnapshot
+from quotas.rate_quotas import RateQuotas, RateSnapshot, RateTracker, RequestTimeQuotas, ScopedKey
 from quotas.resolution import Rule, TrackerKey
 from quotas.topic_quotas import TopicQuotas
 
@@ -380,7 +380,7 @@ class QuotaMetrics(Collector):
         request_time: RequestTimeQuotas,
         mutations: MutationQuotas,
         topics: Sequence[TopicQuotas] = (),
-        groups: Sequence[tuple[str, GroupQuotas]] = (),
+        groups: Sequence[tuple[str, GroupQuotas | GroupCounters[MutationTracker]]] = (),
         further: Mapping[QuotaKey, RateQuotas] | None = None,
         now_ms: NowMs,
         per_broker: bool = False,
@@ -490,10 +490,13 @@ class QuotaMetrics(Collector):
             "gateway_group_throttles", "Requests that waited for the group's quota.", labels=labels
         )
         for quota, groups in self._groups:
-            for key, counter in list(groups.own()):
+            counters: Iterable[tuple[GroupKey, RateTracker | MutationTracker]] = groups.own()
+            for key, counter in list(counters):
                 now_ms = max(self._now_ms(), counter.last_ms)
-                names = [key.group, quota, *([str(key.scope)] if self._per_broker else [])]
-                used.add_metric(names, max(0.0, counter.rate(now_ms=now_ms)))
+                broker = "" if key.scope is None else str(key.scope)
+                names = [key.group, quota, *([broker] if self._per_broker else [])]
+                rate = counter.rate if isinstance(counter, MutationTracker) else counter
+                used.add_metric(names, max(0.0, rate.rate(now_ms=now_ms)))
                 if counter.match.whole_limit is not None:
                     limit.add_metric(names, counter.match.whole_limit)
                 throttles.add_metric(names, counter.throttles.throttled_total)

@@ -16,7 +16,7 @@ import structlog
 from gateway.observability.logging_setup import flooded
 from gateway.server.link import BlockingLink, LinkLost
 from quotas.limits import Limits
-from quotas.mutations import KEY, MutationDecision, MutationQuotas, MutationSettings, RequestDecision
+from quotas.mutations import MutationDecision, MutationQuotas, MutationSettings, RequestDecision
 from quotas.resolution import TrackerKey
 from quotas.trackers import Kind
 
@@ -51,15 +51,25 @@ class AskedMutations(MutationQuotas):
         *,
         strict: bool,
         kind: Kind | None = None,
+        address: str = "",
         now_ms: int,
     ) -> MutationDecision:
         """See `MutationQuotas`."""
-        if permits > 0 and self._limits.enabled(KEY):
+        if permits > 0 and self.enabled:
             with suppress(LinkLost):
                 return self._ask(
-                    MutationDecision, "charge", user, client_id, permits, strict=strict, kind=kind
+                    MutationDecision,
+                    "charge",
+                    user,
+                    client_id,
+                    permits,
+                    strict=strict,
+                    kind=kind,
+                    address=address,
                 )
-        return super().charge(user, client_id, permits, strict=strict, kind=kind, now_ms=now_ms)
+        return super().charge(
+            user, client_id, permits, strict=strict, kind=kind, address=address, now_ms=now_ms
+        )
 
     def charge_request(
         self,
@@ -70,15 +80,23 @@ class AskedMutations(MutationQuotas):
         strict: bool,
         validate_only: bool = False,
         kind: Kind | None = None,
+        address: str = "",
         now_ms: int,
     ) -> RequestDecision:
         """See `MutationQuotas`."""
-        if any(permits) and self._limits.enabled(KEY):
-            named = {"strict": strict, "validate_only": validate_only, "kind": kind}
+        if any(permits) and self.enabled:
+            named = {"strict": strict, "validate_only": validate_only, "kind": kind, "address": address}
             with suppress(LinkLost):
                 return self._ask(RequestDecision, "charge_request", user, client_id, list(permits), **named)
         return super().charge_request(
-            user, client_id, permits, strict=strict, validate_only=validate_only, kind=kind, now_ms=now_ms
+            user,
+            client_id,
+            permits,
+            strict=strict,
+            validate_only=validate_only,
+            kind=kind,
+            address=address,
+            now_ms=now_ms,
         )
 
     def refund(self, decision: MutationDecision, permits: float | None = None, *, now_ms: int) -> None:
@@ -89,29 +107,40 @@ class AskedMutations(MutationQuotas):
             except LinkLost:
                 super().refund(decision, permits, now_ms=now_ms)
 
-    def throttle_time_ms(self, user: str, client_id: str, *, kind: Kind | None = None, now_ms: int) -> int:
+    def throttle_time_ms(
+        self, user: str, client_id: str, *, kind: Kind | None = None, address: str = "", now_ms: int
+    ) -> int:
         """See `MutationQuotas`."""
-        if not self.is_limited(user, client_id):
+        if not self.is_limited(user, client_id, address):
             return 0
         with suppress(LinkLost):
-            return self._ask(int, "throttle_time_ms", user, client_id, kind=kind)
-        return super().throttle_time_ms(user, client_id, kind=kind, now_ms=now_ms)
+            return self._ask(int, "throttle_time_ms", user, client_id, kind=kind, address=address)
+        return super().throttle_time_ms(user, client_id, kind=kind, address=address, now_ms=now_ms)
 
     def count_throttle(
-        self, user: str, client_id: str, throttle_time_ms: int, *, kind: Kind | None = None, now_ms: int
+        self,
+        user: str,
+        client_id: str,
+        throttle_time_ms: int,
+        *,
+        kind: Kind | None = None,
+        group: str = "",
+        now_ms: int,
     ) -> None:
         """See `MutationQuotas`."""
         try:
-            self._tell("count_throttle", user, client_id, throttle_time_ms, kind=kind)
+            self._tell("count_throttle", user, client_id, throttle_time_ms, kind=kind, group=group)
         except LinkLost:
-            super().count_throttle(user, client_id, throttle_time_ms, kind=kind, now_ms=now_ms)
+            super().count_throttle(user, client_id, throttle_time_ms, kind=kind, group=group, now_ms=now_ms)
 
-    def level(self, tracker_key: TrackerKey, *, now_ms: int) -> tuple[float | None, float | None, bool]:
+    def level(
+        self, tracker_key: TrackerKey, group: str = "", *, now_ms: int
+    ) -> tuple[float | None, float | None, bool]:
         """See `MutationQuotas`."""
         with suppress(LinkLost):
-            limit, tokens, observe = self._ask(tuple, "level", tracker_key)
+            limit, tokens, observe = self._ask(tuple, "level", tracker_key, group)
             return limit, tokens, observe
-        return super().level(tracker_key, now_ms=now_ms)
+        return super().level(tracker_key, group, now_ms=now_ms)
 
     def _ask(self, answer: type[_Answer], what: str, *values: Any, **named: Any) -> _Answer:
         try:

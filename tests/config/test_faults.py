@@ -133,10 +133,12 @@ def faults(**changed: str) -> list[str]:
      'quotas.0 (user="a", group="g"): a group can not be combined with anything'),
     ("array_of_quotas", 'group = "g"\nconnection_creation_rate = 1',
      'quotas.0.connection_creation_rate (group="g"): groups have no such quota; give producer_byte_rate or '
-     "consumer_byte_rate or request_percentage or producer_byte_burst_seconds or consumer_byte_burst_seconds"),
+     "consumer_byte_rate or request_percentage or controller_mutation_rate or producer_byte_burst_seconds or "
+     "consumer_byte_burst_seconds"),
     ("array_of_quotas", 'group = "g"\nproducer_byte_rate = 1\nweight = 2',
      'quotas.0.weight (group="g"): groups have no such quota; give producer_byte_rate or consumer_byte_rate or '
-     "request_percentage or producer_byte_burst_seconds or consumer_byte_burst_seconds"),
+     "request_percentage or controller_mutation_rate or producer_byte_burst_seconds or "
+     "consumer_byte_burst_seconds"),
     ("array_of_groups", 'name = "g"', "groups.0: has no members; give users, client_ids or addresses"),
     ("array_of_groups", 'name = "g"\nusers = ["a", "*"]',
      "groups.0.users.1: would be all clients; give the beginning of a name before the star"),

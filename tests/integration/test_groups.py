@@ -1,4 +1,4 @@
-"""A group of users before a real Kafka: what one member produces, the other waits for, and no other client does."""
+"""Groups of users before a real Kafka: what one member uses, the other waits for, and no other client does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from protocol.error_codes import ErrorCode
 from testkit.secure_kafka import SecureKafka
 from testkit.tap import Tap
 from testkit.wire_client import WireClient
@@ -15,6 +16,7 @@ from tests.integration.test_operations import records
 
 pytestmark = pytest.mark.integration
 
+INVALID_REPLICATION_FACTOR = 38
 TEAM = [{"entity_type": "group", "entity_name": "team"}]
 TABLES = """
 [quota_admin]
@@ -27,6 +29,14 @@ users = ["alice", "bo*"]
 [[quotas]]
 group = "team"
 producer_byte_rate = 5_000
+
+[[groups]]
+name = "builders"
+users = ["alice", "bo*"]
+
+[[quotas]]
+group = "builders"
+controller_mutation_rate = 1
 """
 
 
@@ -74,3 +84,29 @@ def test_two_users_of_a_group_share_its_quota_and_its_quota_is_changed_as_any_ot
             answer = client.ask("AlterClientQuotas", 1, entries=[entry], validate_only=False).body
             assert [each.error_code for each in answer.entries] == [0]
     assert produce(gateway, "bob", 40_000) == 0
+
+
+def create(
+    gateway: GatewayProcess, user: str, topic: str, partitions: int, *, replication_factor: int = 1
+) -> tuple[int, int]:
+    """As this user; error code and throttle time."""
+    with WireClient(gateway.bootstrap, client_id=f"groups-{user}") as client:
+        assert log_in(client, "PLAIN", user).error_code == 0
+        wanted = [{"name": topic, "num_partitions": partitions, "replication_factor": replication_factor}]
+        reply = client.ask("CreateTopics", 7, topics=wanted, timeout_ms=20_000).body
+        return int(reply.topics[0].error_code), int(reply.throttle_time_ms)
+
+
+def test_two_users_of_a_group_share_its_mutations_and_permits_of_a_refused_topic_come_back(
+    gateway: GatewayProcess,
+) -> None:
+    refused = create(gateway, "alice", "of-too-many", 30, replication_factor=9)
+    assert refused[0] == INVALID_REPLICATION_FACTOR
+    assert create(gateway, "alice", "of-alice", 30) == (ErrorCode.NONE, 0)  # 11 are in the bucket
+    code, throttle_ms = create(gateway, "bob", "of-bob", 1)
+    assert code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert 10_000 < throttle_ms <= 19_000
+    assert create(gateway, "gateway", "of-gateway", 12) == (ErrorCode.NONE, 0)
+    of_builders = {"group": "builders", "quota": "controller_mutation"}
+    assert gateway.metric("gateway_group_throttles_total", **of_builders) == 1
+    assert gateway.metric("gateway_group_limit", **of_builders) == 1

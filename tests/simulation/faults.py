@@ -109,12 +109,22 @@ FAULTS: Final = {
         ("        tracker.give_back(amount, now_ms=now_ms)\n"),
         ("        tracker.give_back(amount, now_ms=now_ms)\n        tracker.give_back(amount, now_ms=now_ms)\n"),
     ),
+    "a group gets no permits back": Fault(
+        "quotas/mutations.py",
+        ("                counter.give_back(amount, now_ms=now_ms)\n"),
+        ("                pass\n"),
+    ),
+    "members are charged alone": Fault(
+        "quotas/mutations.py",
+        ("            shared = own.shared\n            counters = (own, *counters)\n"),
+        ("            shared = own.shared\n            counters = (own,)\n"),
+    ),
     "refused topics are charged": Fault(
         "quotas/mutations.py",
-        ("                tracker.throttles.refused_total += 1\n"),
+        ("                asking.throttles.refused_total += 1\n"),
         (
-            "                tracker.throttles.refused_total += 1\n"
-            "                meter.record(permits, now_ms=now_ms)\n"
+            "                asking.throttles.refused_total += 1\n"
+            "                asking.meter.record(permits, now_ms=now_ms)\n"
         ),
     ),
     "topics that Metadata creates cost nothing": Fault(

@@ -261,6 +261,24 @@ def test_mutations_of_others_are_debt_here_and_refunds_come_back(clock: FakeCloc
     assert b.level(TrackerKey("alice", ""), now_ms=clock.now_ms)[1] == pytest.approx(15, abs=1)
 
 
+def test_mutations_of_a_group_are_debt_in_the_whole_fleet_and_refunds_come_back(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    for member in fleet.members.values():
+        member.limits.set(QuotaEntity(group="team"), QuotaKey.CONTROLLER_MUTATION_RATE, 5)
+        member.limits.set_groups(Groups([Group("team", users=("bob", "carol"))]))
+    a, b = (fleet.members[name].mutations for name in "ab")
+    taken = a.charge("bob", "c", 60, strict=False, now_ms=clock.now_ms)
+    told = [share for share in fleet.pass_time(100) if share.use]
+    assert b.throttle_time_ms("carol", "c", now_ms=clock.now_ms) == 900
+    a.refund(taken, 20, now_ms=clock.now_ms)
+    told += [share for share in fleet.pass_time(100) if share.use]
+    assert [share.use for share in told] == [
+        {QuotaKey.CONTROLLER_MUTATION_RATE: [(GroupKey(None, "team"), permits)]} for permits in (59.5, -20)
+    ]  # half a permit has come back in 100 ms
+    assert all(decode_share(encode_share(share)) == share for share in told)
+    assert b.level(TrackerKey("", ""), "team", now_ms=clock.now_ms)[1] == pytest.approx(15, abs=1)
+
+
 def test_what_a_member_charged_while_it_was_alone_is_no_debt_once_it_is_back_in_the_bucket(clock: FakeClock) -> None:
     fleet = Fleet(clock, "a")
     alone = fleet.members["a"].mutations

@@ -7,12 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observability.quota_metrics import MAX_LABEL_CHARS, OTHER, MutationSeries, RateSeries, label_value
+from gateway.observability.quota_metrics import (
+    MAX_LABEL_CHARS,
+    OTHER,
+    MutationSeries,
+    QuotaMetrics,
+    RateSeries,
+    label_value,
+)
 from protocol.steps import finish
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.groups import Group, Groups
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
-from quotas.rate_quotas import ByteRateQuotas, RateSettings
+from quotas.rate_quotas import ByteRateQuotas, RateQuotas, RateSettings, RequestTimeQuotas
 
 NOW_MS = 7_300_000
 EVERY_CLIENT = QuotaEntity(client_id=DEFAULT)
@@ -176,3 +184,34 @@ def test_mutations_are_shown_with_their_tokens_and_refusals(max_rows: int) -> No
         assert found[f"{prefix}_refused_topics_total"] == {"b": 2, OTHER: 0}
         assert found[f"{prefix}_rate"][OTHER] == pytest.approx(0.1)
     assert found[f"{prefix}_limit"]["b"] == 1
+
+
+def test_groups_are_shown_with_what_their_members_mutate() -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(group="team"), QuotaKey.CONTROLLER_MUTATION_RATE, 2)
+    limits.set_groups(Groups([Group("team", users=("alice", "bob"))]))
+    mutations = MutationQuotas(limits, MutationSettings())
+    metrics = QuotaMetrics(
+        limits,
+        produce=RateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, RateSettings()),
+        fetch=RateQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, RateSettings()),
+        request_time=RequestTimeQuotas(limits, RateSettings()),
+        mutations=mutations,
+        groups=(("controller_mutation", mutations.groups),),
+        now_ms=lambda: NOW_MS,
+    )
+    for user in ("alice", "bob", "carol"):
+        mutations.charge(user, "c", 30, strict=False, now_ms=NOW_MS)
+    mutations.count_throttle("bob", "c", 19_000, group="team", now_ms=NOW_MS)
+    found = {
+        sample.name: (sample.labels, sample.value)
+        for family in metrics.collect()
+        for sample in family.samples
+        if sample.name.startswith("gateway_group")
+    }
+    labels = {"group": "team", "quota": "controller_mutation"}
+    assert found == {
+        "gateway_group_use": (labels, 2.0),  # 60 in Kafka's metric windows
+        "gateway_group_limit": (labels, 2.0),
+        "gateway_group_throttles_total": (labels, 1),
+    }
