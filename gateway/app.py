@@ -282,7 +282,7 @@ class Gateway:
         if worker is not None:
             _share_counters(process, worker, counters, self.fleet)
         if self.usage is not None:
-            self.usage.watch(self.mutations, self.connections)
+            self.usage.watch(self.mutations, self.connections, self.user_connections)
 
         # What serves the clients.
         # The admin port is the supervisor's: a worker needs none of its keys.

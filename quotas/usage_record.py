@@ -73,6 +73,8 @@ class UsageApi(StrEnum):
     REQUEST = "request"  # request time; units are ms of a request handler thread
     MUTATION = "mutation"  # units are partitions
     CONNECT = "connect"  # units are connections; the address stands in place of the client id
+    # Units are connections, over all addresses; there are rows while any user has a limit of them.
+    USER_CONNECT = "user_connect"
     # Units are requests; there are rows while such a family of APIs has a limit, and older gateways have none.
     METADATA = "metadata"
     OFFSET_COMMIT = "offset_commit"
@@ -111,8 +113,10 @@ class Row(IntEnum):
     LEVEL_END = 17  # tokens, or roughly the rate (up to a window too high), at the end; null: not counted
     FLAGS = 18  # `RowFlags`
     # Lines of an older gateway end here.
-    CONNECTIONS = 19  # of produce, fetch and request: that made requests in this second; 0: not known
-    FIRST_MS = 20  # of these: when the first request was counted, since `ts`
+    # Of produce, fetch and request: that made requests in this second; 0: not known. Of user_connect: the most that
+    # were open at once, as of each decision.
+    CONNECTIONS = 19
+    FIRST_MS = 20  # when the first request of these was counted, since `ts`
     # Here, too.
     BESIDE = 21  # of `DELAYED` and `THROTTLE_MS`, what other limits asked for: rows as `Beside` says; null: nothing
     # Here, too.
@@ -127,6 +131,7 @@ class Limit(StrEnum):
     GROUP = "group"
     TOPIC = "topic"
     RECORDS = "records"
+    CONNECTION_COUNT = "connection_count"  # of a user; what the row's quota limits is the rate
     CAPACITY = "capacity"  # its share of it, below its quota, or what new clients share
     BRAKE = "brake"  # what a brake leaves of that
     OVERLOAD = "overload"  # what slow brokers leave of that

@@ -33,7 +33,10 @@ REFUSED_HOLD_MS: Final = 1_000
 _ADMITTED: Final = Admission(ADMIT)
 _REFUSE: Final = AdmissionDecision.REFUSE
 _REFUSED: Final = Admission(_REFUSE, AdmissionCause.USER_RATE)
+_ENDED: Final = Admission(_REFUSE)
 _PART_OF_ONE: Final = 4
+
+OnDecided: TypeAlias = Callable[["Decision"], None]
 
 OnHeld: TypeAlias = Callable[[str, Admission, Match, float | None], None]
 """Called with a user whose connection waits or is refused, the answer, the quota, and what is left in the bucket."""
@@ -47,15 +50,38 @@ class _Connection:
         counted: it was not refused.
         `held`: it waits, or was refused.
         waits_for: the counter of the rate that it waits for; None: it does not wait.
+        reported: a decision about it went to `UserConnections.on_decided`.
+        delayed: one of these made it wait.
     """
 
-    __slots__ = ("counted", "held", "user", "waits_for")
+    __slots__ = ("counted", "delayed", "held", "reported", "user", "waits_for")
 
     def __init__(self, user: str) -> None:
         self.user = user
         self.counted = False
         self.held = False
         self.waits_for: RateTracker | None = None
+        self.reported = self.delayed = False
+
+
+class Decision(NamedTuple):
+    """What becomes of a connection for now.
+
+    Attributes:
+        user: its user.
+        admission: the decision. REFUSE without a cause: it has ended while it waited.
+        tracker: the counter of the rate; None: no user has a limit of it.
+        first: it is the first about this connection.
+        again: the connection had to wait before.
+        connections: open ones of the user, this one included if it was not refused.
+    """
+
+    user: str
+    admission: Admission
+    tracker: RateTracker | None
+    first: bool
+    again: bool
+    connections: int
 
 
 class UserCount(NamedTuple):
@@ -83,6 +109,8 @@ class UserConnections:
         `held`: connections that wait, or are refused and still open.
         would_refuse: connections that only an observed count would have refused.
         on_held: see `OnHeld`; None: none is called.
+        on_decided: called with each decision while any user has a limit, and with those that follow from it; None:
+            none is called.
     """
 
     def __init__(self, limits: Limits, settings: RateSettings, most_held: Callable[[], int]) -> None:
@@ -98,6 +126,7 @@ class UserConnections:
         self.held = 0
         self.would_refuse = 0
         self.on_held: OnHeld | None = None
+        self.on_decided: OnDecided | None = None
         self._limits = limits
         self._most_held = most_held
         self._held_by: Counter[str] = Counter()
@@ -125,22 +154,23 @@ class UserConnections:
             known = None
         if known is None:
             known = self._connections[connection] = _Connection(user)
-            match = self._of_count(user)
-            if match is not None and not match.observe:
-                return self._refuse(known, AdmissionCause.USER_COUNT, match, None)
-            self.would_refuse += match is not None
-            known.counted = True
-            self._count(user, 1)
+            admission = self._begin(known, connection, now_ms)
         elif not known.counted:
             return _REFUSED
         elif known.waits_for is None:
             return _ADMITTED
-        return self._take_turn(known, connection, now_ms)
+        else:
+            admission = self._take_turn(known, connection, now_ms)
+        if self.on_decided is not None and (known.reported or self._limits.limits_user_connections):
+            self._report(known, admission, self.rates.tracker(user, "", now_ms=now_ms))
+        return admission
 
     def there(self, user: str, connection: Hashable) -> None:
         """Counts a connection that was admitted elsewhere: it does not wait."""
         known = self._connections.get(connection)
         if known is not None and known.user == user and known.counted:
+            if known.waits_for is not None:
+                self._report(known, _ADMITTED, known.waits_for)
             self._stop_waiting(known, connection)
             return
         self.leave(connection)
@@ -153,9 +183,11 @@ class UserConnections:
         known = self._connections.pop(connection, None)
         if known is None:
             return
-        self._stop_waiting(known, connection)
         if known.counted:
             self._count(known.user, -1)
+        if known.waits_for is not None:
+            self._report(known, _ENDED, known.waits_for)
+        self._stop_waiting(known, connection)
 
     def leave_all(self, named: Callable[[Hashable], bool]) -> None:
         """Reports the end of all connections with such names: their process is gone."""
@@ -181,6 +213,25 @@ class UserConnections:
         before, self._carried = self._carried, by_user
         for user in {*by_user, *before}:
             self._count(user, by_user.get(user, 0) - before.get(user, 0))
+
+    def _begin(self, known: _Connection, connection: Hashable, now_ms: int) -> Admission:
+        """Decides about a new connection."""
+        match = self._of_count(known.user)
+        if match is not None and not match.observe:
+            return self._refuse(known, AdmissionCause.USER_COUNT, match, None)
+        self.would_refuse += match is not None
+        known.counted = True
+        self._count(known.user, 1)
+        return self._take_turn(known, connection, now_ms)
+
+    def _report(self, known: _Connection, admission: Admission, tracker: RateTracker | None) -> None:
+        if self.on_decided is not None:
+            user, first = known.user, not known.reported
+            self.on_decided(
+                Decision(user, admission, tracker, first, known.delayed, self.by_user.get(user, 0))
+            )
+        known.reported = True
+        known.delayed |= admission.wait_ms > 0
 
     # -- the count -------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ _UNITS: Final = {
     UsageApi.REQUEST: "ms/s",
     UsageApi.MUTATION: "/s",
     UsageApi.CONNECT: "/s",
+    UsageApi.USER_CONNECT: "/s",
 }
 _REQUEST_MS_PER_PERCENT: Final = 10.0  # 1 % of a core is 10 ms of each second
 

@@ -1,16 +1,18 @@
-"""Connections in usage records: a row per address. Pure.
+"""Connections in usage records: a row per address, and one per user while any user has a limit of them. Pure.
 
 offered = admitted + rejected + those that wait when the line is written; these are admitted or rejected in a
-later one. A connection that waits for the rate of its listener is offered when it is decided on.
+later one. A connection that waits for the rate of its listener is offered when it is decided on. One of a user that
+ends while it waits is rejected.
 """
 
 from __future__ import annotations
 
 from gateway.usage.row import Level, RowKey
 from gateway.usage.table import LevelOf, UsageTable
-from quotas.connections import Admission, AdmissionDecision, ConnectionQuotas
+from quotas.connections import Admission, AdmissionCause, AdmissionDecision, ConnectionQuotas
 from quotas.ip_limits import UNLIMITED
-from quotas.usage_record import UsageApi
+from quotas.usage_record import Limit, UsageApi
+from quotas.user_connections import Decision
 
 
 class ConnectionUsage:
@@ -47,6 +49,32 @@ class ConnectionUsage:
         else:
             row.reject(1, withheld=True)
         return True
+
+
+def record_user_connection(usage: UsageTable, decision: Decision) -> None:
+    """What becomes of a connection whose user is known. Quotas of users are those of all listeners together.
+
+    Args:
+        usage: the table.
+        decision: see there.
+    """
+    row = usage.row("", decision.user, "", UsageApi.USER_CONNECT, None, decision.tracker)
+    admission = decision.admission
+    if decision.first:
+        row.count(1)
+        row.withhold(1)
+    row.opened(decision.connections)
+    of_count = admission.cause is AdmissionCause.USER_COUNT
+    if of_count or admission.wait_ms:
+        row.delay(
+            admission.wait_ms,
+            beside=(Limit.CONNECTION_COUNT, "") if of_count else None,
+            again=decision.again,
+        )
+    if admission.decision is AdmissionDecision.ADMIT:
+        row.withhold(-1)
+    elif admission.decision is AdmissionDecision.REFUSE:
+        row.reject(1, withheld=True)
 
 
 def connection_level(connections: ConnectionQuotas) -> LevelOf:

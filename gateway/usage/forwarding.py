@@ -24,6 +24,7 @@ from gateway.usage.table import UsageTable
 from quotas.connections import ConnectionQuotas
 from quotas.mutations import MutationQuotas
 from quotas.usage_record import MOST_NAMED_BESIDE, OTHER, OVERHEAD, Beside, Row, TopicRow, UsageApi
+from quotas.user_connections import UserConnections
 
 LATE_MS: Final = 200
 """How long after its second the supervisor's line is made."""
@@ -91,8 +92,10 @@ class WorkerUsage:
             now_ms=now_ms,
         )
 
-    def watch(self, mutations: MutationQuotas, _connections: ConnectionQuotas) -> None:
-        """Where limits of rows are found that have no counter of a rate."""
+    def watch(
+        self, mutations: MutationQuotas, _connections: ConnectionQuotas, _users: UserConnections
+    ) -> None:
+        """Where limits of rows are found that have no counter of a rate. Connections are the supervisor's."""
         self.table.watch(UsageApi.MUTATION, mutation_level(mutations))
 
     def start(self) -> None:

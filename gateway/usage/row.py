@@ -128,6 +128,7 @@ class UsageRow:
         "_mute_from_ms",
         "_mute_until_ms",
         "_muted_ms",
+        "_open",
         "_topics",
         "alike",
         "answer",
@@ -188,6 +189,7 @@ class UsageRow:
         self._bytes_in = key.api is UsageApi.PRODUCE
         self._bytes_out = key.api is UsageApi.FETCH
         self.withheld: Number = 0
+        self._open = 0
         self.rejected = 0
         self.rejected_units: Number = 0
         self.delayed = 0
@@ -200,6 +202,7 @@ class UsageRow:
     def _reset(self) -> None:
         self._connection = 0
         self._connections.clear()
+        self._open = 0
         self._first_ms = 0
         self.requests = self.rejected = self.delayed = self.throttle_ms = self._muted_ms = 0
         self.offered = 0
@@ -218,6 +221,11 @@ class UsageRow:
                 self._enlist()
         self._connection = connection
         self._connections.add(connection)
+
+    def opened(self, connections: int) -> None:
+        """So many connections of a user are open."""
+        if connections > self._open:
+            self._open = connections
 
     def count(self, units: Number) -> None:
         """A request of so many units, admitted whole."""
@@ -383,7 +391,7 @@ class UsageRow:
             level.quota,
             level.end,
             (_CENSORED if muted_ms else 0) | (_OBSERVED if level.observe else 0),
-            len(self._connections),
+            len(self._connections) or self._open,
             max(0, self._first_ms - begin_ms) if self._connections else 0,
             beside,
             level.in_force,
@@ -400,6 +408,7 @@ class UsageRow:
         if self._connections and (not other._connections or self._first_ms < other._first_ms):
             other._first_ms = self._first_ms
         other._connections |= self._connections
+        other._open = max(other._open, self._open)
         other.requests += self.requests
         other.offered += self.offered
         other.withheld += self.withheld

@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import structlog
 from config import Config, read_secret
 from config.sections.usage import UsageSettings
 from gateway.runtime.clock import NowMs, wall_clock_ms
-from gateway.usage.connections import ConnectionUsage, connection_level
+from gateway.usage.connections import ConnectionUsage, connection_level, record_user_connection
 from gateway.usage.file_sink import FileSettings, FileWriter
 from gateway.usage.forwarding import LATE_MS, Tell, WorkersRows, WorkerUsage
 from gateway.usage.kafka_sink import KafkaWriter, TopicSettings
@@ -34,6 +35,7 @@ from quotas.connections import ConnectionQuotas
 from quotas.mutations import MutationQuotas
 from quotas.record_signature import RecordSigner
 from quotas.usage_record import FLEET, UsageApi
+from quotas.user_connections import UserConnections
 
 STOP_S: Final = 5.0
 """How long a stopping gateway waits for a slow disk or cluster to take the last lines."""
@@ -157,8 +159,9 @@ class UsageService:
             workers=workers,
         )
 
-    def watch(self, mutations: MutationQuotas, connections: ConnectionQuotas) -> None:
-        """Where limits of rows are found that have no counter of a rate."""
+    def watch(self, mutations: MutationQuotas, connections: ConnectionQuotas, users: UserConnections) -> None:
+        """Where limits of rows are found that have no counter of a rate, and who decides about users' connections."""
+        users.on_decided = partial(record_user_connection, self.table)
         self.table.watch(UsageApi.MUTATION, mutation_level(mutations))
         self.table.watch(UsageApi.CONNECT, connection_level(connections))
 

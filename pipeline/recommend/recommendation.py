@@ -24,7 +24,7 @@ from quotas.usage_record import OTHER, UsageApi
 _WHOLE: Final = frozenset(
     {QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.CONNECTION_CREATION_RATE}
 )
-_SEES_ALL: Final = frozenset({UsageApi.MUTATION, UsageApi.CONNECT})
+_SEES_ALL: Final = frozenset({UsageApi.MUTATION, UsageApi.CONNECT, UsageApi.USER_CONNECT})
 """APIs whose refused requests are recorded: throttling hides no demand."""
 
 

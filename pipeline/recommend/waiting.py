@@ -13,9 +13,9 @@ import numpy as np
 from pipeline.client_tables.rows import BURSTS_S, TARGETS
 from pipeline.errors import ArgumentError
 from pipeline.replay.algorithms import Algorithm
-from pipeline.replay.demand import KEY_OF_API
+from pipeline.replay.demand import BUCKETS
 from pipeline.replay.kernels.ragged import Floats
-from quotas.entities import API_BURST_S, API_RATE_KEYS
+from quotas.entities import API_BURST_S
 from quotas.usage_record import UsageApi
 
 _SHARES: Final = np.array(TARGETS)
@@ -31,7 +31,7 @@ def burst_s(
         window_num, window_ms: samples of a rate and their length.
         mutations: how mutations are measured.
     """
-    if KEY_OF_API[api] in API_RATE_KEYS:
+    if api in BUCKETS:
         return API_BURST_S
     bucket = api is UsageApi.MUTATION and mutations is Algorithm.TOKEN_BUCKET
     windows = window_num if bucket else max(1, window_num - 1)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pipeline.replay.kernels.ragged import Floats, Ints, Ragged
 from pipeline.replay.kernels.split import MOST, split_seconds
 from pipeline.storage.entity_days import EITHER, ENTITY, LARGEST, LAST, LEAST, TOLD
-from quotas.entities import QuotaKey
+from quotas.entities import API_RATE_KEYS, QuotaKey
 from quotas.usage_record import UsageApi
 
 KEY_OF_API: Final = {
@@ -29,6 +29,7 @@ KEY_OF_API: Final = {
     UsageApi.REQUEST: QuotaKey.REQUEST_PERCENTAGE,
     UsageApi.MUTATION: QuotaKey.CONTROLLER_MUTATION_RATE,
     UsageApi.CONNECT: QuotaKey.CONNECTION_CREATION_RATE,
+    UsageApi.USER_CONNECT: QuotaKey.CONNECTION_CREATION_RATE,
     UsageApi.METADATA: QuotaKey.METADATA_REQUEST_RATE,
     UsageApi.OFFSET_COMMIT: QuotaKey.OFFSET_COMMIT_REQUEST_RATE,
     UsageApi.GROUP_MEMBERSHIP: QuotaKey.GROUP_MEMBERSHIP_REQUEST_RATE,
@@ -38,6 +39,11 @@ KEY_OF_API: Final = {
     UsageApi.DESCRIBE_CONFIGS: QuotaKey.DESCRIBE_CONFIGS_REQUEST_RATE,
     UsageApi.ALTER_CONFIGS: QuotaKey.ALTER_CONFIGS_REQUEST_RATE,
 }
+
+BUCKETS: Final = frozenset(
+    {api for api, key in KEY_OF_API.items() if key in API_RATE_KEYS} | {UsageApi.USER_CONNECT}
+)
+"""APIs whose quota is a bucket of `API_BURST_S` seconds, whatever the windows of the other quotas are."""
 
 # Records count ms of a thread; the quota is a percentage of one, so a second is 100 percent-seconds.
 _PERCENT_SECONDS_PER_MS: Final = 0.1
@@ -155,6 +161,8 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
         if rows.schema.get_field_index(name) >= 0 and len(numbers[name]) != len(seconds):
             # Read by Spark, of days of an older release among others.
             numbers[name] = np.zeros(len(seconds), numbers[name].dtype)
+    if api is UsageApi.USER_CONNECT:  # open ones, which are none that wait for their own answers
+        numbers["connections"] = np.zeros_like(numbers["connections"])
     numbers["first_ms"] = np.where(numbers["connections"] > 0, numbers["first_ms"], 1_000)
     order = _order(offsets, seconds)
     if order is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.errors import RefusedError
 from pipeline.replay.algorithms import Algorithm, Model
-from pipeline.replay.demand import KEY_OF_API, Demand
+from pipeline.replay.demand import BUCKETS, KEY_OF_API, Demand
 from pipeline.replay.kernels import models
 from pipeline.replay.kernels.deferral import deferred
 from pipeline.replay.kernels.meters import MakeMeters, TokenBuckets
@@ -20,7 +20,7 @@ from pipeline.replay.kernels.sampled_rate import SampledRates
 from pipeline.replay.kernels.spread_rate import SpreadRates
 from pipeline.replay.kernels.token_bucket import permissive_token_bucket, strict_token_bucket
 from pipeline.storage.layout import CompactedDay
-from quotas.entities import API_BURST_S, API_RATE_KEYS, BURST_KEYS
+from quotas.entities import API_BURST_S, BURST_KEYS
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.usage_record import UsageApi
 
@@ -70,8 +70,7 @@ class ReplaySettings:
             ValueError: there is no such combination.
         """
         mutation = api is UsageApi.MUTATION
-        if KEY_OF_API[api] in API_RATE_KEYS and self.algorithm is None and self.model is None:
-            # Always a bucket, whatever the windows of the other quotas are.
+        if api in BUCKETS and self.algorithm is None and self.model is None:
             return replace(
                 self,
                 algorithm=Algorithm.TOKEN_BUCKET,

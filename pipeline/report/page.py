@@ -45,6 +45,7 @@ _TITLES: Final = {
     UsageApi.REQUEST: "Request time",
     UsageApi.MUTATION: "Controller mutations",
     UsageApi.CONNECT: "Connections",
+    UsageApi.USER_CONNECT: "Connections of users",
     UsageApi.METADATA: "Metadata",
     UsageApi.OFFSET_COMMIT: "Offset commits",
     UsageApi.GROUP_MEMBERSHIP: "Group membership",

@@ -47,6 +47,7 @@ UNITS: Final = {
     UsageApi.REQUEST: "ms",
     UsageApi.MUTATION: "partitions",
     UsageApi.CONNECT: "connections",
+    UsageApi.USER_CONNECT: "connections",
     **{api: "requests" for api, key in KEY_OF_API.items() if key in API_RATE_KEYS},
 }
 """What is counted, by API; quotas are these per second, for request a percentage of one core."""

@@ -1,9 +1,10 @@
 """The seam between gateway and pipeline: what the one writes the other reads, every line and every value of it."""
 
+from functools import partial
 from pathlib import Path
 
 from gateway.session.api_limits import FAMILIES
-from gateway.usage.connections import ConnectionUsage
+from gateway.usage.connections import ConnectionUsage, record_user_connection
 from gateway.usage.mutations import mutation_level, record_mutations
 from gateway.usage.part_file import PartFile
 from gateway.usage.recorder import LineBuilder
@@ -15,6 +16,7 @@ from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import RateQuotas, RateSettings
 from quotas.usage_record import Limit, UsageApi
+from quotas.user_connections import UserConnections
 
 SECONDS = 5
 START = 1_700_000_000
@@ -32,6 +34,9 @@ def write(directory: Path) -> tuple[bytes, int, float, int]:
     table = UsageTable(max_rows=40)
     table.watch(UsageApi.MUTATION, mutation_level(mutations))
     connections = ConnectionUsage(table)
+    limits.set(QuotaEntity(user="alice"), QuotaKey.CONNECTION_COUNT, 2)
+    users = UserConnections(limits, RateSettings(), lambda: 10)
+    users.on_decided = partial(record_user_connection, table)
     part = PartFile(directory, "gw", 1, 0)
     offered = 0.0
     events = 0
@@ -51,6 +56,7 @@ def write(directory: Path) -> tuple[bytes, int, float, int]:
             offered += 100 * at
         for family in FAMILIES:
             table.row("in", "alice", "app", family.usage, 1).count(1)
+        users.enter("alice", second, now_ms=now_ms)
         decision = mutations.charge_request("alice", "app", [20, 9, 3], strict=second > 1, now_ms=now_ms)
         record_mutations(
             table,

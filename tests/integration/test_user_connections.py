@@ -12,6 +12,8 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer
 
+from gateway.usage.reader import read_last, rows_of
+from quotas.usage_record import Row, UsageApi
 from testkit.secure_kafka import MECHANISMS, PASSWORDS, SecureKafka
 from testkit.tap import Tap
 from testkit.wire_client import ConnectionEnded, WireClient
@@ -50,6 +52,7 @@ class Ways:
 def ways(secure_kafka: SecureKafka, tap: Tap, tmp_path: Path) -> Iterator[Ways]:
     """See `Ways`."""
     reauth, tables = reauth_listener(secure_kafka)
+    tables += f'\n[usage]\nkind = "files"\ndirectory = "{tmp_path / "usage"}"\n'
     options = GatewayOptions(
         upstream=own_user(secure_kafka), listener='security_protocol = "SASL_PLAINTEXT"', tables=TABLES + tables
     )
@@ -115,6 +118,26 @@ def test_a_user_has_its_count_over_workers_and_mechanisms_and_gets_a_killed_work
     alices += [connect("alice") for _ in range(COUNT - len(alices))]
     assert all(map(is_served, alices))
     assert not is_served(connect("alice"))
+
+
+def test_usage_records_have_what_became_of_the_connections_of_all_workers(
+    ways: Ways, connect: Callable[..., WireClient], tmp_path: Path
+) -> None:
+    assert all(is_served(connect("alice")) for _ in range(COUNT))
+    assert not is_served(connect("alice"))
+    assert is_served(connect("bob"))
+
+    def sums() -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {}
+        for line in read_last(tmp_path / "usage", 60).lines:
+            for row in rows_of(line):
+                if row[Row.API] == UsageApi.USER_CONNECT:
+                    of_user = found.setdefault(row[Row.USER], [0.0, 0.0, 0.0, 0.0])
+                    for at, position in enumerate((Row.OFFERED, Row.ADMITTED, Row.REJECTED, Row.DELAYED)):
+                        of_user[at] += row[position]
+        return found
+
+    eventually(lambda: sums() == {"alice": [COUNT + 1, COUNT, 1, 1], "bob": [1, 1, 0, 0]})
 
 
 def test_a_second_login_counts_once(ways: Ways) -> None:

@@ -214,6 +214,9 @@ def test_shared_counters_get_the_entity_that_shares_them_and_clients_without_a_n
     assert entity_of(history(user="", client_id="app")) == QuotaEntity(client_id="app")
     address = history(user="", client_id="10.0.0.1", api=UsageApi.CONNECT)
     assert entity_of(address) == QuotaEntity(ip="10.0.0.1")
+    of_user = history(5.0, user="alice", client_id="", api=UsageApi.USER_CONNECT)
+    (entry,) = plan(of_user).entries
+    assert (entry.entity, entry.key) == (QuotaEntity(user="alice"), QuotaKey.CONNECTION_CREATION_RATE)
 
 
 def test_a_default_covers_all_but_the_largest_of_its_kind() -> None:

@@ -222,8 +222,18 @@ def test_connections_of_a_second_are_decided_one_by_one_and_count_when_they_are(
     assert (found.requests.tolist(), found.units.tolist()) == ([16], [16.0])
 
 
+def test_connections_of_users_wait_for_their_bucket_and_open_ones_do_not_matter() -> None:
+    row = {
+        "api": "user_connect", "user": "alice", "client_id": "", "t": [0, 1], "requests": [8, 0],
+        "offered": [8.0, 0.0], "max_units": [1.0, 0.0], "connections": [900, 900],
+    }  # fmt: skip
+    found = replay(one([row]), np.array([1.0, 4.0]), ReplaySettings())
+    # Two fit into the bucket; as with requests per API, the one that overdraws it counts as throttled.
+    assert found.outcome.throttled.tolist() == [[6, 0]]
+
+
 def test_requests_per_api_are_replayed_and_recommended_for_with_the_bucket_of_the_gateway() -> None:
-    for api in (api for api, key in KEY_OF_API.items() if key in API_RATE_KEYS):
+    for api in (UsageApi.USER_CONNECT, *(api for api, key in KEY_OF_API.items() if key in API_RATE_KEYS)):
         how = ReplaySettings().of_api(api)
         assert (how.algorithm, how.model) == (Algorithm.TOKEN_BUCKET, Model.CLOSED_LOOP)
         assert how.window_num * how.window_ms == API_BURST_S * 1_000
