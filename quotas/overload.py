@@ -4,9 +4,10 @@
 what they get, and whether requests pile up. A client can make its own requests slow or fail: it does not read, it
 breaks the in-sync replicas of its topic, it sends in drips. So each client counts once in a window, by its fastest
 request, its part of failed answers, and the shortest queue that a request of it met. The lower median of all clients
-is the signal: up to half of the clients may lie, and it is not above the worst of the others. Below three clients
-there is no signal. A request that does not come in one piece is not measured. No other API is: brokers let a Fetch
-and members of groups wait, and answers to Metadata and FindCoordinator cost them nearly nothing.
+is the signal: up to half of the clients may lie, and it is not above the worst of the others. Of two clients it is
+the faster one. One alone is no signal: it could take from all others that only fetch. A request that does not come in
+one piece is not measured. No other API is: brokers let a Fetch and members of groups wait, and answers to Metadata
+and FindCoordinator cost them nearly nothing.
 
 `Overload` makes a part of the capacity of it: multiplicative decrease below what was used when brokers became slow,
 less where they are only a little worse than they should be (TIMELY: Mittal et al., *RTT-based Congestion Control for
@@ -23,8 +24,8 @@ from typing import Final, NamedTuple, Protocol
 
 from quotas.lent_rates import Lender
 
-LEAST_CLIENTS: Final = 3
-"""That a signal needs."""
+LEAST_CLIENTS: Final = 2
+"""That a signal needs: of two, one may lie."""
 
 LEAST_USABLE: Final = 0.05
 """Of a capacity: brokers that take nothing at all would never look fast again."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from quotas.entities import counted
 from quotas.lending import Brake, Cut, CutBy
-from quotas.overload import Overload
+from quotas.overload import LEAST_CLIENTS, Overload
 from quotas.rate_quotas import RateQuotas
 
 MOST_EPISODES: Final = 50
@@ -183,10 +184,15 @@ def overload_json(
 
 
 def _overload_text(overload: Overload, *, now_ms: int, wall_ms: int) -> str:
-    """A sentence; "" while all of the capacity can be used."""
-    if overload.since_ms is None:
-        return ""
+    """A sentence; "" while all of the capacity can be used, and brokers are measured where anything is produced."""
     health = overload.health
+    if overload.since_ms is None:
+        if not 0 < health.clients < LEAST_CLIENTS:
+            return ""
+        return (
+            f"slow brokers are not noticed: requests of {counted(health.clients, 'client')} were measured in the "
+            f"last second, and {LEAST_CLIENTS} are needed"
+        )
     facts = []
     if health.time_ms is not None:
         facts.append(f"Produce takes {health.time_ms:.3g} ms, target {overload.target_ms} ms")

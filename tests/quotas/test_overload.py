@@ -27,10 +27,20 @@ def test_a_client_counts_once_with_its_fastest_request() -> None:
     assert times.close(now_ms=2_000)[:2] == (None, 0)
 
 
+def test_of_two_clients_the_faster_one_counts_and_one_alone_says_nothing() -> None:
+    times = BrokerTimes()
+    for first, second in ((900, 30), (30, 900), (900, 800)):
+        answered(times, "a", first)
+        answered(times, "b", second)
+        assert times.close(now_ms=1_000)[:2] == (min(first, second), 2)
+    answered(times, "a", 900)
+    assert times.close(now_ms=2_000)[:2] == (None, 1)
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_half_of_the_clients_can_not_make_brokers_look_slow(seed: int) -> None:
     rng = random.Random(seed)
-    honest = rng.randint(2, 50)
+    honest = rng.randint(1, 50)
     times = BrokerTimes()
     took = [rng.randint(1, 100) for _ in range(honest)]
     for at, each in enumerate(took):
@@ -90,8 +100,8 @@ def test_brokers_that_answer_nothing_are_slow_after_two_windows() -> None:
         connection.oldest = object()
     assert times.close(now_ms=1_000)[:2] == (20, 3)
     assert times.close(now_ms=2_000)[:2] == (1_000, 3)
-    connections[0].oldest = object()  # one that makes progress has no time, and two are too few
-    assert times.close(now_ms=3_000)[:2] == (None, 2)
+    connections[0].oldest = object()  # one that makes progress has no time, and the two others are most
+    assert times.close(now_ms=3_000)[:2] == (2_000, 2)
     assert times.close(now_ms=4_000)[:2] == (3_000, 3)
     answered(times, "a", 30)  # another connection of the same client is answered
     assert times.close(now_ms=5_000)[:2] == (4_000, 3)
@@ -117,7 +127,6 @@ def test_a_client_counts_once_with_its_part_of_failed_answers() -> None:
     failed(times, "c", False)
     assert times.close(now_ms=1_000).errors == 0.25
     failed(times, "a", True)
-    failed(times, "b", True)
     assert times.close(now_ms=2_000).errors is None
 
 
@@ -146,15 +155,15 @@ def test_requests_pile_up_when_those_of_most_clients_meet_more_than_before() -> 
     assert not window((0, 9), (1, 9), (0, 9))  # the shortest of each client counts
     assert window((1, 5), (1, 9), (2, 2))
     assert not window((1,), (2,), (2,))
-    assert not window((9,), (9,))
-    assert not window((99,), (99,), (99,))  # one sent nothing in the window before
+    assert not window((9,))
+    assert not window((99,), (99,), (99,))  # two sent nothing in the window before
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_half_of_the_clients_can_not_make_brokers_look_short(seed: int) -> None:
     """Answers that fail and requests that pile up at the others' own bidding are no signal."""
     rng = random.Random(seed)
-    honest = rng.randint(2, 50)
+    honest = rng.randint(1, 50)
     liars = rng.randint(1, honest)
     overload = Overload(TARGET_MS, enforce=True)
     for ahead_of_liars in range(20):

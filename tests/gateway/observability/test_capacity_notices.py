@@ -121,3 +121,22 @@ def test_episodes_are_bounded_and_end_with_the_overload() -> None:
         assert ended.until_ms == WALL_MS
     assert len(episodes.latest()) == MOST_EPISODES
     assert overload_json(None, episodes, now_ms=0, wall_ms=0) is None
+
+
+def test_one_client_alone_is_said_to_be_too_few_to_measure() -> None:
+    overload = Overload(500, enforce=True)
+
+    def text(*clients: str) -> str:
+        for client in clients:
+            sample = overload.times.send(client, None, idle=True, now_ms=0)
+            assert sample is not None
+            sample.answer(now_ms=30)
+        overload.close([], now_ms=1_000)
+        told = overload_json(overload, Episodes(), now_ms=1_000, wall_ms=WALL_MS)
+        assert told is not None
+        return str(told["text"])
+
+    assert text("a") == (
+        "slow brokers are not noticed: requests of 1 client were measured in the last second, and 2 are needed"
+    )
+    assert text("a", "b") == text() == ""
