@@ -63,7 +63,7 @@ def clamped_head(
         Truncated: these fields have not been received.
         MalformedBody: the request ends before them.
     """
-    if not _has_max_bytes(api):
+    if not has_max_bytes(api):
         return None
     fields_at = skip(data, at, HEAD_BYTES + max(client_id_length, 0))
     if api.flexible:
@@ -91,7 +91,7 @@ def asks_within(data: bytes, at: int, client_id_length: int, api: Api, most_byte
         api: its version.
         most_bytes: see `clamped_head`.
     """
-    if not _has_max_bytes(api):
+    if not has_max_bytes(api):
         return True
     at += HEAD_BYTES + max(client_id_length, 0)
     if api.flexible:
@@ -165,7 +165,8 @@ def _count(data: bytes, at: int, *, compact: bool) -> tuple[int, int]:
     return max(count - 1 if compact else count, 0), at
 
 
-def _has_max_bytes(api: Api) -> bool:
+def has_max_bytes(api: Api) -> bool:
+    """Whether a request of this version says how much its answer may bring."""
     return api.version >= _FIRST_VERSION_WITH_MAX_BYTES or api.key is ApiKey.SHARE_FETCH
 
 

@@ -713,6 +713,27 @@ class RateTracker:
             return int(min(self._most_at_once, self._most_alone))
         return int(self._most_at_once)
 
+    def share_of_room(self, under_way: int, *, now_ms: int) -> int | None:
+        """How much one more answer may bring beside others, so that none of them waits if all bring as much.
+
+        Args:
+            under_way: the others.
+            now_ms: the present.
+
+        Returns:
+            In units of the quota; 0 where requests wait in turn, and where the last answer brought more; None
+            without a wait.
+        """
+        if self.match.limit is None or self._observe:
+            return None
+        if self.queue is not None:
+            return 0
+        room = self._room(now_ms)
+        if self._urgent.members > 1:
+            room = min(room, self._most_alone - self._unheard)
+        share = room / (under_way + 1)
+        return int(share) if share >= self.last_value and share > 0 else 0
+
     def forgettable(self, *, now_ms: int) -> bool:
         """Whether a new counter would decide the same."""
         if self.match.limit is None:

@@ -5,8 +5,10 @@ it, is counted as it comes, delivered in full, and the channel is muted. Kafka i
 answers empty: a gateway would have paid for the transfer already, and a batch larger than the window would never
 arrive (hazards C12, C13; docs/reference/differences-from-kafka.md).
 
-A client with a limit has one Fetch under way per connection, as everywhere in Kafka: many at once would all be
-answered in full before the first of them is counted. Those of all its connections share the window between them.
+Those under way of all of a client's connections share the window between them. Of one connection a further Fetch
+passes while earlier ones are under way only if all of them fit into what is left (`RateTracker.share_of_room`). Near
+the limit it has one under way, as everywhere in Kafka: many at once would all be answered in full before the first of
+them is counted.
 
 While the counter is blocked nothing is forwarded: a request waits up to one window, which no client takes for a
 failure; where it would be longer it is answered empty with the wait, as Kafka does. An answer that comes while the
@@ -55,6 +57,7 @@ from protocol.fetch import (
     clamped_head,
     counted_bytes,
     emptied,
+    has_max_bytes,
     topics_named,
     without_records,
     without_wish_for_records,
@@ -62,6 +65,9 @@ from protocol.fetch import (
 from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
 from protocol.node_endpoints import FIRST_FETCH_VERSION, NodeEndpoints
 from quotas.combine import ThrottledBy
+
+_MOST_ASKED: Final = 2**31 - 1
+"""Of any Fetch: its max_bytes is an int32."""
 
 _MOST_NAMED: Final = 100
 """Topics of a Fetch whose counters are looked for, at up to 100 us each; those that have come."""
@@ -127,16 +133,19 @@ class FetchHandler(HeadHandler):
         counting: CachedSensor | None = None
         if share is not None:
             if session.responses.awaits_head:
-                session.mute(MuteReason.AWAITING_FETCH)
-                return HeadDecision.WAIT
-            most_held_ms = 0.0 if self._acknowledges else float(known.trackers[0].window_ms)
-            if size > MAX_REQUEST_BYTES:
-                most_held_ms = math.inf
-            asking, wait_ms = _longest_wait(session, known, most_held_ms, now_ms)
-            if wait_ms > most_held_ms:
-                return HeadDecision.COLLECT
-            if wait_ms > 0:
-                return session.hold(route.api, ThrottledBy.FETCH, asking, wait_ms, now_ms=now_ms)
+                most_bytes = _share_of_room(session, route.api, known, now_ms)
+                if not most_bytes or not asks_within(data, at, client_id_length, route.api, most_bytes):
+                    session.mute(MuteReason.AWAITING_FETCH)
+                    return HeadDecision.WAIT
+            else:
+                most_held_ms = 0.0 if self._acknowledges else float(known.trackers[0].window_ms)
+                if size > MAX_REQUEST_BYTES:
+                    most_held_ms = math.inf
+                asking, wait_ms = _longest_wait(session, known, most_held_ms, now_ms)
+                if wait_ms > most_held_ms:
+                    return HeadDecision.COLLECT
+                if wait_ms > 0:
+                    return session.hold(route.api, ThrottledBy.FETCH, asking, wait_ms, now_ms=now_ms)
             counting = known
         if topics is not None and topics.most_bytes is not None:
             share = topics.most_bytes if share is None else min(share, topics.most_bytes)
@@ -146,7 +155,8 @@ class FetchHandler(HeadHandler):
                 lowered = clamped_head(data, at, size, client_id_length, route.api, share)
             except Truncated:
                 return HeadDecision.MORE
-        reply = Pending(head.correlation_id, self._answer(session, route.api, known))
+        answer = self._answer(session, route.api, known, counted=counting is not None)
+        reply = Pending(head.correlation_id, answer)
         if lowered is not None:
             assert counting is not None
             # Begun when its head is replaced: this may be asked again before.
@@ -176,7 +186,7 @@ class FetchHandler(HeadHandler):
             if lowered is not None:
                 frame = lowered + frame[len(lowered) :]
             session.throttling.fetch_begins(known)
-        answer = self._answer(session, route.api, known)
+        answer = self._answer(session, route.api, known, counted=share is not None)
         session.forward(frame, route.api, answer)
 
     def _answer_later(
@@ -195,14 +205,14 @@ class FetchHandler(HeadHandler):
             self._answer_empty(session, api, frame, asking, wait_ms, now_ms, by)
             return
         assert self._quotas is not None
-        reply = _FetchReply(session, self._quotas, api, known)
+        reply = _FetchReply(session, self._quotas, api, known, counted=False)
         on_head = partial(reply.on_acknowledged, asking, now_ms + wait_ms, by)
         answer = HeadAnswer(on_head, self._tail(api), reply)
         session.forward(without_wish_for_records(frame, api), api, answer)
 
-    def _answer(self, session: Session, api: Api, known: CachedSensor) -> HeadAnswer:
+    def _answer(self, session: Session, api: Api, known: CachedSensor, *, counted: bool) -> HeadAnswer:
         assert self._quotas is not None
-        reply = _FetchReply(session, self._quotas, api, known)
+        reply = _FetchReply(session, self._quotas, api, known, counted=counted)
         return HeadAnswer(reply.on_head, self._tail(api), reply)
 
     def _sized(self, api: Api, row: UsageRow) -> SizedAnswer:
@@ -243,10 +253,19 @@ class FetchHandler(HeadHandler):
 class _FetchReply:
     """What counts the reply to one request: its head asks the quota, its bytes are counted as they come."""
 
-    __slots__ = ("_api", "_by_topic", "_emptied", "_known", "_now_ms", "_quotas", "_session")
+    __slots__ = ("_api", "_by_topic", "_counted", "_emptied", "_known", "_now_ms", "_quotas", "_session")
 
-    def __init__(self, session: Session, quotas: ClientQuotas, api: Api, known: CachedSensor) -> None:
-        """Nothing has come; `known` is what the request was counted by."""
+    def __init__(
+        self, session: Session, quotas: ClientQuotas, api: Api, known: CachedSensor, *, counted: bool
+    ) -> None:
+        """Nothing has come.
+
+        Args:
+            session, quotas, api: of the request.
+            known: what its reply is counted by.
+            counted: whether it is one of those under way; see `ThrottleState.fetch_begins`.
+        """
+        self._counted = counted
         self._session = session
         self._quotas = quotas
         self._api = api
@@ -273,7 +292,8 @@ class _FetchReply:
         throttling = session.throttling
         self._now_ms = now_ms
         session.release(MuteReason.AWAITING_FETCH)
-        throttling.fetch_ends()
+        if self._counted:
+            throttling.fetch_ends()
         held_by, throttling.held_by = throttling.held_by, None
         # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
         if not asked.is_of(session.user, asked.raw_client_id, quotas.limits.version, now_ms=now_ms):
@@ -396,6 +416,25 @@ def _share_of(known: CachedSensor) -> int | None:
         if most_bytes is not None:
             of_counter = most_bytes // (tracker.fetches + 1)
             share = of_counter if share is None else min(share, of_counter)
+    return share
+
+
+def _share_of_room(session: Session, api: Api, known: CachedSensor, now_ms: int) -> int:
+    """How much a Fetch may bring that passes behind others of its connection; 0: it has to wait for their replies."""
+    if known.of_topics and known.records is None:
+        return 0  # what its topics have left is not known before their replies name them
+    if now_ms < session.throttling.inherited_until_ms or not has_max_bytes(api):
+        return 0
+    share = _MOST_ASKED
+    most_under_way = 0
+    for tracker in known.trackers:
+        most_under_way = max(most_under_way, tracker.fetches)
+        of_counter = tracker.share_of_room(tracker.fetches, now_ms=now_ms)
+        if of_counter is not None and of_counter < share:
+            share = of_counter
+    records = known.records
+    if records is not None and records.share_of_room(most_under_way, now_ms=now_ms) == 0:
+        return 0
     return share
 
 

@@ -210,7 +210,8 @@ class TopicCounters:
         if (
             of_records is not None and records > 0
         ):  # the client says how many: a negative number takes back nothing
-            wait_ms = of_records.record(float(records), now_ms=now_ms)
+            of_records.last_value = float(records)
+            wait_ms = of_records.record(of_records.last_value, now_ms=now_ms)
             wait = TopicWait(now_ms + wait_ms, self.sensor_of(of_records), None, self._by_records)
             longest = longer(longest, wait)
         return longest
@@ -459,7 +460,10 @@ def count_plain_records(
     records = 0
     for _, _, of_topic in found:
         records += max(0, of_topic)
-    return counter.record(float(records), now_ms=now_ms) if records else 0
+    if not records:
+        return 0
+    counter.last_value = float(records)
+    return counter.record(counter.last_value, now_ms=now_ms)
 
 
 class PlainTopicsOfReply:

@@ -186,7 +186,7 @@ class ThrottleState:
         self.produce_sensor: CachedSensor | None = None
         self.fetch_sensor: CachedSensor | None = None
         self._muting: RateTracker | None = None  # what asked for the throttle that ends last
-        self._fetching: CachedSensor | None = None  # what the answer under way will be counted by
+        self._fetching: list[CachedSensor] | None = None  # what the answers under way will be counted by
 
     def inherit(self, sensor: CachedSensor, before: CachedSensor | None) -> None:
         """The connection's requests are counted by other counters than before: it serves what others left there.
@@ -226,8 +226,10 @@ class ThrottleState:
             counters[key] = tracker
 
     def fetch_begins(self, sensor: CachedSensor) -> None:
-        """A Fetch is forwarded whose answer counts; no other of this connection is under way."""
-        self._fetching = sensor
+        """A Fetch is forwarded whose answer counts."""
+        if self._fetching is None:
+            self._fetching = []
+        self._fetching.append(sensor)
         if sensor.tracker is not None:
             sensor.tracker.fetches += 1
         for each in sensor.groups:
@@ -235,21 +237,22 @@ class ThrottleState:
             each.tracker.fetches += 1
 
     def fetch_ends(self) -> None:
-        """It is answered, or the connection has ended."""
-        fetching = self._fetching
-        if fetching is not None:
-            if fetching.tracker is not None:
-                fetching.tracker.fetches -= 1
-            for each in fetching.groups:
-                assert each.tracker is not None
-                each.tracker.fetches -= 1
-            self._fetching = None
+        """The first of them is answered, or the connection has ended."""
+        if not self._fetching:
+            return
+        sensor = self._fetching.pop(0)
+        if sensor.tracker is not None:
+            sensor.tracker.fetches -= 1
+        for each in sensor.groups:
+            assert each.tracker is not None
+            each.tracker.fetches -= 1
 
     def leave(self) -> None:
         """The connection has ended; what is left of its mute is for the next ones."""
         for counter in (self._api_counters or {}).values():
             counter.leave(self)
-        self.fetch_ends()
+        while self._fetching:
+            self.fetch_ends()
         for sensor in (self.produce_sensor, self.fetch_sensor):
             for tracker in () if sensor is None else sensor.trackers:
                 tracker.leave(self)

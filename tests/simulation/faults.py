@@ -59,7 +59,7 @@ FAULTS: Final = {
     ),
     "a Fetch stays under way when its client leaves": Fault(
         "gateway/session/throttle_state.py",
-        ("        self.fetch_ends()\n        for sensor in"),
+        ("        while self._fetching:\n            self.fetch_ends()\n        for sensor in"),
         ("        for sensor in"),
     ),
     "a reply is not timed": Fault(

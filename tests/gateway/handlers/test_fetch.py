@@ -7,10 +7,11 @@ import pytest
 from gateway.session.announced import PASS_ON_BYTES
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
-from quotas.entities import QuotaKey
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.rate_quotas import RateTracker
 from testkit import wire
-from testkit.conversation import Conversation
-from testkit.core import START_MS, session_settings
+from testkit.conversation import Conversation, frames_of
+from testkit.core import START_MS, GatewayCore, session_settings
 from testkit.frames import create_topics, heartbeat, heartbeat_reply
 
 VERSIONS = range(19)
@@ -69,6 +70,21 @@ def empty_reply(
     if version >= 7:
         fields |= {"error_code": error_code, "session_id": session_id}
     return wire.response("Fetch", version, correlation_id=correlation_id, responses=[], **fields)
+
+
+def counter(c: Conversation) -> RateTracker:
+    """What the client is counted by."""
+    (_, tracker), *others = c.core.client_quotas.fetch.own()
+    assert not others
+    return tracker
+
+
+def under_way(c: Conversation) -> int:
+    return counter(c).fetches
+
+
+def recorded(c: Conversation) -> float:
+    return counter(c).recorded
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -220,6 +236,74 @@ def test_c02_fetches_of_a_client_with_a_limit_are_answered_one_by_one_and_wait_f
     c.client_sends(fetch(1), fetch(2)).upstream_sees(fetch(1), fetch(2)).reading()
 
 
+@pytest.mark.parametrize("piece_bytes", [None, 7, 1_500])
+def test_fetches_of_a_connection_pass_together_while_all_of_them_fit_into_what_is_left(
+    piece_bytes: int | None,
+) -> None:
+    # Ten thousand may pass at once.
+    c = Conversation(consumer_byte_rate=1_000)
+    requests = [fetch(i, max_bytes=1_000) for i in range(5)]
+    c.client_sends(*requests, piece_bytes=piece_bytes).upstream_sees(*requests).reading()
+    assert under_way(c) == 5
+    answers = [fetch_reply(1_000, i) for i in range(5)]
+    c.upstream_answers(*answers, piece_bytes=piece_bytes).client_sees(*answers).reading()
+    assert (under_way(c), recorded(c)) == (0, 5_000)
+    # 5,000 are left: enough for two of these, and for the third when the first has brought less than it might.
+    requests = [fetch(i, max_bytes=2_000) for i in range(3)]
+    c.client_sends(*requests).upstream_sees(*requests[:2]).still_muted()
+    c.upstream_answers(fetch_reply(900, 0)).upstream_sees(requests[2])
+    assert under_way(c) == 2
+    c.upstream_answers(fetch_reply(2_000, 1), fetch_reply(2_100, 2))
+    c.client_sees(fetch_reply(900, 0), fetch_reply(2_000, 1), fetch_reply(2_100, 2)).reading()
+    assert not c.core.observer.throttles
+    assert (under_way(c), recorded(c)) == (0, 10_000)
+    c.client_sends(fetch(7, max_bytes=1), fetch(8, max_bytes=1)).upstream_sees(fetch(7, max_bytes=1)).still_muted()
+
+
+def test_c02_a_fetch_waits_behind_another_where_it_may_bring_more_than_is_left() -> None:
+    c = Conversation(consumer_byte_rate=1_000).client_sends(fetch(1, max_bytes=6_000), fetch(2, max_bytes=6_000))
+    c.upstream_sees(fetch(1, max_bytes=6_000)).still_muted()
+    # A broker gives one batch at least, whatever is asked for: the last answer says how large one may be.
+    c = Conversation(consumer_byte_rate=1_000).client_sends(fetch(max_bytes=1)).upstream_answers(fetch_reply(4_000))
+    c.take_upstream()
+    c.client_sends(fetch(2, max_bytes=1), fetch(3, max_bytes=1)).upstream_sees(fetch(2, max_bytes=1)).still_muted()
+    c.upstream_answers(fetch_reply(100, 2)).upstream_sees(fetch(3, max_bytes=1)).reading()
+    # Before version 3 a request does not say how much it wants in all.
+    c = Conversation(consumer_byte_rate=1_000_000).client_sends(fetch(1, version=2), fetch(2, version=2))
+    c.upstream_sees(fetch(1, version=2)).still_muted()
+    # Other connections count, too.
+    c = Conversation(consumer_byte_rate=1_000).client_sends(fetch(1, max_bytes=3_000))
+    c.take_upstream()
+    other = c.another().client_sends(fetch(1, max_bytes=3_000), fetch(2, max_bytes=3_400))
+    other.upstream_sees(fetch(1, max_bytes=3_000)).still_muted()
+
+
+def test_k03_of_answers_that_come_together_those_beyond_the_bound_are_emptied() -> None:
+    """A broker may bring more than it was asked for."""
+    c = Conversation(consumer_byte_rate=100).client_sends(*(fetch(i, max_bytes=10) for i in range(4)))
+    c.upstream_sees(*(fetch(i, max_bytes=10) for i in range(4)))
+    c.upstream_answers(*(fetch_reply(1_500, i) for i in range(4)))
+    told = [wire.decode_response("Fetch", 12, frame) for frame in frames_of(c.take_client())]
+    assert [len(each.responses) for each in told] == [1, 1, 0, 0]
+    assert [each.throttle_time_ms > 0 for each in told] == [True] * 4
+    assert (under_way(c), recorded(c)) == (0, 3_000)
+
+
+def test_nothing_stays_under_way_of_a_connection_that_ends() -> None:
+    c = Conversation(consumer_byte_rate=1_000)
+    c.client_sends(*(fetch(i, max_bytes=100) for i in range(9))).upstream_answers(fetch_reply(100, 0))
+    assert under_way(c) == 8
+    c.session.ended(now_ms=c.clock.now_ms)
+    assert under_way(c) == 0
+
+
+def test_fetches_for_topics_with_quotas_wait_for_each_other() -> None:
+    core = GatewayCore(consumer_byte_rate=1_000_000)
+    core.limits.set(QuotaEntity(topic="t"), QuotaKey.CONSUMER_BYTE_RATE, 1_000_000)
+    c = Conversation(core=core).client_sends(fetch(1, max_bytes=1_000), fetch(2, max_bytes=1_000))
+    c.upstream_sees(fetch(1, max_bytes=1_000)).still_muted()
+
+
 def test_k12_a_request_of_megabytes_is_lowered_where_it_stands_and_the_rest_goes_on_as_it_comes() -> None:
     c = Conversation(consumer_byte_rate=100)
     padding, rest = b"\0" * PASS_ON_BYTES, b"\0" * 9_000_000
@@ -235,3 +319,16 @@ def test_k12_a_request_in_pieces_is_lowered_as_a_whole_one(piece_bytes: int) -> 
     c = Conversation(consumer_byte_rate=100)
     c.client_sends(fetch(1, max_bytes=1_000_000), piece_bytes=piece_bytes)
     c.upstream_sees(fetch(1, max_bytes=1_000))
+
+
+def test_each_fetch_under_way_for_a_topic_with_a_quota_ends() -> None:
+    core = GatewayCore()
+    core.limits.set(QuotaEntity(topic="t"), QuotaKey.CONSUMER_BYTE_RATE, 1_000_000)
+    c = Conversation(core=core).client_sends(fetch()).upstream_answers(fetch_reply(500))
+    ((_, tracker),) = core.client_quotas.fetch_topics.own()
+    c.client_sends(fetch(2), fetch(3))
+    assert tracker.fetches == 2
+    c.upstream_answers(fetch_reply(500, 2))
+    assert tracker.fetches == 1
+    c.upstream_answers(fetch_reply(500, 3))
+    assert tracker.fetches == 0
