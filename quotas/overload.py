@@ -174,10 +174,15 @@ class _Client:
 
 
 class BrokerTimes:
-    """The requests of one window after the other."""
+    """The requests of one window after the other.
+
+    Attributes:
+        window: stands for the present one; another object for each.
+    """
 
     def __init__(self) -> None:
         """Nothing has been sent."""
+        self.window = object()
         self._clients: dict[Hashable, _Client] = {}
         self._ahead_before: dict[Hashable, int] = {}
 
@@ -190,7 +195,7 @@ class BrokerTimes:
         ahead: int = 0,
         now_ms: int,
     ) -> Sample | None:
-        """A request is sent to its broker; None: its time is not measured.
+        """A request is sent to its broker; None: its time is not measured, nor that of others in this window.
 
         Args:
             client: its user, or its address where there is none.
@@ -242,6 +247,7 @@ class BrokerTimes:
             if (still := client.left()) is not None:
                 left[name] = still
         self._clients, self._ahead_before = left, ahead
+        self.window = object()
         return Health(_lower_median(fastest), len(fastest), _lower_median(failed), bool(_lower_median(grew)))
 
 

@@ -287,17 +287,23 @@ class ProduceHandler(HeadHandler):
 
 def _measure(times: BrokerTimes, session: Session, api: Api, pending: Pending, now_ms: int) -> None:
     """Have the time measured that a broker takes for a request that came in one piece."""
-    responses, kind = session.responses, session.kind
+    responses, throttling = session.responses, session.throttling
+    ahead = len(responses.pending)
+    if throttling.measured_window is times.window and ahead >= throttling.measured_ahead:
+        return
+    kind = session.kind
     last = responses.pending[-1].timed if responses.pending else None
     client = kind if isinstance(kind, str) else session.address
     sample = times.send(
         client,
         None if last is None else last.sample,
         idle=responses.idle,
-        ahead=len(responses.pending),
+        ahead=ahead,
         now_ms=now_ms,
     )
-    if sample is not None:
+    if sample is None:
+        throttling.measured_window, throttling.measured_ahead = times.window, ahead
+    else:
         pending.timed = TimedRequest(api, "", 0, measured=False)
         pending.timed.sample = sample
         times.look_at(responses, client)
@@ -335,9 +341,10 @@ def _longest_wait(
     """Of a client's counter and those of its groups: which lets nothing pass for longest, and for how long."""
     asking, longest_ms = sensor, 0
     for tracker in sensor.trackers:
-        wait_ms = tracker.wait_ms(throttling, came_bytes, now_ms=now_ms)
-        if wait_ms > longest_ms:
-            asking, longest_ms = sensor.of(tracker), wait_ms
+        if now_ms < tracker.blocked_until_ms or tracker.queue is not None:
+            wait_ms = tracker.wait_ms(throttling, came_bytes, now_ms=now_ms)
+            if wait_ms > longest_ms:
+                asking, longest_ms = sensor.of(tracker), wait_ms
     return asking, longest_ms
 
 

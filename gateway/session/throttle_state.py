@@ -148,6 +148,8 @@ class ThrottleState:
         max_mute_ms: see the module.
         most_in_flight: how many requests may be without a reply; fewer while the request quota throttles.
         topic_wait: of the topics that were fetched last; None: no quota of a topic has counted them.
+        measured_window: of `BrokerTimes`, in which no more requests of the client are measured; None: there is none.
+        measured_ahead: a request with fewer before it on its connection still says something in that window.
         produce_sensor, fetch_sensor: what the last one was counted by, for whom and as of which limits.
     """
 
@@ -163,6 +165,8 @@ class ThrottleState:
         "inherited_from",
         "inherited_until_ms",
         "max_mute_ms",
+        "measured_ahead",
+        "measured_window",
         "most_in_flight",
         "produce_sensor",
         "serial",
@@ -183,6 +187,8 @@ class ThrottleState:
         self._api_counters: dict[QuotaKey, RateTracker] | None = None  # where it may have places
         self.most_in_flight = settings.max_in_flight_requests
         self.topic_wait: TopicWait | None = None
+        self.measured_window: object | None = None
+        self.measured_ahead = 0
         self.produce_sensor: CachedSensor | None = None
         self.fetch_sensor: CachedSensor | None = None
         self._muting: RateTracker | None = None  # what asked for the throttle that ends last

@@ -156,6 +156,25 @@ def test_requests_of_clients_that_find_more_of_their_own_in_flight_pile_up() -> 
     assert not overload.times.close(now_ms=START_MS + 3_000).growing
 
 
+def test_once_enough_requests_of_a_client_are_measured_its_shortest_queue_still_counts_and_the_next_window_too() -> (
+    None
+):
+    core, overload = core_of()
+    clients = [Conversation(core=core, principal=user) for user in ("a", "b", "c")]
+    for each in clients:
+        each.client_sends(produce(1))
+    assert not overload.times.close(now_ms=START_MS + 1_000).growing
+    for each in clients:
+        each.client_sends(*map(produce, range(2, 9))).upstream_answers(*map(produce_reply, range(1, 9)))
+        each.client_sends(produce(9)).upstream_answers(produce_reply(9))
+    assert not overload.times.close(now_ms=START_MS + 2_000).growing  # the last one met none
+    for each in clients:
+        each.client_sends(produce(10))
+    for each in clients:
+        each.at(40).upstream_answers(produce_reply(10))
+    assert overload.times.close(now_ms=START_MS + 3_000)[:2] == (40, 3)
+
+
 async def test_slow_brokers_are_in_the_log_and_the_metrics_once() -> None:
     core, overload = core_of()
     quotas = core.client_quotas
