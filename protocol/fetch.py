@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
+from librt.strings import read_i32_be
+
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
 from protocol.errors import MalformedBody, Truncated
@@ -27,6 +29,7 @@ from protocol.primitives import (
 
 _INT32: Final = Struct(">i")
 _SIZES: Final = Struct(">ii")
+_SIZES_BYTES: Final = 8
 _BEFORE_TOPICS: Final = Struct(">ihi")  # throttle_time_ms, error code, session id
 _FIRST_VERSION_WITH_MAX_BYTES: Final = 3
 _FIRST_VERSION_WITH_SESSIONS: Final = 7
@@ -93,19 +96,20 @@ def asks_within(data: bytes, at: int, client_id_length: int, api: Api, most_byte
     """
     if not has_max_bytes(api):
         return True
-    at += HEAD_BYTES + max(client_id_length, 0)
+    at += HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
     if api.flexible:
-        if data[at : at + 1] != b"\0":
+        if at >= len(data) or data[at]:
             return False
         at += 1
     try:
         at = _sizes_at(data, at, api)
     except Truncated:
         return False
-    if at + _SIZES.size > len(data):
+    if at + _SIZES_BYTES > len(data):
         return False
-    min_bytes, max_bytes = _SIZES.unpack_from(data, at)
-    return bool(min_bytes <= max_bytes <= most_bytes)
+    min_bytes: int = read_i32_be(data, at)
+    max_bytes: int = read_i32_be(data, at + 4)
+    return min_bytes <= max_bytes <= most_bytes
 
 
 def topics_named(

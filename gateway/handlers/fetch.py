@@ -137,6 +137,7 @@ class FetchHandler(HeadHandler):
                 if not most_bytes or not asks_within(data, at, client_id_length, route.api, most_bytes):
                     session.mute(MuteReason.AWAITING_FETCH)
                     return HeadDecision.WAIT
+                share = None  # it asks for less
             else:
                 most_held_ms = 0.0 if self._acknowledges else float(known.trackers[0].window_ms)
                 if size > MAX_REQUEST_BYTES:

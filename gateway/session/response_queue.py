@@ -314,8 +314,11 @@ class ResponseQueue:
     @property
     def awaits_head(self) -> bool:
         """Whether a reply is outstanding whose head will be looked at."""
-        pending = self.pending
-        return bool(pending) and any(isinstance(owed.answer, HeadAnswer) for owed in pending)
+        # No generator: it costs more than the rest of what a Fetch is asked.
+        for owed in self.pending:  # noqa: SIM110
+            if isinstance(owed.answer, HeadAnswer):
+                return True
+        return False
 
     def reply(self, frame: bytes) -> None:
         """Queue a reply of our own behind the outstanding replies before it."""
