@@ -88,6 +88,7 @@ def starters(
             for name, start in [
                 (GATEWAY, gateway),
                 (GATEWAY_WITH_USAGE, partial(gateway, usage=True)),
+                (GATEWAY_WITH_LIMITS, partial(gateway, every_limit=True)),
                 (GATEWAY_WITH_BYTE_QUOTAS, partial(gateway, byte_quotas=True)),
             ]
             if name in known
