@@ -563,6 +563,8 @@ class ResponseQueue:
         for each in self.pending:
             if each.timed is not None and each.timed.sample is not None:
                 each.timed.sample.dropped = True
+            if isinstance(each.answer, HeadAnswer):
+                each.answer = None  # it refers to the session
 
     def _stall(
         self,

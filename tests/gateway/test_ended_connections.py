@@ -9,7 +9,8 @@ import pytest
 
 from gateway.runtime import collector
 from gateway.session.session import ClientSession
-from testkit.broker import ScriptedBroker
+from protocol.api_keys import ApiKey
+from testkit.broker import ScriptedBroker, silence
 from testkit.frames import fetch
 from testkit.gateway import running_gateway
 from testkit.raw_client import until
@@ -50,6 +51,26 @@ async def test_an_ended_connection_leaves_nothing_to_the_collector(how: str) -> 
                 client.reset()
             if how in ("closes", "leaves while connecting"):
                 client.close()
+            await until(lambda: left() is None)
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("answered", [True, False])
+async def test_an_ended_connection_with_a_byte_rate_leaves_nothing_to_the_collector(answered: bool) -> None:
+    quotas = [{"client_id": "tests", "consumer_byte_rate": 1_000_000}]
+    async with ScriptedBroker() as broker, running_gateway(broker.port, quotas=quotas) as running:
+        await running.discovered()
+        if not answered:
+            broker.script(ApiKey.FETCH, silence)
+        async with await running.connect() as client:
+            await until(lambda: running.channels)
+            left = _kept_by(running.channels[0].session)
+            await client.send(fetch(1))
+            if answered:
+                await client.receive_frame()
+            else:
+                await until(lambda: any(each.requests for each in broker.client_connections))
+            client.reset()
             await until(lambda: left() is None)
 
 
