@@ -34,6 +34,9 @@ _SHARED_RECHECK_MS: Final = 1_000
 
 PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
 
+ANY_SHARE: Final = 2**60
+"""In the place of a share that is not bounded. No None: an optional number is an object where it is compiled."""
+
 _DIVISION_MS: Final = 1_000
 """A capacity is divided so often."""
 
@@ -713,7 +716,7 @@ class RateTracker:
             return int(min(self._most_at_once, self._most_alone))
         return int(self._most_at_once)
 
-    def share_of_room(self, under_way: int, *, now_ms: int) -> int | None:
+    def share_of_room(self, under_way: int, *, now_ms: int) -> int:
         """How much one more answer may bring beside others, so that none of them waits if all bring as much.
 
         Args:
@@ -721,18 +724,20 @@ class RateTracker:
             now_ms: the present.
 
         Returns:
-            In units of the quota; 0 where requests wait in turn, and where the last answer brought more; None
-            without a wait.
+            In units of the quota; 0 where requests wait in turn, and where the last answer brought more;
+            `ANY_SHARE` where nothing waits.
         """
         if self.match.limit is None or self._observe:
-            return None
+            return ANY_SHARE
         if self.queue is not None:
             return 0
         room = self._room(now_ms)
         if self._urgent.members > 1:
             room = min(room, self._most_alone - self._unheard)
         share = room / (under_way + 1)
-        return int(share) if share >= self.last_value and share > 0 else 0
+        if share < self.last_value or share <= 0:
+            return 0
+        return int(share) if share < ANY_SHARE else ANY_SHARE
 
     def forgettable(self, *, now_ms: int) -> bool:
         """Whether a new counter would decide the same."""

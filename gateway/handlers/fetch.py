@@ -65,9 +65,7 @@ from protocol.fetch import (
 from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
 from protocol.node_endpoints import FIRST_FETCH_VERSION, NodeEndpoints
 from quotas.combine import ThrottledBy
-
-_MOST_ASKED: Final = 2**31 - 1
-"""Of any Fetch: its max_bytes is an int32."""
+from quotas.rate_quotas import ANY_SHARE
 
 _MOST_NAMED: Final = 100
 """Topics of a Fetch whose counters are looked for, at up to 100 us each; those that have come."""
@@ -212,9 +210,16 @@ class FetchHandler(HeadHandler):
         session.forward(without_wish_for_records(frame, api), api, answer)
 
     def _answer(self, session: Session, api: Api, known: CachedSensor, *, counted: bool) -> HeadAnswer:
+        """The answer to a request; the same for all requests of a connection that are counted alike."""
+        kept = session.throttling.fetch_answer
+        if kept is not None:
+            reply = kept.watch
+            if isinstance(reply, _FetchReply) and reply.is_of(api, known, counted=counted):
+                return kept
         assert self._quotas is not None
         reply = _FetchReply(session, self._quotas, api, known, counted=counted)
-        return HeadAnswer(reply.on_head, self._tail(api), reply)
+        answer = session.throttling.fetch_answer = HeadAnswer(reply.on_head, self._tail(api), reply)
+        return answer
 
     def _sized(self, api: Api, row: UsageRow) -> SizedAnswer:
         """The answer to a request that only the usage record counts; the same for all requests of its client."""
@@ -252,9 +257,22 @@ class FetchHandler(HeadHandler):
 
 
 class _FetchReply:
-    """What counts the reply to one request: its head asks the quota, its bytes are counted as they come."""
+    """What counts replies, one after the other: the head asks the quota, the bytes are counted as they come.
 
-    __slots__ = ("_api", "_by_topic", "_counted", "_emptied", "_known", "_now_ms", "_quotas", "_session")
+    What is kept of the one under way is used before the head of the next is here.
+    """
+
+    __slots__ = (
+        "_api",
+        "_asked",
+        "_by_topic",
+        "_counted",
+        "_emptied",
+        "_known",
+        "_now_ms",
+        "_quotas",
+        "_session",
+    )
 
     def __init__(
         self, session: Session, quotas: ClientQuotas, api: Api, known: CachedSensor, *, counted: bool
@@ -262,18 +280,23 @@ class _FetchReply:
         """Nothing has come.
 
         Args:
-            session, quotas, api: of the request.
-            known: what its reply is counted by.
-            counted: whether it is one of those under way; see `ThrottleState.fetch_begins`.
+            session, quotas, api: of the requests.
+            known: what they were counted by.
+            counted: whether they are among those under way; see `ThrottleState.fetch_begins`.
         """
+        self._asked = known
         self._counted = counted
         self._session = session
         self._quotas = quotas
         self._api = api
         self._known = known
-        self._by_topic = known.of_topics or (known.row is not None and known.row.topics is not None)
+        self._by_topic = _by_topic(known)
         self._emptied = False
         self._now_ms = 0
+
+    def is_of(self, api: Api, known: CachedSensor, *, counted: bool) -> bool:
+        """Whether a request is counted alike."""
+        return self._asked is known and self._api is api and self._counted is counted
 
     def on_acknowledged(
         self, asking: CachedSensor, until_ms: int, by: ThrottledBy, head: bytes, size: int, now_ms: int
@@ -289,9 +312,12 @@ class _FetchReply:
 
     def on_head(self, head: bytes, size: int, now_ms: int) -> bytes | None:
         """See `OnHead`."""
-        session, api, quotas, asked = self._session, self._api, self._quotas, self._known
+        session, api, quotas, asked = self._session, self._api, self._quotas, self._asked
         throttling = session.throttling
         self._now_ms = now_ms
+        self._known = asked
+        self._by_topic = _by_topic(asked)
+        self._emptied = False
         session.release(MuteReason.AWAITING_FETCH)
         if self._counted:
             throttling.fetch_ends()
@@ -310,11 +336,12 @@ class _FetchReply:
                 tracker.leave(throttling)
         else:
             asking = known
-            wanted_ms = 0 if counter is None else counter.empties(throttling, now_ms=now_ms)
-            for each in known.groups:
-                assert each.tracker is not None
-                if (wait_ms := each.tracker.empties(throttling, now_ms=now_ms)) > wanted_ms:
-                    asking, wanted_ms = each, wait_ms
+            wanted_ms = 0
+            for tracker in known.trackers:
+                if now_ms < tracker.blocked_until_ms or tracker.queue is not None:
+                    wait_ms = tracker.empties(throttling, now_ms=now_ms)
+                    if wait_ms > wanted_ms:
+                        asking, wanted_ms = known.of(tracker), wait_ms
             if wanted_ms > 0:
                 self._emptied = True
                 if known.row is not None:
@@ -409,6 +436,11 @@ def _look_up(quotas: ClientQuotas, session: Session, client_id: str, raw: bytes,
     return known
 
 
+def _by_topic(known: CachedSensor) -> bool:
+    """Whether a reply is divided by topic."""
+    return known.of_topics or (known.row is not None and known.row.topics is not None)
+
+
 def _share_of(known: CachedSensor) -> int | None:
     """How much one more Fetch may ask for: those under way share each window between them; None: anything."""
     share = None
@@ -426,13 +458,11 @@ def _share_of_room(session: Session, api: Api, known: CachedSensor, now_ms: int)
         return 0  # what its topics have left is not known before their replies name them
     if now_ms < session.throttling.inherited_until_ms or not has_max_bytes(api):
         return 0
-    share = _MOST_ASKED
+    share = ANY_SHARE
     most_under_way = 0
     for tracker in known.trackers:
         most_under_way = max(most_under_way, tracker.fetches)
-        of_counter = tracker.share_of_room(tracker.fetches, now_ms=now_ms)
-        if of_counter is not None and of_counter < share:
-            share = of_counter
+        share = min(share, tracker.share_of_room(tracker.fetches, now_ms=now_ms))
     records = known.records
     if records is not None and records.share_of_room(most_under_way, now_ms=now_ms) == 0:
         return 0

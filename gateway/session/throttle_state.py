@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import Final, NamedTuple
 
+from gateway.session.response_queue import HeadAnswer
 from gateway.session.settings import SessionSettings
 from gateway.usage.row import UsageRow
 from quotas.combine import ThrottledBy
@@ -150,6 +151,8 @@ class ThrottleState:
         topic_wait: of the topics that were fetched last; None: no quota of a topic has counted them.
         measured_window: of `BrokerTimes`, in which no more requests of the client are measured; None: there is none.
         measured_ahead: a request with fewer before it on its connection still says something in that window.
+        fetch_answer: of the last Fetch that was counted: that of the next one if it is counted alike. It refers to
+            the session.
         produce_sensor, fetch_sensor: what the last one was counted by, for whom and as of which limits.
     """
 
@@ -158,6 +161,7 @@ class ThrottleState:
         "_fetching",
         "_max_in_flight_requests",
         "_muting",
+        "fetch_answer",
         "fetch_sensor",
         "held_by",
         "held_by_api",
@@ -191,6 +195,7 @@ class ThrottleState:
         self.measured_ahead = 0
         self.produce_sensor: CachedSensor | None = None
         self.fetch_sensor: CachedSensor | None = None
+        self.fetch_answer: HeadAnswer | None = None
         self._muting: RateTracker | None = None  # what asked for the throttle that ends last
         self._fetching: list[CachedSensor] | None = None  # what the answers under way will be counted by
 
@@ -259,6 +264,7 @@ class ThrottleState:
             counter.leave(self)
         while self._fetching:
             self.fetch_ends()
+        self.fetch_answer = None
         for sensor in (self.produce_sensor, self.fetch_sensor):
             for tracker in () if sensor is None else sensor.trackers:
                 tracker.leave(self)

@@ -59,8 +59,8 @@ FAULTS: Final = {
     ),
     "a Fetch stays under way when its client leaves": Fault(
         "gateway/session/throttle_state.py",
-        ("        while self._fetching:\n            self.fetch_ends()\n        for sensor in"),
-        ("        for sensor in"),
+        ("        while self._fetching:\n            self.fetch_ends()\n        self.fetch_answer"),
+        ("        self.fetch_answer"),
     ),
     "a reply is not timed": Fault(
         "gateway/session/session.py",
