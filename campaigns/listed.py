@@ -331,6 +331,12 @@ CAMPAIGNS: Final = (
         r"^\d+ cases",
     ),
     Campaign(
+        "usage-outage",
+        "ten minutes without the topic of usage records: each line is there or counted as dropped",
+        _module("campaigns.usage_outage"),
+        _SUMMARY,
+    ),
+    Campaign(
         "misrouted",
         "clients of Kafka 4.4 at the wrong broker recover in 5 s and get no other node's data",
         _module("benchmarks.misrouted"),
@@ -413,6 +419,12 @@ CAMPAIGNS: Final = (
         "10,000 random clients find no way around their quotas",
         _module("benchmarks.adversary", "--seed", SEED),
         r"^\*\*.*violations",
+    ),
+    Campaign(
+        "soak",
+        "after an hour of faults memory, descriptors and tasks are what they were",
+        _module("benchmarks.soak", "--seed", SEED),
+        _SUMMARY,
     ),
     Campaign(
         "chaos",

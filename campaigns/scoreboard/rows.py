@@ -101,6 +101,7 @@ MADE_BY: Final[Mapping[str, str]] = {
     "misrouted.json": "misrouted",
     "order.json": "order",
     "overload.json": "overload",
+    "soak.json": "soak",
     "store.json": "store",
     "streams.json": "streams",
     "tls-storm.json": "tls-storm",
@@ -507,7 +508,23 @@ ROWS: Final = (
     Row(
         "R30",
         "usage records that can not be delivered are counted, to the line",
-        goal="made less delivered less dropped: 0; p99 of a client: at most 1.05 times",
+        ("usage-outage",),
+        (
+            Quantity(
+                "made, not in the topic and not dropped",
+                lambda figure: number(figure, r"(-?[\d,]+) left"),
+                least=0,
+                most=0,
+            ),
+            Quantity("twice in the topic", lambda figure: number(figure, r"([\d,]+) twice"), most=0),
+            Quantity(
+                "p99 of a client beside it",
+                lambda figure: number(figure, r"([\d.]+) times"),
+                "times",
+                most=1.05,
+            ),
+        ),
+        n=Quantity("lines", lambda figure: number(figure, r"^([\d,]+) lines")),
     ),
     Row(
         "R31",
@@ -554,7 +571,24 @@ ROWS: Final = (
     Row(
         "R35",
         "after an hour with faults memory, descriptors and tasks are what they were",
-        goal="memory: at most 1 MB more in 10 minutes; descriptors and tasks: 0 more",
+        ("soak.json",),
+        (
+            Quantity(
+                "memory in 10 minutes",
+                lambda soak: soak["summary"]["rss_mib_in_10_minutes"],
+                "MiB more",
+                most=1,
+            ),
+            Quantity("descriptors more", lambda soak: soak["summary"]["descriptors_more"], most=0),
+            Quantity("tasks more", lambda soak: soak["summary"]["tasks_more"], most=0),
+            Quantity(
+                "connections not accounted for",
+                lambda soak: soak["summary"]["connections_not_accounted"],
+                most=0,
+            ),
+            Quantity("minutes", lambda soak: len(soak["rows"]), least=59),
+        ),
+        n=Quantity("connections", lambda soak: soak["summary"]["opened"]),
     ),
     Row(
         "R36",
