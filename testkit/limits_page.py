@@ -90,7 +90,7 @@ _GROUPS: Final = {
         (
             "connections to the admin port",
             admin_connections.MAX_CONNECTIONS,
-            "the longest silent one is closed",
+            "further ones wait, and the longest silent one is closed",
         ),
         (
             "requests per second and address without a valid key",

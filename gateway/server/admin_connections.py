@@ -2,7 +2,11 @@
 
 Accepting is ours, as for clients: the loop would accept as many as come. When all places are taken, the connection
 whose peer has kept us waiting for longest makes way for the next; what is being worked on stays, and while that is
-all there is, nothing is accepted.
+all there is, nothing is accepted. Further connections wait in the kernel's queue, where they cost no descriptor.
+
+A peer has a moment to send its request before it makes way: of many scrapers at a time each gets its answer. The
+moment is `GRACE_S`, times the part of the latest connections that asked for something. A flood of silent connections
+so takes the moment away, and each of them makes way at once.
 """
 
 from __future__ import annotations
@@ -10,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from aiohttp.web_protocol import RequestHandler
 
@@ -27,7 +32,17 @@ FIRST_REQUEST_S: Final = 10.0
 """From accept to a whole head."""
 IDLE_S: Final = 75.0
 """For a body to arrive, a reply to be taken, the next request to come: beyond the usual minute between scrapes."""
+GRACE_S: Final = 0.5
+"""For a peer to be waited for, before it makes way for another."""
 _LOOK_S: Final = 1.0
+_LOOK_WHEN_FULL_S: Final = 0.05
+
+
+class _Wait(NamedTuple):
+    """When a connection began to wait for its peer, and how long it may (s, by the loop's clock)."""
+
+    since: float
+    until: float
 
 
 class Handshake(Protocol):
@@ -75,12 +90,16 @@ class AdminConnections:
         self._loop = asyncio.get_running_loop()
         self.sockets: list[socket.socket] = []
         self._accepting = False
-        # Connections that wait for their peer, and until when; the one that has waited longest comes first.
-        self._waiting: dict[RequestHandler, float] = {}
+        # Connections that wait for their peer; the one that has waited longest comes first.
+        self._waiting: dict[RequestHandler, _Wait] = {}
         self._working: set[RequestHandler] = set()
         self._asked: set[RequestHandler] = set()  # within `working`
         self._attaching: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
+        self._look_when_full: asyncio.TimerHandle | None = None
+        # Whether each of the latest connections that had a place asked for something.
+        self._latest: deque[bool] = deque([True] * most, most)
+        self._new: set[RequestHandler] = set()  # have not asked for anything yet
 
     async def listen(self, host: str, port: int, inherited: Sequence[socket.socket] = ()) -> int:
         """Bind every address of a name, and accept.
@@ -125,6 +144,11 @@ class AdminConnections:
         """Connections there are."""
         return len(self._waiting) + len(self._working) + len(self._attaching)
 
+    @property
+    def grace_s(self) -> float:
+        """How long a peer is waited for, before it makes way for another."""
+        return GRACE_S * sum(self._latest) / len(self._latest)
+
     def deadline(self) -> float:
         """When a body that begins now has to be there."""
         return self._loop.time() + self._idle_s
@@ -135,13 +159,14 @@ class AdminConnections:
         self._waiting.pop(connection, None)
         self._working.add(connection)
         self._asked.add(connection)
+        self._came_to_something(connection, asked=True)
         try:
             yield
         finally:
             self._asked.discard(connection)
             self._working.discard(connection)
             if connection.transport is not None:
-                self._waiting[connection] = self.deadline()
+                self._waiting[connection] = self._wait(self._idle_s)
             self._resume()
 
     @contextmanager
@@ -158,7 +183,8 @@ class AdminConnections:
         if connection.transport is None:
             raise ConnectionResetError
         self._working.discard(connection)
-        self._waiting[connection] = until
+        # A body that comes byte by byte is one wait.
+        self._waiting[connection] = _Wait(until - self._idle_s, until)
         self._resume()
         try:
             yield
@@ -186,8 +212,9 @@ class AdminConnections:
     def stop(self) -> None:
         """Close the port; the connections are the HTTP server's to end."""
         self._pause()
-        if self._look is not None:
-            self._look.cancel()
+        for look in (self._look, self._look_when_full):
+            if look is not None:
+                look.cancel()
         for listening in self.sockets:
             listening.close()
         self.sockets.clear()
@@ -223,6 +250,9 @@ class AdminConnections:
         for _ in range(ACCEPTS_PER_TURN):
             if self.count >= self._most and not self._make_room():
                 self._pause()
+                if self._look_when_full is not None:
+                    self._look_when_full.cancel()
+                self._look_when_full = self._loop.call_later(_LOOK_WHEN_FULL_S, self._resume)
                 return
             try:
                 sock, peer = listening.accept()
@@ -246,6 +276,7 @@ class AdminConnections:
 
     async def _attach(self, sock: socket.socket, ip: str) -> None:
         connection = self._make()
+        self._new.add(connection)
         shaking_hands = None if self._tls is None else self._tls.transport_for(connection, ip)
         protocol = cast("asyncio.Protocol", shaking_hands or connection)
         try:
@@ -254,31 +285,44 @@ class AdminConnections:
             if shaking_hands is not None:
                 shaking_hands.abort()
             sock.close()
+            self._new.discard(connection)
             return
         if connection not in self._working and connection not in self._waiting:
-            self._waiting[connection] = self._loop.time() + self._first_request_s
+            self._waiting[connection] = self._wait(self._first_request_s)
 
     def _transport(self, connection: RequestHandler) -> asyncio.Transport | Handshake | None:
         """Of a connection; None: it is closed."""
         shaking_hands = None if self._tls is None else self._tls.under_way(connection)
         return connection.transport or shaking_hands
 
+    def _wait(self, seconds: float) -> _Wait:
+        now = self._loop.time()
+        return _Wait(now, now + seconds)
+
+    def _came_to_something(self, connection: RequestHandler, *, asked: bool) -> None:
+        if connection in self._new:
+            self._new.discard(connection)
+            self._latest.append(asked)
+
     def _make_room(self) -> bool:
         self._forget_closed()
         if self.count >= self._most and self._waiting:
-            self._close(next(iter(self._waiting)))
+            longest, wait = next(iter(self._waiting.items()))
+            if self._loop.time() >= wait.since + self.grace_s:
+                self._close(longest)
         return self.count < self._most
 
     def _close_late(self) -> None:
         self._look = self._loop.call_later(_LOOK_S, self._close_late)
         self._forget_closed()
         now = self._loop.time()
-        for connection in [each for each, deadline in self._waiting.items() if deadline <= now]:
+        for connection in [each for each, wait in self._waiting.items() if wait.until <= now]:
             self._close(connection)
         self._resume()
 
     def _close(self, connection: RequestHandler) -> None:
         del self._waiting[connection]
+        self._came_to_something(connection, asked=False)
         transport = self._transport(connection)
         if transport is not None:
             transport.abort()
@@ -286,3 +330,4 @@ class AdminConnections:
     def _forget_closed(self) -> None:
         for connection in [each for each in self._waiting if self._transport(each) is None]:
             del self._waiting[connection]
+            self._came_to_something(connection, asked=False)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from gateway.server.admin_connections import MAX_CONNECTIONS
+from gateway.server.admin_connections import GRACE_S, MAX_CONNECTIONS
 from testkit.frames import create_topics
 from testkit.gateway import RunningGateway, broker_and_gateway, running_gateway
 from testkit.raw_client import HOST, RawClient, until
@@ -78,6 +78,32 @@ async def test_k20_silent_connections_take_few_descriptors_and_healthz_and_clien
             assert await client.receive_frame()
         for _, writer in silent:
             writer.close()
+
+
+async def test_k20_scrapers_beyond_the_places_wait_and_each_is_answered() -> None:
+    async with running_gateway(9) as running:
+        port = running.gateway.admin.port
+        scrapers = [await RawClient.connect(port) for _ in range(3 * MAX_CONNECTIONS)]
+        await asyncio.sleep(0.05)  # all places are taken before the first request comes
+        for scraper in scrapers:
+            await scraper.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        for scraper in scrapers:
+            assert (await scraper.receive_rest()).startswith(b"HTTP/1.1 200")
+            scraper.close()
+
+
+async def test_k20_flood_of_silent_connections_takes_the_moment_that_each_has() -> None:
+    async with running_gateway(9) as running:
+        connections = running.gateway.admin.connections
+        silent = [await RawClient.connect(running.gateway.admin.port) for _ in range(MAX_CONNECTIONS)]
+        await until(lambda: connections.count == MAX_CONNECTIONS)
+        assert connections.grace_s == GRACE_S
+        for client in silent:
+            client.close()
+        await until(lambda: connections.count == 0)
+        assert connections.grace_s == 0
+        assert await healthy(running)
+        assert connections.grace_s == GRACE_S / MAX_CONNECTIONS
 
 
 async def test_k20_a_head_that_does_not_come_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
