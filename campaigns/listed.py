@@ -331,6 +331,12 @@ CAMPAIGNS: Final = (
         r"^\d+ cases",
     ),
     Campaign(
+        "broker-restart",
+        "clients are back soon after 20 restarts of a broker, beside clients without Sluice",
+        _module("campaigns.broker_restart"),
+        _SUMMARY,
+    ),
+    Campaign(
         "usage-outage",
         "ten minutes without the topic of usage records: each line is there or counted as dropped",
         _module("campaigns.usage_outage"),

@@ -136,6 +136,14 @@ def _of_tests(number: str, shows: str, *campaigns: str, without: str = "") -> Ro
     return Row(number, shows, campaigns, (_TESTS_PASS, _TESTS), n=_TESTS, without=without)
 
 
+def _back_s(figure: str, clients: str) -> tuple[float, float]:
+    """How soon clients were back, through a gateway and directly."""
+    return (
+        number(figure, rf"{clients} ([\d.]+) s"),
+        number(figure, rf"{clients} [\d.]+ s, directly ([\d.]+) s"),
+    )
+
+
 def _rows(data: Any, **values: Any) -> list[dict[str, Any]]:
     return [row for row in data["rows"] if all(row[name] == value for name, value in values.items())]
 
@@ -347,7 +355,25 @@ ROWS: Final = (
     Row(
         "R15",
         "clients are back soon after a broker's restart",
-        goal="gap after the port accepts, p95: at most 2 s, and 0.5 s more than direct",
+        ("broker-restart",),
+        (
+            Quantity("p95 of producers", lambda figure: _back_s(figure, "producers")[0], "s", most=2),
+            Quantity("p95 of consumers", lambda figure: _back_s(figure, "consumers")[0], "s", most=2),
+            Quantity(
+                "more than direct",
+                lambda figure: max(
+                    through - direct
+                    for through, direct in (_back_s(figure, each) for each in ("producers", "consumers"))
+                ),
+                "s",
+                most=0.5,
+            ),
+        ),
+        n=Quantity("restarts", lambda figure: number(figure, r"^([\d,]+) restarts")),
+        beside=(
+            Quantity("direct, producers", lambda figure: _back_s(figure, "producers")[1], "s"),
+            Quantity("direct, consumers", lambda figure: _back_s(figure, "consumers")[1], "s"),
+        ),
     ),
     Row(
         "R16",

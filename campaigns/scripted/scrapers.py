@@ -124,7 +124,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scrapers", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--spells", type=int, default=10)
+    parser.add_argument("--spells", type=int, default=4)
     options = parser.parse_args()
     quiet_ms, scraped_ms = asyncio.run(each_second(options.spells))
     print(f"p99 without scrapes {quiet_ms:.2f} ms, with one a second {scraped_ms:.2f} ms")
