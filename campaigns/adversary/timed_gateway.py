@@ -48,9 +48,9 @@ class _Clock:
         self._second = 0
         self._collection_ns = self._collected_ns = 0
         self._generation = -1
-        gc.callbacks.append(self._collecting)
 
-    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+    def collecting(self, phase: str, info: dict[str, int]) -> None:
+        """See `gc.callbacks`."""
         if phase == "start":
             self._collection_ns = time.thread_time_ns()
         elif self._inside:
@@ -155,6 +155,7 @@ def _protocols(parent: type) -> Iterator[type]:
 
 def time_events() -> None:
     """From now on; all protocols have been imported."""
+    gc.callbacks.append(_CLOCK.collecting)
     for protocol in set(_protocols(asyncio.BaseProtocol)):
         if protocol.__module__.startswith("gateway."):
             for name in _PROTOCOL:

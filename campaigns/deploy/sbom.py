@@ -15,7 +15,6 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 _PYTHON = "opt/sluice/lib/python3*/site-packages"
@@ -36,6 +35,8 @@ def bill(root: Path) -> str:
     for each in others:
         bom.components.add(each)
     bom.register_dependency(own, others)
+    from cyclonedx.validation.json import JsonStrictValidator  # 2 s of CPU, which only a bill is worth
+
     text = JsonV1Dot6(bom).output_as_string(indent=1)
     fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     assert fault is None, fault

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from jsonschema import Draft202012Validator
 
-from config.json_schema import json_schema
 from gateway.cli.main import main
+from testkit.configuration_schema import validator
 
 GOOD = """\
 [upstream]
@@ -237,8 +236,6 @@ MISTAKES = [
     ),
 ]
 
-SCHEMA = Draft202012Validator(json_schema())
-
 
 def test_there_are_forty_and_without_them_the_file_is_good(tmp_path: Path) -> None:
     assert len(MISTAKES) == 40
@@ -246,7 +243,7 @@ def test_there_are_forty_and_without_them_the_file_is_good(tmp_path: Path) -> No
     file = tmp_path / "sluice.toml"
     file.write_text(GOOD)
     assert main(["check-config", "--strict", str(file)]) == 0
-    assert list(SCHEMA.iter_errors(tomllib.loads(GOOD))) == []
+    assert list(validator().iter_errors(tomllib.loads(GOOD))) == []
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.name)
@@ -269,4 +266,4 @@ def test_mistake_is_refused_with_key_line_and_what_is_allowed(
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.name)
 def test_mistake_is_refused_by_the_schema(mistake: Mistake) -> None:
     found: dict[str, Any] = tomllib.loads(GOOD.replace(mistake.good, mistake.wrong))
-    assert list(SCHEMA.iter_errors(found)) != []
+    assert list(validator().iter_errors(found)) != []

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from config import Config, Severity, findings
-from config.json_schema import json_schema
 from config.loader import parse_file
+from testkit.configuration_schema import validator
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 RELEASED = sorted(GOLDEN.glob("config_*/*.toml"))
@@ -45,7 +44,7 @@ def test_each_key_of_a_released_version_is_read_and_has_its_value(file: Path) ->
     assert isinstance(config, Config)
     assert [each for each in findings(config) if each.severity is Severity.ERROR] == []
     tables = tomllib.loads(text)
-    assert list(Draft202012Validator(json_schema()).iter_errors(tables)) == []
+    assert list(validator().iter_errors(tables)) == []
     assert list(differences(tables, config.model_dump(mode="json"), "")) == []
 
 
