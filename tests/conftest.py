@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import pytest
 import uvloop
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings, strategies
 
 from testkit import ended_early, leftovers, marked_files, shared_brokers
 from testkit.clock import FakeClock
 from testkit.secrets import secrets_in
 
 ROOT: Final = Path(__file__).parent
+_THRESHOLDS: Final = gc.get_threshold()
 
 # No deadline: a shared machine makes single examples slow, which is not what the properties are about.
 settings.register_profile("brief", max_examples=20, deadline=None, derandomize=True)
@@ -65,6 +66,27 @@ LONG_FILES: Final = (
     "pipeline/test_gaps.py",
     "pipeline/test_raw_rows.py",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spares the garbage collector all that lives as long as the run: a full collection of it takes half a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        _begin_hypothesis()
+        gc.freeze()
+        gc.enable()
+
+
+@settings(max_examples=1, database=None)
+@given(strategies.none())
+def _begin_hypothesis(_nothing: None) -> None:
+    """Makes Hypothesis keep a generator of random numbers for good.
+
+    It warns of one that nothing refers to, and does not see what frozen objects refer to.
+    """
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -125,11 +147,9 @@ def pytest_runtest_teardown() -> None:
 
 
 def _free_the_collector() -> None:
-    # Hypothesis warns of a generator of random numbers that nothing refers to. It collects first, and does not see
-    # frozen objects.
     for asked in [each for each in gc.callbacks if getattr(each, "__module__", "") == "gateway.runtime.collector"]:
         gc.callbacks.remove(asked)
-    gc.unfreeze()
+        gc.set_threshold(*_THRESHOLDS)
 
 
 @pytest.hookimpl(wrapper=True)

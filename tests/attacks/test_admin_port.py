@@ -48,7 +48,6 @@ async def loop_time() -> AsyncIterator[LoopTime]:
         yield found
     finally:
         watching.cancel()
-        gc.unfreeze()
 
 
 async def request(running: RunningGateway, text: bytes) -> bytes:

@@ -79,10 +79,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchScheduler]:
 
     with monkeypatch.context() as patched:
         patched.setattr(ClientChannel, "data_received", timed)
-        try:
-            yield turns
-        finally:
-            gc.unfreeze()
+        yield turns
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------
