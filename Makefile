@@ -219,6 +219,10 @@ bench-gateway-day: $(VENV)/.pipeline-up-to-date ## a gateway's day of 86 M rows 
 bench-cluster: $(VENV)/.pipeline-up-to-date ## the jobs on a standalone cluster of two workers, by its event log, 6 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.spark_cluster $(ARGS)
 
+.PHONY: bench-scale
+bench-scale: $(VENV)/.pipeline-up-to-date ## a month of 10,000 clients and 100 gateways from files to bills, and half of it, 40 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.pipeline_scale $(ARGS)
+
 .PHONY: bench-connections
 bench-connections: $(VENV)/.up-to-date ## what a connection costs that is let in, refused or held, beside HAProxy [ARGS=...]
 	$(BIN)/python -m benchmarks.connections $(ARGS)

@@ -12,19 +12,18 @@ from __future__ import annotations
 import argparse
 import gzip
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.keep import keep_results
-from benchmarks.process_tree import LargestProcesses
+from benchmarks.pipeline_job import JobRun, run_job
 from benchmarks.relay.machine import describe_machine, load_average
 from testkit.pipeline.traces import DAY_S
 from testkit.pipeline.usage_files import FIRST_BOOT_MS, Load, write_usage
@@ -35,22 +34,6 @@ GOAL_ROWS: Final = 86_400_000
 _ENTITIES: Final = 12_000  # with a row in every twelfth second, by night as by day
 _MADE_UP_S: Final = 7_200
 _HEAD: Final = re.compile(rb'"seq":(\d+),"ts":(\d+)')
-
-
-@dataclass(slots=True)
-class Stage:
-    """One job.
-
-    Attributes:
-        python_mb, java_mb: resident memory of the largest process of each kind.
-    """
-
-    what: str
-    wall_s: float
-    cpu_s: float
-    python_mb: int
-    java_mb: int
-    said: str
 
 
 def main() -> int:
@@ -110,45 +93,22 @@ def _repeated(folder: Path, file: Path) -> None:
         (folder / name).write_bytes(gzip.compress(_HEAD.sub(later, lines), 1, mtime=0))
 
 
-def through(folder: Path) -> list[Stage]:
+def through(folder: Path) -> list[JobRun]:
     """All jobs from files to the plan."""
     out, plan = str(folder / "out"), str(folder / "plan.json")
     return [
-        _job("ingest", "--from", f"files:{folder}/in", "--out", out),
-        _job("compact", "--out", out),
-        _job("recommend", "--out", out, "--history", "1", "--plan", plan),
-        _job("plan", "show", plan),
+        run_job("ingest", "--from", f"files:{folder}/in", "--out", out),
+        run_job("compact", "--out", out),
+        run_job("recommend", "--out", out, "--history", "1", "--plan", plan),
+        run_job("plan", "show", plan),
     ]
-
-
-def _job(*arguments: str) -> Stage:
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "pipeline.cli", *arguments]
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=said, stderr=errors, text=True)
-        seen = LargestProcesses(process.pid)
-        seen.follow(process)
-        wall_s = time.perf_counter() - began
-        errors.seek(0)
-        if process.returncode:
-            raise SystemExit(f"{arguments[0]}: {errors.read()[-2000:]}")
-        said.seek(0)
-        last = said.read().splitlines()[-1]
-    return Stage(
-        what=arguments[0],
-        wall_s=round(wall_s, 1),
-        cpu_s=round(seen.cpu_s, 1),
-        python_mb=seen.largest_mb("python"),
-        java_mb=seen.largest_mb("java"),
-        said=last,
-    )
 
 
 def _of_goal(wall_s: float, rows: int) -> float:
     return wall_s / (GOAL_S * rows / GOAL_ROWS)
 
 
-def render(document: dict[str, Any], stages: list[Stage]) -> str:
+def render(document: dict[str, Any], stages: list[JobRun]) -> str:
     """The page."""
     machine, rows, wall_s = document["machine"], document["recorded"], document["wall_s"]
     share = rows / GOAL_ROWS
@@ -167,8 +127,8 @@ def render(document: dict[str, Any], stages: list[Stage]) -> str:
         "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {stage.what} | {stage.wall_s} | {stage.cpu_s} | {rows / stage.wall_s / 1e3:,.0f} "
-        f"| {stage.python_mb} | {stage.java_mb or '–'} |"
+        f"| {stage.what} | {stage.wall_s} | {stage.cpu_s:.1f} | {rows / stage.wall_s / 1e3:,.0f} "
+        f"| {max(stage.driver_mb, stage.worker_mb)} | {stage.jvm_mb or '–'} |"
         for stage in stages
     ]
     cpu_s = sum(stage.cpu_s for stage in stages)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
-
-_LOOK_S: Final = 0.5
 
 
 def cpu_s() -> float:
     """CPU seconds so far of this process and its descendants, those it has waited for included."""
-    parents, ticks = _processes()
+    parents, ticks, _ = _processes()
     own = os.getpid()
     return sum(count for pid, count in ticks.items() if _descends(pid, own, parents)) / os.sysconf(
         "SC_CLK_TCK"
@@ -40,9 +37,9 @@ def cpu_of_each(pid: int) -> dict[int, float]:
     return {each: cpu_of(each) for each in family(pid)}
 
 
-def _processes() -> tuple[dict[int, int], dict[int, int]]:
-    """Of each process its parent, and its clock ticks with those of the children that it has waited for."""
-    parents, ticks = {}, {}
+def _processes() -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+    """Of each process its parent, its clock ticks with those of the children that it has waited for, and without."""
+    parents, ticks, own = {}, {}, {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -52,9 +49,11 @@ def _processes() -> tuple[dict[int, int], dict[int, int]]:
             continue
         # The name before the parenthesis may hold anything.
         fields = stat.rpartition(")")[2].split()
-        parents[int(folder.name)] = int(fields[1])
-        ticks[int(folder.name)] = sum(map(int, fields[11:15]))
-    return parents, ticks
+        pid = int(folder.name)
+        parents[pid] = int(fields[1])
+        ticks[pid] = sum(map(int, fields[11:15]))
+        own[pid] = sum(map(int, fields[11:13]))
+    return parents, ticks, own
 
 
 def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
@@ -63,45 +62,47 @@ def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
     return pid == ancestor
 
 
-class LargestProcesses:
-    """The memory of a program's processes while it runs, and its CPU time.
+class ProcessKinds:
+    """CPU time and largest memory of programs and all that they start, by the kind of process, while they run."""
 
-    Attributes:
-        cpu_s: of the program with all that it started, at the last look.
-    """
+    def __init__(self, roots: Sequence[int], kind_of: Callable[[int, str], str]) -> None:
+        """What the programs have used before does not count.
 
-    def __init__(self, pid: int) -> None:
-        """Args: pid: of the program."""
-        self.cpu_s = 0.0
-        self._pid = pid
+        Args:
+            roots: the programs.
+            kind_of: gives the kind of a process from its id and name.
+        """
+        self._roots = roots
+        self._kind_of = kind_of
+        self._kinds: dict[int, str] = {}
+        self._before = self._own_ticks()
+        self._ticks: dict[int, int] = {}
         self._largest_kb: dict[str, int] = {}
 
-    def follow(self, process: subprocess.Popen[str]) -> None:
-        """Looks twice a second until the program ends."""
-        while True:
-            self.look()
-            try:
-                process.wait(_LOOK_S)
-            except subprocess.TimeoutExpired:
-                continue
-            return
-
     def look(self) -> None:
-        """Takes in what is there now."""
-        parents, ticks = _processes()
-        own = [pid for pid in parents if _descends(pid, self._pid, parents)]
-        # A JVM is not waited for by what started it, so nothing reports its time when it has ended.
-        self.cpu_s = max(self.cpu_s, sum(map(ticks.__getitem__, own)) / os.sysconf("SC_CLK_TCK"))
-        for pid in own:
+        """Takes in what is there now. What a process does between the last look at it and its end is lost."""
+        for pid, ticks in self._own_ticks().items():
             try:
                 name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii", errors="replace").strip()
                 status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
             except OSError:
                 continue
+            kind = self._kinds[pid] = self._kind_of(pid, name)
+            self._ticks[pid] = ticks - self._before.get(pid, 0)
             largest = next((line for line in status.splitlines() if line.startswith("VmHWM:")), "VmHWM: 0 kB")
-            kind = "python" if name.startswith(("python", "pt_main")) else name
             self._largest_kb[kind] = max(self._largest_kb.get(kind, 0), int(largest.split()[1]))
 
+    def cpu_s(self, kind: str) -> float:
+        """CPU seconds of all processes of a kind."""
+        ticks = sum(ticks for pid, ticks in self._ticks.items() if self._kinds[pid] == kind)
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def largest_mb(self, kind: str) -> int:
-        """The most that one process of this name ever had resident."""
+        """The most that one process of a kind ever had resident."""
         return self._largest_kb.get(kind, 0) // 1024
+
+    def _own_ticks(self) -> dict[int, int]:
+        parents, _, own = _processes()
+        return {
+            pid: own[pid] for pid in parents if any(_descends(pid, root, parents) for root in self._roots)
+        }

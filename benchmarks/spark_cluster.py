@@ -19,13 +19,13 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 import pyspark
@@ -39,13 +39,15 @@ from testkit.pipeline.usage_lines import row
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "benchmarks" / "results"
+Task: TypeAlias = tuple[str, float, float]
+"""Executor, begin and end, in seconds since the epoch."""
 BIN: Final = Path(pyspark.__file__).parent / "bin"
 MOST_MB: Final = 1_000
 """What the Python processes of an executor with one core may have."""
 _LEAST_S: Final = 2.0  # shorter stages may be over before the second executor has its Python
 _BOTH: Final = 0.5
 _LINES_PER_FILE: Final = 30
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.memory": "1g",
@@ -62,6 +64,14 @@ _SETTINGS: Final = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster that runs: its address, and the processes of the master and of the workers."""
+
+    master: str
+    pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,7 @@ def on_cluster(folder: Path) -> list[Stage]:
                 file.write(module, str(module.relative_to(ROOT)))
     out, stages = str(folder / "out"), []
     with ExitStack() as stack:
-        master = stack.enter_context(_cluster(folder, workers=2))
+        master = stack.enter_context(cluster(folder, workers=2)).master
         for job in (
             ("ingest", "--from", f"files:{folder}/in", "--out", out),
             ("compact", "--out", out),
@@ -151,8 +161,8 @@ def on_cluster(folder: Path) -> list[Stage]:
 
 
 @contextmanager
-def _cluster(folder: Path, *, workers: int) -> Iterator[str]:
-    """A standalone master and its workers, on loopback; its address."""
+def cluster(folder: Path, *, workers: int) -> Iterator[Cluster]:
+    """A standalone master and its workers of a core each, on loopback."""
     port = free_ports(1)
     master = f"spark://127.0.0.1:{port}"
     deploy = "org.apache.spark.deploy"
@@ -164,17 +174,19 @@ def _cluster(folder: Path, *, workers: int) -> Iterator[str]:
         ]
         for number in range(workers)
     ]  # fmt: skip
+    pids = []
     with ExitStack() as stack:
         for number, command in enumerate(commands):
             log = folder / f"daemon-{number}.log"
             output = stack.enter_context(log.open("wb"))
             process = subprocess.Popen(
-                [str(BIN / "spark-class"), *command], stdout=output, stderr=output, env=_environment()
+                [str(BIN / "spark-class"), *command], stdout=output, stderr=output, env=environment()
             )
             stack.callback(process.wait, 60)
             stack.callback(process.terminate)
+            pids.append(process.pid)
             _wait_for(log, b"New state: ALIVE" if number == 0 else b"registered with master", process)
-        yield master
+        yield Cluster(master, tuple(pids))
 
 
 def _wait_for(log: Path, said: bytes, process: subprocess.Popen[bytes]) -> None:
@@ -185,13 +197,14 @@ def _wait_for(log: Path, said: bytes, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.2)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """The variables of Spark's programs."""
     more = {"SPARK_HOME": str(BIN.parent), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     return {**os.environ, **more, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_NO_DAEMONIZE": "1"}
 
 
 def _submit(folder: Path, master: str, events: Path, job: Sequence[str]) -> None:
-    settings = {**_SETTINGS, "spark.eventLog.dir": events.as_uri()}
+    settings = {**SETTINGS, "spark.eventLog.dir": events.as_uri()}
     command = [str(BIN / "spark-submit"), "--master", master, "--py-files", str(folder / "sluice.zip")]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
@@ -201,7 +214,7 @@ def _submit(folder: Path, master: str, events: Path, job: Sequence[str]) -> None
     entry.write_bytes((ROOT / "pipeline" / "cli.py").read_bytes())
     done = subprocess.run(
         [*command, str(entry), *job],
-        capture_output=True, text=True, env=_environment(), cwd=folder, timeout=900, check=False,
+        capture_output=True, text=True, env=environment(), cwd=folder, timeout=900, check=False,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{job[0]}: {done.stderr[-3000:]}")
@@ -209,19 +222,14 @@ def _submit(folder: Path, master: str, events: Path, job: Sequence[str]) -> None
 
 def stages_of(job: str, log: Sequence[str]) -> list[Stage]:
     """The stages of at least two tasks in a job's event log."""
-    tasks: dict[int, list[tuple[str, float, float]]] = {}
     memory: dict[int, int] = {}
     for text in log:
         event = json.loads(text)
-        if event["Event"] == "SparkListenerTaskEnd":
-            info = event["Task Info"]
-            task = info["Executor ID"], info["Launch Time"] / 1000, info["Finish Time"] / 1000
-            tasks.setdefault(event["Stage ID"], []).append(task)
-        elif event["Event"] == "SparkListenerStageExecutorMetrics":
+        if event["Event"] == "SparkListenerStageExecutorMetrics":
             stage, used = event["Stage ID"], event["Executor Metrics"].get("ProcessTreePythonRSSMemory", 0)
             memory[stage] = max(memory.get(stage, 0), used)
     found = []
-    for stage, of_stage in sorted(tasks.items()):
+    for stage, of_stage in sorted(tasks_of(log).items()):
         if len(of_stage) < 2:
             continue
         names = sorted({executor for executor, _, _ in of_stage})
@@ -232,12 +240,20 @@ def stages_of(job: str, log: Sequence[str]) -> list[Stage]:
     return found
 
 
-def overlap(tasks: Sequence[tuple[str, float, float]]) -> tuple[float, float]:
-    """For how long any executor had a task, and for how long at least two had.
+def tasks_of(log: Iterable[str]) -> dict[int, list[Task]]:
+    """The tasks of each stage in a job's event log."""
+    tasks: dict[int, list[Task]] = {}
+    for text in log:
+        event = json.loads(text)
+        if event["Event"] == "SparkListenerTaskEnd":
+            info = event["Task Info"]
+            task = info["Executor ID"], info["Launch Time"] / 1000, info["Finish Time"] / 1000
+            tasks.setdefault(event["Stage ID"], []).append(task)
+    return tasks
 
-    Args:
-        tasks: executor, begin and end of each.
-    """
+
+def overlap(tasks: Sequence[Task]) -> tuple[float, float]:
+    """For how long any executor had a task, and for how long at least two had."""
     moments = sorted({moment for _, begin, end in tasks for moment in (begin, end)})
     busy = both = 0.0
     for begin, end in pairwise(moments):

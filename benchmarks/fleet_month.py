@@ -1,0 +1,191 @@
+"""Usage files of many gateways over a month, made quickly: what 10,000 clients leave at 100 gateways.
+
+Each client uses two gateways, by night a third as often as by day. Sizes are lognormal and drift from day to day.
+Every other client has a quota, and is slowed in seconds above it. Every twentieth client belongs to no team. What
+should be found in the files is counted here, and not by the pipeline.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from quotas.usage_record import VERSION, RowFlags
+
+FIRST_DAY: Final = datetime.date(2026, 2, 1)
+"""February has 28 days: a whole month, of which a bill can be made."""
+TEAMS: Final = 20
+"""Of these the last one is not in the file of groups."""
+GATEWAYS_OF_CLIENT: Final = 2
+_DAY_S: Final = 86_400
+_FILE_LINES: Final = 360
+_MEDIAN_BYTES: Final = 40_000.0
+_SIGMA: Final = 1.5
+_DRIFT: Final = 0.12
+_NOISE: Final = 0.5
+_NIGHT: Final = 1 / 3
+_TAIL: Final = b'],"events":[],"dropped_rows":0,"dropped_events":0}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """What to write.
+
+    Attributes:
+        clients, gateways, days: how many; at least one client for each gateway, and two gateways.
+        every_s: a gateway writes the line of every so many-th second. At most 60, and a divisor of a day.
+        activity: share of these seconds, by day, in which a client has a row at each of its gateways.
+    """
+
+    seed: int = 1
+    clients: int = 10_000
+    gateways: int = 100
+    days: int = 28
+    every_s: int = 60
+    activity: float = 1 / 40
+
+    @property
+    def lines_a_day(self) -> int:
+        """Of each gateway."""
+        return _DAY_S // self.every_s
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is in the files."""
+
+    lines: int = 0
+    rows: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    file_bytes: int = 0
+
+    def __add__(self, more: Truth) -> Truth:
+        return Truth(*(getattr(self, name) + getattr(more, name) for name in self.__slots__))
+
+
+def write_month(folder: Path, month: Month) -> Truth:
+    """Writes the files; what should be found in them.
+
+    Args:
+        folder: where to; made.
+        month: what to write. The same values write the same files.
+    """
+    folder.mkdir(parents=True)
+    truth = Truth()
+    with ProcessPoolExecutor() as pool:
+        for day in range(month.days):
+            for some in pool.map(partial(_write, folder, month, day), range(month.gateways)):
+                truth += some
+    return truth
+
+
+def client_days(month: Month) -> int:
+    """Days of clients at gateways: rows of `client_day` at most."""
+    return month.clients * GATEWAYS_OF_CLIENT * month.days
+
+
+def groups_text() -> str:
+    """The file of groups of these clients."""
+    return "".join(
+        f'[[groups]]\nname = "team-{team}"\nusers = ["t{team:02d}-*"]\n\n' for team in range(TEAMS - 1)
+    )
+
+
+def gateways_of(clients: int, gateways: int) -> Any:
+    """The two gateways of each client, over (client, 2)."""
+    client = np.arange(clients)
+    first = client % gateways
+    return np.stack([first, (first + 1 + client // gateways % (gateways - 1)) % gateways], axis=1)
+
+
+def _write(folder: Path, month: Month, day: int, gateway: int) -> Truth:
+    """The files of a gateway's day. It starts anew at midnight: these are the lines of one run."""
+    date = FIRST_DAY + datetime.timedelta(days=day)
+    midnight = int(datetime.datetime.combine(date, datetime.time(), datetime.UTC).timestamp())
+    gw, boot = f"gw-{gateway:03d}", midnight * 1000
+    truth = Truth()
+    pieces = _lines(month, day, gateway)
+    for first in range(0, month.lines_a_day, _FILE_LINES):
+        text = bytearray()
+        for seq in range(first, min(first + _FILE_LINES, month.lines_a_day)):
+            rows, sums = next(pieces)
+            text += (
+                b'{"v":%d,"gw":"%s","boot":%d,"seq":%d,"ts":%d,"dur_ms":1000,"algo":"token_bucket",'
+                b'"scope":"gateway","rows":['
+                % (VERSION, gw.encode(), boot, seq, midnight + seq * month.every_s)
+            )
+            text += b",".join(rows)
+            text += _TAIL
+            truth += Truth(1, len(rows), *sums)
+        content = gzip.compress(text, 1, mtime=0)
+        (folder / f"usage-{gw}-{boot}-{first:09d}.jsonl.gz").write_bytes(content)
+        truth += Truth(file_bytes=len(content))
+    return truth
+
+
+def _lines(month: Month, day: int, gateway: int) -> Iterator[tuple[list[bytes], tuple[int, int]]]:
+    """Of each line its rows, and the bytes in and out of them."""
+    own = np.flatnonzero((gateways_of(month.clients, month.gateways) == gateway).any(axis=1))
+    rng = np.random.default_rng([month.seed, day, gateway])
+    hours = np.arange(month.lines_a_day) * month.every_s // 3_600
+    often = np.where((hours >= 7) & (hours < 19), 1.0, _NIGHT) * month.activity
+    line, place = np.nonzero(rng.random((month.lines_a_day, len(own))) < often[:, None])
+    clients = own[place]
+    size = _sizes(month, day)[clients]
+    units = np.maximum(1, size * rng.lognormal(0, _NOISE, len(line))).astype(np.int64)
+    requests = rng.integers(1, 9, len(line))
+    largest = -(-units // requests)
+    fetches, limited = clients % 2 == 1, clients // 2 % 2 == 1
+    other = 60 * requests
+    bytes_in, bytes_out = np.where(fetches, other, units), np.where(fetches, units, other)
+    quota = np.round(_sizes(month, 0) * 2, 1)[clients]
+    wait = np.where(limited, np.clip(1000 * (units - quota) / quota, 0, 30_000), 0).astype(np.int64)
+    level = np.round(quota - units, 1)
+    first_ms = rng.integers(0, 1_000, len(line))
+    quotas = [
+        b"%.1f,%.1f" % (limit, rest) if has else b"null,null"
+        for limit, rest, has in zip(quota.tolist(), level.tolist(), limited.tolist(), strict=True)
+    ]
+    cells = (clients, requests, bytes_in, bytes_out, units, largest, wait, first_ms)
+    rows = [
+        b"%s%d,%d,%d,%d,%d,%d,0,0,%d,%d,%d,%s,%d,1,%d,null,0]"
+        % (_names(client), count, in_, out, amount, amount, most, ms > 0, ms, min(ms, 1000), limits,
+           RowFlags.CENSORED * (ms > 0), at)
+        for (client, count, in_, out, amount, most, ms, at), limits in zip(
+            zip(*(each.tolist() for each in cells), strict=True), quotas, strict=True
+        )
+    ]  # fmt: skip
+    edges = np.searchsorted(line, np.arange(month.lines_a_day + 1)).tolist()
+    sums_in, sums_out = (np.concatenate(([0], np.cumsum(each))).tolist() for each in (bytes_in, bytes_out))
+    for seq in range(month.lines_a_day):
+        begin, end = edges[seq], edges[seq + 1]
+        yield rows[begin:end], (sums_in[end] - sums_in[begin], sums_out[end] - sums_out[begin])
+
+
+def _sizes(month: Month, day: int) -> Any:
+    """Bytes of each client in a second with use."""
+    size = np.random.default_rng([month.seed, 0]).lognormal(np.log(_MEDIAN_BYTES), _SIGMA, month.clients)
+    if day:
+        size *= np.random.default_rng([month.seed, 1, day]).lognormal(0, _DRIFT, month.clients)
+    return size
+
+
+@lru_cache(maxsize=100_000)
+def _names(client: int) -> bytes:
+    """The beginning of a client's rows."""
+    user = b"t%02d-%04d" % (client // 2 % TEAMS, client // 2 % 5_000)
+    return b'["clients","%s","client-%05d","%s",%d,' % (
+        user,
+        client,
+        b"fetch" if client % 2 else b"produce",
+        client % 3 + 1,
+    )
