@@ -8,7 +8,7 @@ comes of such a day later is not the day.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -54,7 +54,11 @@ class CompactedState:
     def to_json(self) -> dict[str, Any]:
         """As the table keeps it."""
         return {
-            name: {date: asdict(day) for date, day in sorted(days.items())}
+            # Not asdict: its copies of a thousand gateways a day take longer than all the rest of a commit.
+            name: {
+                date: {each.name: getattr(day, each.name) for each in fields(day)}
+                for date, day in sorted(days.items())
+            }
             for name, days in (("days", self.days), ("pruned", self.pruned))
         }
 
