@@ -1,8 +1,11 @@
 """Usage files of many gateways over a month, made quickly: what 10,000 clients leave at 100 gateways.
 
-Each client uses two gateways, by night a third as often as by day. Sizes are lognormal and drift from day to day.
-Every other client has a quota, and is slowed in seconds above it. Every twentieth client belongs to no team. What
-should be found in the files is counted here, and not by the pipeline.
+Each client uses one gateway. Sizes are lognormal and drift from day to day. Every other client has a quota, and is
+slowed in seconds above it. Every twentieth client belongs to no team. What should be found in the files is counted
+here, and not by the pipeline.
+
+A gateway has records of six hours of a day, a line for the first second of each minute. A quarter of the gateways
+has the same six hours.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import datetime
 import gzip
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +28,17 @@ FIRST_DAY: Final = datetime.date(2026, 2, 1)
 """February has 28 days: a whole month, of which a bill can be made."""
 TEAMS: Final = 20
 """Of these the last one is not in the file of groups."""
-GATEWAYS_OF_CLIENT: Final = 2
-_DAY_S: Final = 86_400
-_FILE_LINES: Final = 360
+EVERY_S: Final = 60
+"""A gateway writes the line of every so many-th second: at 60 or less they still count as one run of lines."""
+LINES: Final = 360
+"""Of a gateway and day, in one file."""
+ACTIVITY: Final = 1 / 15
+"""Share of these lines in which a client of the gateway has a row."""
+_QUARTER_S: Final = 6 * 3_600
 _MEDIAN_BYTES: Final = 40_000.0
 _SIGMA: Final = 1.5
 _DRIFT: Final = 0.12
 _NOISE: Final = 0.5
-_NIGHT: Final = 1 / 3
 _TAIL: Final = b'],"events":[],"dropped_rows":0,"dropped_events":0}\n'
 
 
@@ -40,22 +47,18 @@ class Month:
     """What to write.
 
     Attributes:
-        clients, gateways, days: how many; at least one client for each gateway, and two gateways.
-        every_s: a gateway writes the line of every so many-th second. At most 60, and a divisor of a day.
-        activity: share of these seconds, by day, in which a client has a row at each of its gateways.
+        clients, gateways, days: how many; at least one client for each gateway.
     """
 
     seed: int = 1
     clients: int = 10_000
     gateways: int = 100
     days: int = 28
-    every_s: int = 60
-    activity: float = 1 / 40
 
     @property
-    def lines_a_day(self) -> int:
-        """Of each gateway."""
-        return _DAY_S // self.every_s
+    def client_days(self) -> int:
+        """Days of clients."""
+        return self.clients * self.days
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ class Truth:
     file_bytes: int = 0
 
     def __add__(self, more: Truth) -> Truth:
-        return Truth(*(getattr(self, name) + getattr(more, name) for name in self.__slots__))
+        """Both."""
+        return Truth(*(getattr(self, each.name) + getattr(more, each.name) for each in fields(self)))
 
 
 def write_month(folder: Path, month: Month) -> Truth:
@@ -83,14 +87,8 @@ def write_month(folder: Path, month: Month) -> Truth:
     truth = Truth()
     with ProcessPoolExecutor() as pool:
         for day in range(month.days):
-            for some in pool.map(partial(_write, folder, month, day), range(month.gateways)):
-                truth += some
+            truth = sum(pool.map(partial(_write, folder, month, day), range(month.gateways)), truth)
     return truth
-
-
-def client_days(month: Month) -> int:
-    """Days of clients at gateways: rows of `client_day` at most."""
-    return month.clients * GATEWAYS_OF_CLIENT * month.days
 
 
 def groups_text() -> str:
@@ -100,51 +98,39 @@ def groups_text() -> str:
     )
 
 
-def gateways_of(clients: int, gateways: int) -> Any:
-    """The two gateways of each client, over (client, 2)."""
-    client = np.arange(clients)
-    first = client % gateways
-    return np.stack([first, (first + 1 + client // gateways % (gateways - 1)) % gateways], axis=1)
-
-
 def _write(folder: Path, month: Month, day: int, gateway: int) -> Truth:
-    """The files of a gateway's day. It starts anew at midnight: these are the lines of one run."""
+    """The file of a gateway's day. It starts anew each day: these are the lines of one run."""
     date = FIRST_DAY + datetime.timedelta(days=day)
     midnight = int(datetime.datetime.combine(date, datetime.time(), datetime.UTC).timestamp())
-    gw, boot = f"gw-{gateway:03d}", midnight * 1000
+    begin = midnight + gateway % 4 * _QUARTER_S
+    gw, boot = f"gw-{gateway:03d}", begin * 1000
+    text = bytearray()
     truth = Truth()
-    pieces = _lines(month, day, gateway)
-    for first in range(0, month.lines_a_day, _FILE_LINES):
-        text = bytearray()
-        for seq in range(first, min(first + _FILE_LINES, month.lines_a_day)):
-            rows, sums = next(pieces)
-            text += (
-                b'{"v":%d,"gw":"%s","boot":%d,"seq":%d,"ts":%d,"dur_ms":1000,"algo":"token_bucket",'
-                b'"scope":"gateway","rows":['
-                % (VERSION, gw.encode(), boot, seq, midnight + seq * month.every_s)
-            )
-            text += b",".join(rows)
-            text += _TAIL
-            truth += Truth(1, len(rows), *sums)
-        content = gzip.compress(text, 1, mtime=0)
-        (folder / f"usage-{gw}-{boot}-{first:09d}.jsonl.gz").write_bytes(content)
-        truth += Truth(file_bytes=len(content))
-    return truth
+    for seq, (rows, sums) in enumerate(_lines(month, day, gateway)):
+        text += (
+            b'{"v":%d,"gw":"%s","boot":%d,"seq":%d,"ts":%d,"dur_ms":1000,"algo":"token_bucket",'
+            b'"scope":"gateway","rows":[' % (VERSION, gw.encode(), boot, seq, begin + seq * EVERY_S)
+        )
+        text += b",".join(rows)
+        text += _TAIL
+        truth += Truth(1, len(rows), *sums)
+    content = gzip.compress(text, 1, mtime=0)
+    (folder / f"usage-{gw}-{boot}-{0:09d}.jsonl.gz").write_bytes(content)
+    return truth + Truth(file_bytes=len(content))
 
 
 def _lines(month: Month, day: int, gateway: int) -> Iterator[tuple[list[bytes], tuple[int, int]]]:
     """Of each line its rows, and the bytes in and out of them."""
-    own = np.flatnonzero((gateways_of(month.clients, month.gateways) == gateway).any(axis=1))
+    pairs = np.arange(month.clients) // 2
+    own = np.flatnonzero(pairs % month.gateways == gateway)
     rng = np.random.default_rng([month.seed, day, gateway])
-    hours = np.arange(month.lines_a_day) * month.every_s // 3_600
-    often = np.where((hours >= 7) & (hours < 19), 1.0, _NIGHT) * month.activity
-    line, place = np.nonzero(rng.random((month.lines_a_day, len(own))) < often[:, None])
+    line, place = np.nonzero(rng.random((LINES, len(own))) < ACTIVITY)
     clients = own[place]
-    size = _sizes(month, day)[clients]
-    units = np.maximum(1, size * rng.lognormal(0, _NOISE, len(line))).astype(np.int64)
+    units = np.maximum(1, _sizes(month, day)[clients] * rng.lognormal(0, _NOISE, len(line))).astype(np.int64)
     requests = rng.integers(1, 9, len(line))
     largest = -(-units // requests)
-    fetches, limited = clients % 2 == 1, clients // 2 % 2 == 1
+    # Client ids come in pairs of one user: one produces, the other fetches.
+    fetches, limited = clients % 2 == 1, pairs[clients] // month.gateways % 2 == 1
     other = 60 * requests
     bytes_in, bytes_out = np.where(fetches, other, units), np.where(fetches, units, other)
     quota = np.round(_sizes(month, 0) * 2, 1)[clients]
@@ -164,10 +150,9 @@ def _lines(month: Month, day: int, gateway: int) -> Iterator[tuple[list[bytes], 
             zip(*(each.tolist() for each in cells), strict=True), quotas, strict=True
         )
     ]  # fmt: skip
-    edges = np.searchsorted(line, np.arange(month.lines_a_day + 1)).tolist()
+    edges = np.searchsorted(line, np.arange(LINES + 1)).tolist()
     sums_in, sums_out = (np.concatenate(([0], np.cumsum(each))).tolist() for each in (bytes_in, bytes_out))
-    for seq in range(month.lines_a_day):
-        begin, end = edges[seq], edges[seq + 1]
+    for begin, end in pairwise(edges):
         yield rows[begin:end], (sums_in[end] - sums_in[begin], sums_out[end] - sums_out[begin])
 
 
@@ -182,7 +167,7 @@ def _sizes(month: Month, day: int) -> Any:
 @lru_cache(maxsize=100_000)
 def _names(client: int) -> bytes:
     """The beginning of a client's rows."""
-    user = b"t%02d-%04d" % (client // 2 % TEAMS, client // 2 % 5_000)
+    user = b"t%02d-%05d" % (client // 2 % TEAMS, client // 2)
     return b'["clients","%s","client-%05d","%s",%d,' % (
         user,
         client,

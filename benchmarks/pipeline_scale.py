@@ -28,7 +28,7 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any, Final
 
-from benchmarks.fleet_month import FIRST_DAY, Month, Truth, client_days, groups_text, write_month
+from benchmarks.fleet_month import ACTIVITY, EVERY_S, FIRST_DAY, LINES, Month, Truth, groups_text, write_month
 from benchmarks.keep import command_line, keep_results
 from benchmarks.pipeline_job import JobRun, run_job
 from benchmarks.relay.machine import describe_machine, load_average
@@ -279,7 +279,7 @@ def render(document: Mapping[str, Any], sizes: Sequence[Size], states: Sequence[
         f"{machine['load_average_after']}: other programs ran beside it, so CPU time is the measure.",
         "",
         f"{month.clients:,} clients at {month.gateways} gateways on {month.days} days, and half of the clients at "
-        f"half of the gateways. Each client uses two gateways: {client_days(month):,} client-days. Jobs that use "
+        f"half of the gateways. Each client uses one gateway: {month.client_days:,} client-days. Jobs that use "
         "Spark ran on a standalone cluster of two workers with a core each.",
         "",
         "| | half | whole |",
@@ -294,11 +294,11 @@ def render(document: Mapping[str, Any], sizes: Sequence[Size], states: Sequence[
         "",
         "## Fewer seconds than in reality",
         "",
-        f"* A gateway writes a line for every {month.every_s}th second. So the jobs see {1 / month.every_s:.1%} of "
-        "the time covered and run with `--allow-gaps`. A real gateway has "
-        f"{month.every_s} times as many lines.",
-        f"* A client has a row in {month.activity:.1%} of these lines by day and a third of that by night: "
-        f"{whole.truth.rows / client_days(month):.0f} rows a day at each of its gateways, in all hours.",
+        f"* A gateway has {LINES} lines of a day, each {EVERY_S} s after the last one. So {LINES / 86_400:.1%} of "
+        f"its time is covered, and the jobs run with `--allow-gaps`. A real gateway has {86_400 / LINES:.0f} times "
+        "as many lines.",
+        f"* A client has a row in {ACTIVITY:.1%} of these lines: {whole.truth.rows / month.client_days:.0f} rows a "
+        "day, in six hours.",
         "* This is fair for `recommend`, `plan`, `backtest` and `report`: they read one row for each day of a "
         "client, however many seconds it was active. It is fair for the number of clients, gateways, files and days.",
         "* `ingest`, `compact` and `cost` cost in proportion to rows and lines. "
@@ -367,7 +367,7 @@ def render(document: Mapping[str, Any], sizes: Sequence[Size], states: Sequence[
     lines += [
         "",
         f"Goal: recommend and backtest have at most {MOST_DRIVER_MB:,} MB in the driver, with "
-        f"{client_days(month):,} client-days ({_verdict(most <= MOST_DRIVER_MB)}).",
+        f"{month.client_days:,} client-days ({_verdict(most <= MOST_DRIVER_MB)}).",
         "",
         *_extrapolated(sizes, states),
     ]
@@ -413,7 +413,7 @@ def _extrapolated(sizes: Sequence[Size], states: Sequence[StateCost]) -> list[st
         "",
         "Assumptions:",
         "",
-        "1. Each client still uses two gateways, and is as active as here. With more active seconds, `ingest`, "
+        "1. Each client still uses one gateway, and is as active as here. With more active seconds, `ingest`, "
         "`compact` and `cost` take more CPU time, in proportion. Their memory does not grow: a batch of `ingest` has "
         "400 files, a task of `compact` at most 4 million recorded seconds at once, and `cost` reads one row group.",
         "2. Memory and CPU time lie on a straight line. It was measured over a factor of 2 and is used over a factor "
@@ -422,7 +422,7 @@ def _extrapolated(sizes: Sequence[Size], states: Sequence[StateCost]) -> list[st
         "backtest over all 400 days is another matter: its driver has the quotas of each judged day of each client. "
         "Name the days with `--from` or `--test`.",
         "4. A part of a job has 20,000 rows, until there are 1,024 parts, with 20 million client-days. Here are "
-        f"{client_days(whole.month):,}, and {client_days(whole.month) * factor:,.0f} then.",
+        f"{whole.month.client_days:,}, and {whole.month.client_days * factor:,.0f} then.",
         f"5. `prune` runs every day. So the raw table knows the starts of {_RAW_DAYS} days.",
         "6. Two cores here. More executors divide the time of workers, and not that of drivers.",
     ]
