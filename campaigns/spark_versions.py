@@ -57,6 +57,8 @@ def fetched(*packages: str) -> Path:
 
 def _tests(folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "spark and not campaign"]
+    # A JVM ends with the process that has started it: a worker's, before the run looks for what it has left.
+    command += ["-n", "1"]
     # Spark 3.5 asks for versions in a way that Python 3.11 warns of.
     command += ["-W", "ignore::DeprecationWarning", *files]
     return subprocess.run(
