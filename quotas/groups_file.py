@@ -1,14 +1,14 @@
 """The file of groups, which gateway and pipeline share: clients, and who answers for them. Pure.
 
-A file is TOML with ``[[groups]]`` alone. A group has the keys that the gateway's own ``[[groups]]`` have, and three
-more that the gateway checks and does not use: `cost_center`, `owner` and `tier`. Variables are not replaced, so that
-the text means the same on each machine.
+A file is TOML with ``[[groups]]`` alone. A group has the keys that the gateway's own ``[[groups]]`` have, and four
+more that the gateway checks and does not use: `topics`, `cost_center`, `owner` and `tier`. Variables are not
+replaced, so that the text means the same on each machine.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
@@ -20,7 +20,8 @@ from quotas.limits import group_name_fault
 SECTION: Final = "groups"
 MEMBERS: Final = ("users", "client_ids", "addresses")
 _TEXTS: Final = ("cost_center", "owner")
-_KEYS: Final = ("name", *MEMBERS, *_TEXTS, "tier")
+_LISTS: Final = (*MEMBERS, "topics")
+_KEYS: Final = ("name", *_LISTS, *_TEXTS, "tier")
 _MOST_CHARS: Final = 200
 _TIERS: Final = range(4)
 
@@ -34,6 +35,7 @@ class Team:
 
     Attributes:
         group: its name and its members.
+        topics: names of its topics; one that ends in ``*`` stands for all names that begin so.
         cost_center, owner: "": not given.
         tier: 0, the most important, to 3; None: not given.
     """
@@ -42,6 +44,7 @@ class Team:
     cost_center: str = ""
     owner: str = ""
     tier: int | None = None
+    topics: tuple[str, ...] = ()
 
 
 class GroupsFileError(ValueError):
@@ -83,7 +86,7 @@ def read_teams(text: str) -> tuple[Team, ...]:
         wrong = list(_faults_of_types(table))
         if not wrong:
             team = _team(table)
-            wrong = list(group_faults(team.group))
+            wrong = [*group_faults(team.group), *_name_faults("topics", team.topics, "topics")]
             teams.append(team)
             if (first := names.setdefault(team.group.name, at)) != at:
                 wrong.append((("name",), f"is the name of {SECTION}.{first} already"))
@@ -100,13 +103,17 @@ def group_faults(group: Group) -> Iterator[Fault]:
     if not (group.users or group.client_ids or group.addresses):
         yield (), "has no members; give users, client_ids or addresses"
     for key in MEMBERS:
-        before: set[str] = set()
-        for at, name in enumerate(getattr(group, key)):
-            if name == "*":
-                yield (key, at), "would be all clients; give the beginning of a name before the star"
-            elif name in before:
-                yield (key, at), "is given twice"
-            before.add(name)
+        yield from _name_faults(key, getattr(group, key), "clients")
+
+
+def _name_faults(key: str, names: Iterable[str], of: str) -> Iterator[Fault]:
+    before: set[str] = set()
+    for at, name in enumerate(names):
+        if name == "*":
+            yield (key, at), f"would be all {of}; give the beginning of a name before the star"
+        elif name in before:
+            yield (key, at), "is given twice"
+        before.add(name)
 
 
 def _team(table: Mapping[str, Any]) -> Team:
@@ -117,6 +124,7 @@ def _team(table: Mapping[str, Any]) -> Team:
         cost_center=table.get("cost_center", ""),
         owner=table.get("owner", ""),
         tier=table.get("tier"),
+        topics=tuple(table.get("topics", ())),
     )
 
 
@@ -132,7 +140,7 @@ def _faults_of_types(table: Mapping[str, Any]) -> Iterator[Fault]:
         text = table.get(key, "-")
         if not isinstance(text, str) or not text or len(text) > _MOST_CHARS or not text.isprintable():
             yield (key,), f"is not a line of 1 to {_MOST_CHARS} characters"
-    for key in MEMBERS:
+    for key in _LISTS:
         names = table.get(key, [])
         if not isinstance(names, list):
             yield (key,), "is not an array of names"

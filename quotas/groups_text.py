@@ -120,11 +120,17 @@ def _table(team: Team) -> str:
     lines = ["[[groups]]", f"name = {_text(team.group.name)}"]
     for key in MEMBERS:
         if names := getattr(team.group, key):
-            lines.append(f"{key} = [{', '.join(map(_text, names))}]")
+            lines.append(_list(key, names))
+    if team.topics:
+        lines.append(_list("topics", team.topics))
     lines += [f"{key} = {_text(value)}" for key in ("cost_center", "owner") if (value := getattr(team, key))]
     if team.tier is not None:
         lines.append(f"tier = {team.tier}")
     return "\n".join(lines) + "\n"
+
+
+def _list(key: str, names: Sequence[str]) -> str:
+    return f"{key} = [{', '.join(map(_text, names))}]"
 
 
 def _text(value: str) -> str:

@@ -352,7 +352,9 @@ def _are_members(found: Any) -> bool:
 
 def _team(team: Team) -> dict[str, Any]:
     """What the file has of it."""
-    found = {key: value for key, value in asdict(team).items() if key != "group" and value not in ("", None)}
+    found = {
+        key: value for key, value in asdict(team).items() if key != "group" and value not in ("", None, ())
+    }
     return {**{key: value for key, value in asdict(team.group).items() if value}, **found}
 
 

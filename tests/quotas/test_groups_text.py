@@ -43,6 +43,12 @@ def test_a_member_that_is_added_leaves_the_other_groups_as_people_wrote_them() -
     assert changed(text, "orders", add={"users": ["bob"]}, remove={}) == text
 
 
+def test_a_change_of_members_leaves_the_topics_of_a_group() -> None:
+    text = TEXT.replace("tier = 0", 'topics = ["orders-*", "x"]\ntier = 0')
+    found = read_teams(changed(text, "orders", add={"users": ["bob"]}, remove={}))
+    assert (found[0].topics, found[0].group.users) == (("orders-*", "x"), ("orders-*", "bob"))
+
+
 def test_a_group_that_is_not_there_is_made_behind_the_others_and_can_go_again() -> None:
     text = changed(TEXT, "new", add={"addresses": ["010.3.0.0/16"]}, remove={})
     assert text == TEXT + '\n[[groups]]\nname = "new"\naddresses = ["10.3.0.0/16"]\n'
