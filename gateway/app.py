@@ -112,6 +112,7 @@ from gateway.session.routes import build_routes
 from gateway.session.user_places import UserPlaces
 from gateway.upstream.librdkafka import settings_if_needed
 from gateway.upstream.own_topics import OwnTopics
+from gateway.upstream.stored_sampler import StoredSampler
 from gateway.upstream.topology import ClusterMap
 from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.forwarding import WorkerUsage
@@ -252,6 +253,7 @@ class Gateway:
         # What is counted: for quotas, for usage records and for the fleet.
         self.mutations = _build_mutations(process, self.limits)
         self.usage = _build_usage(process, own_clients, self.cluster, self._topic_ids)
+        self._stored_sampler = self._build_stored_sampler()
         self.client_quotas = _build_client_quotas(
             config, self.limits, self._request_metrics, self.usage, self.journal, self._topic_ids
         )
@@ -383,6 +385,11 @@ class Gateway:
         )
         rates = ConnectionCounters(self.user_connections.rates, self.connections)
         return {**counters, QuotaKey.CONNECTION_CREATION_RATE: rates}
+
+    def _build_stored_sampler(self) -> StoredSampler | None:
+        if not isinstance(self.usage, UsageService) or self.usage.stored is None:
+            return None
+        return StoredSampler(self.usage.stored, self.discovery, self.cluster)
 
     def _build_user_places(self) -> UserPlaces:
         if self._worker is None:
@@ -686,6 +693,8 @@ class Gateway:
     def _discover(self) -> None:
         for upstream in self.upstreams.values():
             upstream.start()
+        if self._stored_sampler is not None:
+            self._stored_sampler.start()
 
     async def _open_other_ports(self, predecessor: Predecessor | None = None) -> None:
         address = self._replaceable.admin_address
@@ -830,6 +839,8 @@ class Gateway:
                     await hurry.wait()
 
     async def _stop_discovering(self) -> None:
+        if self._stored_sampler is not None:
+            await self._stored_sampler.stop()
         for upstream in self.upstreams.values():
             await upstream.stop()
 

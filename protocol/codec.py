@@ -20,6 +20,7 @@ from kafka.protocol.metadata import MetadataResponse
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.error_codes import ErrorCode
 from protocol.errors import MalformedBody
+from protocol.log_dirs import DESCRIBE_LOG_DIRS
 from protocol.metadata import TopicFacts
 from protocol.primitives import framed, write_uvarint
 
@@ -117,6 +118,11 @@ def metadata_by_name_request(
 def api_versions_request(*, client_id: str) -> bytes:
     """An ApiVersions v0 request, which has no body."""
     return _question(API_VERSIONS, client_id, [])
+
+
+def log_dirs_request(*, client_id: str) -> bytes:
+    """A DescribeLogDirs v1 request for all topics."""
+    return _question(DESCRIBE_LOG_DIRS, client_id, [pack(">i", -1)])
 
 
 def metadata_by_id_request(topic_ids: Sequence[bytes], *, client_id: str) -> bytes:

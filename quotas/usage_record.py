@@ -21,6 +21,9 @@ wrote before it knew its cluster.
 Where topics are metered there is one more field, "topics": rows as `TopicRow` says, for each topic of a client and
 API (produce, fetch). Their bytes add up to those of the client's rows, which know nothing of them: readers that do
 not know the field lose nothing else. A topic whose id has no name yet may come up to five lines after its client.
+
+Where the gateway asks brokers what they store there is the field "stored" in some lines: parts of samples as
+`StoredRow` says. They are about topics and brokers, and no rows of clients.
 """
 
 from __future__ import annotations
@@ -174,6 +177,23 @@ class Event(IntEnum):
     THROTTLE_MS = 8
     CORRELATION_ID = 9
     ATTEMPT = 10  # 1; higher for one that seems to be a retry of a refused request
+
+
+STORED: Final = "stored"
+"""In place of an API in the pipeline's tables: bytes of a topic on a broker. `UsageApi` is what clients use."""
+
+
+class StoredRow(IntEnum):
+    """Positions in a part of a sample: what a broker stores, topic by topic.
+
+    A sample may be in several lines, one after the other. All its parts have the same first three values.
+    """
+
+    CLUSTER = 0  # its id
+    NODE = 1  # the broker
+    AT = 2  # when it answered, s since the epoch; in the hour, and so the day, of the line's `ts`
+    TOTAL = 3  # bytes of all topics of the sample, in its last part; null in others
+    TOPICS = 4  # [name, bytes] each: all replicas on the broker's disks
 
 
 class TopicRow(IntEnum):

@@ -92,7 +92,7 @@ async def _families(folder: Path, scope: str) -> list[Family]:
     config = Config.model_validate(
         usual.model_dump()
         | {
-            "usage": {"kind": "files", "directory": str(folder / "usage")},
+            "usage": {"kind": "files", "directory": str(folder / "usage"), "stored": True},
             "traces": {"endpoint": "http://127.0.0.1:9/v1/traces"},
             "metrics": {"endpoint": "http://127.0.0.1:9/v1/metrics"},
             "client_quota": {"scope": scope},

@@ -35,6 +35,8 @@ class UsageSettings(Section, frozen=True):
         topics: whether to count which topics clients produce to and fetch from.
         max_topics_per_client: topics of one client and API in one line. All others share one row.
         max_topics: the same for all clients together.
+        stored: whether to ask each broker once an hour what each topic takes on its disks. One gateway of a fleet
+            is enough. The gateway needs the right DESCRIBE on the cluster.
         max_queued_bytes: lines that may wait for a slow disk or cluster. Further ones are dropped and
             counted. 16 MiB last about half an hour with a hundred clients.
         privacy: plain: names as they are. hashed: keyed hashes of user, client id, address and topic.
@@ -57,6 +59,7 @@ class UsageSettings(Section, frozen=True):
     topics: bool = False
     max_topics_per_client: Annotated[int, Field(ge=1, le=10_000)] = 100
     max_topics: SmallCount = 20_000
+    stored: bool = False
     max_queued_bytes: Annotated[int, Field(ge=_MIB, le=_GIB)] = 16 * _MIB
     privacy: Literal["plain", "hashed"] = "plain"
     salt_file: NonEmpty | None = None
@@ -68,6 +71,8 @@ class UsageSettings(Section, frozen=True):
             faults.append((("directory",), "required, since kind is files"))
         if self.kind == "off" and self.topics:
             faults.append((("topics",), "needs records to be in; set kind"))
+        if self.kind == "off" and self.stored:
+            faults.append((("stored",), "needs records to be in; set kind"))
         if self.kind == "topic" and self.privacy == "hashed" and self.salt_file is None:
             faults.append((("salt_file",), "required, since names are hashed and there is no directory"))
         if self.topic_partitions == 0:

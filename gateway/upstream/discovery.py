@@ -212,7 +212,7 @@ class Discovery:
                     await self._ask_once()
             except (OSError, ProtocolError, TimeoutError) as exc:
                 self.reached = False
-                error = _shown(str(exc)) or "no answer in time"
+                error = shown(str(exc)) or "no answer in time"
                 self.trouble = _trouble(exc, error)
                 if not complained:
                     _log.warning(
@@ -249,10 +249,10 @@ class Discovery:
         self._wanted = False
 
     async def _ask_names(self, ids: TopicIds, wanted: Sequence[bytes]) -> None:
-        if not self._may_ask(codec.METADATA_BY_ID):
+        if not self.may_ask(codec.METADATA_BY_ID):
             return
         try:
-            frame = await self._ask(None, codec.metadata_by_id_request(wanted, client_id=CLIENT_ID))
+            frame = await self.ask(None, codec.metadata_by_id_request(wanted, client_id=CLIENT_ID))
             topics = codec.read_metadata(frame, codec.METADATA_BY_ID).topics
         except (OSError, ProtocolError, TimeoutError):
             return  # asked for again
@@ -278,10 +278,10 @@ class Discovery:
         )
         if facts.cluster_id is None:
             lacks.append(_NO_CLUSTER_ID)
-        if facts.brokers and self._may_ask(codec.DESCRIBE_CONFIGS):
+        if facts.brokers and self.may_ask(codec.DESCRIBE_CONFIGS):
             lacks += await self._ask_configs(facts.brokers[0].broker_id)
         self._note(lacks)
-        if self._own_topics and self._may_ask(codec.METADATA_WITH_IDS):
+        if self._own_topics and self.may_ask(codec.METADATA_WITH_IDS):
             await self._ask_own_topics()
 
     async def _ask_cluster(self) -> codec.ClusterFacts:
@@ -299,7 +299,7 @@ class Discovery:
             question = codec.metadata_by_name_request((), client_id=CLIENT_ID)
             return codec.read_metadata(await ask(question), codec.METADATA_BY_NAME)
 
-    def _may_ask(self, api: Api) -> bool:
+    def may_ask(self, api: Api) -> bool:
         """Brokers end the connection, or never answer, where they do not know a version."""
         return self._offered is None or offers(self._offered, api.key, api.version)
 
@@ -314,7 +314,7 @@ class Discovery:
             sorted(self._own_topics.names), client_id=CLIENT_ID, api=codec.METADATA_WITH_IDS
         )
         try:
-            facts = codec.read_metadata(await self._ask(None, question), codec.METADATA_WITH_IDS)
+            facts = codec.read_metadata(await self.ask(None, question), codec.METADATA_WITH_IDS)
         except (OSError, ProtocolError):
             return  # too old to know ids, and then Produce does not name topics by them
         for topic in facts.topics:
@@ -324,7 +324,7 @@ class Discovery:
         """What is missing to read them, if something is; the configured defaults stay then."""
         question = codec.broker_configs_request(broker_id, _CONFIGS, client_id=CLIENT_ID)
         try:
-            configs = codec.read_broker_configs(await self._ask(broker_id, question))
+            configs = codec.read_broker_configs(await self.ask(broker_id, question))
         except (OSError, ProtocolError):
             return [_NO_CONFIGS]
         partitions = configs.get("num.partitions", "")
@@ -337,7 +337,17 @@ class Discovery:
             self._brokers_take(int(queued))
         return [] if configs else [_NO_RIGHT]
 
-    async def _ask(self, broker_id: int | None, question: bytes) -> bytes:
+    async def ask(self, broker_id: int | None, question: bytes) -> bytes:
+        """The whole reply frame to a question, over a connection of its own and with the gateway's login.
+
+        Args:
+            broker_id: whom to ask; None: any broker.
+            question: a request frame.
+
+        Raises:
+            OSError: the broker is not there, or refuses the login.
+            TimeoutError: it has not answered in time.
+        """
         async with self._conversation(broker_id) as ask:
             return await ask(question)
 
@@ -357,8 +367,8 @@ class Discovery:
             client.close()
 
 
-def _shown(error: str) -> str:
-    """On one line: parts of it are words of the broker."""
+def shown(error: str) -> str:
+    """An error on one line: parts of it are words of the broker."""
     text = error[:_LONGEST_ERROR]
     return text if text.isprintable() else json.dumps(text)
 

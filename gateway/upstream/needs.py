@@ -78,6 +78,10 @@ def _usage_by_topic(config: Config) -> bool:
     return config.usage.kind != "off" and config.usage.topics
 
 
+def _stored_bytes(config: Config) -> bool:
+    return config.usage.kind != "off" and config.usage.stored
+
+
 def _cluster_decides(config: Config) -> bool:
     return config.quota_admin.authorize is Authorize.ASK_CLUSTER
 
@@ -132,6 +136,14 @@ NEEDS: Final = (
         "usage.topics = true",
         _usage_by_topic,
         only_beside=(ApiKey.FETCH, 13),
+    ),
+    Need(
+        ApiKey.DESCRIBE_LOG_DIRS,
+        1,
+        "asks each broker once an hour what it stores",
+        "usage records have no stored bytes",
+        "usage.stored = true",
+        _stored_bytes,
     ),
     Need(
         ApiKey.METADATA,

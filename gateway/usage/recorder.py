@@ -18,6 +18,7 @@ import orjson
 from gateway.runtime.clock import NowMs, WallMs, wall_clock_ms
 from gateway.usage.line import Line
 from gateway.usage.row import RowValues, TopicValues
+from gateway.usage.stored import StoredBytes, StoredValues
 from gateway.usage.table import EventValues, UsageTable
 from quotas.usage_record import VERSION
 
@@ -42,6 +43,7 @@ class LineBuilder:
         """Begin with nothing."""
         self._slices: list[bytes] = []
         self._topics: list[bytes] = []
+        self._stored: list[bytes] = []
         self._rows = 0
 
     def add_rows(self, rows: Sequence[RowValues]) -> None:
@@ -54,6 +56,10 @@ class LineBuilder:
         """Encode a slice of the rows of topics."""
         if rows:
             self._topics.append(orjson.dumps(rows)[1:-1])
+
+    def add_stored(self, part: StoredValues) -> None:
+        """Encode a part of what a broker stores."""
+        self._stored.append(orjson.dumps(part))
 
     def finish(
         self,
@@ -106,6 +112,7 @@ class LineBuilder:
             b",".join(self._slices),
             b"]",
             b',"topics":[%b]' % b",".join(self._topics) if self._topics else b"",
+            b',"stored":[%b]' % b",".join(self._stored) if self._stored else b"",
             b',"events":',
             orjson.dumps(shown) if shown else _EMPTY,
             b',"dropped_rows":%d,"dropped_events":%d}' % dropped,
@@ -157,6 +164,7 @@ class Recorder:
         wall_ms: WallMs = wall_clock_ms,
         others: OtherRows | None = None,
         late_ms: int = 0,
+        stored: StoredBytes | None = None,
     ) -> None:
         """Make it; nothing is timed yet.
 
@@ -172,7 +180,9 @@ class Recorder:
             wall_ms: the clock that names seconds.
             others: go into the same lines; None: there are none.
             late_ms: how long after its second a line is made.
+            stored: what brokers store; None: they are not asked.
         """
+        self._stored = stored
         self._others = others
         self._late_ms = late_ms
         self._table = table
@@ -267,6 +277,10 @@ class Recorder:
             for at in range(0, len(topics), ROWS_PER_TURN):
                 yield None
                 builder.add_topics(topics[at : at + ROWS_PER_TURN])
+        if self._stored is not None:
+            for part in self._stored.take():
+                builder.add_stored(part)
+                yield None
         line = builder.finish(
             gateway=self._gateway,
             boot=self._boot,

@@ -9,14 +9,16 @@ from prometheus_client.registry import Collector
 
 from gateway.usage.file_sink import FileWriter
 from gateway.usage.sink import ThreadedSink
+from gateway.usage.stored import StoredBytes
 from gateway.usage.table import UsageTable
 
 
 class UsageSeries(Collector):
     """Answers scrapes."""
 
-    def __init__(self, table: UsageTable, sink: ThreadedSink) -> None:
-        """Show these."""
+    def __init__(self, table: UsageTable, sink: ThreadedSink, stored: StoredBytes | None = None) -> None:
+        """Show these; without `stored`, brokers are not asked what they store."""
+        self._stored = stored
         self._table = table
         self._sink = sink
 
@@ -65,6 +67,15 @@ class UsageSeries(Collector):
         yield GaugeMetricFamily(
             "gateway_usage_sink_failing", "1 while usage records can not be delivered.", value=sink.failing
         )
+        if self._stored is not None:
+            samples = CounterMetricFamily(
+                "gateway_usage_stored_samples",
+                "Samples of what a broker stores (usage.stored), by what became of them.",
+                labels=["result"],
+            )
+            samples.add_metric(["taken"], self._stored.taken)
+            samples.add_metric(["failed"], self._stored.failed)
+            yield samples
         if isinstance(sink.writer, FileWriter):
             files = CounterMetricFamily(
                 "gateway_usage_files",

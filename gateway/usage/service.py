@@ -28,6 +28,7 @@ from gateway.usage.retention import Retention, latest_boot
 from gateway.usage.salt import SALT_BYTES, SALT_NAME, load_salt
 from gateway.usage.series import UsageSeries
 from gateway.usage.sink import ThreadedSink, Writer
+from gateway.usage.stored import StoredBytes
 from gateway.usage.table import UsageTable
 from gateway.usage.topic_ids import TopicIds
 from gateway.usage.topics import TopicUse
@@ -55,6 +56,7 @@ class UsageService:
         series: for Prometheus.
         recorder, sink: see their modules.
         from_workers: takes the lines of workers; None: there are none.
+        stored: takes what brokers store; None: they are not asked.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class UsageService:
         boot = _boot(section, gateway)
         names = _names(config)
         topics = _topics(section, names, topic_ids)
+        self.stored = StoredBytes(names) if section.stored else None
         self.table = UsageTable(
             names, max_rows=section.max_rows, max_events=section.max_events, topics=topics
         )
@@ -130,9 +133,10 @@ class UsageService:
             now_ms=now_ms,
             others=self.from_workers,
             late_ms=LATE_MS if workers else 0,
+            stored=self.stored,
         )
         self.connections = ConnectionUsage(self.table)
-        self.series = UsageSeries(self.table, self.sink)
+        self.series = UsageSeries(self.table, self.sink, self.stored)
 
     @classmethod
     def configured(
