@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.client_tables.profile import PARTIAL, READ, merge_profiles, profile_rows
 from pipeline.client_tables.timelines import summarise
 from pipeline.storage.compacted_files import Piece, buckets_of
+from quotas.usage_record import STORED
 
 
 def use_of(pieces: list[Piece], fleets: Mapping[str, str] = {}) -> Iterator[pa.RecordBatch]:
@@ -28,6 +30,14 @@ def use_of(pieces: list[Piece], fleets: Mapping[str, str] = {}) -> Iterator[pa.R
     def profiles() -> Iterator[pa.RecordBatch]:
         # Bucket by bucket: one of them is in memory, in steps of ten seconds.
         for _, rows in buckets_of(pieces, READ):
-            yield merge_profiles(pa.Table.from_batches(profile_rows(rows), schema=PARTIAL), fleets)
+            yield merge_profiles(
+                pa.Table.from_batches(profile_rows(map(_of_clients, rows)), schema=PARTIAL), fleets
+            )
 
     return summarise(profiles())
+
+
+def _of_clients(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Without what brokers store."""
+    stored = pc.equal(rows.column("api"), STORED)
+    return rows.filter(pc.invert(stored)) if pc.any(stored).as_py() else rows

@@ -15,8 +15,10 @@ import pyarrow.compute as pc
 from pipeline.errors import ArgumentError
 from quotas.addresses import address_spelling
 from quotas.entities import QuotaEntity, format_name
-from quotas.usage_record import OTHER, UsageApi, hashed_name, plain_name
+from quotas.usage_record import OTHER, STORED, UsageApi, hashed_name, plain_name
 
+_NO_CLIENT_ID: Final = frozenset({UsageApi.CONNECT.value, STORED})
+"""Rows that have something else in place of a client id."""
 _TOLD: Final = re.compile(r"\w+ of (?:user=(?P<user>.*?))?,?(?:client-id=(?P<client_id>.*))?")
 
 
@@ -74,9 +76,9 @@ class Client:
         """Whether a row with these names is meant."""
         if self.ips:
             return api == UsageApi.CONNECT and _spelled(client_id) in self.ips
-        # The address stands in place of the client id there.
+        # The address or a topic stands in place of the client id there.
         return (not self.users or user in self.users) and (
-            not self.client_ids or (client_id in self.client_ids and api != UsageApi.CONNECT)
+            not self.client_ids or (client_id in self.client_ids and api not in _NO_CLIENT_ID)
         )
 
     def rows(self, rows: pa.RecordBatch | pa.Table) -> Any:
@@ -93,7 +95,8 @@ class Client:
             return pc.fill_null(pc.and_(connects, _is_in(client_ids, spelled)), False)
         found = _is_in(users, self.users) if self.users else pc.is_valid(client_ids)
         if self.client_ids:
-            found = pc.and_(found, pc.and_(_is_in(client_ids, self.client_ids), pc.invert(connects)))
+            others = pc.invert(_is_in(apis, _NO_CLIENT_ID))
+            found = pc.and_(found, pc.and_(_is_in(client_ids, self.client_ids), others))
         return pc.fill_null(found, False)
 
     def is_entity(self, entity: QuotaEntity) -> bool:

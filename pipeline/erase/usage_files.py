@@ -172,4 +172,6 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[list[Any], Client], bool]]]] = {
     "events": (MUTATIONS, _event),
     # Begins as rows do.
     "topics": (TOPICS, _row),
+    # Names brokers and topics.
+    "stored": (OTHERS, lambda _entry, _client: False),
 }

@@ -21,7 +21,7 @@ from pipeline.storage.layout import EVENTS, LINES, MUTATION_KINDS, SERIES, bucke
 from pipeline.storage.offset_index import OffsetIndex, Run
 from pipeline.storage.raw_table import REPEATED
 from pipeline.storage.schemas import ARROW_TYPES, RAW_SCHEMA
-from quotas.usage_record import Beside, Event, Row, RowFlags, UsageApi
+from quotas.usage_record import STORED, Beside, Event, Row, RowFlags, StoredRow, UsageApi
 
 DAY_S: Final = 86_400
 _ROWS_AT_ONCE: Final = 65_536
@@ -137,7 +137,7 @@ class Collector:
             return
         self._lines.append(line)
         # What is kept of it takes about as much as a row in 256 bytes, whatever it is.
-        self._rows += max(len(line.rows) + len(line.events), len(text) // 256)
+        self._rows += max(len(line.rows) + len(line.events) + _stored_rows(line), len(text) // 256)
         if self._rows >= _ROWS_AT_ONCE or len(self._lines) >= _LINES_AT_ONCE:
             yield from self._flush()
 
@@ -175,6 +175,8 @@ def _batches(source: str, lines: list[Line]) -> list[pa.RecordBatch]:
         batches += [_heads(source, segment, own)]
         if any(line.rows for line in own):
             batches.append(_rows(segment, own))
+        if samples := list(_samples(segment, own)):
+            batches.append(_rows(segment, samples))
         if any(line.events for line in own):
             batches.append(_events(segment, own))
     return batches
@@ -189,7 +191,7 @@ def _heads(source: str, segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
         "position": [line.position for line in lines],
         "ts": [line.ts for line in lines],
         "dur_ms": [line.dur_ms for line in lines],
-        "row_count": [len(line.rows) for line in lines],
+        "row_count": [len(line.rows) + _stored_rows(line) for line in lines],
         "dropped_rows": [line.dropped_rows for line in lines],
         "dropped_events": [line.dropped_events for line in lines],
         "scope": [line.scope for line in lines],
@@ -200,6 +202,33 @@ def _heads(source: str, segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
     for name, kind in LINES.items():
         columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values[name], ARROW_TYPES[kind]))
     return _batch(1, columns)
+
+
+def _stored_rows(line: Line) -> int:
+    """How many rows `_samples` makes of it."""
+    return sum(len(part[StoredRow.TOPICS]) + (part[StoredRow.TOTAL] is not None) for part in line.stored)
+
+
+def _samples(segment: _Segment, lines: list[Line]) -> Iterator[Line]:
+    """What brokers store as rows of API `STORED` in the second of the sample: see `pipeline.storage.layout`."""
+    midnight = segment[2] * DAY_S
+    for line in lines:
+        for cluster, node, at_s, total, topics, *_ in line.stored:
+            # It stays in the day of its line.
+            ts = min(max(at_s, midnight), midnight + DAY_S - 1)
+            sizes = topics if total is None else [*topics, ("", total)]
+            rows = [_stored_row(f"{cluster}/{node}", topic, size) for topic, size in sizes]
+            if rows:
+                yield line._replace(ts=ts, rows=rows)
+
+
+def _stored_row(broker: str, topic: str, size: int) -> list[Any]:
+    row: list[Any] = [0] * len(Row)
+    row[Row.LISTENER], row[Row.USER], row[Row.CLIENT_ID], row[Row.API] = broker, "", topic, STORED
+    row[Row.NODE] = -1
+    row[Row.ADMITTED] = size
+    row[Row.QUOTA] = row[Row.LEVEL_END] = row[Row.BESIDE] = None
+    return row
 
 
 def _rows(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:

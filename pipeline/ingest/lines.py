@@ -13,11 +13,13 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 import orjson
 
-from quotas.usage_record import VERSION, Event, Row
+from quotas.usage_record import VERSION, Event, Row, StoredRow
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 KEPT_BYTES: Final = 1024 * 1024
 """How much of an unreadable line is kept in quarantine."""
+MOST_STORED: Final = 2**53
+"""Bytes on one broker; numbers of the tables are exact up to here."""
 UNSIGNED: Final = "no valid signature"
 """The reason of a line that must not be read, whatever is in it."""
 
@@ -66,6 +68,8 @@ class Line(NamedTuple):
     jump_ms: int = 0
     scope: str = ""
     """What one counter covers; empty: the line does not say."""
+    stored: tuple[list[Any], ...] = ()
+    """Parts of samples of what brokers store, as `StoredRow` says."""
 
 
 def texts_of(content: bytes) -> Iterator[bytes | Torn]:
@@ -132,6 +136,9 @@ def read_line(text: bytes, position: int) -> Line | Torn:
         return Torn(
             position, f"scope is not a string of at most {_LONGEST_SCOPE} characters", text[:KEPT_BYTES]
         )
+    stored = line.get("stored", [])
+    if not _is_stored(stored):
+        return Torn(position, "stored is not a list of samples of brokers", text[:KEPT_BYTES])
     rows, events = _cut(rows, len(Row)), _cut(events, EVENT_WIDTH)
     boot, seq, ts, dur_ms, dropped_rows, dropped_events = numbers
     return Line(
@@ -149,6 +156,7 @@ def read_line(text: bytes, position: int) -> Line | Torn:
         algo,
         jump_ms,
         scope,
+        tuple(stored),
     )
 
 
@@ -169,6 +177,28 @@ def _is_table(rows: Any, width: int) -> TypeGuard[list[list[Any]]]:
         and set(map(type, rows)) <= {list}
         and min(map(len, rows), default=width) >= width
     )
+
+
+def _is_stored(parts: Any) -> TypeGuard[list[list[Any]]]:
+    return _is_table(parts, len(StoredRow)) and all(
+        type(part[StoredRow.CLUSTER]) is str
+        and type(part[StoredRow.NODE]) is type(part[StoredRow.AT]) is int
+        and (part[StoredRow.TOTAL] is None or _is_size(part[StoredRow.TOTAL]))
+        and isinstance(part[StoredRow.TOPICS], list)
+        and all(
+            isinstance(each, list)
+            and len(each) == 2
+            and type(each[0]) is str
+            and each[0]
+            and _is_size(each[1])
+            for each in part[StoredRow.TOPICS]
+        )
+        for part in parts
+    )
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_STORED
 
 
 def _cut(rows: list[list[Any]], width: int) -> list[list[Any]]:

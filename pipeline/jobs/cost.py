@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     folder = local_result(arguments.to_dir, "--to-dir", results_dir(arguments.out, "cost", run))
     use = month_use(arguments.out, month, zone, members, expectation, allow_gaps=arguments.allow_gaps)
     found = MonthCost(
-        use, members, prices, bill_of(use.by_team(members), prices) if prices is not None else None
+        use, members, prices, bill_of(use.by_team(members), prices, use.hours) if prices is not None else None
     )
     rows = found.rows()
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,6 +68,8 @@ def run(arguments: argparse.Namespace) -> Exit:
     for row in rows:
         cost = f", {row['total']} {row['currency']}" if "total" in row else ""
         print(f"{row['team']}: {row['bytes_in']} bytes in, {row['bytes_out']} bytes out{cost}")
+    if prices is not None and "stored_gb_month" in prices.prices and not use.stored_hours:
+        print("stored_gb_month has a price, and the records have no stored bytes: set usage.stored")
     for user, client_id, sent in largest_of_no_team(arguments.out, use, members):
         print(f"{NO_TEAM}: user {user or '-'}, client id {client_id or '-'}: {counted(sent, 'byte')}")
     print(folder / "index.html")

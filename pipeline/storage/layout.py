@@ -15,6 +15,10 @@ clock was set back. Quotas hold for each gateway by itself, so the gateway is pa
 day; they stand in the row with API `mutation` and node -1, and are empty elsewhere. No array is null and no element
 is, but in `quota` (null: unlimited) and `level_end` (null: not counted). Units are those of `quotas.usage_record`.
 
+Rows of API `quotas.usage_record.STORED` are about no client, but about what brokers store. `listener` is cluster and
+broker as ``CLUSTER/NODE``, `client_id` the topic, `t` the second of a sample and `admitted` bytes. The row without a
+topic has the total of each sample. `user` is empty, node is -1, and all else is 0.
+
 A **raw** row is the same over the lines of one file or Arrow batch, with the numbers of the lines besides, or is
 about the lines themselves: `kind` says which (rows, events, lines, or torn: a line that could not be read).
 """

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from pipeline.teams.prices import IDLE, PER, Prices, Split
+from pipeline.teams.prices import IDLE, PER, STORED_BYTE_HOURS, Prices, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +60,20 @@ class Bill:
         return sum((line.total for line in self.lines), self.idle or Decimal())
 
 
-def bill_of(use: Mapping[str, Mapping[str, int]], prices: Prices) -> Bill:
+def bill_of(use: Mapping[str, Mapping[str, int]], prices: Prices, hours: Fraction) -> Bill:
     """The bill of a month.
 
     Args:
         use: amounts by team, "": clients of no team.
         prices: see there.
+        hours: of the month.
     """
     teams = list(use)
     exact: dict[str, list[Fraction]] = {}
     for key, price in prices.prices.items():
         amount, per = PER[key]
-        exact[key] = [Fraction(price) * use[team][amount] / per for team in teams]
+        whole = per * hours if amount == STORED_BYTE_HOURS else Fraction(per)
+        exact[key] = [Fraction(price) * use[team][amount] / whole for team in teams]
     direct = [sum((costs[at] for costs in exact.values()), Fraction()) for at in range(len(teams))]
     columns = {name: _rounded(costs) for name, costs in exact.items()}
     idle: Decimal | None = None

@@ -2,7 +2,8 @@
 
 One team answers for a client. A group that lists the client's user comes first, then one that lists its address, then
 one that lists its client id: a client chooses its client id, and must not choose who pays. Among several of the same
-kind the first in the file's order answers. Records know the address of connections alone.
+kind the first in the file's order answers. Records know the address of connections alone. A topic belongs to the
+first team that lists it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.errors import ArgumentError
-from quotas.groups import Groups
+from quotas.groups import Group, Groups
 from quotas.groups_file import GroupsFileError, Team, read_teams
 from quotas.usage_record import OTHER, UsageApi
 
@@ -42,6 +43,9 @@ class Members:
         self.teams = {team.group.name: team for team in teams}
         self._places = {name: at for at, name in enumerate(self.teams)}
         self._groups = Groups(team.group for team in teams)
+        self._of_topics = Groups(
+            Group(team.group.name, client_ids=team.topics) for team in teams if team.topics
+        )
         self._known: dict[tuple[str, str, bool], str] = {}
 
     def team_of(self, user: str, client_id: str, api: str) -> str:
@@ -57,6 +61,11 @@ class Members:
                 self._known.clear()
             self._known[client] = self._found(*client)
         return self._known[client]
+
+    def team_of_topic(self, topic: str) -> str:
+        """The name of the team that lists a topic; `UNASSIGNED` for one of none."""
+        found = self._of_topics.of("", topic, "")
+        return min(found, key=self._places.__getitem__) if found else UNASSIGNED
 
     def _found(self, user: str, client_id: str, by_address: bool) -> str:
         if client_id == OTHER:

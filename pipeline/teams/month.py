@@ -6,6 +6,7 @@ import calendar
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -21,7 +22,8 @@ from pipeline.storage.coverage import Expectation
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.losses import with_losses
 from pipeline.teams.members import UNASSIGNED, Members
-from pipeline.teams.use import AMOUNTS, READ, USE, added, use_of, utc_days
+from pipeline.teams.stored import HOUR_S, Samples, StoredUse
+from pipeline.teams.use import AMOUNTS, READ, USE, added, midnight, use_of, utc_days
 from quotas.usage_record import UsageApi
 
 _SHOWN: Final = 10
@@ -37,6 +39,9 @@ class MonthUse:
         rows: of `pipeline.teams.use.USE`: each team and day with use.
         days: the days of UTC that were read.
         missing: those that are not compacted, or were not over when they were.
+        hours: of the month; a change of the clock may leave a part of one.
+        stored_hours: hours of UTC that begin in it and have a sample of what a broker stores.
+        stored_torn: samples that count and are not whole.
     """
 
     month: str
@@ -44,6 +49,9 @@ class MonthUse:
     rows: pa.Table
     days: tuple[CompactedDay, ...]
     missing: tuple[str, ...]
+    hours: Fraction
+    stored_hours: int = 0
+    stored_torn: int = 0
 
     @property
     def completeness(self) -> float:
@@ -93,12 +101,29 @@ def month_use(
     table = compacted_table(out)
     found = table.in_order()
     parts = [USE.empty_table()]
+    stored: list[StoredUse] = []
     for day in days:
         pieces = sorted(pieces_of(table.paths(found.of(date=day.date))))
-        parts.append(use_of(read_pieces(pieces, READ), members, zone))
+        samples = Samples(members)
+        parts.append(use_of(samples.take(read_pieces(pieces, READ)), members, zone))
+        stored.append(samples.use(zone))
+        parts.append(stored[-1].rows)
     rows = added(pa.concat_tables(parts))
     inside = pc.and_(pc.greater_equal(rows.column("day"), first), pc.less_equal(rows.column("day"), last))
-    return MonthUse(month, zone.key, rows.filter(inside), tuple(days), missing)
+    begin_s, end_s = midnight(first, zone), midnight(last + datetime.timedelta(days=1), zone)
+    sampled = {
+        hour: torn for each in stored for hour, torn in each.torn.items() if begin_s <= hour * HOUR_S < end_s
+    }
+    return MonthUse(
+        month,
+        zone.key,
+        rows.filter(inside),
+        tuple(days),
+        missing,
+        Fraction(int(end_s - begin_s), HOUR_S),
+        len(sampled),
+        sum(sampled.values()),
+    )
 
 
 def largest_of_no_team(out: str, use: MonthUse, members: Members) -> list[tuple[str, str, int]]:

@@ -35,6 +35,7 @@ _TITLES: Final = MappingProxyType(
         "request_hour": "request hour",
         "partition_mutation": "partition mutation",
         "connection": "connection",
+        "stored_gb_month": "GB-month stored",
     }
 )
 _MONEY: Final = pa.decimal128(38, 2)
@@ -113,6 +114,7 @@ def render(month: MonthCost) -> str:
         count="{:,}".format,
         share="{:.2%}".format,
         gb=lambda size_bytes: f"{size_bytes / 1e9:,.3f}",
+        gb_months=lambda byte_hours: f"{float(byte_hours / month.use.hours) / 1e9:,.3f}",
         hours=lambda time_us: f"{time_us / 3.6e9:,.3f}",
         sum_of=lambda lines, name: sum((line.costs[name] for line in lines), Decimal()),
     )

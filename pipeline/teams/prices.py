@@ -13,6 +13,9 @@ from typing import Any, Final
 
 from pipeline.errors import ArgumentError
 
+STORED_BYTE_HOURS: Final = "stored_byte_hours"
+"""The amount that has a price for a month: bytes on disks of brokers, for an hour each."""
+
 PER: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
     {
         "gb_in": ("bytes_in", 10**9),
@@ -20,9 +23,12 @@ PER: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "request_hour": ("request_us", 3_600 * 10**6),
         "partition_mutation": ("mutations", 1),
         "connection": ("connections", 1),
+        "stored_gb_month": (STORED_BYTE_HOURS, 10**9),
     }
 )
-"""Each key of [prices]: the amount that it is for, and how much of it has the price."""
+"""Each key of [prices]: the amount that it is for, and how much of it has the price.
+
+An amount of `STORED_BYTE_HOURS` is divided by the hours of the month, too."""
 
 IDLE: Final = "idle"
 """The column of idle cost."""

@@ -16,13 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.teams.members import Members
+from pipeline.teams.prices import STORED_BYTE_HOURS
 from quotas.usage_record import UsageApi
 
-READ: Final = ("date", "user", "client_id", "api", "t", "bytes_in", "bytes_out", "requests", "admitted")
+READ: Final = (
+    "date", "gw", "listener", "user", "client_id", "api", "t", "bytes_in", "bytes_out", "requests", "admitted",
+)  # fmt: skip
 """Columns of compacted rows that are read."""
 
-AMOUNTS: Final = ("bytes_in", "bytes_out", "request_us", "mutations", "connections")
-"""What has a price: bytes of Produce and Fetch, microseconds of request time, partitions, new connections."""
+AMOUNTS: Final = ("bytes_in", "bytes_out", "request_us", "mutations", "connections", STORED_BYTE_HOURS)
+"""What has a price: bytes of Produce and Fetch, microseconds of request time, partitions, new connections, and bytes
+on disks of brokers for an hour each (`pipeline.teams.stored`). Each sum fits into 63 bits: 12 PB for a month."""
 
 USE: Final = pa.schema(
     [("team", pa.string()), ("day", pa.date32()), *((name, pa.int64()) for name in (*AMOUNTS, "requests"))]
@@ -41,8 +45,8 @@ _UNITS: Final = {
 
 def utc_days(first: datetime.date, last: datetime.date, zone: ZoneInfo) -> list[str]:
     """The days of UTC that some days of a zone lie on, as the tables name them."""
-    begin = int(_midnight(first, zone)) // _DAY_S
-    end = int(_midnight(last + datetime.timedelta(days=1), zone) - 1) // _DAY_S
+    begin = int(midnight(first, zone)) // _DAY_S
+    end = int(midnight(last + datetime.timedelta(days=1), zone) - 1) // _DAY_S
     epoch = datetime.date(1970, 1, 1)
     return [(epoch + datetime.timedelta(days=at)).isoformat() for at in range(begin, end + 1)]
 
@@ -51,7 +55,7 @@ def use_of(batches: Iterable[pa.RecordBatch], members: Members, zone: ZoneInfo) 
     """What teams used on each day; sums of several results are those of all rows together.
 
     Args:
-        batches: compacted rows with the columns of `READ`.
+        batches: compacted rows of clients with the columns of `READ`.
         members: who belongs to which team.
         zone: whose days these are.
     """
@@ -108,6 +112,7 @@ def _of_day(
     }
     for each, (name, factor) in _UNITS.items():
         columns[name] = sums_of(apis == str(each), "admitted", factor)
+    columns[STORED_BYTE_HOURS] = np.zeros(rows.num_rows, np.int64)
     used = pa.array(np.any(list(columns.values()), axis=0))
     days = pa.array([day] * rows.num_rows, pa.date32())
     return pa.RecordBatch.from_pydict({"team": teams, "day": days, **columns}, schema=USE).filter(used)
@@ -116,17 +121,17 @@ def _of_day(
 @lru_cache(maxsize=1_000)
 def _days_in(date: datetime.date, zone: ZoneInfo) -> tuple[tuple[datetime.date, int, int], ...]:
     """The days of a zone that lie on a day of UTC: which, and from which second to which."""
-    midnight = int(datetime.datetime.combine(date, datetime.time(), datetime.UTC).timestamp())
+    of_utc = int(datetime.datetime.combine(date, datetime.time(), datetime.UTC).timestamp())
     found = []
     for back in (-1, 0, 1):
         day = date + datetime.timedelta(days=back)
-        begin = max(0, int(_midnight(day, zone)) - midnight)
-        end = min(_DAY_S, int(_midnight(day + datetime.timedelta(days=1), zone)) - midnight)
+        begin = max(0, int(midnight(day, zone)) - of_utc)
+        end = min(_DAY_S, int(midnight(day + datetime.timedelta(days=1), zone)) - of_utc)
         if begin < end:
             found.append((day, begin, end))
     return tuple(found)
 
 
-def _midnight(day: datetime.date, zone: ZoneInfo) -> float:
+def midnight(day: datetime.date, zone: ZoneInfo) -> float:
     """When a day of a zone begins, in seconds since the epoch; in a gap of the clock, at its end."""
     return datetime.datetime.combine(day, datetime.time(), zone).timestamp()

@@ -2,12 +2,15 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gateway.session.api_limits import FAMILIES
 from gateway.usage.connections import ConnectionUsage, record_user_connection
 from gateway.usage.mutations import mutation_level, record_mutations
+from gateway.usage.names import Names
 from gateway.usage.part_file import PartFile
 from gateway.usage.recorder import LineBuilder
+from gateway.usage.stored import TOPICS_PER_LINE, StoredBytes
 from gateway.usage.table import UsageTable
 from pipeline.ingest.collector import Collector
 from quotas.connections import Admission, AdmissionCause, AdmissionDecision
@@ -15,7 +18,7 @@ from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import RateQuotas, RateSettings
-from quotas.usage_record import Limit, UsageApi
+from quotas.usage_record import STORED, Limit, UsageApi
 from quotas.user_connections import UserConnections
 
 SECONDS = 5
@@ -113,3 +116,37 @@ def test_the_pipeline_reads_every_line_row_and_event_that_the_gateway_writes(tmp
     produce = [each for each in rows if each["api"] == "produce"]
     assert sum(sum(each["beside_ms"]) for each in produce) == sum(7 for at in range(len(NAMES)) if at % 2) * lines
     assert sum(len(each["e_units"]) for each in batches if each["kind"] == "events") == events
+
+
+def test_the_pipeline_reads_every_topic_of_a_sample_that_the_gateway_writes_in_parts(tmp_path: Path) -> None:
+    topics = {f"topic-{at}": at for at in range(3 * TOPICS_PER_LINE // 2)}
+    stored = StoredBytes(Names())
+    stored.add("cluster", 3, {name.encode(): size for name, size in topics.items()}, sum(topics.values()), at_s=START)
+    part = PartFile(tmp_path, "gw", 1, 0)
+    seq = 0
+    while stored.waiting:
+        builder = LineBuilder()
+        for some in stored.take():
+            builder.add_stored(some)
+        head: dict[str, Any] = {
+            "gateway": "gw",
+            "boot": 1,
+            "seq": seq,
+            "ts": START + seq,
+            "dur_ms": 1_000,
+            "algorithm": "rate",
+        }
+        part.append(builder.finish(**head, scope="", events=(), clock_offset_ms=0, dropped=(0, 0)))
+        seq += 1
+    batches = [each for batch in Collector().file("f", part.publish().read_bytes()) for each in batch.to_pylist()]
+
+    (heads,) = (each for each in batches if each["kind"] == "lines")
+    rows = [each for each in batches if each["kind"] == "rows"]
+    assert sum(heads["row_count"]) == sum(len(each["t"]) for each in rows) == len(topics) + 1
+    assert {(each["listener"], each["user"], each["api"], each["node"]) for each in rows} == {
+        ("cluster/3", "", STORED, -1)
+    }
+    assert {tuple(each["t"]) for each in rows} == {(START % 86_400,)}
+    sizes = {each["client_id"]: each["admitted"][0] for each in rows}
+    assert sizes == {**topics, "": sum(topics.values())}
+    assert seq == 2

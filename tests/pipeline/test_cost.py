@@ -46,6 +46,7 @@ CLIENTS = [
     ("eve", "evil", ""),
     ("", "~other", ""),
 ]
+MONTH = Fraction(720)
 ZONES = ("UTC", "Europe/Berlin", "Asia/Kolkata", "America/Los_Angeles")
 GROUPS = """
 [[groups]]
@@ -164,7 +165,7 @@ COST = st.decimals(0, 10**6, allow_nan=False, allow_infinity=False, places=4)
 
 
 @given(
-    st.lists(st.tuples(AMOUNT, AMOUNT, AMOUNT, AMOUNT, AMOUNT), min_size=1, max_size=8),
+    st.lists(st.tuples(*[AMOUNT] * len(AMOUNTS)), min_size=1, max_size=8),
     COST,
     st.one_of(st.none(), COST),
     st.sampled_from(list(Split)),
@@ -181,7 +182,7 @@ def test_lines_and_columns_of_a_bill_add_up_to_the_hundredth(
     costs = tuple(SharedCost(f"s{at}", cost, split) for at, (cost, split) in enumerate(shared))
     prices = Prices("EUR", {"gb_in": price, "request_hour": price}, cluster, idle, costs)
 
-    bill = bill_of(use, prices)
+    bill = bill_of(use, prices, MONTH)
 
     cents = Decimal("0.01")
     for at, (cost, _) in enumerate(shared):
@@ -199,13 +200,15 @@ def test_lines_and_columns_of_a_bill_add_up_to_the_hundredth(
 def test_idle_cost_is_divided_in_proportion_to_use_or_in_equal_parts_or_not_at_all() -> None:
     nothing = dict.fromkeys(AMOUNTS, 0)
     use = {"a": {**nothing, "bytes_in": 3 * 10**9}, "b": {**nothing, "bytes_in": 10**9}, "": nothing}
-    by_split = {split: bill_of(use, Prices("EUR", {"gb_in": Decimal(10)}, Decimal(100), split)) for split in Split}
+    by_split = {
+        split: bill_of(use, Prices("EUR", {"gb_in": Decimal(10)}, Decimal(100), split), MONTH) for split in Split
+    }
 
     assert [line.total for line in by_split[Split.WEIGHTED].lines] == [75, 25, 0]
     assert [line.total for line in by_split[Split.EVEN].lines] == [50, 30, 20]
     assert [line.total for line in by_split[Split.SEPARATE].lines] == [30, 10, 0]
     assert [bill.idle for bill in by_split.values()] == [None, None, 60]
-    dear = bill_of(use, Prices("EUR", {"gb_in": Decimal(50)}, Decimal(100), Split.EVEN))
+    dear = bill_of(use, Prices("EUR", {"gb_in": Decimal(50)}, Decimal(100), Split.EVEN), MONTH)
     assert (dear.over, dear.total) == (100, 200)
 
 
@@ -215,7 +218,7 @@ def test_idle_cost_is_divided_in_proportion_to_use_or_in_equal_parts_or_not_at_a
         ("", "currency: is not a text of 1 to 10 characters"),
         ("currency = 'EUR'\nprice = 1", "price: unknown key; known keys: currency, prices, cluster, shared"),
         ("currency = 'EUR'\n[prices]\ngb = 1", "prices.gb: unknown key; known keys: gb_in, gb_out, request_hour, "
-         "partition_mutation, connection"),
+         "partition_mutation, connection, stored_gb_month"),
         ("currency = 'EUR'\n[prices]\ngb_in = -1", "prices.gb_in: is not a number from 0 to 1000000000"),
         ("currency = 'EUR'\n[prices]\ngb_in = 1e40", "prices.gb_in: is not a number from 0 to 1000000000"),
         ("currency = 'EUR'\n[prices]\ngb_in = nan", "prices.gb_in: is not a number from 0 to 1000000000"),

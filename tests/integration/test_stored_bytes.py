@@ -1,0 +1,104 @@
+"""What a real Kafka stores, in usage records: as its own files have it, and nothing without the right to ask."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+import pytest
+
+from embedded_kafka.kafka import KafkaCluster
+from testkit.loopback import own_host
+from testkit.secure_kafka import SecureKafka
+from testkit.tap import Tap
+from testkit.usage_lines import usage_lines
+from tests.integration.conftest import StartGateway, eventually
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+from tests.integration.sasl_gateway import own_user
+
+pytestmark = pytest.mark.integration
+
+HOST: Final = own_host(77, 9)
+TOPIC: Final = "stored-orders"
+WITHIN_S: Final = 200.0
+"""No sample is taken in the last two minutes of an hour."""
+
+
+def options(folder: Path, **more: Any) -> GatewayOptions:
+    usage = f'[usage]\nkind = "files"\ndirectory = "{folder}"\ngateway_id = "stored"\nstored = true\n'
+    return GatewayOptions(tables=usage, **more)
+
+
+def samples(gateway: GatewayProcess, result: str) -> float:
+    return gateway.metric("gateway_usage_stored_samples_total", result=result) or 0
+
+
+def parts(folder: Path) -> list[list[Any]]:
+    return [part for line in usage_lines(folder) for part in line.get("stored", [])]
+
+
+def test_what_three_brokers_store_is_what_their_files_have(
+    start_gateway: StartGateway, kafka3: KafkaCluster, tmp_path: Path
+) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka3.bootstrap})
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka3.bootstrap})
+    new = confluent_kafka.admin.NewTopic(TOPIC, num_partitions=2, replication_factor=3)
+    admin.create_topics([new])[TOPIC].result(30)
+    for number in range(2_000):
+        producer.produce(TOPIC, bytes([number % 251]) * 1_000, partition=number % 2)
+    assert producer.flush(30) == 0
+
+    def on_disk() -> Counter[str]:
+        found: Counter[str] = Counter()
+        for path in kafka3.directory.glob(f"**/{TOPIC}-[01]/*.log"):
+            found[str(path)] += path.stat().st_size
+        return found
+
+    # Followers have all of it.
+    eventually(lambda: len(sizes := on_disk()) == 6 and len(set(sizes.values())) <= 2 and 0 not in sizes.values())
+    gateway = start_gateway(kafka3, options(tmp_path))
+    eventually(lambda: samples(gateway, "taken") == 3, WITHIN_S)
+    gateway.signal(signal.SIGTERM)
+    assert gateway.wait(60) == 0
+
+    found = parts(tmp_path)
+    assert {node for _, node, *_ in found} == {1, 2, 3}
+    assert len({cluster for cluster, *_ in found}) == 1
+    mine: dict[int, int] = {node: size for _, node, _, _, topics in found for name, size in topics if name == TOPIC}
+    assert set(mine) == {1, 2, 3}
+    assert sum(mine.values()) == sum(on_disk().values()) > 6_000_000
+    totals = {node: total for _, node, _, total, _ in found if total is not None}
+    sums: Counter[int] = Counter()
+    for _, node, _, _, topics in found:
+        sums[node] += sum(size for _, size in topics)
+    assert totals == dict(sums)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[SecureKafka]:
+    """A broker that lets the gateway's user log in and nothing more."""
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with SecureKafka(host=HOST, properties=properties) as secure:
+        yield secure
+
+
+def test_a_gateway_without_the_right_says_so_and_serves(guarded: SecureKafka, tap: Tap, tmp_path: Path) -> None:
+    directory = tmp_path / "gateway"
+    directory.mkdir()
+    more = {"upstream": own_user(guarded), "listener": 'security_protocol = "SASL_PLAINTEXT"'}
+    gateway = GatewayProcess(directory, guarded.addresses("SASL").values(), tap, options(tmp_path / "usage", **more))
+    gateway.start()
+    try:
+        eventually(lambda: samples(gateway, "failed") == 1, WITHIN_S)
+        text = gateway.log_file.read_text()
+        assert text.count("stored_bytes_not_sampled") == 1
+        assert "the right DESCRIBE on the cluster" in text
+        assert gateway.http("/readyz")[0] == 200
+    finally:
+        gateway.stop()
+    assert parts(tmp_path / "usage") == []
