@@ -74,7 +74,8 @@ def read_log_dirs(frame: bytes) -> Generator[None, None, LogDirs]:
                     total += size_bytes
                     topics[name] = topics.get(name, 0) + size_bytes
                 at, left = end, left - some
-                yield
+                if left:
+                    yield
             yield
     if at != len(frame):
         raise MalformedBody("bytes behind the last directory")
