@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.storage.files import local_result
     from pipeline.teams.bill import bill_of
     from pipeline.teams.members import read_members
-    from pipeline.teams.month import largest_of_no_team, month_use
+    from pipeline.teams.month import largest_of_no_team, largest_topics_of_no_team, month_use
     from pipeline.teams.page import NO_TEAM, MonthCost, render, to_arrow, to_csv
     from pipeline.teams.prices import prices_of
 
@@ -72,6 +72,8 @@ def run(arguments: argparse.Namespace) -> Exit:
         print("stored_gb_month has a price, and the records have no stored bytes: set usage.stored")
     for user, client_id, sent in largest_of_no_team(arguments.out, use, members):
         print(f"{NO_TEAM}: user {user or '-'}, client id {client_id or '-'}: {counted(sent, 'byte')}")
+    for topic, size in largest_topics_of_no_team(arguments.out, use, members):
+        print(f"{NO_TEAM}: topic {topic}: {counted(size, 'byte')} stored")
     print(folder / "index.html")
     return Exit.DONE
 

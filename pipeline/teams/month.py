@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import calendar
 import datetime
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,7 +26,7 @@ from pipeline.storage.losses import with_losses
 from pipeline.teams.members import UNASSIGNED, Members
 from pipeline.teams.stored import HOUR_S, Samples, StoredUse
 from pipeline.teams.use import AMOUNTS, READ, USE, added, midnight, use_of, utc_days
-from quotas.usage_record import UsageApi
+from quotas.usage_record import STORED, UsageApi
 
 _SHOWN: Final = 10
 
@@ -145,6 +147,32 @@ def largest_of_no_team(out: str, use: MonthUse, members: Members) -> list[tuple[
         if sent and members.team_of(user, client_id, UsageApi.PRODUCE) == UNASSIGNED
     ]
     return sorted(largest, key=lambda each: (-each[2], each[:2]))[:_SHOWN]
+
+
+def largest_topics_of_no_team(out: str, use: MonthUse, members: Members) -> list[tuple[str, int]]:
+    """The topics of no team that were largest on the last day with samples: name, bytes on all brokers."""
+    if not use.stored_hours:
+        return []
+    table = compacted_table(out)
+    found = table.in_order()
+    for day in reversed(use.days):
+        pieces = sorted(pieces_of(table.paths(found.of(date=day.date))))
+        largest: dict[tuple[str, str], int] = {}
+        for batch in read_pieces(pieces, ("listener", "client_id", "api", "admitted"), [STORED]):
+            sizes = batch.column("admitted")
+            ends = np.cumsum(pc.list_value_length(sizes).to_numpy())
+            most = np.maximum.reduceat(sizes.flatten().to_numpy(), np.append(0, ends[:-1])).tolist()
+            names = (batch.column(name).to_pylist() for name in ("listener", "client_id"))
+            for broker, topic, size in zip(*names, most, strict=True):
+                largest[broker, topic] = max(int(size), largest.get((broker, topic), 0))
+        if largest:
+            sums: Counter[str] = Counter()
+            for (_, topic), size in largest.items():
+                if topic and members.team_of_topic(topic) == UNASSIGNED:
+                    sums[topic] += size
+            ranked = sorted(sums.items(), key=lambda each: (-each[1], each[0]))
+            return [each for each in ranked if each[1]][:_SHOWN]
+    return []
 
 
 def _span(month: str) -> tuple[datetime.date, datetime.date]:

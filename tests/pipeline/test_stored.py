@@ -245,7 +245,10 @@ def test_a_gigabyte_that_is_there_all_month_costs_what_a_gb_month_costs(
     page = (tmp_path / "cost" / "index.html").read_text()
     assert "745 of 745 hours have a sample" in page
     assert "3.000" in page
-    assert "no stored bytes" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no stored bytes" not in said
+    assert "(no team): topic x: 1500000000 bytes stored" in said
+    assert "topic orders-1" not in said
 
 
 def test_a_price_without_any_sample_is_said(
