@@ -79,6 +79,33 @@ def test_a_team_gets_one_quota_of_its_group_for_what_its_pods_used_together(
     assert "group=orders" in capsys.readouterr().out
 
 
+def test_a_team_gets_a_quota_for_what_its_pods_mutate_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "date": date,
+            "user": f"team-{pod % 2}",
+            "client_id": f"orders-{pod}",
+            "api": "mutation",
+            "t": list(range(0, 600, 10)),
+            "offered": [20.0] * 60,
+            "requests": [1] * 60,
+            "e_ms": [1_000 * second for second in range(0, 600, 10)],
+            "e_units": [20.0] * 60,
+        }
+        for date in DAYS
+        for pod in range(4)
+    ]
+    write_compacted(tmp_path / "out", rows, gateways={"": 1.0})
+    write_client_tables(tmp_path / "out")
+    (tmp_path / "groups.toml").write_text(GROUPS)
+    plan = plan_for(tmp_path, tmp_path, monkeypatch, "--for", "team", "--groups", str(tmp_path / "groups.toml"))
+    ((place, value),) = quotas_of(plan).items()
+    assert place == ("group=orders", "controller_mutation_rate")
+    assert 4 < value < 12  # each of them needs two partitions a second
+
+
 def test_pods_that_never_come_back_get_no_quota_of_their_own_but_their_prefix_does(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
