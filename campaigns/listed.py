@@ -337,6 +337,12 @@ CAMPAIGNS: Final = (
         _SUMMARY,
     ),
     Campaign(
+        "transactions",
+        "transactions through restarts of gateways and brokers show no anomaly that they do not show directly",
+        _module("campaigns.transactions", "--seed", SEED),
+        _SUMMARY,
+    ),
+    Campaign(
         "usage-outage",
         "ten minutes without the topic of usage records: each line is there or counted as dropped",
         _module("campaigns.usage_outage"),

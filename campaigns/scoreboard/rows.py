@@ -351,7 +351,20 @@ ROWS: Final = (
         n=Quantity("records", lambda chaos, upgrade: _total(chaos, "records") + upgrade["records_sent"]),
         without="producers without idempotence, beside the same run without Sluice",
     ),
-    Row("R14", "transactions show no anomaly that they do not show at the brokers", goal="new anomalies: 0"),
+    Row(
+        "R14",
+        "transactions show no anomaly that they do not show at the brokers",
+        ("transactions",),
+        (
+            Quantity("new anomalies", lambda figure: number(figure, r"([\d,]+) new"), most=0),
+            Quantity("rounds", lambda figure: number(figure, r"through ([\d,]+) rounds"), least=20),
+        ),
+        n=Quantity("transactions", lambda figure: number(figure, r"^([\d,]+) transactions")),
+        beside=(
+            Quantity("direct, anomalies", lambda figure: number(figure, r"directly: ([\d,]+)")),
+            Quantity("direct, transactions", lambda figure: number(figure, r"([\d,]+) directly")),
+        ),
+    ),
     Row(
         "R15",
         "clients are back soon after a broker's restart",

@@ -1,0 +1,1 @@
+"""Transactions through restarts of gateways and brokers, checked against what their clients know of each."""

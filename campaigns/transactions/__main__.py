@@ -1,0 +1,163 @@
+"""``python -m campaigns.transactions``: transactions through restarts; 1 when they show what they do not directly.
+
+Two transactional producers and a consumer of committed records are behind a gateway, and as many at the broker
+itself, with a topic of their own. In each round the gateway is killed or drained, or the broker is killed or stopped,
+or both at once. At the end a consumer at the broker reads both topics anew. `verdict.py` says what must not be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from campaigns.chaos.gateways import ChaosGateway
+from campaigns.transactions.clients import PARTITIONS, Committed, Transactions
+from campaigns.transactions.verdict import Anomaly, Key, Outcome, Told, anomalies, difference
+from embedded_kafka.kafka import KafkaCluster
+from testkit.raw_client import HOST
+
+_PRODUCERS: Final = 2
+_END_S: Final = 150.0
+
+
+@dataclass(slots=True)
+class Side:
+    """Clients of one way to the broker."""
+
+    topic: str
+    producers: list[Transactions]
+    reader: Committed
+
+    @classmethod
+    def begun(cls, bootstrap: str, topic: str, seed: int) -> Side:
+        """All of them, at work."""
+        producers = [
+            Transactions(f"p{at}", bootstrap, topic, f"{seed}-{topic}-{at}") for at in range(_PRODUCERS)
+        ]
+        side = cls(topic, producers, Committed(bootstrap, topic))
+        for thread in (*producers, side.reader):
+            thread.start()
+        return side
+
+    def end(self, direct: str) -> tuple[Counter[Anomaly], Counter[Outcome]]:
+        """Let the transactions under way end, read all, and judge."""
+        for producer in self.producers:
+            producer.stopped.set()
+        for producer in self.producers:
+            producer.join(_END_S)
+            if producer.is_alive():
+                raise TimeoutError(f"a transaction of {self.topic} does not end")
+        again = Committed(direct, self.topic)
+        again.start()
+        for reader in (self.reader, again):
+            _await_end(reader)
+        told: dict[Key, Told] = {
+            key: each for producer in self.producers for key, each in producer.told.items()
+        }
+        found = anomalies(told, self.reader.seen)
+        found[Anomaly.VIEWS_DIFFER] += difference(self.reader.seen, again.seen)
+        return +found, Counter(each.outcome for each in told.values())
+
+
+def _await_end(reader: Committed) -> None:
+    end_s = time.monotonic() + _END_S
+    while not reader.reached_end():
+        if time.monotonic() > end_s:
+            raise TimeoutError("a consumer does not get to the end")
+        time.sleep(0.2)
+    reader.stopped.set()
+    reader.join()
+
+
+def restart_gateway(gateway: ChaosGateway, dice: random.Random) -> None:
+    """Killed or drained, and back."""
+    gateway.end(dice.choice((signal.SIGKILL, signal.SIGTERM)))
+    time.sleep(dice.uniform(0, 1))
+    gateway.start()
+    if (why := gateway.await_ready()) is not None:
+        raise OSError(f"the gateway does not get ready: {why}")
+
+
+def restart_broker(cluster: KafkaCluster, dice: random.Random) -> None:
+    """Killed or stopped, and back."""
+    dice.choice((cluster.kill_broker, cluster.stop_broker))(1)
+    time.sleep(dice.uniform(0, 1))
+    cluster.start_broker(1)
+
+
+def play(cluster: KafkaCluster, gateway: ChaosGateway, seed: int, number: int) -> None:
+    """One round; two of three have a restart of the gateway, and every other one that of the broker."""
+    dice = random.Random(f"{seed}-{number}")
+    time.sleep(dice.uniform(2, 4))
+    faults = []
+    if number % 3 != 2:
+        faults.append(threading.Thread(target=restart_gateway, args=(gateway, dice)))
+    if number % 2 == 1 or not faults:
+        faults.append(threading.Thread(target=restart_broker, args=(cluster, random.Random(dice.random()))))
+    for thread in faults:
+        thread.start()
+        time.sleep(dice.uniform(0, 0.5))
+    for thread in faults:
+        thread.join()
+
+
+def campaign(
+    rounds: int, seed: int
+) -> tuple[tuple[Counter[Anomaly], Counter[Outcome]], tuple[Counter[Anomaly], Counter[Outcome]]]:
+    """Anomalies and outcomes, through the gateway and directly."""
+    with KafkaCluster(1) as cluster, tempfile.TemporaryDirectory(prefix="transactions-") as folder:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        topics = [NewTopic(topic, PARTITIONS, 1) for topic in ("through", "direct")]
+        for made in admin.create_topics(topics).values():
+            made.result(30)
+        gateway = ChaosGateway(Path(folder) / "gw", f'"{cluster.brokers[1]}"', topic=None)
+        try:
+            gateway.start()
+            if (why := gateway.await_ready()) is not None:
+                raise OSError(f"the gateway does not get ready: {why}")
+            sides = [
+                Side.begun(f"{HOST}:{gateway.port}", "through", seed),
+                Side.begun(cluster.bootstrap, "direct", seed),
+            ]
+            for number in range(rounds):
+                play(cluster, gateway, seed, number)
+                ended = [sum(len(each.told) for each in side.producers) for side in sides]
+                print(f"round {number}: {ended} transactions so far", flush=True)
+            time.sleep(3)
+            through, direct = (side.end(cluster.bootstrap) for side in sides)
+            return through, direct
+        finally:
+            gateway.close()
+
+
+def main() -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(prog="python -m campaigns.transactions", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    (found, outcomes), (found_directly, outcomes_directly) = campaign(options.rounds, options.seed)
+    new = found - found_directly
+    print(f"through the gateway {dict(found)}, {dict(outcomes)}")
+    print(f"directly {dict(found_directly)}, {dict(outcomes_directly)}")
+    print(
+        f"**{outcomes.total():,} transactions through {options.rounds} rounds of restarts, "
+        f"{outcomes[Outcome.ABORTED]:,} aborted, {outcomes[Outcome.UNKNOWN]} unknown: {found.total()} anomalies; "
+        f"{outcomes_directly.total():,} directly: {found_directly.total()}; {new.total()} new**"
+    )
+    return int(new.total() > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

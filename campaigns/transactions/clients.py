@@ -1,0 +1,162 @@
+"""A transactional producer that keeps the outcome of each transaction, and a consumer of committed records."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from campaigns.transactions.verdict import Key, Outcome, Record, Told
+
+PARTITIONS: Final = 4
+_CLIENT: Final = {"reconnect.backoff.max.ms": 1_000, "log_level": 0}
+_MOST_WRITES: Final = 4
+_ABORTS: Final = 0.25
+_PAUSE_S: Final = 0.01
+_CALL_S: Final = 10.0
+_GIVE_UP_S: Final = 90.0
+
+
+class Transactions(threading.Thread):
+    """Runs one transaction after the other; a quarter of them it aborts.
+
+    Attributes:
+        told: outcomes so far.
+        replaced: producers that could not continue.
+        stopped: ends it after the transaction that is under way.
+    """
+
+    def __init__(self, name: str, bootstrap: str, topic: str, seed: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.told: dict[Key, Told] = {}
+        self.replaced = 0
+        self.stopped = threading.Event()
+        self._bootstrap, self._topic = bootstrap, topic
+        self._dice = random.Random(seed)
+        self._number = 0
+
+    def run(self) -> None:
+        producer = self._new()
+        while not self.stopped.wait(_PAUSE_S):
+            self._number += 1
+            writes = tuple(
+                self._dice.randrange(PARTITIONS) for _ in range(self._dice.randint(1, _MOST_WRITES))
+            )
+            outcome, usable = self._transaction(producer, writes)
+            if not usable:
+                # A new producer of the same id ends what the old one has begun.
+                self.replaced += 1
+                producer = self._new()
+            self.told[self.name, self._number] = Told(writes, outcome)
+
+    def _new(self) -> Any:
+        settings = {
+            **_CLIENT,
+            "bootstrap.servers": self._bootstrap,
+            "transactional.id": f"{self._topic}-{self.name}",
+            "transaction.timeout.ms": 60_000,
+            "linger.ms": 2,
+        }
+        while True:
+            producer = Producer(settings)
+            try:
+                _patiently(partial(producer.init_transactions, _CALL_S))
+            except KafkaException:
+                time.sleep(1)
+            else:
+                return producer
+
+    def _transaction(self, producer: Any, writes: tuple[int, ...]) -> tuple[Outcome, bool]:
+        """Its outcome, and whether the producer can continue."""
+        try:
+            producer.begin_transaction()
+            for at, partition in enumerate(writes):
+                value = json.dumps([self.name, self._number, at])
+                producer.produce(self._topic, value, partition=partition)
+            if self._dice.random() < _ABORTS:
+                producer.flush(self._dice.random())
+                _patiently(partial(producer.abort_transaction, _CALL_S))
+                return Outcome.ABORTED, True
+        except (KafkaException, BufferError):
+            # Nothing has asked for a commit, so what there is of it ends as aborted.
+            return Outcome.ABORTED, self._aborted(producer)
+        try:
+            _patiently(partial(producer.commit_transaction, _CALL_S))
+        except KafkaException as exc:
+            if exc.args[0].txn_requires_abort() and self._aborted(producer):
+                return Outcome.ABORTED, True
+            return Outcome.UNKNOWN, False
+        return Outcome.COMMITTED, True
+
+    def _aborted(self, producer: Any) -> bool:
+        try:
+            _patiently(partial(producer.abort_transaction, _CALL_S))
+        except KafkaException:
+            return False
+        return True
+
+
+def _patiently(call: Callable[[], None]) -> None:
+    """Call again while librdkafka says that this may help.
+
+    Raises:
+        KafkaException: it does not help, or takes too long.
+    """
+    end_s = time.monotonic() + _GIVE_UP_S
+    while True:
+        try:
+            return call()
+        except KafkaException as exc:
+            if not exc.args[0].retriable() or time.monotonic() > end_s:
+                raise
+
+
+class Committed(threading.Thread):
+    """Reads the committed records of a topic, from its beginning.
+
+    Attributes:
+        seen: partition -> records.
+        stopped: ends it.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.seen: defaultdict[int, list[Record]] = defaultdict(list)
+        self.stopped = threading.Event()
+        self._partitions = [TopicPartition(topic, at, 0) for at in range(PARTITIONS)]
+        self._consumer = Consumer(
+            {
+                **_CLIENT,
+                "bootstrap.servers": bootstrap,
+                "group.id": topic,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+            }
+        )
+        self._consumer.assign(self._partitions)
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            for message in self._consumer.consume(500, 0.1):
+                if message.error() is None:
+                    self.seen[message.partition()].append(Record(*json.loads(message.value())))
+        self._consumer.close()
+
+    def reached_end(self) -> bool:
+        """Whether it has read all that there is.
+
+        Raises:
+            KafkaException: the brokers do not say.
+        """
+        return all(
+            each.offset >= self._consumer.get_watermark_offsets(each, timeout=_CALL_S)[1]
+            for each in self._consumer.position(self._partitions)
+        )
