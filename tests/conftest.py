@@ -20,7 +20,8 @@ from testkit.clock import FakeClock
 from testkit.secrets import secrets_in
 
 ROOT: Final = Path(__file__).parent
-_THRESHOLDS: Final = gc.get_threshold()
+_THRESHOLDS: Final = (2_000, 10, 50)
+"""Of the garbage collector: those of Python 3.13, and full collections more rarely, as tests keep little."""
 
 # No deadline: a shared machine makes single examples slow, which is not what the properties are about.
 settings.register_profile("brief", max_examples=20, deadline=None, derandomize=True)
@@ -78,6 +79,7 @@ def pytest_collection() -> Generator[None, object, object]:
         _begin_hypothesis()
         gc.freeze()
         gc.enable()
+        gc.set_threshold(*_THRESHOLDS)
 
 
 @settings(max_examples=1, database=None)
