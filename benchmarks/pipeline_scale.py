@@ -46,6 +46,8 @@ _IN_DRIVER: Final = ("recommend", "backtest")
 _BOTH: Final = 0.5
 _LEAST_S: Final = 10.0
 """Jobs with less CPU time or less time with tasks are not judged: the start of Python and of a JVM is most of it."""
+_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Most work is Python's: the second compiler takes more time in a job of a minute than it saves."""
 _PRICES: Final = 'currency = "EUR"\n\n[prices]\ngb_in = 0.04\ngb_out = 0.02\n'
 _LARGE: Final = Month(clients=100_000, gateways=1_000, days=400)
 _RAW_DAYS: Final = 91  # as `prune` leaves them
@@ -108,7 +110,7 @@ def main() -> int:
     half = Month(options.seed, options.clients // 2, options.gateways // 2, options.days)
     with tempfile.TemporaryDirectory(prefix="pipeline-scale-", dir=options.folder) as name:
         states = [_in_process(table, Path(name) / table) for table in ("raw", "compacted")]
-        sizes = [_through(month, Path(name) / str(at)) for at, month in enumerate((half, whole))]
+        sizes = [_through(month, Path(name) / str(month.clients)) for month in (whole, half)][::-1]
     document = {
         "command": command_line("benchmarks.pipeline_scale"),
         "started": started,
@@ -176,6 +178,7 @@ def _steps(month: Month, folder: Path, found: Cluster) -> Iterator[Step]:
 def _step(job: Sequence[str], folder: Path, found: Cluster) -> Step:
     events = folder / f"events-{job[0]}"
     settings = {**SETTINGS, "spark.eventLog.dir": events.as_uri(), "spark.driver.memory": "2g"}
+    settings |= dict.fromkeys(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), _JAVA)
     # Memory is measured here: Spark's own look at all processes takes longer than the smaller jobs.
     settings["spark.executor.processTreeMetrics.enabled"] = "false"
     settings["spark.eventLog.logStageExecutorMetrics"] = "false"
