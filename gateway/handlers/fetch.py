@@ -212,7 +212,7 @@ class FetchHandler(HeadHandler):
     def _answer(self, session: Session, api: Api, known: CachedSensor, *, counted: bool) -> HeadAnswer:
         """The answer to a request; the same for all requests of a connection that are counted alike."""
         kept = session.throttling.fetch_answer
-        if kept is not None:
+        if isinstance(kept, HeadAnswer):
             reply = kept.watch
             if isinstance(reply, _FetchReply) and reply.is_of(api, known, counted=counted):
                 return kept

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from typing import Final, NamedTuple
 
-from gateway.session.response_queue import HeadAnswer
 from gateway.session.settings import SessionSettings
 from gateway.usage.row import UsageRow
 from quotas.combine import ThrottledBy
@@ -195,7 +194,7 @@ class ThrottleState:
         self.measured_ahead = 0
         self.produce_sensor: CachedSensor | None = None
         self.fetch_sensor: CachedSensor | None = None
-        self.fetch_answer: HeadAnswer | None = None
+        self.fetch_answer: object | None = None
         self._muting: RateTracker | None = None  # what asked for the throttle that ends last
         self._fetching: list[CachedSensor] | None = None  # what the answers under way will be counted by
 
