@@ -1,24 +1,25 @@
 """Changes one group in the text of a file of groups, and leaves the rest as people wrote it. Pure.
 
-The file is that of `quotas.groups_file`. A changed group is written anew, so a comment between its lines is lost; a
-comment before or behind it stays. Text that is not written as ``[[groups]]`` tables is written anew as a whole.
+The file is that of `quotas.groups_file`. tomlkit keeps comments, blank lines and the order, also within the group.
+For it, what stands behind a table is a part of it. Here that belongs to what follows, so it stays without the group.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from quotas.addresses import one_spelling
 from quotas.groups import Group
-from quotas.groups_file import MEMBERS, GroupsFileError, Team, read_teams
+from quotas.groups_file import MEMBERS, SECTION, GroupsFileError, Team, read_teams
 
-_HEADER: Final = re.compile(r"^[ \t]*\[\[[ \t]*groups[ \t]*\]\][ \t]*(?:#.*)?\r?$", re.MULTILINE)
-_REST: Final = re.compile(r"(?:^[ \t]*(?:#.*)?\r?\n)*\Z", re.MULTILINE)
-"""Blank lines and comments at the end of a table: they belong to what follows."""
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+_MOST_STEPS: Final = 100
+"""Names that come or go one by one, each in the time of the whole list; with more the list is written anew."""
 
 Members: TypeAlias = Mapping[str, Sequence[str]]
 """By the names in `MEMBERS`."""
@@ -41,11 +42,24 @@ def changed(text: str, name: str, *, add: Members, remove: Members) -> str:
         NoSuchMember: one to remove is not there.
         GroupsFileError: the text is or would be no file of groups; a group without members is none.
     """
-    teams = read_teams(text)
-    at = next((at for at, team in enumerate(teams) if team.group.name == name), len(teams))
+    teams = list(read_teams(text))
+    at = _place(teams, name)
     team = teams[at] if at < len(teams) else Team(Group(name))
     members = {key: _members(team, key, add.get(key, ()), remove.get(key, ())) for key in MEMBERS}
-    return _with(text, teams, at, replace(team, group=Group(name, **members)))
+    wanted = replace(team, group=Group(name, **members))
+    if [wanted] == teams[at : at + 1]:
+        return text
+    document = _parsed(text)
+    tables: Any = document[SECTION]
+    if at == len(teams):
+        tables.append({"name": name})
+        tables[at].trivia.indent = "\n" if text else ""
+    table = tables[at]
+    rest = _taken_from_end(table)
+    for key in MEMBERS:
+        _change(table, key, getattr(team.group, key), members[key])
+    table.value.body.extend(rest)
+    return _text(document, text, [*teams[:at], wanted, *teams[at + 1 :]])
 
 
 def without(text: str, name: str) -> str:
@@ -55,11 +69,27 @@ def without(text: str, name: str) -> str:
         NoSuchMember: it is not there.
         GroupsFileError: the text is no file of groups.
     """
-    teams = read_teams(text)
-    at = next((at for at, team in enumerate(teams) if team.group.name == name), None)
-    if at is None:
+    teams = list(read_teams(text))
+    at = _place(teams, name)
+    if at == len(teams):
         raise NoSuchMember(f"no group {name!r} in the file")
-    return _with(text, teams, at, None)
+    document = _parsed(text)
+    tables: Any = document[SECTION]
+    rest = _taken_from_end(tables[at])
+    del tables[at]
+    if at < len(tables):
+        trivia = tables[at].trivia
+        trivia.indent = "".join(item.as_string() for _, item in rest) + trivia.indent
+    elif tables:
+        tables[-1].value.body.extend(rest)
+    else:
+        document.remove(SECTION)
+        document.body.extend(rest)
+    return _text(document, text, [*teams[:at], *teams[at + 1 :]])
+
+
+def _place(teams: Sequence[Team], name: str) -> int:
+    return next((at for at, team in enumerate(teams) if team.group.name == name), len(teams))
 
 
 def _members(team: Team, key: str, add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
@@ -81,58 +111,49 @@ def _spelling(key: str, text: str) -> str:
         return text  # the rules of the file say what is wrong
 
 
-def _with(text: str, teams: tuple[Team, ...], at: int, team: Team | None) -> str:
-    """The text with this team at a place, or none."""
-    wanted = [*teams[:at], *([] if team is None else [team]), *teams[at + 1 :]]
-    if wanted == list(teams):
-        return text
-    end_of_line = "\r\n" if "\r\n" in text else "\n"
-    table = "" if team is None else _table(team).replace("\n", end_of_line)
-    starts = [found.start() for found in _HEADER.finditer(text)]
-    if len(starts) != len(teams):  # written in another way
-        found = "\n".join(map(_table, wanted))
-    elif at == len(teams):
-        found = (
-            text
-            + ("" if not text or text.endswith("\n") else end_of_line)
-            + (end_of_line if text else "")
-            + table
-        )
+def _parsed(text: str) -> TOMLDocument:
+    """It has groups, be it none."""
+    import tomlkit  # a tenth of a second that no start of a gateway has to wait for
+
+    try:
+        document = tomlkit.parse(text if text.endswith("\n") or not text else text + "\n")
+    except ValueError as exc:
+        raise GroupsFileError([((), f"cannot be changed: {exc}")]) from None
+    document.setdefault(SECTION, tomlkit.aot())
+    return document
+
+
+def _taken_from_end(table: Any) -> list[Any]:
+    """Blank lines and comments behind the last key."""
+    body = table.value.body
+    last = max((at for at, (key, _) in enumerate(body) if key is not None), default=-1)
+    rest = list(body[last + 1 :])
+    del body[last + 1 :]
+    return rest
+
+
+def _change(table: Any, key: str, before: Sequence[str], after: Sequence[str]) -> None:
+    kept = set(after)
+    gone = [at for at, name in enumerate(before) if name not in kept]
+    more = after[len(before) - len(gone) :]
+    if not after:
+        table.pop(key, None)
+    elif not before or len(gone) + len(more) > _MOST_STEPS:
+        table[key] = list(after)
     else:
-        end = starts[at + 1] if at + 1 < len(starts) else len(text)
-        block = text[starts[at] : end]
-        if not block.endswith("\n"):
-            block += end_of_line
-        rest = _REST.search(block)
-        found = text[: starts[at]] + table + (block[rest.start() :] if rest else "") + text[end:]
-    if list(read_teams(found)) != wanted:  # such as a header in a text of many lines
-        found = "\n".join(map(_table, wanted))
-        read_teams(found)
+        for at in reversed(gone):
+            del table[key][at]
+        table[key].extend(more)
+
+
+def _text(document: TOMLDocument, before: str, wanted: list[Team]) -> str:
+    found = document.as_string()
+    if "\r\n" in before:
+        found = re.sub("(?<!\r)\n", "\r\n", found)
+    if list(read_teams(found)) != wanted:
+        raise GroupsFileError([((), "cannot be changed as it is written")])
     try:
         found.encode()
     except UnicodeEncodeError:
         raise GroupsFileError([((), "a name has half of a surrogate pair, which is no text")]) from None
     return found
-
-
-def _table(team: Team) -> str:
-    """As TOML."""
-    lines = ["[[groups]]", f"name = {_text(team.group.name)}"]
-    for key in MEMBERS:
-        if names := getattr(team.group, key):
-            lines.append(_list(key, names))
-    if team.topics:
-        lines.append(_list("topics", team.topics))
-    lines += [f"{key} = {_text(value)}" for key in ("cost_center", "owner") if (value := getattr(team, key))]
-    if team.tier is not None:
-        lines.append(f"tier = {team.tier}")
-    return "\n".join(lines) + "\n"
-
-
-def _list(key: str, names: Sequence[str]) -> str:
-    return f"{key} = [{', '.join(map(_text, names))}]"
-
-
-def _text(value: str) -> str:
-    """A basic string of TOML: JSON's, but for DEL."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

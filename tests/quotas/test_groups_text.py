@@ -37,9 +37,9 @@ def members(text: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     }
 
 
-def test_a_member_that_is_added_leaves_the_other_groups_as_people_wrote_them() -> None:
+def test_a_member_that_is_added_leaves_the_rest_as_people_wrote_it() -> None:
     text = changed(TEXT, "orders", add={"users": ["bob"]}, remove={})
-    assert text == TEXT.replace("# who orders\n", "").replace('["orders-*"]', '["orders-*", "bob"]')
+    assert text == TEXT.replace('["orders-*"]', '["orders-*", "bob"]')
     assert changed(text, "orders", add={"users": ["bob"]}, remove={}) == text
 
 
@@ -97,12 +97,45 @@ def test_a_large_group_takes_time_by_its_size_alone() -> None:
     assert time.process_time() - began_s < 20
 
 
-def test_other_ways_to_write_groups_are_written_anew_as_a_whole() -> None:
-    inline = 'groups = [{ name = "a", users = ["x"], owner = """\n[[groups]]\n"""[:0] }]\n'.replace(
-        '"""\n[[groups]]\n"""[:0]', '"B"'
-    )
+def test_groups_that_are_written_inline_stay_so() -> None:
+    inline = 'groups = [{ name = "a", users = ["x"], owner = "B" }]\n'
     text = changed(inline, "a", add={"users": ["y"]}, remove={})
-    assert text == '[[groups]]\nname = "a"\nusers = ["x", "y"]\nowner = "B"\n'
+    assert text == inline.replace('["x"]', '["x", "y"]')
+    assert members(changed(inline, "new", add={"users": ["z"]}, remove={})) == {
+        "a": (("x",), (), ()), "new": (("z",), (), ()),
+    }  # fmt: skip
+    assert members(without(inline, "a")) == {}
+
+
+def test_a_list_of_many_lines_keeps_its_lines_and_comments() -> None:
+    lines = '[\n  "a",  # Ann\n  "b",\n  "c",\n]'
+    text = TEXT.replace('["orders-*"]', lines)
+    found = changed(text, "orders", add={"users": ["d"]}, remove={"users": ["b"]})
+    assert found == text.replace('  "b",\n', "").replace('  "c",\n', '  "c",\n  "d",\n')
+
+
+def test_a_list_that_is_new_stands_with_the_group_and_one_without_names_goes() -> None:
+    text = changed(TEXT, "orders", add={"addresses": ["10.9.0.0/16"]}, remove={"users": ["orders-*"]})
+    assert text == TEXT.replace('users = ["orders-*"]\n', "").replace(
+        "tier = 0\n", 'tier = 0\naddresses = ["10.9.0.0/16"]\n'
+    )
+
+
+@pytest.mark.parametrize("text", ["# none yet", "# none yet\n", '[[groups]]\nname = "a"\nusers = ["x"]'])
+def test_the_first_group_and_one_behind_a_last_line_without_an_end(text: str) -> None:
+    found = changed(text, "new", add={"users": ["y"]}, remove={})
+    assert found == text.rstrip("\n") + '\n\n[[groups]]\nname = "new"\nusers = ["y"]\n'
+
+
+def test_a_comment_stays_when_the_only_group_goes() -> None:
+    assert without('# a\n[[groups]]\nname = "a"\nusers = ["x"]\n# b\n', "a") == "# a\n# b\n"
+
+
+def test_many_names_at_once_come_and_go() -> None:
+    names = [f"n{at}" for at in range(300)]
+    text = changed(TEXT, "orders", add={"users": names}, remove={"users": ["orders-*"]})
+    assert members(text)["orders"][0] == tuple(names)
+    assert text == TEXT.replace('"orders-*"', ", ".join(f'"{name}"' for name in names))
 
 
 _NAME = st.text(
@@ -116,3 +149,37 @@ def test_any_name_comes_back_and_goes(names: list[str]) -> None:
     text = changed(TEXT, "search", add={"users": names}, remove={})
     assert members(text) == {**before, "search": (tuple(names), *before["search"][1:])}
     assert members(changed(text, "search", add={}, remove={"users": names})) == before
+
+
+_KEYS = st.permutations(
+    ['users = ["u{0}"]  # users', "client_ids = [ 'c{0}', ]", 'owner = "O"', "# alone\n\n", "tier=2"]
+)
+_LISTS = st.sampled_from(
+    ['addresses = ["10.{0}.0.0/16"]', 'addresses = [  # all\n  "10.{0}.0.0/16",  # one\n\n]', ""]
+)
+
+
+@given(
+    layouts=st.lists(st.tuples(_KEYS, _LISTS, st.sampled_from(["", "# between\n", "\n"])), min_size=1, max_size=3),
+    at=st.integers(0, 2),
+    eol=st.sampled_from(["\n", "\r\n"]),
+)
+def test_whatever_the_layout_other_lines_stay(layouts: list[Any], at: int, eol: str) -> None:
+    blocks = [
+        f'{between}[[ groups ]] # head\nname = "g{number}"\n' + "\n".join([*keys, last]).format(number) + "\n"
+        for number, (keys, last, between) in enumerate(layouts)
+    ]
+    text = "".join(blocks).replace("\n", eol)
+    name = f"g{at % len(blocks)}"
+    before = members(text)
+    found = changed(text, name, add={"users": ["new"], "addresses": ["192.0.2.0/24"]}, remove={})
+    users, client_ids, addresses = before[name]
+    expected = (*users, "new"), client_ids, (*addresses, "192.0.2.0/24")
+    assert members(found) == {**before, name: expected}
+    assert found.count("#") == text.count("#")
+    lines = found.split(eol)
+    own = [line for line in text.split(eol) if "users" not in line and "addresses" not in line]
+    assert [line for line in lines if line in own] == own
+    assert members(without(found, name)) == {key: value for key, value in before.items() if key != name}
+    back = changed(found, name, add={}, remove={"users": ["new"], "addresses": ["192.0.2.0/24"]})
+    assert members(back) == before
