@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, ItemsView, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -324,11 +324,14 @@ class MutationQuotas:
         if not 0 <= permits < math.inf:
             raise ValueError(f"permits must be a finite number >= 0, not {permits}")
         match = resolve(self._limits, KEY, user, client_id)
-        free = MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.whole_limit)
+        names = match.tracker_key, match.rule, match.whole_limit
         if permits == 0 or not self.enabled:
-            return free
+            return MutationDecision(True, 0, permits, *names)
         kind = user if kind is None else kind
-        counters = self.groups.trackers(user, client_id, address, now_ms=now_ms)
+        counters: tuple[MutationTracker, ...] = ()
+        groups: tuple[str, ...] = ()
+        if self.groups.enabled:
+            counters = self.groups.trackers(user, client_id, address, now_ms=now_ms)
         shared = False
         if self._limits.enabled(KEY):
             own = self._tracker(match, kind, now_ms=now_ms)
@@ -338,27 +341,28 @@ class MutationQuotas:
             asking, throttle_time_ms = _longest(counters, now_ms)
             if asking is not None:
                 asking.throttles.refused_total += 1
-                refused = replace(free, accepted=False, throttle_time_ms=throttle_time_ms)
-                return replace(refused, shared=shared, group=asking.group)
+                group = asking.group
+                return MutationDecision(False, throttle_time_ms, permits, *names, shared=shared, group=group)
             # Not charged, as if it had been refused: no debt piles up that would be due later.
             counters = tuple([each for each in counters if not _observed_debt(each, now_ms)])
         if not counters:
-            return free
+            return MutationDecision(True, 0, permits, *names)
         for each in counters:
             each.last_ms = now_ms
             each.meter.record(permits, now_ms=now_ms)
             each.rate.record(permits, now_ms=now_ms)
-        groups = tuple([each.group for each in counters if each.group])
+        if self.groups.enabled:
+            groups = tuple([each.group for each in counters if each.group])
+        throttle_time_ms, group = 0, ""
+        if not strict:
+            for each in counters:
+                _observed_debt(each, now_ms)
+            asking, throttle_time_ms = _longest(counters, now_ms)
+            group = "" if asking is None else asking.group
         own_too = len(groups) < len(counters)
-        charged = replace(free, charged=permits, shared=shared, kind=kind, groups=groups, own=own_too)
-        if strict:
-            return charged
-        for each in counters:
-            _observed_debt(each, now_ms)
-        asking, throttle_time_ms = _longest(counters, now_ms)
-        if asking is None:
-            return charged
-        return replace(charged, throttle_time_ms=throttle_time_ms, group=asking.group)
+        return MutationDecision(
+            True, throttle_time_ms, permits, *names, permits, shared, kind, groups, group, own_too
+        )
 
     def charge_request(
         self,
