@@ -22,7 +22,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from campaigns.chaos.gateways import ChaosGateway
-from campaigns.transactions.clients import PARTITIONS, Committed, Transactions
+from campaigns.transactions.clients import PARTITIONS, Committed, Transactions, mark_the_end
 from campaigns.transactions.verdict import Anomaly, Key, Outcome, Told, anomalies, difference
 from embedded_kafka.kafka import KafkaCluster
 from testkit.raw_client import HOST
@@ -58,6 +58,7 @@ class Side:
             producer.join(_END_S)
             if producer.is_alive():
                 raise TimeoutError(f"a transaction of {self.topic} does not end")
+        mark_the_end(direct, self.topic)
         again = Committed(direct, self.topic)
         again.start()
         for reader in (self.reader, again):
@@ -72,7 +73,7 @@ class Side:
 
 def _await_end(reader: Committed) -> None:
     end_s = time.monotonic() + _END_S
-    while not reader.reached_end():
+    while len(reader.ended) < PARTITIONS:
         if time.monotonic() > end_s:
             raise TimeoutError("a consumer does not get to the end")
         time.sleep(0.2)
@@ -99,7 +100,7 @@ def restart_broker(cluster: KafkaCluster, dice: random.Random) -> None:
 def play(cluster: KafkaCluster, gateway: ChaosGateway, seed: int, number: int) -> None:
     """One round; two of three have a restart of the gateway, and every other one that of the broker."""
     dice = random.Random(f"{seed}-{number}")
-    time.sleep(dice.uniform(2, 4))
+    time.sleep(dice.uniform(3, 6))
     faults = []
     if number % 3 != 2:
         faults.append(threading.Thread(target=restart_gateway, args=(gateway, dice)))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import astuple
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from campaigns.transactions.verdict import Key, Outcome, Record, Told
 
 PARTITIONS: Final = 4
 _CLIENT: Final = {"reconnect.backoff.max.ms": 1_000, "log_level": 0}
+_LAST: Final = Record("the end", 0, 0)
 _MOST_WRITES: Final = 4
 _ABORTS: Final = 0.25
 _PAUSE_S: Final = 0.01
@@ -38,7 +40,7 @@ class Transactions(threading.Thread):
         self.told: dict[Key, Told] = {}
         self.replaced = 0
         self.stopped = threading.Event()
-        self._bootstrap, self._topic = bootstrap, topic
+        self._servers, self._topic = bootstrap, topic
         self._dice = random.Random(seed)
         self._number = 0
 
@@ -59,7 +61,7 @@ class Transactions(threading.Thread):
     def _new(self) -> Any:
         settings = {
             **_CLIENT,
-            "bootstrap.servers": self._bootstrap,
+            "bootstrap.servers": self._servers,
             "transactional.id": f"{self._topic}-{self.name}",
             "transaction.timeout.ms": 60_000,
             "linger.ms": 2,
@@ -116,6 +118,7 @@ def _patiently(call: Callable[[], None]) -> None:
         except KafkaException as exc:
             if not exc.args[0].retriable() or time.monotonic() > end_s:
                 raise
+            time.sleep(_PAUSE_S)
 
 
 class Committed(threading.Thread):
@@ -123,14 +126,15 @@ class Committed(threading.Thread):
 
     Attributes:
         seen: partition -> records.
+        ended: partitions of which it has read the last record; see `mark_the_end`.
         stopped: ends it.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
         self.seen: defaultdict[int, list[Record]] = defaultdict(list)
+        self.ended: set[int] = set()
         self.stopped = threading.Event()
-        self._partitions = [TopicPartition(topic, at, 0) for at in range(PARTITIONS)]
         self._consumer = Consumer(
             {
                 **_CLIENT,
@@ -141,22 +145,25 @@ class Committed(threading.Thread):
                 "isolation.level": "read_committed",
             }
         )
-        self._consumer.assign(self._partitions)
+        self._consumer.assign([TopicPartition(topic, at, 0) for at in range(PARTITIONS)])
 
     def run(self) -> None:
         while not self.stopped.is_set():
             for message in self._consumer.consume(500, 0.1):
                 if message.error() is None:
-                    self.seen[message.partition()].append(Record(*json.loads(message.value())))
+                    self._take(message.partition(), Record(*json.loads(message.value())))
         self._consumer.close()
 
-    def reached_end(self) -> bool:
-        """Whether it has read all that there is.
+    def _take(self, partition: int, record: Record) -> None:
+        if record == _LAST:
+            self.ended.add(partition)
+        else:
+            self.seen[partition].append(record)
 
-        Raises:
-            KafkaException: the brokers do not say.
-        """
-        return all(
-            each.offset >= self._consumer.get_watermark_offsets(each, timeout=_CALL_S)[1]
-            for each in self._consumer.position(self._partitions)
-        )
+
+def mark_the_end(bootstrap: str, topic: str) -> None:
+    """Write a last record to each partition: consumers of committed records read it when all before it is decided."""
+    producer = Producer({**_CLIENT, "bootstrap.servers": bootstrap})
+    for partition in range(PARTITIONS):
+        producer.produce(topic, json.dumps(astuple(_LAST)), partition=partition)
+    producer.flush(_GIVE_UP_S)
