@@ -126,7 +126,7 @@ class Committed(threading.Thread):
 
     Attributes:
         seen: partition -> records.
-        ended: partitions of which it has read the last record; see `mark_the_end`.
+        ended: partitions whose last record it has read; see `mark_the_end`.
         stopped: ends it.
     """
 
