@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def _most_driver_mb(rows: list[dict[str, Any]]) -> int:
-    return max(row["driver_mb"] for row in rows if row["what"].startswith(("recommend", "backtest")))
+    return max(int(row["driver_mb"]) for row in rows if row["what"].startswith(("recommend", "backtest")))
 
 
 def _write_day(out: Path, seed: int, clients: int, index: int) -> int:

@@ -79,10 +79,14 @@ def run_job(
         if process.returncode:
             raise RuntimeError(f"{' '.join(arguments)}: {process.returncode}: {errors.read()[-3000:]}")
     return JobRun(
-        arguments[0],
-        round(wall_s, 1),
-        *(round(seen.cpu_s(kind), 1) for kind in (_DRIVER, _WORKER, _JVM)),
-        *(seen.largest_mb(kind) for kind in (_DRIVER, _WORKER, _JVM)),
+        what=arguments[0],
+        wall_s=round(wall_s, 1),
+        driver_cpu_s=round(seen.cpu_s(_DRIVER), 1),
+        worker_cpu_s=round(seen.cpu_s(_WORKER), 1),
+        jvm_cpu_s=round(seen.cpu_s(_JVM), 1),
+        driver_mb=seen.largest_mb(_DRIVER),
+        worker_mb=seen.largest_mb(_WORKER),
+        jvm_mb=seen.largest_mb(_JVM),
         said=lines[-1] if lines else "",
     )
 

@@ -153,8 +153,8 @@ def _steps(month: Month, folder: Path, found: Cluster) -> Iterator[Step]:
     (folder / "groups.toml").write_text(groups_text())
     (folder / "prices.toml").write_text(_PRICES)
     on = ("--master", found.master)
-    cost = ("--groups", f"{folder}/groups.toml", "--prices", f"{folder}/prices.toml")
-    cost += ("--month", f"{FIRST_DAY:%Y-%m}", "--allow-gaps", "--to-dir", f"{folder}/cost")
+    bill = ("--groups", f"{folder}/groups.toml", "--prices", f"{folder}/prices.toml")
+    month_of_bill = ("--month", f"{FIRST_DAY:%Y-%m}", "--allow-gaps", "--to-dir", f"{folder}/cost")
     jobs: list[tuple[str, ...]] = [
         ("ingest", "--from", f"files:{folder}/in", *out, *on),
         ("compact", *out, *on),
@@ -162,7 +162,7 @@ def _steps(month: Month, folder: Path, found: Cluster) -> Iterator[Step]:
         ("plan", "show", plan),
         ("backtest", *out, "--allow-gaps", "--result", f"{folder}/backtest", *on),
         ("report", *out, "--to-dir", f"{folder}/report", *on),
-        ("cost", *out, *cost),
+        ("cost", *out, *bill, *month_of_bill),
     ]
     for job in jobs:
         step = _step(job, folder, found)
@@ -227,7 +227,7 @@ def state_cost(name: str, out: Path) -> StateCost:
     if name == "raw":
         days = days[-_RAW_DAYS:]
         table = raw_table(str(out))
-        runs = {}
+        runs: dict[Run, tuple[Interval, ...]] = {}
         for day in days:
             boot = int(datetime.datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp())
             whole = (Interval(0, 86_399, boot, boot + 86_399),)
