@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, given, settings, strategies
 
-from testkit import ended_early, leftovers, marked_files, shared_brokers
+from testkit import ended_early, leftovers, marked_files, rewritten_files, shared_brokers
 from testkit.clock import FakeClock
 from testkit.secrets import secrets_in
 
@@ -70,9 +70,10 @@ LONG_FILES: Final = (
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Spares the garbage collector all that lives as long as the run: a full collection of it takes half a second."""
     gc.disable()
+    rewritten_files.import_part(session)
     try:
         return (yield)
     finally:
