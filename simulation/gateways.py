@@ -229,13 +229,6 @@ class GatewayUnderTest:
         return found
 
 
-def run_inside(world: World) -> HostedProcess:
-    """The process whose turn it is."""
-    process = world.current
-    assert isinstance(process, HostedProcess)
-    return process
-
-
 class WatchedGateway(Gateway):
     """Registers with the world when it is made."""
 

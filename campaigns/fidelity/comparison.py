@@ -26,33 +26,11 @@ from confluent_kafka import Producer
 
 from pipeline.replay.demand import KEY_OF_API, demands
 from pipeline.replay.dispatch import ReplaySettings, replay
-from quotas.usage_record import Event, RowFlags, UsageApi
-from quotas.usage_record import Row as Position
-from testkit.pipeline.compacted_days import DAY
-from testkit.pipeline.compacted_rows import compacted_batch
+from quotas.usage_record import UsageApi
 from testkit.wire_client import ConnectionEnded
 
 SHARE_BOUND: Final = 0.01
 TIME_BOUND: Final = 0.05
-_SERIES: Final = {
-    "requests": Position.REQUESTS,
-    "offered": Position.OFFERED,
-    "admitted": Position.ADMITTED,
-    "max_units": Position.MAX_UNITS,
-    "muted_ms": Position.MUTED_MS,
-    "delayed": Position.DELAYED,
-    "rejected_units": Position.REJECTED_UNITS,
-    "throttle_ms": Position.THROTTLE_MS,
-}
-_EVENTS: Final = {
-    "e_ms": Event.OFFSET_MS,
-    "e_units": Event.UNITS,
-    "e_strict": Event.STRICT,
-    "e_admitted": Event.ADMITTED,
-    "e_throttle_ms": Event.THROTTLE_MS,
-    "e_attempt": Event.ATTEMPT,
-}
-_TRUTHS: Final = (Event.STRICT, Event.ADMITTED)
 _TOPIC: Final = "fidelity-is-not-there"
 FETCHED: Final = "fidelity-fetched"
 """A topic of one partition that clients fetch from; it has `FETCHED_BATCHES` batches of about a kilobyte."""
@@ -465,31 +443,3 @@ def _of_events(compacted: pa.RecordBatch, client_id: str) -> tuple[float, float]
             throttled += sum(not admitted or wait > 0 for admitted, wait in pairs)
             wait_ms += sum(wait for _, wait in pairs)
     return throttled / max(1, events), float(wait_ms)
-
-
-def compacted_of(lines: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Compacted rows of one gateway's lines, for runs without Spark; brokers and listeners together."""
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
-
-    def row_of(line: Mapping[str, Any], user: str, client_id: str, api: str) -> dict[str, Any]:
-        key = (line["gw"], user, client_id, api)
-        names = {"gw": line["gw"], "user": user, "client_id": client_id, "api": api, "node": -1, "date": DAY}
-        return rows.setdefault(
-            key, names | {name: [] for name in (*_SERIES, "t", "quota", "censored", *_EVENTS)}
-        )
-
-    for line in lines:
-        for cells in line["rows"]:
-            row = row_of(line, cells[Position.USER], cells[Position.CLIENT_ID], cells[Position.API])
-            row["t"].append(line["ts"] % 86_400)
-            row["quota"].append(cells[Position.QUOTA])
-            row["censored"].append(bool(cells[Position.FLAGS] & RowFlags.CENSORED))
-            for name, position in _SERIES.items():
-                row[name].append(cells[position])
-        for cells in line["events"]:
-            row = row_of(line, cells[Event.USER], cells[Event.CLIENT_ID], UsageApi.MUTATION.value)
-            row["e_ms"].append(line["ts"] % 86_400 * 1000 + cells[Event.OFFSET_MS])
-            for name, event in _EVENTS.items():
-                if name != "e_ms":
-                    row[name].append(bool(cells[event]) if event in _TRUTHS else cells[event])
-    return compacted_batch(*rows.values())
