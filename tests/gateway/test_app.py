@@ -14,9 +14,16 @@ from gateway.app import Gateway, _serve_until
 from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
-from testkit.broker import FETCH, PRODUCE, ScriptedBroker
+from testkit.broker import FETCH, PRODUCE, ScriptedBroker, blackhole, connecting_to
 from testkit.frames import fetch
-from testkit.gateway import GatewayProcess, broker_and_gateway, free_ports, gateway_config, gateway_process
+from testkit.gateway import (
+    GatewayProcess,
+    broker_and_gateway,
+    free_ports,
+    gateway_config,
+    gateway_process,
+    running_gateway,
+)
 from testkit.quota_stores import ALICE, alteration
 from testkit.quota_stores import PRODUCE as PRODUCE_RATE
 from testkit.raw_client import HOST, RawClient, refused, until
@@ -73,7 +80,7 @@ async def test_a_process_that_cannot_replace_another_says_which_brokers_do_not_a
     )
 
 
-async def test_draining_gateway_is_not_ready_and_ends_as_soon_as_the_last_reply_has_left() -> None:
+async def test_j02_draining_gateway_is_not_ready_and_ends_as_soon_as_the_last_reply_has_left() -> None:
     async with broker_and_gateway(drain_timeout_ms=60_000) as (broker, running):
         async with await running.connect() as client:
             broker.script(PRODUCE, scripts.silence)
@@ -127,7 +134,7 @@ async def test_drain_takes_no_further_request_of_a_connection_that_is_owed_a_rep
         assert [request.correlation_id for request in connection.requests] == [5]
 
 
-async def test_drain_ends_at_its_deadline_whatever_is_owed() -> None:
+async def test_j03_drain_ends_at_its_deadline_whatever_is_owed() -> None:
     async with broker_and_gateway(drain_timeout_ms=100) as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.silence)
         await client.send(fetch())
@@ -135,6 +142,20 @@ async def test_drain_ends_at_its_deadline_whatever_is_owed() -> None:
         await asyncio.wait_for(running.gateway.drain(hurry=asyncio.Event()), 60)
         assert await client.receive_rest() == b""
         await running.ended_by(CloseCause.DRAIN_TIMEOUT)
+
+
+async def test_j04_drain_gives_up_what_is_on_its_way_to_a_broker() -> None:
+    with blackhole() as port:
+        before = connecting_to(port) + 1  # discovery's attempt continues all the time
+        upstream = {"connect_timeout_ms": 600_000}
+        async with running_gateway(port, upstream=upstream, drain_timeout_ms=100) as running:
+            async with await running.connect() as client:
+                await client.send(fetch())
+                await until(lambda: connecting_to(port) == before + 1)
+                await asyncio.wait_for(running.gateway.drain(hurry=asyncio.Event()), 60)
+                assert await client.receive_rest() == b""
+            await until(lambda: connecting_to(port) <= before)
+        await until(lambda: connecting_to(port) == before - 1)
 
 
 # -- as a process --------------------------------------------------------------------------------------------
@@ -148,7 +169,19 @@ async def held_produce(broker: ScriptedBroker, process: GatewayProcess) -> RawCl
 
 
 @pytest.mark.integration
-async def test_sigterm_lets_the_produce_in_flight_have_its_reply(tmp_path: Path) -> None:
+async def test_j01_sigterm_with_idle_clients_ends_them_and_the_process(tmp_path: Path) -> None:
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port) as process:
+        async with await process.connect() as client, await process.connect() as silent:
+            await client.send(fetch(1))
+            await client.receive_frame()
+            process.signal(signal.SIGTERM)
+            assert await client.receive_rest() == await silent.receive_rest() == b""
+        assert await process.exit_code() == 0
+    assert not is_listening(process.port)
+
+
+@pytest.mark.integration
+async def test_j02_sigterm_lets_the_produce_in_flight_have_its_reply(tmp_path: Path) -> None:
     async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port) as process:
         async with await held_produce(broker, process) as client:
             process.signal(signal.SIGTERM)
@@ -161,7 +194,7 @@ async def test_sigterm_lets_the_produce_in_flight_have_its_reply(tmp_path: Path)
 
 
 @pytest.mark.integration
-async def test_second_sigterm_ends_the_drain_at_once(tmp_path: Path) -> None:
+async def test_j05_second_sigterm_ends_the_drain_at_once(tmp_path: Path) -> None:
     async with (
         ScriptedBroker() as broker,
         gateway_process(tmp_path, broker.port, drain_timeout_ms=60_000) as process,

@@ -123,7 +123,7 @@ async def test_h17_a_slow_handshake_leaves_the_first_frame_its_whole_time(pki: P
             assert await client.receive_frame()
 
 
-async def test_h17_a_drain_does_not_wait_for_handshakes(pki: Pki) -> None:
+async def test_h17_j04_a_drain_does_not_wait_for_handshakes(pki: Pki) -> None:
     async with tls_gateway(pki.keys(), drain_timeout_ms=600_000) as (_, running):
         async with await running.connect() as client:
             await client.send(client_hello(pki.trusting())[:20])

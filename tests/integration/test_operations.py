@@ -27,7 +27,7 @@ def records(size: int = 100) -> bytes:
     return bytes(builder.buffer())
 
 
-def test_gateway_started_before_its_broker_is_not_ready_and_serves_once_the_broker_is_there(
+def test_j11_gateway_started_before_its_broker_is_not_ready_and_serves_once_the_broker_is_there(
     tap: Tap, tmp_path: Path
 ) -> None:
     cluster = KafkaCluster(host=KAFKA_HOST)

@@ -76,7 +76,7 @@ def create(client: WireClient, topic: str, partitions: int) -> tuple[int, int]:
     return int(answer.topics[0].error_code), int(answer.throttle_time_ms)
 
 
-def test_upgrades_and_reloads_are_not_noticed_and_a_debt_stays(upgraded: Upgraded) -> None:
+def test_j06_upgrades_and_reloads_are_not_noticed_and_a_debt_stays(upgraded: Upgraded) -> None:
     gateway, topic = upgraded.gateway, f"t{uuid.uuid4().hex[:8]}"
     debtor = WireClient(gateway.bootstrap, client_id="debtor")
     asked_s = time.monotonic()

@@ -82,6 +82,19 @@ def test_e19_answer_without_addresses_is_the_very_same_frame(version: int) -> No
     assert seen is frame
 
 
+@pytest.mark.parametrize("kind", [BROKER, TOPIC])
+def test_k05_megabytes_without_an_address_are_searched_in_steps_and_stay_as_they_are(kind: int) -> None:
+    count = 4_000
+    rows = results_of(3, *[("num.partitions", "1" * 500, "1" * 500)] * count, kind=kind)
+    frame = wire.response("DescribeConfigs", 3, correlation_id=-77, results=rows)
+    assert len(frame) > 4_000_000
+    steps = edit_broker_configs(frame, describe(ApiKey.DESCRIBE_CONFIGS, 3), UPSTREAM_HOSTS)
+    pauses = sum(1 for _ in steps)
+    elements = 2 * count  # each with a synonym
+    assert pauses >= elements // STEP_ELEMENTS
+    assert mask_addresses(frame, describe(ApiKey.DESCRIBE_CONFIGS, 3), UPSTREAM_HOSTS) is frame
+
+
 def test_e19_settings_of_topics_are_not_touched() -> None:
     frame, seen = masked(4, results_of(4, ("listeners", "127.77.0.1", None), kind=TOPIC))
     assert seen is frame

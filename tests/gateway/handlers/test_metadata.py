@@ -226,7 +226,7 @@ def delete(c: Conversation, name: str) -> int:
     return int(answer.responses[0].error_code)
 
 
-def test_creating_by_metadata_and_deleting_in_turns_is_charged_each_time() -> None:
+def test_k10_creating_by_metadata_and_deleting_in_turns_is_charged_each_time() -> None:
     c = Conversation(controller_mutation_rate=1, default_num_partitions=3)
     created = 0
     for _ in range(30):

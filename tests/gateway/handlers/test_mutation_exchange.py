@@ -202,7 +202,7 @@ def grow(c: Conversation, name: str, count: int, version: int = 3) -> Any:
 
 
 @pytest.mark.parametrize(("partitions", "cost"), [(5, 5), (-1, 4)])
-def test_topics_that_the_client_may_create_and_not_see_are_charged_as_asked(partitions: int, cost: int) -> None:
+def test_k02_topics_that_the_client_may_create_and_not_see_are_charged_as_asked(partitions: int, cost: int) -> None:
     c = talk(default_num_partitions=4)
     c.cluster.hidden.add("mine")
     assert codes(create(c, ("mine", partitions), version=4)) == [("mine", 0)]
@@ -457,7 +457,7 @@ def test_what_the_broker_refused_is_given_back(error_code: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_client_waits_for_the_debt_that_is_left_after_refunds(version: int) -> None:
+def test_k14_a_client_waits_for_the_debt_that_is_left_after_refunds(version: int) -> None:
     c = talk()
     c.cluster.errors["wrong"] = 40
     reply = create(c, ("wrong", 60), ("b", 5), version=version)
@@ -469,7 +469,7 @@ def test_a_client_waits_for_the_debt_that_is_left_after_refunds(version: int) ->
 @pytest.mark.parametrize("error_code", [7, -1])
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize(("name", "version"), [("CreateTopics", 7), ("CreatePartitions", 3), ("DeleteTopics", 6)])
-def test_after_an_answer_that_leaves_it_open_permits_are_given_back_once_the_cluster_agrees(
+def test_k13_after_an_answer_that_leaves_it_open_permits_are_given_back_once_the_cluster_agrees(
     name: str, version: int, done: bool, error_code: int
 ) -> None:
     c = talk({} if name == "CreateTopics" else {"a": 8})
@@ -493,7 +493,7 @@ def test_after_an_answer_that_leaves_it_open_permits_are_given_back_once_the_clu
     assert [topic.name for topic in c.cluster.asked("Metadata")[-1].topics] == ["d"]
 
 
-def test_after_a_timeout_permits_are_not_given_back_for_what_was_undone_nor_to_others() -> None:
+def test_k13_after_a_timeout_permits_are_not_given_back_for_what_was_undone_nor_to_others() -> None:
     c = talk()
     c.cluster.errors, c.cluster.done_late = {"a": 7}, {"a"}
     create(c, ("a", 8))

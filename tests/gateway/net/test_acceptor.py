@@ -226,7 +226,7 @@ def test_f02_an_error_that_does_not_go_away_is_tried_a_bounded_number_of_times(a
 
 
 # -- ending --------------------------------------------------------------------------------------------------
-def test_stopping_closes_ports_and_sockets_that_were_not_let_in(acceptors: Any) -> None:
+def test_j04_stopping_closes_ports_and_sockets_that_were_not_let_in(acceptors: Any) -> None:
     acceptor = acceptors(ip_rate=1, listeners={"EXT": ListenerLimits(max_connection_creation_rate=2)})
     held = acceptor.connect(12, source="127.0.0.2")[10:]
     waiting = acceptor.connect(11, source="127.0.0.3")[10:]

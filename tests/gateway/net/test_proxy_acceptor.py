@@ -261,7 +261,7 @@ def test_refused_client_passes_its_place_on(proxy_acceptors: Any) -> None:
     assert [accepted.ip for accepted in proxy_acceptor.admitted] == ["192.0.2.1", "192.0.2.2"]
 
 
-def test_stop_closes_sockets_that_wait(proxy_acceptors: Any) -> None:
+def test_j04_stop_closes_sockets_that_wait(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors()
     client = proxy_acceptor.open(b"PROXY")
     proxy_acceptor.acceptor.stop()

@@ -132,7 +132,7 @@ def test_limits_of_a_listener_change_and_its_ports_wait_for_the_restart() -> Non
     assert found.config == two_listeners({"max_connections": 3}, {"max_connections": 5})
 
 
-def test_limits_follow_the_name_of_a_listener_and_one_gone_from_the_file_keeps_its_own() -> None:
+def test_j08_limits_follow_the_name_of_a_listener_and_one_gone_from_the_file_keeps_its_own() -> None:
     running = two_listeners({"max_connections": 5}, {})
     only_second = config(listeners=[{"name": "b", "bind": "127.0.0.1:29092", "max_connections": 9}])
     found = plan(running, only_second)

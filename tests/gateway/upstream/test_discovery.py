@@ -43,7 +43,7 @@ async def test_brokers_their_ports_and_the_defaults_of_the_cluster_are_learnt() 
         assert running.listener.ports[1] == running.broker_port(1)
 
 
-async def test_upstream_that_comes_up_after_the_gateway_is_found() -> None:
+async def test_j11_upstream_that_comes_up_after_the_gateway_is_found() -> None:
     broker = ScriptedBroker(port=free_ports(1))
     async with running_gateway(broker.port, upstream=OFTEN) as running:
         assert running.gateway.why_not_ready() == f"upstream ({HOST}:{broker.port}) not reached yet"

@@ -144,7 +144,7 @@ async def test_reload_adds_a_cluster_and_leaves_the_end_of_one_to_an_upgrade(tmp
             await asyncio.open_connection("127.0.0.1", port_of_a)
 
 
-async def test_upgrade_replaces_all_processes_and_refuses_no_client(tmp_path: Path) -> None:
+async def test_j06_upgrade_replaces_all_processes_and_refuses_no_client(tmp_path: Path) -> None:
     async with two_clusters(tmp_path) as gateway:
         before = await gateway.clusters()
         async with await gateway.connect("a") as old:
