@@ -64,7 +64,7 @@ async def healthy(running: RunningGateway) -> bool:
     return answer.startswith(b"HTTP/1.1 200")
 
 
-async def test_k20_silent_connections_take_few_descriptors_and_healthz_and_clients_are_answered() -> None:
+async def test_i08_k20_silent_connections_take_few_descriptors_and_healthz_and_clients_are_answered() -> None:
     async with broker_and_gateway() as (_, running):
         port = running.gateway.admin.port
         silent = []
@@ -105,7 +105,7 @@ async def test_k20_flood_of_silent_connections_takes_the_moment_that_each_has() 
         assert connections.grace_s == GRACE_S / MAX_CONNECTIONS
 
 
-async def test_k20_a_head_that_does_not_come_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_i08_k20_a_head_that_does_not_come_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_gateway(9) as running:
         monkeypatch.setattr(running.gateway.admin.connections, "_first_request_s", 0.0)
         async with await RawClient.connect(running.gateway.admin.port) as client:

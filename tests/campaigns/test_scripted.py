@@ -42,7 +42,7 @@ async def test_requests_reach_the_brokers_that_metadata_names() -> None:
 
 
 @pytest.mark.slow
-async def test_scrapers_beyond_the_places_of_the_admin_port_get_their_answers() -> None:
+async def test_i08_scrapers_beyond_the_places_of_the_admin_port_get_their_answers() -> None:
     failed, sent, answered = await scrapers.campaign(50, 2)
     assert failed == 0
     assert sent == answered > 0

@@ -60,7 +60,7 @@ def test_each_address_and_block_has_one_name(written: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "10.0.0.", "fe80::1%", "10.0.0.1 ", "0x7f.1"])
-def test_names_and_what_is_no_address_are_refused(text: str) -> None:
+def test_g11_names_and_what_is_no_address_are_refused(text: str) -> None:
     for check in (check_address, check_address_or_block):
         with pytest.raises(ValueError, match=r"^is not an IP address"):
             check(text)

@@ -117,7 +117,7 @@ def test_grafana_finds_prometheus_and_the_dashboard(compose: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("name", GATEWAYS)
-def test_compose_gateways_run_without_root_or_capabilities(compose: dict[str, Any], name: str) -> None:
+def test_f19_compose_gateways_run_without_root_or_capabilities(compose: dict[str, Any], name: str) -> None:
     gateway = compose[name]
     (user,) = re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE)
     assert gateway["user"] == user
@@ -164,7 +164,7 @@ def test_dockerfile_copies_every_package_and_only_files_that_its_context_holds()
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_dockerfile_installs_hashed_packages_and_ends_without_root() -> None:
+def test_f19_dockerfile_installs_hashed_packages_and_ends_without_root() -> None:
     installs = re.findall(r"pip install ([^&\n]+)", DOCKERFILE)
     assert all("--require-hashes" in install or "--no-deps" in install for install in installs)
     last_stage = DOCKERFILE.rpartition("\nFROM ")[2]

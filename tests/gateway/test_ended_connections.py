@@ -36,7 +36,7 @@ def _kept_by(session: ClientSession) -> weakref.ref[Any]:
 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("how", ["closes", "resets", "sends junk", "leaves while connecting", "broker refuses"])
-async def test_an_ended_connection_leaves_nothing_to_the_collector(how: str) -> None:
+async def test_f16_an_ended_connection_leaves_nothing_to_the_collector(how: str) -> None:
     async with ScriptedBroker() as broker, running_gateway(broker.port) as running:
         await running.discovered()
         if how == "broker refuses":

@@ -1,5 +1,6 @@
-"""Hazards A24 to A38: what stands behind the head, and which replies are due for it."""
+"""Hazards A24 to A38, C22, D22 and E16: what stands behind the head, and which replies are due for it."""
 
+import gzip
 from itertools import product
 from struct import pack
 from typing import Any
@@ -23,6 +24,7 @@ from testkit.frames import (
     unknown_api_versions_reply,
 )
 
+THROTTLING_QUOTA_EXCEEDED, REBOOTSTRAP_REQUIRED = 89, 129
 ODD_TAGS = [(99, b"once"), (99, b"twice"), (98, b"")]
 
 
@@ -147,6 +149,67 @@ def test_a32_answers_that_are_made_here_carry_the_clients_id(correlation_id: int
     assert wire.correlation_id_of(c.take_client()) == correlation_id
     c.at(60_000).client_sends(unknown_api_versions(correlation_id))
     c.client_sees(unknown_api_versions_reply(correlation_id))
+
+
+# -- what is not looked into ---------------------------------------------------------------------------------
+def one_batch(records: bytes, *, magic: int = 2, attributes: int = 0) -> bytes:
+    """A batch whose checksum is wrong."""
+    return pack(">qiibIh", 0, 9 + len(records) + 2, 0, magic, 0xBAD, attributes) + records
+
+
+@pytest.mark.parametrize("records", [
+    pytest.param(one_batch(bytes(300)), id="wrong checksum"),
+    pytest.param(one_batch(bytes(300), magic=0) + one_batch(bytes(300), magic=1), id="old formats"),
+    pytest.param(one_batch(gzip.compress(bytes(20_000_000)), attributes=1), id="bomb"),
+    pytest.param(b"\xff" * 300, id="no records"),
+])  # fmt: skip
+def test_a33_records_are_counted_as_they_came_and_not_looked_into(records: bytes) -> None:
+    topics = [{"name": "t", "partition_data": [{"index": 0, "records": records}]}]
+    frame = wire.request("Produce", 9, acks=1, timeout_ms=1, topic_data=topics, client_id="tests")
+    c = Conversation(producer_byte_rate=1e9).client_sends(frame).upstream_sees(frame).alive()
+    tracker = c.core.client_quotas.produce_tracker("ANONYMOUS", "tests", None, now_ms=c.clock.now_ms)
+    assert tracker is not None
+    assert tracker.recorded_here == len(frame) - 4
+
+
+@pytest.mark.parametrize("replica_id", [-2, 0, 3])
+@pytest.mark.parametrize(("name", "version"), [("ListOffsets", 7), ("OffsetForLeaderEpoch", 3)])
+def test_a37_the_id_of_a_replica_is_passed_on_and_exempts_a_client_from_nothing(
+    name: str, version: int, replica_id: int
+) -> None:
+    fields = {"isolation_level": 0} if name == "ListOffsets" else {}
+    request = wire.request(name, version, replica_id=replica_id, topics=[], **fields)
+    c = Conversation(request_percentage=1).client_sends(request).upstream_sees(request)
+    assert c.session.meter is not None
+    c.session.meter.busy_ns += 1_000_000_000
+    c.upstream_answers(wire.response(name, version, topics=[]))
+    assert wire.decode_response(name, version, c.take_client()).throttle_time_ms == 1_000
+    c.muted_until(1_000)
+
+
+def test_c22_a_refusal_of_telemetry_with_the_error_of_a_throttle_is_passed_on_and_changes_no_quota() -> None:
+    request = wire.framed(wire.head(ApiKey.PUSH_TELEMETRY, 0, flexible=True, correlation_id=7) + bytes(24))
+    reply = wire.framed(pack(">ibihb", 7, 0, 250, THROTTLING_QUOTA_EXCEEDED, 0))
+    c = Conversation(controller_mutation_rate=10)
+    tokens = c.core.tokens
+    c.client_sends(request).upstream_sees(request).upstream_answers(reply).client_sees(reply).reading()
+    assert c.core.tokens == tokens
+    assert c.core.observer.throttles == []
+
+
+def test_d22_a_broker_that_asks_for_a_new_bootstrap_is_passed_on() -> None:
+    c = Conversation().client_sends(metadata(7, version=13))
+    answer = {"brokers": [], "cluster_id": "c", "controller_id": -1, "topics": [], "error_code": REBOOTSTRAP_REQUIRED}
+    reply = wire.response("Metadata", 13, correlation_id=7, **answer)
+    c.upstream_answers(reply).client_sees(reply).alive()
+
+
+def test_e16_the_hosts_in_the_description_of_a_group_are_those_that_the_broker_sees() -> None:
+    request = wire.request("DescribeGroups", 5, correlation_id=7, groups=["g"])
+    reply = wire.response("DescribeGroups", 5, correlation_id=7, **wire.populated("DescribeGroups", 5))
+    c = Conversation().client_sends(request).upstream_sees(request).upstream_answers(reply).client_sees(reply)
+    assert wire.decode_response("DescribeGroups", 5, reply).groups[0].members[0].client_host
+    c.alive()
 
 
 # -- APIs that are not the clients' --------------------------------------------------------------------------

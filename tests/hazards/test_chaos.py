@@ -86,7 +86,7 @@ async def misbehave(running: RunningGateway, dice: random.Random) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.integration)])
-async def test_counts_add_up_and_nothing_is_left_after_chaos(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_i16_counts_add_up_and_nothing_is_left_after_chaos(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.net.peer_close.INTERVAL_S", 0.1)
     dice = random.Random(seed)
     async with broker_and_gateway(quotas=[QUOTA], max_mute_ms=200) as (broker, running):

@@ -212,7 +212,7 @@ def churn(port: int, cycles: int) -> None:
                 sock.recv(64)
 
 
-async def test_f13_connections_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_f13_i16_connections_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
     async with broker_and_process(tmp_path) as (_, process):
         await asyncio.to_thread(churn, process.port, 2_000)
         await all_gone(process)

@@ -34,7 +34,7 @@ def topic_id(kafka3: KafkaCluster) -> Iterator[uuid.UUID]:
         yield found
 
 
-def test_e02_e03_java_readers_of_every_kind_follow_a_leader_that_moves(
+def test_d14_e02_e03_java_readers_of_every_kind_follow_a_leader_that_moves(
     gateway3: GatewayProcess, kafka3: KafkaCluster, topic_id: uuid.UUID, tmp_path: Path
 ) -> None:
     """Classic, of the new protocol, and of a share group; each in the newest version that the broker has."""

@@ -87,7 +87,7 @@ def do_steps(gateway: GatewayProcess, cluster: KafkaCluster, family: str, steps:
         FAMILIES[family][step](str(gateway.bootstrap), topic)
 
 
-def test_a_port_offers_what_its_broker_has_before_and_after_an_upgrade(start_gateway: StartGateway) -> None:
+def test_d21_a_port_offers_what_its_broker_has_before_and_after_an_upgrade(start_gateway: StartGateway) -> None:
     """The broker comes back with a newer version, then with another `metadata.version`; the gateway runs on."""
     with old_cluster() as cluster:
         gateway = start_gateway(cluster)

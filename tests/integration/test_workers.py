@@ -225,7 +225,7 @@ def worker_pids(gateway: GatewayProcess) -> list[int]:
     return [int(line.split("pid=")[1]) for line in lines if "event=worker_ready" in line]
 
 
-def test_killed_worker_is_replaced_and_a_drain_ends_all_processes(
+def test_f05_killed_worker_is_replaced_and_a_drain_ends_all_processes(
     tap: Tap, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     gateway = GatewayProcess(tmp_path, kafka.brokers.values(), tap, options(tmp_path))

@@ -317,6 +317,17 @@ def test_a26_array_of_brokers_longer_than_the_frame_is_refused(name: str, versio
         rewrite(name, version, wire.framed(header + body), nowhere)
 
 
+@pytest.mark.parametrize("version", [1, 9, 13])
+def test_e18_of_metadata_the_brokers_alone_are_read_however_many_topics_follow(version: int) -> None:
+    # Bytes that are no topics: to walk them would be an error.
+    topics, frame = b"\xff" * 3_000_000, metadata(version, 1, 2)
+    frame = wire.framed(frame[4:] + topics)
+    seen = rewrite("Metadata", version, frame, ours)
+    assert seen.endswith(topics)
+    assert UPSTREAM.encode() not in seen
+    assert seen[: -len(topics)].count(GATEWAY.encode()) == 2
+
+
 def test_k12_twenty_thousand_coordinators_are_answered() -> None:
     asked = [
         {"key": f"g-{at}", "node_id": 1, "host": f"{UPSTREAM}-1", "port": 9001, "error_code": 0, "error_message": ""}

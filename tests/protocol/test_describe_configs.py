@@ -83,9 +83,9 @@ def test_e19_answer_without_addresses_is_the_very_same_frame(version: int) -> No
 
 
 @pytest.mark.parametrize("kind", [BROKER, TOPIC])
-def test_k05_megabytes_without_an_address_are_searched_in_steps_and_stay_as_they_are(kind: int) -> None:
-    count = 4_000
-    rows = results_of(3, *[("num.partitions", "1" * 500, "1" * 500)] * count, kind=kind)
+def test_a34_k05_megabytes_without_an_address_are_searched_in_steps_and_stay_as_they_are(kind: int) -> None:
+    count = 10_000
+    rows = results_of(3, *[("num.partitions", "1" * 200, "1" * 200)] * count, kind=kind)
     frame = wire.response("DescribeConfigs", 3, correlation_id=-77, results=rows)
     assert len(frame) > 4_000_000
     steps = edit_broker_configs(frame, describe(ApiKey.DESCRIBE_CONFIGS, 3), UPSTREAM_HOSTS)

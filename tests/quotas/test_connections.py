@@ -332,7 +332,7 @@ def test_k19_refused_for_the_count_of_its_address_a_connection_takes_no_rate_and
 
 
 @pytest.mark.parametrize("prefix_bits", [64, 128])
-def test_k08_a_network_of_many_addresses_leaves_others_their_connection_rates(
+def test_i02_k08_a_network_of_many_addresses_leaves_others_their_connection_rates(
     prefix_bits: int, clock: FakeClock
 ) -> None:
     quotas = ConnectionQuotas(
@@ -362,7 +362,7 @@ def test_counting_wrong_is_found_out(clock: FakeClock) -> None:
         quotas.abandon_hold(Admission(AdmissionDecision.ADMIT))
 
 
-def test_many_addresses_need_bounded_memory(clock: FakeClock) -> None:
+def test_i02_many_addresses_need_bounded_memory(clock: FakeClock) -> None:
     quotas = ConnectionQuotas(
         _limits({DEFAULT: 1}), ConnectionLimits(PLAIN), max_ip_trackers=100, now_ms=clock.now_ms
     )

@@ -199,7 +199,7 @@ def test_throttled_requests_are_counted_with_their_time(clock: FakeClock) -> Non
     assert (row.throttled_total, row.throttled_ms_total, row.throttle_time_ms) == (2, 6_000, 3_000)
 
 
-def test_hazard_c24_a_flood_of_client_ids_forgives_no_debt_and_keeps_the_totals(clock: FakeClock) -> None:
+def test_hazard_c24_i03_a_flood_of_client_ids_forgives_no_debt_and_keeps_the_totals(clock: FakeClock) -> None:
     limits = Limits()
     limits.set(QuotaEntity(client_id=DEFAULT), KEY, 1)
     quotas = MutationQuotas(limits, MutationSettings(window_num=10, max_trackers=5))

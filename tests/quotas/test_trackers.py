@@ -54,7 +54,7 @@ def test_a_key_keeps_its_counter() -> None:
     assert table.find("a", 1.0, "alice") is table.find_own("a")
 
 
-def test_hazard_c24_a_flood_of_ids_forgives_no_debt() -> None:
+def test_hazard_c24_i03_a_flood_of_ids_forgives_no_debt() -> None:
     table = table_of(10)
     debtor = take(table, "debtor")
     for i in range(1_000):

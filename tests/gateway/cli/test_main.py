@@ -226,7 +226,7 @@ def test_files_that_the_gateway_would_read_are_read(
     assert run("check-config", file)[0] == 0
 
 
-def test_files_and_tokens_of_the_admin_port_are_looked_at(
+def test_f19_files_and_tokens_of_the_admin_port_are_looked_at(
     file: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = tmp_path / "token"
@@ -276,7 +276,7 @@ def test_packages_that_are_not_there_are_found(file: Path, run: Run, monkeypatch
         assert err.startswith(f"sluice: {file}:{line}: {name}.endpoint: needs more packages")
 
 
-def test_a_command_that_lacks_its_packages_gives_the_command_that_installs_them(
+def test_f20_a_command_that_lacks_its_packages_gives_the_command_that_installs_them(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gateway.cli.top_screen", None)

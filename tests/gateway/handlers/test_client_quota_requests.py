@@ -176,6 +176,9 @@ def test_g08_validate_only_gives_the_same_answers_and_changes_nothing() -> None:
 
 def test_a_request_that_changes_nothing_is_answered_at_once() -> None:
     assert answers(Conversation().client_sends(alter())) == []
+
+
+def test_g11_a_host_name_is_refused_and_not_looked_up() -> None:
     c = Conversation().client_sends(alter(entry({"ip": "localhost"}, connection_creation_rate=5.0)))
     assert answers(c) == [(42, "localhost is a host name, which is not looked up here; give its address.")]
     c.upstream_sees()

@@ -110,6 +110,27 @@ def test_within_the_quota_requests_and_answers_go_on_as_they_came() -> None:
     assert [given is chunk for given in session.to_client] == [True]
 
 
+@pytest.mark.parametrize("version", [4, 14, 15, 17])
+def test_a36_a_client_under_the_id_of_a_replica_is_lowered_and_waits_like_any_other(version: int) -> None:
+    replica = {"replica_id": 1} if version < 15 else {"replica_state": {"replica_id": 1, "replica_epoch": 9}}
+    fields = {"max_wait_ms": 500, "min_bytes": 1, "topics": [], "forgotten_topics_data": [], **replica}
+    c = Conversation(consumer_byte_rate=100)
+    c.client_sends(wire.request("Fetch", version, correlation_id=1, max_bytes=50_000_000, **fields))
+    c.upstream_sees(wire.request("Fetch", version, correlation_id=1, max_bytes=1_000, **fields))
+    c.upstream_answers(fetch_reply(1_500, version=version))
+    c.client_sees(fetch_reply(1_500, version=version, throttle_time_ms=5_000)).muted_until(5_000)
+
+
+def test_c14_a_consumer_that_waits_keeps_its_place_in_the_group_by_its_other_connection() -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch()).upstream_answers(fetch_reply(100_000))
+    coordinator = c.another()
+    c.take_client()
+    for number in range(5):
+        c.after(3_000).still_muted()
+        coordinator.client_sends(heartbeat(number)).upstream_sees(heartbeat(number))
+        coordinator.upstream_answers(heartbeat_reply(number)).client_sees(heartbeat_reply(number)).reading()
+
+
 @pytest.mark.parametrize("version", range(1, 19))
 def test_over_the_quota_the_answer_is_delivered_whole_with_its_throttle_time(version: int) -> None:
     c = Conversation(consumer_byte_rate=100).client_sends(fetch(version=version))

@@ -31,7 +31,7 @@ def sized(payload_bytes: int, correlation_id: int = 1, **more: Any) -> bytes:
 
 # -- addresses -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(10, 14))
-def test_e02_the_new_leaders_endpoint_is_ours_and_its_id_stays(version: int) -> None:
+def test_d14_e02_the_new_leaders_endpoint_is_ours_and_its_id_stays(version: int) -> None:
     kafkas = golden("produce_not_leader", version)
     c = Conversation().client_sends(golden("produce_not_leader", version, "request")).upstream_answers(kafkas)
     raw = c.take_client()

@@ -51,7 +51,7 @@ async def test_b05_connection_that_lasts_has_the_kernel_look_whether_its_broker_
         await until(lambda: connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1)
 
 
-async def test_exception_in_our_own_code_closes_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_f09_exception_in_our_own_code_closes_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_and_gateway() as (_, running), await running.connect() as other:
         await other.send(fetch(1))
         await other.receive_frame()
@@ -87,7 +87,7 @@ async def test_m04_topics_without_names_are_no_bug_of_the_core(tmp_path: Path) -
         assert b"channel_failed" not in process.stderr
 
 
-async def test_exception_at_a_look_closes_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_f09_exception_at_a_look_closes_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_and_gateway() as (_, running), await running.connect() as other:
         async with await running.connect() as client:
             await client.send(fetch(1))

@@ -61,7 +61,7 @@ class Scrape:
         return sum(each.value for each in self._samples if each.name == name)
 
 
-def test_active_is_what_was_opened_and_not_closed_for_every_cause(clock: FakeClock) -> None:
+def test_i16_active_is_what_was_opened_and_not_closed_for_every_cause(clock: FakeClock) -> None:
     metrics = ConnectionMetrics(lambda: clock.now_ms, MuteReason)
     for _ in range(2 * len(CloseCause)):
         metrics.connection_opened("EXT")
@@ -129,7 +129,7 @@ def test_rates_are_told_beside_their_limits_where_there_are_any(clock: FakeClock
     assert scrape.sum_of("gateway_connection_accept_rate_limit") == 20 * limited
 
 
-def test_only_the_fastest_addresses_have_a_series_and_the_others_are_added_up(clock: FakeClock) -> None:
+def test_i02_only_the_fastest_addresses_have_a_series_and_the_others_are_added_up(clock: FakeClock) -> None:
     limits = Limits()
     limits.set(QuotaEntity(ip=DEFAULT), QuotaKey.CONNECTION_CREATION_RATE, 100)
     quotas = ConnectionQuotas(limits, ConnectionLimits({"EXT": ListenerLimits()}), now_ms=clock.now_ms)

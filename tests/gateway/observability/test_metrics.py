@@ -20,7 +20,7 @@ from quotas.limits import Enforcement
 from quotas.resolution import Rule
 from testkit.conversation import Conversation
 from testkit.core import START_MS, GatewayCore
-from testkit.frames import heartbeat, metadata
+from testkit.frames import heartbeat, metadata, produce, produce_reply
 
 
 class Channel:
@@ -195,6 +195,17 @@ def test_a23_names_that_clients_choose_cannot_break_the_text() -> None:
         dict(labels)["client_id"] for name, labels in metrics.scrape() if name == "gateway_controller_mutation_tokens"
     }
     assert shown == set(hostile)
+
+
+def test_i05_no_label_has_the_name_of_a_topic() -> None:
+    core = GatewayCore()
+    for key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE):
+        core.limits.set(QuotaEntity(topic=DEFAULT), key, 1)
+    c = Conversation(core=core).client_sends(produce(1, size=5_000)).upstream_answers(produce_reply(1))
+    assert [key.topic for key, _ in core.client_quotas.produce_topics.own()] == ["t"]
+    found = Metrics(core, c.session).scrape()
+    assert found
+    assert not [name for name, labels in found if "topic" in dict(labels) or "t" in dict(labels).values()]
 
 
 def test_counters_of_topics_that_were_long_silent_are_forgotten_as_those_of_clients() -> None:

@@ -30,7 +30,7 @@ def _full_after() -> list[int]:
     return full_after
 
 
-def test_no_collection_walks_through_more_than_some_thousand_objects() -> None:
+def test_f16_no_collection_walks_through_more_than_some_thousand_objects() -> None:
     # In a process of its own: what other tests left in this one, threads among it, moves its collections.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
         full_after = fresh.submit(_full_after).result()

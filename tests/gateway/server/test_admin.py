@@ -38,7 +38,7 @@ async def test_metrics_are_served_with_the_type_that_prometheus_asks_for() -> No
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("POST", "/metrics", 405)])
-async def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
+async def test_i08_nothing_else_is_served(method: str, path: str, status: int) -> None:
     async with (
         running_gateway(free_ports(1)) as running,
         aiohttp.ClientSession() as session,
@@ -57,7 +57,7 @@ async def test_busy_port_is_an_error() -> None:
         await gateway.stop()
 
 
-async def test_request_that_is_no_http_is_closed_without_an_error() -> None:
+async def test_i08_request_that_is_no_http_is_closed_without_an_error() -> None:
     async with running_gateway(free_ports(1)) as running:
         port = running.gateway.admin.port
         async with await RawClient.connect(port) as client:

@@ -137,7 +137,7 @@ def test_nothing_is_asked_without_a_quota_and_one_that_is_set_later_finds_all_co
     assert second.enter("alice", 9) is REFUSE
 
 
-def test_a_killed_worker_gives_back_what_its_connections_had() -> None:
+def test_f05_a_killed_worker_gives_back_what_its_connections_had() -> None:
     limits, supervisor, first, second = two_workers()
     limits.set(ALICE, COUNT, 2)
     first.enter("alice", 1)

@@ -75,7 +75,7 @@ def test_the_usable_part_of_a_capacity_is_that_of_the_worker_whose_brokers_are_s
     assert found == {"gateway_produce_usable_capacity_ratio": 0.4, "gateway_produce_broker_time_seconds": 0.9}
 
 
-def test_what_a_dead_worker_counted_stays_and_what_it_held_goes() -> None:
+def test_i10_what_a_dead_worker_counted_stays_and_what_it_held_goes() -> None:
     departed = Departed()
     departed.others({0: families(2, 1, 50, 0), 1: families(3, 2, 70, 0)})
     departed.lost(1)

@@ -295,7 +295,7 @@ async def test_ids_that_change_at_each_restart_are_served_while_they_have_a_port
                 await client.receive_frame()
 
 
-async def test_brokers_behind_one_address_keep_a_port_each(logs: Logs) -> None:
+async def test_e13_brokers_behind_one_address_keep_a_port_each(logs: Logs) -> None:
     broker = ScriptedBroker(port=free_ports(1), offers=KAFKA)
     broker.nodes = [Node(each, HOST, broker.port) for each in (0, 1, 2)]
     async with gateway_before(broker) as running:

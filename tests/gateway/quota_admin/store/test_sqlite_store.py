@@ -53,7 +53,7 @@ async def test_caller_that_goes_away_leaves_file_and_memory_alike(tmp_path: Path
         assert again.values == in_force == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 1.0}
 
 
-async def test_only_the_owner_may_read_it_and_each_alteration_leaves_an_empty_log(tmp_path: Path) -> None:
+async def test_f19_only_the_owner_may_read_it_and_each_alteration_leaves_an_empty_log(tmp_path: Path) -> None:
     async with opened(store := sqlite_store(tmp_path / "a" / "data")):
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
         for path in [tmp_path / "a" / "data", *(tmp_path / "a" / "data").iterdir()]:
