@@ -1,7 +1,8 @@
 """``python -m campaigns.scripted.crowd``: a million client ids, then many addresses; memory, series, and a scrape.
 
 Every client id produces once, under a quota of every client id. A client with a large debt is there before them, and
-must still wait after them. Addresses are those of the loopback network, each with one connection.
+must still wait after them: its debt lasts for hours. Addresses are those of the loopback network, each with one
+connection.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ default_ip = true
 connection_creation_rate = 1_000_000
 [[quotas]]
 client_id = "debtor"
-producer_byte_rate = 1_000
+producer_byte_rate = 100
 """
 
 
