@@ -220,7 +220,7 @@ bench-cluster: $(VENV)/.pipeline-up-to-date ## the jobs on a standalone cluster 
 	$(BIN)/python -m benchmarks.spark_cluster $(ARGS)
 
 .PHONY: bench-scale
-bench-scale: $(VENV)/.pipeline-up-to-date ## a month of 10,000 clients and 100 gateways from files to bills, and half of it, 40 minutes [ARGS=...]
+bench-scale: $(VENV)/.pipeline-up-to-date ## a month of 10,000 clients and 100 gateways from files to bills, and half of it [ARGS=...]
 	$(BIN)/python -m benchmarks.pipeline_scale $(ARGS)
 
 .PHONY: bench-connections
