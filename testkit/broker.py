@@ -85,6 +85,8 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.broker.connections.append(self)
+        if self.broker.full:
+            self.transport.close()
         if self.broker.never_reads:
             # uvloop ignores this from within connection_made.
             asyncio.get_running_loop().call_soon(self.transport.pause_reading)
@@ -151,6 +153,7 @@ class ScriptedBroker:
         offers: the APIs of ApiVersions, with their lowest and highest versions.
         connections: in the order of acceptance, ended ones too.
         never_reads: connections made from now on are not read.
+        full: connections made from now on are closed at once, as above `max.connections.per.ip`.
         counts_only: received bytes are counted and not looked at.
         configs: what DescribeConfigs says of the broker.
         scripts_discovery: whether scripts apply to the gateway's own questions too.
@@ -168,6 +171,7 @@ class ScriptedBroker:
     )
     connections: list[BrokerConnection] = field(default_factory=list)
     never_reads: bool = False
+    full: bool = False
     counts_only: bool = False
     configs: dict[str, str] = field(default_factory=lambda: {"num.partitions": "1"})
     scripts_discovery: bool = False

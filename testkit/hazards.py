@@ -35,6 +35,9 @@ _SOURCES: Final = (
 HAZARDS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 """Letter -> title, and number -> what it is."""
 
+NOT_APPLICABLE: Final[dict[str, str]] = HAZARDS.pop("not_applicable")
+"""Number -> why it can not happen to Sluice, or is not its task."""
+
 
 def shown() -> dict[str, list[tuple[str, str]]]:
     """Hazard number -> (test file, test name), both sorted."""
@@ -93,23 +96,27 @@ def page() -> str:
                 "|---|---|---|",
             ]
         lines.append(f"| {number} | {HAZARDS[letter][number]} | {'<br>'.join(_by_file(tests))} |")
+    lines += ["", "## Not applicable", "", "| number | what it is | why it does not apply |", "|---|---|---|"]
     lines += [
-        "",
-        "## Without a test",
-        "",
-        "No test carries these numbers.",
-        "",
-        "| number | what it is |",
-        "|---|---|",
+        f"| {number} | {HAZARDS[number[0]][number]} | {why} |"
+        for number, why in sorted(NOT_APPLICABLE.items())
     ]
-    lines += [f"| {number} | {HAZARDS[number[0]][number]} |" for number in without_test()]
+    if missing := without_test():
+        lines += ["", "## Without a test", "", "No test carries these numbers.", ""]
+        lines += ["| number | what it is |", "|---|---|"]
+        lines += [f"| {number} | {HAZARDS[number[0]][number]} |" for number in missing]
     return "\n".join(lines) + "\n"
 
 
-def without_test() -> list[str]:
-    """The numbers that hazards.toml explains and no test carries."""
+def applicable() -> set[str]:
+    """The numbers that a test should carry."""
     known = {number for hazards in HAZARDS.values() for number in hazards if number != "title"}
-    return sorted(known - shown().keys())
+    return known - NOT_APPLICABLE.keys()
+
+
+def without_test() -> list[str]:
+    """The applicable numbers that no test carries."""
+    return sorted(applicable() - shown().keys())
 
 
 def _by_file(tests: list[tuple[str, str]]) -> Iterator[str]:

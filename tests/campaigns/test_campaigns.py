@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from campaigns.__main__ import ROOT, Line, figure_of, keep, page, run_all
 from campaigns.listed import CAMPAIGNS, SEED, Campaign
+from campaigns.scoreboard import catalogue
 
 PASSES = Campaign(CAMPAIGNS[0].name, "", ("-c", f"print('12 rounds, seed {SEED}\\nbye')"), r"rounds")
 FAILS = Campaign(CAMPAIGNS[1].name, "", ("-c", "print('1 of 2 held'); exit(1)"))
@@ -49,6 +51,16 @@ def test_a_new_run_replaces_the_line_of_its_campaign_alone(tmp_path: Path) -> No
 )
 def test_figure_is_the_last_line_that_matches_or_else_the_last_one(output: str, pattern: str, figure: str) -> None:
     assert figure_of(output, pattern) == figure
+
+
+@pytest.mark.parametrize(("failed", "missing", "code"), [(0, [], 0), (1, [], 1), (0, ["A01"], 1)])
+def test_the_catalogue_is_a_finding_while_a_test_fails_or_a_hazard_has_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failed: int, missing: list[str], code: int
+) -> None:
+    monkeypatch.setattr(catalogue.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=failed))
+    monkeypatch.setattr(catalogue, "without_test", lambda: missing)
+    assert catalogue.main() == code
+    assert f" {len(missing)} without" in capsys.readouterr().out
 
 
 def test_the_kept_page_shows_every_campaign_that_there_is() -> None:

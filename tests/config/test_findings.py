@@ -6,6 +6,7 @@ import pytest
 
 import config
 from config.findings import CHECKS, Severity, findings
+from config.host_port import is_loopback
 
 HEAD = '[upstream]\nbootstrap = ["127.0.0.1:9092"]\n'
 LISTENER = '[[listeners]]\nname = "a"\nbind = "127.0.0.1:19092"\n'
@@ -250,6 +251,14 @@ def test_each_entry_of_the_list_has_a_file_here() -> None:
 ])  # fmt: skip
 def test_what_is_as_it_should_be_is_not_found(text: str) -> None:
     assert list(found(text)) == []
+
+
+def test_i09_the_admin_port_is_on_loopback_by_default_and_one_that_others_reach_is_noticed() -> None:
+    assert is_loopback(config.parse(HEAD + LISTENER, name="f").admin.bind.host)
+    for bind in ("0.0.0.0:9644", "[::]:9644", "192.0.2.1:9644"):
+        ((severity, text),) = found(f'{HEAD}{LISTENER}[admin]\nbind = "{bind}"\n')
+        assert severity is Severity.NOTE
+        assert f"each machine that reaches {bind} may" in text
 
 
 def test_errors_come_first() -> None:

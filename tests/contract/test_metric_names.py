@@ -1,6 +1,9 @@
 """Names and labels of metrics are a contract with dashboards: promtool has no objection, and the bound holds."""
 
+import asyncio
 import subprocess
+import time
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,6 +15,7 @@ from gateway.observability.events import ReloadResult, Side
 from gateway.observability.operation_metrics import ReloadMetrics
 from gateway.observability.quota_metrics import MAX_ENTITY_SERIES, QuotaMetrics
 from gateway.observability.request_metrics import RequestMetrics
+from gateway.server.admin import render
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from protocol.api_keys import ApiKey
@@ -21,6 +25,8 @@ from quotas.limits import CLIENT_KEYS, Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import RateQuotas, RateSettings
 from quotas.resolution import Rule
+from testkit.conversation import Conversation
+from testkit.frames import heartbeat
 from testkit.packages import require_package
 
 NOW_MS = 7_300_000
@@ -35,8 +41,19 @@ class Listener:
     received_bytes = dict.fromkeys(Side, 0)
 
 
+class Crowd(Listener):
+    """A listener with ten thousand connections that have sent something."""
+
+    channels = (SimpleNamespace(session=Conversation().client_sends(heartbeat(1)).session),) * 10_000
+
+
 def exposition(clients: int) -> str:
     """What is scraped when so many clients have used and exceeded every quota."""
+    return generate_latest(registry_of(clients)).decode()
+
+
+def registry_of(clients: int) -> CollectorRegistry:
+    """The metrics after that."""
     limits = Limits()
     for key in CLIENT_KEYS:
         limits.set(QuotaEntity(client_id=DEFAULT), key, 1)
@@ -62,7 +79,7 @@ def exposition(clients: int) -> str:
     registry = CollectorRegistry()
     for metrics in (connections, requests, quota_metrics, reloads):
         registry.register(metrics)
-    return generate_latest(registry).decode()
+    return registry
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +98,18 @@ def test_i01_series_are_bounded_for_any_number_of_client_ids(crowd: str) -> None
     samples = [sample for family in text_string_to_metric_families(crowd) for sample in family.samples]
     assert len(samples) <= 10_000
     assert all(len(value) <= 128 for sample in samples for value in sample.labels.values())
+
+
+def test_i07_a_scrape_of_all_there_can_be_costs_at_most_a_quarter_of_a_second_of_cpu() -> None:
+    registry = registry_of(2 * MAX_ENTITY_SERIES)
+    connections = ConnectionMetrics(lambda: NOW_MS, MuteReason)
+    connections.watch_listener("b", Crowd())
+    registry.register(connections)
+    began_s = time.thread_time()
+    text = asyncio.run(render(registry))
+    cost_s = time.thread_time() - began_s
+    assert text.count(b"\n") > 5_000
+    assert cost_s < 0.25
 
 
 def test_only_series_per_client_have_labels_that_clients_choose(crowd: str) -> None:

@@ -134,6 +134,13 @@ def test_every_hazard_has_a_test_that_is_no_campaign() -> None:
     assert hazards.shown_by_campaigns_alone() == set()
 
 
+def test_a_hazard_that_does_not_apply_is_known_and_has_no_test() -> None:
+    assert hazards.NOT_APPLICABLE
+    for number in hazards.NOT_APPLICABLE:
+        assert number in hazards.HAZARDS[number[0]]
+    assert not hazards.NOT_APPLICABLE.keys() & hazards.shown().keys()
+
+
 def test_every_hazard_that_a_comment_cites_is_on_the_page() -> None:
     assert sorted(hazards.cited() - set(hazards.shown())) == []
 

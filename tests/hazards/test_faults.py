@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,28 @@ async def test_l06_bytes_that_came_during_a_pause_are_read_before_deadlines_fire
         await asyncio.gather(*(client.receive_rest() for client in clients))
         for client in clients:
             client.close()
+
+
+@pytest.mark.integration
+async def test_f08_busy_cores_slow_clients_down_and_let_no_deadline_fire(tmp_path: Path) -> None:
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port) as process:
+        program = "while True: pass"
+        busy = [
+            await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+            for _ in range(2 * len(os.sched_getaffinity(0)))
+        ]
+        try:
+            for _ in range(10):
+                async with await process.connect() as client:
+                    for number in range(10):
+                        await client.send(heartbeat(number))
+                        assert wire.correlation_id_of(await client.receive_frame()) == number
+        finally:
+            for each in busy:
+                each.kill()
+                await each.wait()
+        assert await process.metric("gateway_connections_closed_total") == 10
+        assert await process.metric("gateway_connections_closed_total", cause="client_closed") == 10
 
 
 @pytest.mark.integration

@@ -16,7 +16,7 @@ from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import EVERY_API, FETCH, ScriptedBroker
 from testkit.frames import fetch
-from testkit.gateway import broker_and_gateway, gateway_process
+from testkit.gateway import RunningGateway, broker_and_gateway, gateway_process
 from testkit.raw_client import RawClient, until
 
 MIB = 1024 * 1024
@@ -195,6 +195,30 @@ async def test_a27_array_as_long_as_a_large_frame_does_not_hold_up_the_loop(
             assert await client.receive_rest() == b""
             await until(lambda: not running.channels)
     assert turns.longest_ms < 50
+
+
+async def test_i04_no_label_has_what_a_client_or_a_broker_sends_as_key_version_or_error() -> None:
+    def series(running: RunningGateway) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+        return {
+            (sample.name, tuple(sorted(sample.labels.items())))
+            for family in running.gateway.registry.collect()
+            for sample in family.samples
+        }
+
+    async with broker_and_gateway() as (broker, running):
+        broker.script(FETCH, scripts.raw(wire.response("Fetch", 11, error_code=31_999)))
+        async with await running.connect() as client:
+            await client.send(wire.request("Fetch", 11))
+            await client.receive_frame()
+        before = series(running)
+        for number in range(0, 32_768, 500):
+            async with await running.connect() as client:
+                await client.send(request(number, number % 100, bytes(20)))
+                await client.receive_rest()
+            async with await running.connect() as client:
+                await client.send(future_api_versions(1)[:6] + pack(">h", number) + future_api_versions(1)[8:])
+                await client.receive_frame()
+        assert {each for each in series(running) - before if not each[0].endswith("_bucket")} == set()
 
 
 async def test_clients_find_the_gateway_unharmed_after_a_flood_of_nonsense() -> None:

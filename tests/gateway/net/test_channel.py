@@ -203,6 +203,27 @@ async def test_b06_rst_while_the_broker_is_being_connected_frees_both_legs() -> 
             await until(lambda: connecting_to(port) == before)
 
 
+async def test_b22_urgent_bytes_are_no_part_of_the_stream_and_hold_nothing_up() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        for number in range(3):
+            frame = fetch(number)
+            await client.send(frame[:9])
+            client.sock.send(b"!", socket.MSG_OOB)
+            await client.send(frame[9:])
+            assert wire.correlation_id_of(await client.receive_frame()) == number
+
+
+async def test_b22_a_client_that_closes_its_window_for_a_while_gets_all_of_its_answer() -> None:
+    async with broker_and_gateway() as (broker, running):
+        broker.script(FETCH, scripts.huge(8 * MIB))
+        async with await running.connect(receive_buffer_bytes=4_096) as client:
+            await client.send(fetch(7))
+            await asyncio.sleep(0.7)  # the kernel probes the window that is closed
+            reply = await client.receive_frame()
+    assert wire.correlation_id_of(reply) == 7
+    assert len(reply) > 8 * MIB
+
+
 async def test_b07_half_closed_client_gets_the_replies_it_is_owed_then_fin() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.slow(0.05))

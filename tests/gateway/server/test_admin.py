@@ -1,6 +1,10 @@
+from collections.abc import Iterator
+
 import aiohttp
 import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from config.host_port import HostPort
 from gateway.app import Gateway
@@ -67,6 +71,22 @@ async def test_i08_request_that_is_no_http_is_closed_without_an_error() -> None:
             await client.send(b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 100_000 + b"\r\n\r\n")
             assert b"200" not in (await client.receive_rest())[:20]
         assert await get(port, "/healthz") == (200, "ok\n")
+
+
+async def test_f10_metrics_that_cannot_be_collected_are_an_error_of_the_scrape_alone() -> None:
+    class Broken(Collector):
+        def collect(self) -> Iterator[Metric]:
+            yield from ()
+            raise RuntimeError("bug")
+
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        running.gateway.registry.register(broken := Broken())
+        assert (await get(running.gateway.admin.port, "/metrics"))[0] == 500
+        await client.send(create_topics(1, ("t", 1), version=4))
+        assert await client.receive_frame()
+        assert await get(running.gateway.admin.port, "/healthz") == (200, "ok\n")
+        running.gateway.registry.unregister(broken)
+        assert (await get(running.gateway.admin.port, "/metrics"))[0] == 200
 
 
 async def test_a23_client_called_like_the_default_is_not_the_default() -> None:
