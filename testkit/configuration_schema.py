@@ -23,7 +23,7 @@ def validator() -> Any:
     The import builds 40 grammars, 2 s of CPU. Each worker of pytest-xdist imports all files of tests, so it is not at
     the top of one.
     """
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
     return Draft202012Validator(json_schema())
 

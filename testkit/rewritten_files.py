@@ -1,6 +1,6 @@
 """Spreads over pytest-xdist's workers what pytest does once for each file of tests.
 
-It rewrites the assertions of a file, and keeps what came of it beside the file. In a fresh clone all workers would
+It rewrites the assertions of a file, and keeps the result beside the file. In a fresh clone all workers would
 rewrite all files, as they collect the same ones at the same time. Here each imports a part of them first, and finds
 the other parts rewritten.
 """

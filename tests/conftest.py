@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import atexit
 import gc
 import os
 from collections.abc import Callable, Generator, Mapping
@@ -79,6 +80,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         return (yield)
     finally:
         gc.freeze()
+        atexit.register(gc.unfreeze)  # DuckDB complains of what is left when the process has ended
         gc.enable()
         gc.set_threshold(*_THRESHOLDS)
 
