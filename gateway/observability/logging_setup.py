@@ -6,8 +6,9 @@ A line holds the event first, then level and time, then what the caller gave, in
 
 Clients choose their names, so every value is escaped: whatever is in it, a line stays one line of printable ASCII
 with the keys that we wrote (hazard A23), of bounded length. Of one event at most a number of lines per second is
-written; what was left out is counted and reported with the event's next line. The standard library's logging, which
-other packages use, ends here as well.
+written; what was left out is counted and reported with the event's next line. Lines for which the log had no room are
+counted in the next line of any event (`lost`). The standard library's logging, which other packages use, ends here as
+well.
 
 A traceback says where and what kind, without the data that an exception carries in its text (hazard H15):
 ``KeyError(frame)`` or ``int(text)`` would write what a client sent, which may be its password. So text in quotes is
@@ -32,6 +33,7 @@ from typing import Any, Final, TextIO, TypeAlias
 
 import structlog
 
+from gateway.observability.log_output import LogOutput
 from protocol.errors import ProtocolError
 
 MAX_VALUE_CHARS: Final = 512
@@ -158,11 +160,13 @@ def setup(
     def head(_logger: Any, method: str, event: _Event) -> _Event:
         now = wall_clock().isoformat(timespec="milliseconds").replace("+00:00", "Z")
         ours = {"event": event["event"], "level": method, "time": now}
+        if output.lost:
+            event["lost"] = output.lost
         if cluster is not None:
             ours["cluster"] = cluster
         return {**ours, **event, **ours}
 
-    output = _Output(stream if stream is not None else sys.stderr)
+    output = LogOutput(stream if stream is not None else sys.stderr)
     structlog.configure(
         processors=[
             limit,
@@ -238,22 +242,6 @@ def _json_value(key: str, value: object) -> object:
 def _shortened(key: str, text: str) -> str:
     longest = _MAX_TRACEBACK_CHARS if key == "exception" else MAX_VALUE_CHARS
     return text if len(text) <= longest else f"{text[:longest]}...({len(text) - longest} more)"
-
-
-class _Output:
-    """What structlog calls with a finished line."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def msg(self, line: str) -> None:
-        try:
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            pass  # the reader of our log is gone, or the stream is closed: there is no place to report it
-
-    debug = info = warning = error = critical = exception = warn = fatal = log = msg
 
 
 class _ToStructlog(logging.Handler):

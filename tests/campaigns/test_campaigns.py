@@ -57,7 +57,9 @@ def test_figure_is_the_last_line_that_matches_or_else_the_last_one(output: str, 
 def test_the_catalogue_is_a_finding_while_a_test_fails_or_a_hazard_has_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failed: int, missing: list[str], code: int
 ) -> None:
-    monkeypatch.setattr(catalogue.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=failed))
+    monkeypatch.setattr(
+        "campaigns.scoreboard.catalogue.subprocess.run", lambda *_, **__: SimpleNamespace(returncode=failed)
+    )
     monkeypatch.setattr(catalogue, "without_test", lambda: missing)
     assert catalogue.main() == code
     assert f" {len(missing)} without" in capsys.readouterr().out

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -35,7 +36,7 @@ NOW_MS = 7_300_000
 class Listener:
     """A listener, as far as metrics are concerned."""
 
-    channels = ()
+    channels: tuple[Any, ...] = ()
     accepted = held = awaiting_header = 0
     back_pressure = BackPressure()
     received_bytes = dict.fromkeys(Side, 0)

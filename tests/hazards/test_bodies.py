@@ -177,7 +177,7 @@ def test_a33_records_are_counted_as_they_came_and_not_looked_into(records: bytes
 def test_a37_the_id_of_a_replica_is_passed_on_and_exempts_a_client_from_nothing(
     name: str, version: int, replica_id: int
 ) -> None:
-    fields = {"isolation_level": 0} if name == "ListOffsets" else {}
+    fields: dict[str, Any] = {"isolation_level": 0} if name == "ListOffsets" else {}
     request = wire.request(name, version, replica_id=replica_id, topics=[], **fields)
     c = Conversation(request_percentage=1).client_sends(request).upstream_sees(request)
     assert c.session.meter is not None
@@ -199,7 +199,13 @@ def test_c22_a_refusal_of_telemetry_with_the_error_of_a_throttle_is_passed_on_an
 
 def test_d22_a_broker_that_asks_for_a_new_bootstrap_is_passed_on() -> None:
     c = Conversation().client_sends(metadata(7, version=13))
-    answer = {"brokers": [], "cluster_id": "c", "controller_id": -1, "topics": [], "error_code": REBOOTSTRAP_REQUIRED}
+    answer: dict[str, Any] = {
+        "brokers": [],
+        "cluster_id": "c",
+        "controller_id": -1,
+        "topics": [],
+        "error_code": REBOOTSTRAP_REQUIRED,
+    }
     reply = wire.response("Metadata", 13, correlation_id=7, **answer)
     c.upstream_answers(reply).client_sees(reply).alive()
 

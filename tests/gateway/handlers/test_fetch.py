@@ -113,7 +113,13 @@ def test_within_the_quota_requests_and_answers_go_on_as_they_came() -> None:
 @pytest.mark.parametrize("version", [4, 14, 15, 17])
 def test_a36_a_client_under_the_id_of_a_replica_is_lowered_and_waits_like_any_other(version: int) -> None:
     replica = {"replica_id": 1} if version < 15 else {"replica_state": {"replica_id": 1, "replica_epoch": 9}}
-    fields = {"max_wait_ms": 500, "min_bytes": 1, "topics": [], "forgotten_topics_data": [], **replica}
+    fields: dict[str, Any] = {
+        "max_wait_ms": 500,
+        "min_bytes": 1,
+        "topics": [],
+        "forgotten_topics_data": [],
+        **replica,
+    }
     c = Conversation(consumer_byte_rate=100)
     c.client_sends(wire.request("Fetch", version, correlation_id=1, max_bytes=50_000_000, **fields))
     c.upstream_sees(wire.request("Fetch", version, correlation_id=1, max_bytes=1_000, **fields))

@@ -4,7 +4,11 @@ import io
 import json
 import logging
 import os
+import re
+import socket
+import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -330,6 +334,47 @@ def test_chain_is_written_in_pythons_order_and_without_data_too() -> None:
             raise RuntimeError("second") from None
 
     assert "ValueError" not in traceback_of(context)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_f11_a_reader_that_stops_reading_costs_lines_that_are_counted_and_no_time(kind: str) -> None:
+    reading, writing = os.pipe() if kind == "pipe" else (each.detach() for each in socket.socketpair())
+    with open(reading, "rb", buffering=0) as reader, open(writing, "w") as stream:
+        setup(stream=stream, max_lines_per_s=100_000)
+        logger = structlog.get_logger()
+        for number in range(5_000):  # more than a pipe or a socket holds
+            logger.info("flood", number=number, text="x" * 400)
+        os.set_blocking(reading, False)
+        text = b""
+        while part := reader.read(1 << 20):
+            text += part
+        before = text.count(b"\n")
+        assert 0 < before < 5_000
+        logger.info("rest")  # of a line that was cut may come first, and it is this one that is lost then
+        logger.info("after")
+        text += reader.read(1 << 20) or b""
+    lines = text.decode().splitlines()
+    assert [line for line in lines if not line.startswith(("event=flood ", "event=rest ", "event=after "))] == []
+    written = [line for line in lines if line.startswith("event=flood ")]
+    assert [f"number={number} " in line for number, line in enumerate(written)] == [True] * len(written)
+    (lost,) = re.findall(r" lost=(\d+)", "\n".join(lines))
+    assert len(written) + int(lost) == 5_000
+
+
+def test_f12_a_full_disk_costs_lines_and_no_more() -> None:
+    stream = open("/dev/full", "w")  # noqa: SIM115
+    setup(stream=stream, max_lines_per_s=100_000)
+    logger = structlog.get_logger()
+    tracemalloc.start()
+    try:
+        for number in range(2_000):
+            logger.error("flood", number=number, text="x" * 400)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        with suppress(OSError):
+            stream.close()
+    assert kept < 400_000, "half of what was written"
 
 
 def test_chain_is_bounded() -> None:
