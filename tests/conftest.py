@@ -42,6 +42,7 @@ LONG_FILES: Final = (
     "integration/test_upgrade.py",
     "hazards/test_processes.py",
     "integration/test_upgrade_attacks.py",
+    "integration/test_restarts.py",
     "integration/test_kip599.py",
     "integration/test_throttled_clients.py",
     "attacks/test_memory.py",
