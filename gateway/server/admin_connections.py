@@ -94,7 +94,7 @@ class AdminConnections:
         self._waiting: dict[RequestHandler, _Wait] = {}
         self._working: set[RequestHandler] = set()
         self._asked: set[RequestHandler] = set()  # within `working`
-        self._attaching: set[asyncio.Task[None]] = set()
+        self._attaching: dict[asyncio.Task[None], RequestHandler] = {}
         self._look: asyncio.TimerHandle | None = None
         self._look_when_full: asyncio.TimerHandle | None = None
         # Whether each of the latest connections that had a place asked for something.
@@ -142,7 +142,10 @@ class AdminConnections:
     @property
     def count(self) -> int:
         """Connections there are."""
-        return len(self._waiting) + len(self._working) + len(self._attaching)
+        begun = sum(
+            each not in self._waiting and each not in self._working for each in self._attaching.values()
+        )
+        return len(self._waiting) + len(self._working) + begun
 
     @property
     def grace_s(self) -> float:
@@ -266,16 +269,16 @@ class AdminConnections:
                 sock.close()  # every user of this machine reaches it
                 continue
             sock.setblocking(False)
-            task = self._loop.create_task(self._attach(sock, peer[0] if peer else ""))
-            self._attaching.add(task)
+            connection = self._make()
+            task = self._loop.create_task(self._attach(connection, sock, peer[0] if peer else ""))
+            self._attaching[task] = connection
             task.add_done_callback(self._attached)
 
     def _attached(self, task: asyncio.Task[None]) -> None:
-        self._attaching.discard(task)
+        del self._attaching[task]
         self._resume()
 
-    async def _attach(self, sock: socket.socket, ip: str) -> None:
-        connection = self._make()
+    async def _attach(self, connection: RequestHandler, sock: socket.socket, ip: str) -> None:
         self._new.add(connection)
         shaking_hands = None if self._tls is None else self._tls.transport_for(connection, ip)
         protocol = cast("asyncio.Protocol", shaking_hands or connection)
