@@ -30,6 +30,8 @@ from protocol.primitives import (
 _INT32: Final = Struct(">i")
 _SIZES: Final = Struct(">ii")
 _SIZES_BYTES: Final = 8
+NOT_SEEN: Final = 2**31
+"""More than any request can ask for."""
 _BEFORE_TOPICS: Final = Struct(">ihi")  # throttle_time_ms, error code, session id
 _FIRST_VERSION_WITH_MAX_BYTES: Final = 3
 _FIRST_VERSION_WITH_SESSIONS: Final = 7
@@ -84,32 +86,31 @@ def clamped_head(
     return data[at:fields_at] + _SIZES.pack(min(min_bytes, lowered), lowered)
 
 
-def asks_within(data: bytes, at: int, client_id_length: int, api: Api, most_bytes: int) -> bool:
-    """Whether a request is seen at a glance to need no clamping; False when that takes a closer look.
+def asked_bytes(data: bytes, at: int, client_id_length: int, api: Api) -> int:
+    """The max_bytes of a request, as far as it is seen at a glance; else `NOT_SEEN`.
 
     Args:
         data: as received.
         at: where the request begins, with its size; its client id has been received.
         client_id_length: as in its head.
         api: its version.
-        most_bytes: see `clamped_head`.
     """
     if not has_max_bytes(api):
-        return True
+        return NOT_SEEN
     at += HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
     if api.flexible:
         if at >= len(data) or data[at]:
-            return False
+            return NOT_SEEN
         at += 1
     try:
         at = _sizes_at(data, at, api)
     except Truncated:
-        return False
+        return NOT_SEEN
     if at + _SIZES_BYTES > len(data):
-        return False
+        return NOT_SEEN
     min_bytes: int = read_i32_be(data, at)
     max_bytes: int = read_i32_be(data, at + 4)
-    return min_bytes <= max_bytes <= most_bytes
+    return max_bytes if max_bytes >= 0 and min_bytes <= max_bytes else NOT_SEEN
 
 
 def topics_named(

@@ -151,6 +151,7 @@ class RateTracker:
         owed_until_ms: the end of the longest wait that the Rate has asked for.
         left_until_ms: the end of the longest mute that a connection left behind when it ended; see `ThrottleState`.
         fetches: requests under way whose answers will be recorded.
+        asked: how much these answers may bring together.
         last_value: of the Fetch answer, or the request's time, that was recorded last: what the next may cost.
         window_ms: how long a record is remembered: S samples.
     """
@@ -176,6 +177,7 @@ class RateTracker:
         "_settled",
         "_urgent",
         "_urgent_from",
+        "asked",
         "blocked_until_ms",
         "fetches",
         "good_until_ms",
@@ -228,6 +230,7 @@ class RateTracker:
         self.owed_until_ms = 0
         self.left_until_ms = 0
         self.fetches = 0
+        self.asked = 0
         self.last_value = 0.0
         self._cap_ms = cap_ms
         self._forgotten = forgotten
@@ -716,11 +719,12 @@ class RateTracker:
             return int(min(self._most_at_once, self._most_alone))
         return int(self._most_at_once)
 
-    def share_of_room(self, under_way: int, *, now_ms: int) -> int:
-        """How much one more answer may bring beside others, so that none of them waits if all bring as much.
+    def room_beside(self, fetches: int, asked: int, *, now_ms: int) -> int:
+        """How much one more answer may bring beside others, so that none of them waits.
 
         Args:
-            under_way: the others.
+            fetches: how many others; each may bring as much as the last answer, whatever it asked for.
+            asked: what they asked for together.
             now_ms: the present.
 
         Returns:
@@ -734,10 +738,10 @@ class RateTracker:
         room = self._room(now_ms)
         if self._urgent.members > 1:
             room = min(room, self._most_alone - self._unheard)
-        share = room / (under_way + 1)
-        if share < self.last_value or share <= 0:
+        left = room - max(asked, fetches * self.last_value)
+        if left < self.last_value or left <= 0:
             return 0
-        return int(share) if share < ANY_SHARE else ANY_SHARE
+        return int(left) if left < ANY_SHARE else ANY_SHARE
 
     def forgettable(self, *, now_ms: int) -> bool:
         """Whether a new counter would decide the same."""

@@ -6,7 +6,7 @@ answers empty: a gateway would have paid for the transfer already, and a batch l
 arrive (hazards C12, C13; docs/reference/differences-from-kafka.md).
 
 Those under way of all of a client's connections share the window between them. Of one connection a further Fetch
-passes while earlier ones are under way only if all of them fit into what is left (`RateTracker.share_of_room`). Near
+passes while earlier ones are under way only if all of them fit into what is left (`RateTracker.room_beside`). Near
 the limit it has one under way, as everywhere in Kafka: many at once would all be answered in full before the first of
 them is counted.
 
@@ -53,7 +53,7 @@ from gateway.usage.row import UsageRow
 from protocol.api_keys import Api, ApiKey
 from protocol.errors import Truncated
 from protocol.fetch import (
-    asks_within,
+    asked_bytes,
     clamped_head,
     counted_bytes,
     emptied,
@@ -129,10 +129,12 @@ class FetchHandler(HeadHandler):
             return session.hold(route.api, topics.by, topics.sensor, wait_ms, now_ms=now_ms)
         lowered = None
         counting: CachedSensor | None = None
+        asked = 0
         if share is not None:
+            asked = asked_bytes(data, at, client_id_length, route.api)
             if session.responses.awaits_head:
-                most_bytes = _share_of_room(session, route.api, known, now_ms)
-                if not most_bytes or not asks_within(data, at, client_id_length, route.api, most_bytes):
+                most_bytes = 0 if self._acknowledges else _room_beside(session, known, now_ms)
+                if not most_bytes or asked > most_bytes:
                     session.mute(MuteReason.AWAITING_FETCH)
                     return HeadDecision.WAIT
                 share = None  # it asks for less
@@ -147,9 +149,11 @@ class FetchHandler(HeadHandler):
                     return session.hold(route.api, ThrottledBy.FETCH, asking, wait_ms, now_ms=now_ms)
             counting = known
         if topics is not None and topics.most_bytes is not None:
+            if counting is None:
+                asked = asked_bytes(data, at, client_id_length, route.api)
             share = topics.most_bytes if share is None else min(share, topics.most_bytes)
             counting = counting or topics.sensor
-        if share is not None and not asks_within(data, at, client_id_length, route.api, share):
+        if share is not None and asked > share and has_max_bytes(route.api):
             try:
                 lowered = clamped_head(data, at, size, client_id_length, route.api, share)
             except Truncated:
@@ -159,9 +163,9 @@ class FetchHandler(HeadHandler):
         if lowered is not None:
             assert counting is not None
             # Begun when its head is replaced: this may be asked again before.
-            return RewrittenHead(lowered, reply, counting)
+            return RewrittenHead(lowered, reply, counting, min(asked, share or 0))
         if counting is not None:
-            session.throttling.fetch_begins(counting)
+            session.throttling.fetch_begins(counting, asked)
         return reply
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
@@ -182,9 +186,11 @@ class FetchHandler(HeadHandler):
                 self._answer_later(session, route.api, frame, known, asking, wait_ms, now_ms)
                 return
             lowered = clamped_head(frame, 0, len(frame) - 4, client_id_length, route.api, share)
+            asked = asked_bytes(frame, 0, client_id_length, route.api)
             if lowered is not None:
                 frame = lowered + frame[len(lowered) :]
-            session.throttling.fetch_begins(known)
+                asked = min(asked, share)
+            session.throttling.fetch_begins(known, asked)
         answer = self._answer(session, route.api, known, counted=share is not None)
         session.forward(frame, route.api, answer)
 
@@ -452,21 +458,22 @@ def _share_of(known: CachedSensor) -> int | None:
     return share
 
 
-def _share_of_room(session: Session, api: Api, known: CachedSensor, now_ms: int) -> int:
+def _room_beside(session: Session, known: CachedSensor, now_ms: int) -> int:
     """How much a Fetch may bring that passes behind others of its connection; 0: it has to wait for their replies."""
     if known.of_topics and known.records is None:
         return 0  # what its topics have left is not known before their replies name them
-    if now_ms < session.throttling.inherited_until_ms or not has_max_bytes(api):
+    if now_ms < session.throttling.inherited_until_ms:
         return 0
-    share = ANY_SHARE
+    room = ANY_SHARE
     most_under_way = 0
     for tracker in known.trackers:
         most_under_way = max(most_under_way, tracker.fetches)
-        share = min(share, tracker.share_of_room(tracker.fetches, now_ms=now_ms))
+        room = min(room, tracker.room_beside(tracker.fetches, tracker.asked, now_ms=now_ms))
     records = known.records
-    if records is not None and records.share_of_room(most_under_way, now_ms=now_ms) == 0:
+    # How many records a request asks for is not known.
+    if records is not None and not records.room_beside(most_under_way, 0, now_ms=now_ms):
         return 0
-    return share
+    return room
 
 
 def _longest_wait(

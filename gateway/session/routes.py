@@ -44,11 +44,13 @@ class RewrittenHead:
         head: from its size on.
         reply: what the client is to get.
         sensor: counts the reply of this Fetch.
+        asked: how many bytes that may bring.
     """
 
-    __slots__ = ("head", "reply", "sensor")
+    __slots__ = ("asked", "head", "reply", "sensor")
 
-    def __init__(self, head: bytes, reply: Pending, sensor: CachedSensor) -> None:
+    def __init__(self, head: bytes, reply: Pending, sensor: CachedSensor, asked: int) -> None:
+        self.asked = asked
         self.head = head
         self.reply = reply
         self.sensor = sensor

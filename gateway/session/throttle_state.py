@@ -196,7 +196,8 @@ class ThrottleState:
         self.fetch_sensor: CachedSensor | None = None
         self.fetch_answer: object | None = None
         self._muting: RateTracker | None = None  # what asked for the throttle that ends last
-        self._fetching: list[CachedSensor] | None = None  # what the answers under way will be counted by
+        # What the answers under way will be counted by, and how many bytes they may bring.
+        self._fetching: list[tuple[CachedSensor, int]] | None = None
 
     def inherit(self, sensor: CachedSensor, before: CachedSensor | None) -> None:
         """The connection's requests are counted by other counters than before: it serves what others left there.
@@ -235,27 +236,31 @@ class ThrottleState:
                 before.leave(self)
             counters[key] = tracker
 
-    def fetch_begins(self, sensor: CachedSensor) -> None:
-        """A Fetch is forwarded whose answer counts."""
+    def fetch_begins(self, sensor: CachedSensor, asked: int) -> None:
+        """A Fetch is forwarded whose answer counts, and may bring so many bytes."""
         if self._fetching is None:
             self._fetching = []
-        self._fetching.append(sensor)
+        self._fetching.append((sensor, asked))
         if sensor.tracker is not None:
             sensor.tracker.fetches += 1
+            sensor.tracker.asked += asked
         for each in sensor.groups:
             assert each.tracker is not None
             each.tracker.fetches += 1
+            each.tracker.asked += asked
 
     def fetch_ends(self) -> None:
         """The first of them is answered, or the connection has ended."""
         if not self._fetching:
             return
-        sensor = self._fetching.pop(0)
+        sensor, asked = self._fetching.pop(0)
         if sensor.tracker is not None:
             sensor.tracker.fetches -= 1
+            sensor.tracker.asked -= asked
         for each in sensor.groups:
             assert each.tracker is not None
             each.tracker.fetches -= 1
+            each.tracker.asked -= asked
 
     def leave(self) -> None:
         """The connection has ended; what is left of its mute is for the next ones."""

@@ -87,7 +87,7 @@ def fetch_head(frame: bytes, api: Api) -> object:
     if length is None:
         return None
     size = len(frame) - 4
-    within = fetch.asks_within(frame, 0, length, api, 1_000)
+    within = fetch.asked_bytes(frame, 0, length, api) <= 1_000
     named: list[bytes] = []
     with suppress(Truncated):
         named.extend(fetch.topics_named(frame, 0, size, length, api, most=9))

@@ -290,6 +290,9 @@ def test_fetches_of_a_connection_pass_together_while_all_of_them_fit_into_what_i
 def test_c02_a_fetch_waits_behind_another_where_it_may_bring_more_than_is_left() -> None:
     c = Conversation(consumer_byte_rate=1_000).client_sends(fetch(1, max_bytes=6_000), fetch(2, max_bytes=6_000))
     c.upstream_sees(fetch(1, max_bytes=6_000)).still_muted()
+    # What those under way may bring counts, and not how many they are.
+    c = Conversation(consumer_byte_rate=1_000).client_sends(fetch(1, max_bytes=8_000), fetch(2, max_bytes=4_000))
+    c.upstream_sees(fetch(1, max_bytes=8_000)).still_muted()
     # A broker gives one batch at least, whatever is asked for: the last answer says how large one may be.
     c = Conversation(consumer_byte_rate=1_000).client_sends(fetch(max_bytes=1)).upstream_answers(fetch_reply(4_000))
     c.take_upstream()
@@ -301,8 +304,14 @@ def test_c02_a_fetch_waits_behind_another_where_it_may_bring_more_than_is_left()
     # Other connections count, too.
     c = Conversation(consumer_byte_rate=1_000).client_sends(fetch(1, max_bytes=3_000))
     c.take_upstream()
-    other = c.another().client_sends(fetch(1, max_bytes=3_000), fetch(2, max_bytes=3_400))
+    other = c.another().client_sends(fetch(1, max_bytes=3_000), fetch(2, max_bytes=4_001))
     other.upstream_sees(fetch(1, max_bytes=3_000)).still_muted()
+
+
+def test_each_share_fetch_waits_for_the_one_before_as_its_answer_cannot_be_emptied() -> None:
+    c = Conversation(consumer_byte_rate=1_000)
+    requests = [wire.request("ShareFetch", 2, correlation_id=i, max_bytes=10, min_bytes=1) for i in range(2)]
+    c.client_sends(*requests).upstream_sees(requests[0]).still_muted()
 
 
 def test_k03_of_answers_that_come_together_those_beyond_the_bound_are_emptied() -> None:
