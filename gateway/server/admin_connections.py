@@ -309,10 +309,12 @@ class AdminConnections:
 
     def _make_room(self) -> bool:
         self._forget_closed()
-        if self.count >= self._most and self._waiting:
-            longest, wait = next(iter(self._waiting.items()))
-            if self._loop.time() >= wait.since + self.grace_s:
-                self._close(longest)
+        if self.count >= self._most:
+            now, grace_s = self._loop.time(), self.grace_s
+            for connection, wait in self._waiting.items():
+                if connection not in self._new or now >= wait.since + grace_s:
+                    self._close(connection)
+                    break
         return self.count < self._most
 
     def _close_late(self) -> None:

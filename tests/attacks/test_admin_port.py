@@ -91,6 +91,18 @@ async def test_k20_scrapers_beyond_the_places_wait_and_each_is_answered() -> Non
             scraper.close()
 
 
+async def test_k20_peers_that_have_been_answered_make_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.server.admin_connections.GRACE_S", 1e9)
+    async with running_gateway(9) as running:
+        peers = [await RawClient.connect(running.gateway.admin.port) for _ in range(MAX_CONNECTIONS)]
+        for peer in peers:
+            await peer.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await peer._receive(1)
+        assert await healthy(running)
+        for peer in peers:
+            peer.close()
+
+
 async def test_k20_flood_of_silent_connections_takes_the_moment_that_each_has() -> None:
     async with running_gateway(9) as running:
         connections = running.gateway.admin.connections
