@@ -49,17 +49,25 @@ def changed(text: str, name: str, *, add: Members, remove: Members) -> str:
     wanted = replace(team, group=Group(name, **members))
     if [wanted] == teams[at : at + 1]:
         return text
+    wanted_teams = [*teams[:at], wanted, *teams[at + 1 :]]
+    try:
+        return _text(_edited(text, at, team, members, anew=False), text, wanted_teams)
+    except GroupsFileError:  # tomlkit breaks some lists that names are put into, such as behind a comment
+        return _text(_edited(text, at, team, members, anew=True), text, wanted_teams)
+
+
+def _edited(text: str, at: int, team: Team, members: Members, *, anew: bool) -> TOMLDocument:
     document = _parsed(text)
     tables: Any = document[SECTION]
-    if at == len(teams):
-        tables.append({"name": name})
+    if at == len(tables):
+        tables.append({"name": team.group.name})
         tables[at].trivia.indent = "\n" if text else ""
     table = tables[at]
     rest = _taken_from_end(table)
     for key in MEMBERS:
-        _change(table, key, getattr(team.group, key), members[key])
+        _change(table, key, getattr(team.group, key), members[key], anew=anew)
     table.value.body.extend(rest)
-    return _text(document, text, [*teams[:at], wanted, *teams[at + 1 :]])
+    return document
 
 
 def without(text: str, name: str) -> str:
@@ -132,13 +140,15 @@ def _taken_from_end(table: Any) -> list[Any]:
     return rest
 
 
-def _change(table: Any, key: str, before: Sequence[str], after: Sequence[str]) -> None:
+def _change(table: Any, key: str, before: Sequence[str], after: Sequence[str], *, anew: bool) -> None:
+    if before == after:
+        return
     kept = set(after)
     gone = [at for at, name in enumerate(before) if name not in kept]
     more = after[len(before) - len(gone) :]
     if not after:
         table.pop(key, None)
-    elif not before or len(gone) + len(more) > _MOST_STEPS:
+    elif anew or not before or len(gone) + len(more) > _MOST_STEPS:
         table[key] = list(after)
     else:
         for at in reversed(gone):

@@ -43,6 +43,14 @@ def test_a_member_that_is_added_leaves_the_rest_as_people_wrote_it() -> None:
     assert changed(text, "orders", add={"users": ["bob"]}, remove={}) == text
 
 
+@pytest.mark.parametrize("users", ['[\n  "a",\n  "b"\n  # z\n]', '["a"\n, "b" # z\n]'])
+def test_a_list_that_takes_no_more_names_is_written_anew(users: str) -> None:
+    text = TEXT.replace('["orders-*"]', users)
+    found = changed(text, "orders", add={"users": ["c"]}, remove={})
+    assert members(found)["orders"][0] == ("a", "b", "c")
+    assert found.partition("# search is new")[2] == text.partition("# search is new")[2]
+
+
 def test_a_change_of_members_leaves_the_topics_of_a_group() -> None:
     text = TEXT.replace("tier = 0", 'topics = ["orders-*", "x"]\ntier = 0')
     found = read_teams(changed(text, "orders", add={"users": ["bob"]}, remove={}))
