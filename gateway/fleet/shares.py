@@ -14,7 +14,8 @@ All but the first four fields may be absent: then it is a sign of life. Counters
 (producer_byte_rate), ``f`` (consumer_byte_rate), ``r`` (request_percentage), ``m`` (controller_mutation_rate), each
 with scope, user and client id as they are counted, in units of the quota. Counters of topics (``p``, ``f``) stand by
 themselves, with the family of their quota and the topic: members of a version that does not know them pass them over.
-So do those of groups (``group_use``, ``group_levels``; also ``r`` and ``m``), with scope and group. So do those of
+So do those of groups (``group_use``, ``group_levels``; also ``r``), with scope and group, and mutations of groups
+(``group_mutation_use``, ``group_mutation_levels``). So do those of
 rates that Kafka has not (``rate_use``, ``rate_levels``): by the names of their quotas, of which a member passes over
 those that it does not know. Rates of connections (``connection_use``, ``connection_levels``) stand by what they are
 of: ``gateway``, ``listener`` or ``ip``, each with its name.
@@ -220,7 +221,11 @@ def _listed(name: str, counters: Mapping[QuotaKey, Sequence[tuple[Any, ...]]]) -
             row = [key.scope, key.group] if isinstance(key, GroupKey) else [key.scope, *key.tracker_key]
             field_name = name if quota in _CODES else f"rate_{name}"
             if isinstance(key, GroupKey):
-                field_name = f"group_{name}"
+                field_name = (
+                    f"group_mutation_{name}"
+                    if quota is QuotaKey.CONTROLLER_MUTATION_RATE
+                    else f"group_{name}"
+                )
             if isinstance(key, TopicKey):
                 row += [key.family, key.topic]
                 field_name = f"topic_{name}"
@@ -269,7 +274,10 @@ def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[Quota
     found = {_KEYS[code]: [read(each, code) for each in some] for code, some in body.get(name, {}).items()}
     for code, some in body.get(f"topic_{name}", {}).items():
         found.setdefault(_TOPIC_KEYS[code], []).extend(read(each, _TOPIC) for each in some)
-    for code, some in body.get(f"group_{name}", {}).items():
+    for code, some in (
+        *body.get(f"group_{name}", {}).items(),
+        *body.get(f"group_mutation_{name}", {}).items(),
+    ):
         found.setdefault(_GROUP_KEYS[code], []).extend(read(each, _GROUP + code) for each in some)
     for code, some in body.get(f"rate_{name}", {}).items():
         if code in _FURTHER_KEYS:
