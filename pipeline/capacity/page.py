@@ -16,7 +16,7 @@ from pipeline.capacity.forecast import INTERVAL, LEAST_DAYS, Expected, Floats, F
 from pipeline.capacity.study import OfKey, Study, weeks
 from pipeline.pages.frame import page
 from pipeline.recommend.recommendation import amount
-from pipeline.replay.demand import KEY_OF_API
+from pipeline.replay.demand import API_OF_KEY
 from quotas.entities import QuotaKey, counted
 from quotas.lending import TIERS
 
@@ -27,7 +27,6 @@ _BUSY_HOURS: Final = 3
 _NOTICED: Final = 0.001
 """What grows by a smaller part in a week stays the same."""
 _WIDTH, _HEIGHT = 900.0, 220.0
-_API_OF_KEY: Final = {key: str(api) for api, key in KEY_OF_API.items()}
 
 
 def summary(study: Study) -> Iterator[str]:
@@ -151,7 +150,7 @@ def to_json(study: Study, made_at: str) -> str:
         "quotas": {str(key): _of_key(own, study.question.usable) for key, own in study.of_key.items()},
         # As in a report, by which a client is found that has to be erased.
         "clients": [
-            {"user": each.claimant.user, "client_id": each.claimant.client_id, "api": _API_OF_KEY[key]}
+            {"user": each.claimant.user, "client_id": each.claimant.client_id, "api": str(API_OF_KEY[key])}
             for key, own in study.of_key.items()
             for each in own.shares.shares
             if not each.claimant.team

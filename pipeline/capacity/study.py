@@ -29,7 +29,7 @@ from pipeline.recommend.required_rates import (
     hourly_peaks,
     left_out_of,
 )
-from pipeline.replay.demand import KEY_OF_API
+from pipeline.replay.demand import API_OF_KEY, KEY_OF_API
 from pipeline.spark.runner import Runner
 from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, CompactedDays
 from pipeline.storage.compacted_files import Piece, read_entities
@@ -134,6 +134,8 @@ class _Needs:
     def add(self, rows: Iterable[Mapping[str, Any]], whose: Any) -> None:
         for row in rows:
             key = KEY_OF_API[UsageApi(row["api"])]
+            if row["api"] != API_OF_KEY[key]:
+                continue
             claimant = whose(row["user"], row["client_id"], row["api"])
             if claimant is None:
                 continue
@@ -261,8 +263,7 @@ def _loads(
         {(key, each.claimant): each.claim.demand for key, own in shares.items() for each in own.shares},
         {(key, each.claimant): each.share for key, own in shares.items() for each in own.shares},
     ]
-    apis = {KEY_OF_API[api]: api for api in UsageApi}
-    bursts = {key: question.windows.burst_of(apis[key]) for key in shares}
+    bursts = {key: question.windows.burst_of(API_OF_KEY[key]) for key in shares}
 
     def of_part(pieces: list[Piece]) -> Iterator[Sums]:
         rows = read_entities(
@@ -270,7 +271,7 @@ def _loads(
             ENTITY,
             arrays_of(()),
             brokers_apart=False,
-            apis=[apis[key] for key in bursts],
+            apis=[API_OF_KEY[key] for key in bursts],
             most_elements=ELEMENTS_AT_ONCE,
         )
         yield sums_of(rows, whose.client, bursts, quotas)

@@ -25,7 +25,7 @@ from pipeline.recommend.doubt import (
 from pipeline.recommend.recommendation import ClientDay, ClientHistory, entity_of
 from pipeline.recommend.waiting import burst_s, kept_burst_s, kept_target
 from pipeline.replay.algorithms import Algorithm
-from pipeline.replay.demand import KEY_OF_API
+from pipeline.replay.demand import API_OF_KEY, KEY_OF_API
 from pipeline.spark.runner import Runner
 from pipeline.storage.entity_days import ENTITY
 from pipeline.storage.layout import CompactedDay
@@ -147,7 +147,10 @@ def hourly_peaks(
                 for date, api, own in zip(
                     *(batch.column(at).to_pylist() for at in range(2)), steps, strict=True
                 ):
-                    place = date.isoformat(), KEY_OF_API[UsageApi(api)]
+                    key = KEY_OF_API[UsageApi(api)]
+                    if api != API_OF_KEY[key]:
+                        continue
+                    place = date.isoformat(), key
                     together[place] = together.get(place, 0.0) + own.values.to_numpy()
         yield {
             place: (total.reshape(_HOURS, -1).max(axis=1) / STEP_S).tolist()

@@ -40,6 +40,9 @@ KEY_OF_API: Final = {
     UsageApi.ALTER_CONFIGS: QuotaKey.ALTER_CONFIGS_REQUEST_RATE,
 }
 
+API_OF_KEY: Final = {key: api for api, key in reversed(KEY_OF_API.items())}
+"""Connections are those of addresses: a connection with a user is among them."""
+
 BUCKETS: Final = frozenset(
     {api for api, key in KEY_OF_API.items() if key in API_RATE_KEYS} | {UsageApi.USER_CONNECT}
 )

@@ -17,7 +17,7 @@ from pipeline.client_tables.profile import CLIENT, NEAR, STEP_S
 from pipeline.client_tables.timelines import Timeline
 from pipeline.pages.frame import page
 from pipeline.plans.plan import Action, Plan, PlanEntry, too_little_text
-from pipeline.replay.demand import KEY_OF_API
+from pipeline.replay.demand import API_OF_KEY
 from pipeline.report.report import STACKED, UNITS, Report
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
@@ -38,7 +38,6 @@ _CHANGES: Final = {
 }
 """Kinds of changes, the risk first: title, and what to know."""
 
-_OF_KEYS: Final = {key: api for api, key in KEY_OF_API.items()}
 _TITLES: Final = {
     UsageApi.PRODUCE: "Produce",
     UsageApi.FETCH: "Fetch",
@@ -286,7 +285,7 @@ def quota(value: float | None, api: str) -> str:
 
 def limit(value: float | None, key: QuotaKey) -> str:
     """The same, by the quota's key."""
-    return quota(value, _OF_KEYS[key])
+    return quota(value, API_OF_KEY[key])
 
 
 def change(entry: PlanEntry) -> str:

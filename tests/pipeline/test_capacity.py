@@ -393,6 +393,36 @@ def test_a_client_that_is_erased_takes_the_study_with_it(
     assert [path.name for path in to.iterdir()] == ["forecast.csv"]
 
 
+@pytest.mark.parametrize("user", ["", "alice"])
+def test_connections_are_those_of_addresses_also_where_users_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    by_user = [("alice", "", "user_connect")] if user else []
+    for at in range(DAYS):
+        rows: list[dict[str, Any]] = [
+            {
+                "date": MONDAY + datetime.timedelta(days=at),
+                "gw": "g1",
+                "user": user,
+                "client_id": client_id,
+                "api": api,
+                "t": list(range(600)),
+                "offered": [5.0] * 600,
+            }
+            for user, client_id, api in [("", "10.0.0.1", "connect"), *by_user]
+        ]
+        write_compacted(tmp_path / "out", rows, gateways={"g1": 1.0})
+    out = str(tmp_path / "out")
+    write_client_tables(out)
+    to = Path(out, "results", "capacity", "run=1")
+    own = study(out, to, monkeypatch, "--capacity", "connect=100/s")["quotas"]["connection_creation_rate"]
+    assert [each["claimant"] for each in own["claims"]] == ["client-id=10.0.0.1"]
+    assert own["together"]["recorded"]["highest"] == 5
+    assert set(own["forecast"]["seen"].values()) == {5}
+    address = Client.named(user=None, client_id=None, ip="10.0.0.1")
+    assert erase_results(str(to.parent), address, write=True)[0].total() == 1
+
+
 @pytest.mark.parametrize(("words", "fault"), [
     ("--capacity produce=0", "each with more than 0"), ("--capacity ,", "name at least one API"),
     ("--capacity produce=1 --usable 0", "--usable above 0"), ("--capacity produce=1 --horizon 0", "--horizon 1 to"),
