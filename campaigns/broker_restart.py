@@ -23,7 +23,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from campaigns.serving import serving
+from campaigns.serving import before_one_broker, serving
 from embedded_kafka.kafka import Address, KafkaCluster
 from testkit.gateway import free_ports
 from testkit.raw_client import HOST
@@ -37,19 +37,6 @@ _BACK_S: Final = 60.0
 _PROBE_S: Final = 0.005
 # The default of 10 s would measure the clients' own patience.
 _CLIENT: Final = {"reconnect.backoff.max.ms": 1_000, "log_level": 0}
-_CONFIG: Final = """
-[upstream]
-bootstrap = ["{broker}"]
-[[listeners]]
-name = "restarts"
-bind = "127.0.0.1:{port}"
-first_broker_port = {broker_port}
-broker_ports = 2
-[admin]
-bind = "127.0.0.1:{admin}"
-[quota_store]
-kind = "memory"
-"""
 
 
 class Client(threading.Thread):
@@ -150,9 +137,7 @@ def campaign(rounds: int) -> list[list[float]]:
         for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in _TOPICS.values()]).values():
             made.result(30)
         config = Path(folder) / "gateway.toml"
-        config.write_text(
-            _CONFIG.format(broker=cluster.brokers[1], port=first, admin=first + 1, broker_port=first + 2)
-        )
+        config.write_text(before_one_broker(cluster.bootstrap, first))
         with serving(config, admin=f"http://{HOST}:{first + 1}", log=Path(folder) / "log"):
             clients = [
                 kind(bootstrap, topic)

@@ -16,9 +16,33 @@ from testkit.process_group import kill_all
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
 
+_CONFIG: Final = """
+[upstream]
+bootstrap = ["{broker}"]
+[[listeners]]
+name = "clients"
+bind = "127.0.0.1:{port}"
+first_broker_port = {broker_port}
+broker_ports = 2
+[admin]
+bind = "127.0.0.1:{admin}"
+[quota_store]
+kind = "memory"
+"""
+
 
 class NotReadyError(Exception):
     """The gateway ended, or did not get ready in time."""
+
+
+def before_one_broker(broker: str, first: int) -> str:
+    """A configuration for `serving`, to which tables can be added.
+
+    Args:
+        broker: its address.
+        first: of four free ports: bootstrap, the admin port, and two for brokers.
+    """
+    return _CONFIG.format(broker=broker, port=first, admin=first + 1, broker_port=first + 2)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from campaigns.serving import serving
+from campaigns.serving import before_one_broker, serving
 from campaigns.storms.client import COMMIT, METADATA, TOPIC, Answer, Plan
 from campaigns.storms.verdict import LEAST_STORM, MOST_P99, OVER_S, Storm, faults, median_ratio, p99
 from embedded_kafka.kafka import KafkaCluster
@@ -45,18 +45,7 @@ _PROPERTIES: Final = {"offsets.topic.num.partitions": 5}
 _SETTLES_S: Final = 1.0
 _NO_LIMIT: Final = 1e6
 
-_CONFIG: Final = """
-[upstream]
-bootstrap = ["{broker}"]
-[[listeners]]
-name = "storms"
-bind = "127.0.0.1:{port}"
-first_broker_port = {broker_port}
-broker_ports = 2
-[admin]
-bind = "127.0.0.1:{admin}"
-[quota_store]
-kind = "memory"
+_QUOTAS: Final = """
 [[quotas]]
 client_id = "{metadata}"
 metadata_request_rate = {limit}
@@ -170,16 +159,8 @@ class Campaign:
         self._port, self._admin = first + 3, f"http://127.0.0.1:{first + 1}"
         config = folder / "sluice.toml"
         config.write_text(
-            _CONFIG.format(
-                broker=self._cluster.bootstrap,
-                port=first,
-                broker_port=self._port - 1,
-                admin=first + 1,
-                metadata=METADATA,
-                commit=COMMIT,
-                limit=LIMIT_PER_S,
-                none=_NO_LIMIT,
-            )
+            before_one_broker(self._cluster.bootstrap, first)
+            + _QUOTAS.format(metadata=METADATA, commit=COMMIT, limit=LIMIT_PER_S, none=_NO_LIMIT)
         )
         with WireClient(self._cluster.brokers[1]) as broker:
             topic = {"name": TOPIC, "num_partitions": 20, "replication_factor": 1}

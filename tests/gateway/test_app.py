@@ -134,7 +134,7 @@ async def test_drain_takes_no_further_request_of_a_connection_that_is_owed_a_rep
         assert [request.correlation_id for request in connection.requests] == [5]
 
 
-async def test_j03_drain_ends_at_its_deadline_whatever_is_owed() -> None:
+async def test_j03_drain_ends_at_its_deadline_whatever_is_unanswered() -> None:
     async with broker_and_gateway(drain_timeout_ms=100) as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.silence)
         await client.send(fetch())
