@@ -398,8 +398,6 @@ ROWS: Final = (
             Quantity("others not answered", lambda figure: number(figure, r"([\d,]+) not answered"), most=0),
         ),
         n=Quantity("clients", lambda figure: number(figure, r"^([\d,]+) clients")),
-        reason="Connects to brokers end at `connect_timeout_ms`, which is 5 s. The figure has the delays "
-        "of the client and of the machine on top.",
     ),
     Row(
         "R17",

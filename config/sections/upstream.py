@@ -155,7 +155,8 @@ class UpstreamSettings(Section, frozen=True):
 
     Attributes:
         bootstrap: brokers that the gateway asks for the other brokers. The first one that answers is used.
-        connect_timeout_ms: timeout for one connection to one broker. The default is shorter than clients wait.
+        connect_timeout_ms: timeout for one connection to one broker. The default is shorter than clients wait, and
+            leaves time for the third SYN, which Linux sends after 3 s.
         topology_refresh_ms: how often the gateway asks the cluster for its brokers. It also sees changes in
             the answers that it relays.
         security_protocol: protocol of the brokers' listener.
@@ -166,7 +167,7 @@ class UpstreamSettings(Section, frozen=True):
     """
 
     bootstrap: Annotated[tuple[ConnectAddress, ...], Field(strict=False, min_length=1)]
-    connect_timeout_ms: Milliseconds = 5_000  # hazard D02
+    connect_timeout_ms: Milliseconds = 4_000  # hazard D02
     topology_refresh_ms: Milliseconds = 30_000
     security_protocol: SecurityProtocolKey = SecurityProtocol.PLAINTEXT
     tls: UpstreamTls | None = None
