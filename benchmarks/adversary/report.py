@@ -25,6 +25,8 @@ def piece_of(report: Report) -> dict[str, Any]:
         "most_rss_mib": report.most_rss_bytes >> 20,
         "most_event_cpu_ms": report.most_event_cpu_ms,
         "most_turn_cpu_ms": report.most_turn_cpu_ms,
+        "turns": report.turns,
+        "long_turns": report.long_turns,
         "honest_requests": len(report.honest_ms),
         "starved": report.starved,
         "honest_p50_ms": round(quantile(report.honest_ms, 0.5), 1),
@@ -63,7 +65,8 @@ def page(pieces: Sequence[Mapping[str, Any]]) -> str:
     starved = sum(len(piece.get("starved", ())) for piece in pieces)
     stall = (
         f"the longest event of its loop took {most('most_event_cpu_ms'):.1f} ms of CPU time (bound "
-        f"{EVENT_CPU_MS:.0f}), the longest turn, which has many events, {most('most_turn_cpu_ms')}"
+        f"{EVENT_CPU_MS:.0f}), the longest turn, which has many events, {most('most_turn_cpu_ms'):.1f}; "
+        f"{total('long_turns'):,} of {total('turns'):,} turns took more than {EVENT_CPU_MS:.0f}"
     )
     lines = [
         "# An adversary that searches",

@@ -60,7 +60,7 @@ class Report:
         findings: one for each script and kind; the first ones of each kind are shrunk.
         honest_ms: how long requests of honest clients took, sorted.
         starved: requests of theirs without an answer while one past the gateway waited long too.
-        most_rss_bytes, most_event_cpu_ms, most_turn_cpu_ms: see `Watch`.
+        most_rss_bytes, most_event_cpu_ms, most_turn_cpu_ms, turns, long_turns: see `Watch`.
         apis: how many requests of each.
     """
 
@@ -73,7 +73,9 @@ class Report:
     starved: list[str] = field(default_factory=list)
     most_rss_bytes: int = 0
     most_event_cpu_ms: float = 0.0
-    most_turn_cpu_ms: int = 0
+    most_turn_cpu_ms: float = 0.0
+    turns: int = 0
+    long_turns: int = 0
     apis: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -135,9 +137,7 @@ class Campaign:
         """Play, then shrink."""
         report = self._report
         self._watch.look()
-        self._watch.most_event_cpu_ms = self._watch.most_turn_cpu_ms = (
-            0  # what the start took, no client waited for
-        )
+        self._watch.begin()  # What the start took, no client waited for.
         beside = [asyncio.create_task(client.run()) for client in (*self._honest, self._beside)]
         looking = asyncio.create_task(self._look_now_and_then())
         try:
@@ -158,6 +158,7 @@ class Campaign:
         report.most_rss_bytes = self._watch.most_rss_bytes
         report.most_event_cpu_ms = self._watch.most_event_cpu_ms
         report.most_turn_cpu_ms = self._watch.most_turn_cpu_ms
+        report.turns, report.long_turns = self._watch.turns, self._watch.long_turns
         return report
 
     # -- playing ---------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ The gateway's own watchdog measures turns, and pays for a timer alone; a turn ha
 at once. Here each callback and each call of a protocol is measured, in CPU time of the loop's thread, collections of
 garbage included. A line is logged for one that is the longest so far of a second, and for
 each above `TOLD_MS`, with what of it was a collection, how many pages were new to the process in it, and how often
-another thread had the CPU.
+another thread had the CPU. Once a second a line says how long turns took, by the watchdog's timer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ import structlog
 import uvloop
 
 from gateway.cli.main import main
+from gateway.server.loop_watchdog import LoopWatchdog
 
 TOLD_MS: Final = 20
 """The longest that one event may hold the loop (benchmarks/results/limits.md)."""
 
 EVENT: Final = "event_took"
+TURNS: Final = "turns_took"
 _PROTOCOL: Final = (
     "buffer_updated",
     "connection_lost",
@@ -153,8 +155,33 @@ def _protocols(parent: type) -> Iterator[type]:
         yield from _protocols(child)
 
 
+class _Turns:
+    """Turns of the loop: how late each was for the watchdog's timer, as far as the loop's thread worked meanwhile."""
+
+    def __init__(self) -> None:
+        self._tick = LoopWatchdog._tick
+        self._turns = self._long = 0
+        self._most_ms = 0.0
+        self._second = 0
+
+    def count(self, watchdog: LoopWatchdog) -> None:
+        """In place of `LoopWatchdog._tick`."""
+        now_s = time.monotonic()
+        took_ms = 1_000 * min(now_s - watchdog._due_s, time.thread_time() - watchdog._cpu_s)
+        self._turns += 1
+        self._long += took_ms > TOLD_MS
+        self._most_ms = max(self._most_ms, took_ms)
+        if int(now_s) != self._second:
+            _log.info(TURNS, turns=self._turns, long=self._long, cpu_ms=round(self._most_ms, 1))
+            self._turns = self._long = 0
+            self._most_ms, self._second = 0.0, int(now_s)
+        self._tick(watchdog)
+
+
 def time_events() -> None:
     """From now on; all protocols have been imported."""
+    turns = _Turns()
+    LoopWatchdog._tick = lambda watchdog: turns.count(watchdog)  # type: ignore[method-assign]
     gc.callbacks.append(_CLOCK.collecting)
     for protocol in set(_protocols(asyncio.BaseProtocol)):
         if protocol.__module__.startswith("gateway."):

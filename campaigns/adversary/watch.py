@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from campaigns.adversary.stage import Stage
-from campaigns.adversary.timed_gateway import EVENT
+from campaigns.adversary.timed_gateway import EVENT, TURNS
 from campaigns.adversary.verdict import Violation
 
 MAX_RSS_BYTES: Final = 320 << 20
@@ -28,8 +28,8 @@ class Watch:
     Attributes:
         most_rss_bytes: seen so far.
         most_event_cpu_ms: the longest event, in CPU time, where the gateway measures each.
-        most_turn_cpu_ms: the longest turn of the loop that its watchdog has reported: many events, when many clients
-            send at once.
+        most_turn_cpu_ms: the longest turn of the loop: many events, when many clients send at once.
+        turns, long_turns: how many were measured, and how many of them took longer than one event may.
     """
 
     def __init__(self, stage: Stage, *, event_cpu_ms: float = EVENT_CPU_MS) -> None:
@@ -44,8 +44,12 @@ class Watch:
         self._at = 0
         self._too_large = False
         self.most_rss_bytes = 0
-        self.most_event_cpu_ms = 0.0
-        self.most_turn_cpu_ms = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget how long events took until now."""
+        self.most_event_cpu_ms = self.most_turn_cpu_ms = 0.0
+        self.turns = self.long_turns = 0
 
     def look(self) -> list[tuple[Violation, int | None]]:
         """What has happened since the last look, and the port of the client that it was about, if known."""
@@ -70,8 +74,10 @@ class Watch:
         fields = {key: value.strip('"') for key, value in _FIELD.findall(line)}
         port = fields.get("peer", "").rpartition(":")[2]
         peer = int(port) if port.isdigit() else None
-        if fields.get("event") == "event_loop_stalled":
-            self.most_turn_cpu_ms = max(self.most_turn_cpu_ms, int(fields["cpu_ms"]))
+        if fields.get("event") == TURNS:
+            self.most_turn_cpu_ms = max(self.most_turn_cpu_ms, float(fields["cpu_ms"]))
+            self.turns += int(fields["turns"])
+            self.long_turns += int(fields["long"])
             return []
         if fields.get("event") == EVENT:
             cpu_ms = float(fields["cpu_ms"])

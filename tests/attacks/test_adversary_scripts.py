@@ -107,7 +107,7 @@ class _Gateway:
     [
         (f"event=event_took cpu_ms={EVENT_CPU_MS + 0.1} handler=a.b peer=127.0.0.1:4711", ["stall"]),
         (f'event=event_took cpu_ms={EVENT_CPU_MS} handler=a.b peer=""', []),
-        ("event=event_loop_stalled stall_ms=900 cpu_ms=600 handler=a:b", []),  # a turn of many events
+        ("event=turns_took turns=90 long=1 cpu_ms=60.5", []),  # of many events
         ('event=connection_refused level=info peer=127.0.0.1:4711 cause=upstream_malformed detail=""', ["error"]),
         ("event=connection_refused level=info peer=127.0.0.1:4711 cause=not_kafka", []),
         ('event="client failed" level=error', ["error"]),
@@ -121,6 +121,18 @@ def test_the_log_tells_of_stalls_and_bugs(line: str, kinds: list[str], tmp_path:
     assert [violation.kind for violation, _ in found] == kinds
     assert [port for _, port in found if port] == ([4711] if "peer" in line and kinds else [])
     assert watch.look() == []
+
+
+def test_turns_are_counted_from_when_clients_begin(tmp_path: Path) -> None:
+    gateway = _Gateway(tmp_path / "log")
+    gateway.log_file.write_text("event=turns_took turns=90 long=1 cpu_ms=160.5\n")
+    watch = Watch(gateway)
+    watch.look()
+    watch.begin()
+    with gateway.log_file.open("a") as log:
+        log.write("event=turns_took turns=100 long=2 cpu_ms=60.5\nevent=turns_took turns=99 long=0 cpu_ms=3.0\n")
+    watch.look()
+    assert (watch.turns, watch.long_turns, watch.most_turn_cpu_ms) == (199, 2, 60.5)
 
 
 def test_memory_above_the_bound_is_told_once(tmp_path: Path) -> None:
