@@ -2,6 +2,9 @@
 
 200 connects a second, each with one request, before a Kafka of one broker; a producer whose records must all be there
 once. Upgrades and reloads take turns. Nothing may be refused, reset or lost: 1 when something was.
+
+With ``--from`` the first gateway is an earlier version, and its quotas must be there at the end. The new version is
+installed into its environment before the first upgrade, as docs/how-to/upgrade.md says.
 """
 
 import argparse
@@ -10,27 +13,44 @@ import random
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import urllib.request
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from confluent_kafka import Consumer, Producer
 
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine
 from benchmarks.relay.native_build import ROOT
-from campaigns.serving import serving
+from campaigns.serving import SLUICE, environment_of, serving
 from embedded_kafka.kafka import KafkaCluster
+from testkit.installed import Environment, build_wheel
 from testkit.upgrade_load import Newcomers
 
 RESULTS: Final = ROOT / "benchmarks" / "results"
-_SLUICE: Final = Path(sys.executable).with_name("sluice")
 _TOPIC: Final = "upgrades"
 _HOST: Final = "127.0.0.1"
 _PATIENCE_S: Final = 120.0
+_QUOTAS: Final = """
+quotas:
+  - client_id: app
+    producer_byte_rate: 1000000
+  - user: alice
+    consumer_byte_rate: 2000000
+"""
+"""As every version reads them."""
+_KEPT: Final = {
+    "quotas": [
+        {"user": "alice", "consumer_byte_rate": "2MB"},
+        {"client-id": "app", "producer_byte_rate": "1MB"},
+    ]
+}
 
 
 def main() -> int:
@@ -40,6 +60,9 @@ def main() -> int:
     parser.add_argument("--reloads", type=int, default=100)
     parser.add_argument("--per-second", type=float, default=200)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument(
+        "--from", dest="earlier", metavar="REVISION", help="begin with the version of this revision of git"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, KafkaCluster() as kafka:
@@ -52,10 +75,16 @@ def main() -> int:
             "machine": describe_machine(),
         }
     name = "upgrade" if arguments.workers == 1 else f"upgrade-workers{arguments.workers}"
+    name += "-earlier" if arguments.earlier else ""
     keep_results(run | found, _page(found), arguments.output, name)
     print(_page(found))
     wrong = [found[name] for name in ("records_not_delivered", "records_missing", "records_twice")]
-    return int(any(wrong) or set(found["connects"]) != {"answered"} or not found["ready_at_the_end"])
+    return int(
+        any(wrong)
+        or set(found["connects"]) != {"answered"}
+        or not found["ready_at_the_end"]
+        or not found.get("quotas_kept", True)
+    )
 
 
 def _campaign(arguments: argparse.Namespace, directory: Path, brokers: str) -> dict[str, Any]:
@@ -72,11 +101,17 @@ def _campaign(arguments: argparse.Namespace, directory: Path, brokers: str) -> d
     random.seed(15)
     turns = ["upgrade"] * arguments.upgrades + ["reload"] * arguments.reloads
     random.shuffle(turns)
+    earlier = _install(arguments.earlier, directory) if arguments.earlier else None
+    sluice = earlier.programs / "sluice" if earlier else SLUICE
+    versions = [_version(sluice)]
     pids: list[int] = []
     took_s: list[float] = []
     sent = 0
-    with serving(config, admin=admin, log=directory / "gateway.log") as first:
+    with serving(config, admin=admin, log=directory / "gateway.log", sluice=sluice) as first:
         pids.append(first.pid)
+        if earlier:
+            (directory / "quotas.yaml").write_text(_QUOTAS)
+            _run(sluice, "quotas", "import", "--admin", admin, str(directory / "quotas.yaml"))
         producer = Producer({"bootstrap.servers": f"{_HOST}:{port}", "enable.idempotence": True})
         newcomers = Newcomers((_HOST, port), per_s=arguments.per_second, threads=16)
         try:
@@ -85,8 +120,12 @@ def _campaign(arguments: argparse.Namespace, directory: Path, brokers: str) -> d
                     os.kill(pids[-1], signal.SIGHUP)
                     time.sleep(0.2)
                 else:
+                    if earlier and len(pids) == 1:
+                        (directory / "new").mkdir()
+                        earlier.install_sluice(build_wheel(directory / "new"))
+                        versions.append(_version(sluice))
                     began_s = time.monotonic()
-                    pids.append(_upgrade(admin))
+                    pids.append(int(_run(sluice, "upgrade", "--admin", admin).split()[1]))
                     took_s.append(time.monotonic() - began_s)
                     _wait_for_end(pids[-2], first)
                 for _ in range(100):
@@ -99,11 +138,13 @@ def _campaign(arguments: argparse.Namespace, directory: Path, brokers: str) -> d
         found = _read_back(f"{_HOST}:{port}", sent)
         with urllib.request.urlopen(f"{admin}/readyz", timeout=5) as answer:
             ready = answer.status == 200
+        kept = yaml.safe_load(_run(sluice, "quotas", "export", "--admin", admin)) if earlier else None
         if len(pids) > 1:
             os.kill(pids[-1], signal.SIGTERM)
             _wait_for_end(pids[-1], first)
     return {
         "workers": arguments.workers,
+        **({"from": arguments.earlier} if earlier else {}),
         "upgrades": len(took_s),
         "reloads": arguments.reloads,
         "connects_per_s": arguments.per_second,
@@ -114,13 +155,35 @@ def _campaign(arguments: argparse.Namespace, directory: Path, brokers: str) -> d
         "records_missing": len(set(range(sent)) - set(found)),
         "records_twice": len(found) - len(set(found)),
         "ready_at_the_end": ready,
+        **({"versions": versions, "quotas_kept": kept == _KEPT} if earlier else {}),
     }
 
 
-def _upgrade(admin: str) -> int:
-    command = [str(_SLUICE), "upgrade", "--admin", admin]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
-    return int(done.stdout.split()[1])
+def _install(revision: str, directory: Path) -> Environment:
+    """That revision in an environment of its own, with the packages that it had locked."""
+    archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
+    sources = directory / "earlier"
+    with tarfile.open(fileobj=BytesIO(archive)) as files:
+        files.extractall(sources, filter="data")
+    made = Environment(directory / "installed")
+    made.install("--require-hashes", "-r", str(sources / "requirements.lock"))
+    made.install("--no-deps", "--no-build-isolation", str(sources))
+    return made
+
+
+def _version(sluice: Path) -> str:
+    return _run(sluice, "--version").strip()
+
+
+def _run(sluice: Path, *words: str) -> str:
+    return subprocess.run(
+        [sluice, *words],
+        env=environment_of(sluice),
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=True,
+    ).stdout
 
 
 def _wait_for_end(pid: int, first: subprocess.Popen[bytes]) -> None:
@@ -153,7 +216,7 @@ def _page(found: dict[str, Any]) -> str:
         "# Upgrades under load\n\n"
         "Newcomers connect, ask once and close; `answered` is all that may happen to them. Made by\n"
         f"`python -m benchmarks.upgrade --workers {found['workers']} --upgrades {found['upgrades']} "
-        f"--reloads {found['reloads']}`.\n\n"
+        f"--reloads {found['reloads']}{' --from ' + found['from'] if 'from' in found else ''}`.\n\n"
         f"| | |\n|---|---|\n{rows}\n"
     )
 

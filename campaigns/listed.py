@@ -45,6 +45,8 @@ _PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "faultha
 _SEEDED: Final = f"--randomly-seed={SEED}"
 _PASSED: Final = r"\b\d+ (passed|failed|errors?)\b"
 _SUMMARY: Final = r"^\*\*.*\*\*"
+_0_1_0: Final = "6c07d1d2"
+"""The revision of 0.1.0, which has no tag."""
 
 
 def _tests(name: str, shows: str, *selected: str, quick: bool = True) -> Campaign:
@@ -385,6 +387,12 @@ CAMPAIGNS: Final = (
         "no client notices 50 upgrades and 100 reloads",
         _module("benchmarks.upgrade"),
         r"^\| connects \|",
+    ),
+    Campaign(
+        "upgrade-earlier",
+        "no client notices an upgrade from 0.1.0 by its installation, and its quotas stay",
+        _module("benchmarks.upgrade", "--from", _0_1_0, "--upgrades", "3", "--reloads", "4"),
+        r"^\| (connects|quotas kept) \|",
     ),
     Campaign(
         "streams",

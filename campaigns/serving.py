@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from urllib.request import urlopen
 
 from testkit.process_group import kill_all
 
+SLUICE: Final = Path(sys.executable).with_name("sluice")
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
 
@@ -45,26 +47,36 @@ def before_one_broker(broker: str, first: int) -> str:
     return _CONFIG.format(broker=broker, port=first, admin=first + 1, broker_port=first + 2)
 
 
+def environment_of(sluice: Path) -> dict[str, str] | None:
+    """The variables for a program; an installed one must not see this tree. None: all there are."""
+    if sluice == SLUICE:
+        return None
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 @contextmanager
-def serving(config: Path, *, admin: str, log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def serving(
+    config: Path, *, admin: str, log: Path | None = None, sluice: Path = SLUICE
+) -> Iterator[subprocess.Popen[bytes]]:
     """`sluice serve`, ready; drained and gone afterwards.
 
     Args:
         config: its configuration.
         admin: where its admin port answers, such as ``http://127.0.0.1:9644``.
         log: where its log goes; None: to the terminal.
+        sluice: the program.
 
     Raises:
         NotReadyError: see there.
     """
-    sluice = Path(sys.executable).with_name("sluice")
     command = [sluice, "serve", "--config", config]
     with ExitStack() as stack:
         if log is None:
-            process = subprocess.Popen(command, start_new_session=True)
+            process = subprocess.Popen(command, env=environment_of(sluice), start_new_session=True)
         else:
             process = subprocess.Popen(
                 command,
+                env=environment_of(sluice),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stack.enter_context(log.open("w")),
