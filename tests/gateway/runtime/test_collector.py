@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
-from concurrent.futures import ProcessPoolExecutor
+import json
+import os
+import subprocess
+import sys
 from itertools import pairwise
-from multiprocessing import get_context
 from typing import Any, Final
 
 from gateway.runtime import collector
@@ -32,7 +34,17 @@ def _full_after() -> list[int]:
 
 def test_f16_no_collection_walks_through_more_than_some_thousand_objects() -> None:
     # In a process of its own: what other tests left in this one, threads among it, moves its collections.
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-        full_after = fresh.submit(_full_after).result()
+    fresh = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            f"import json; from {__name__} import _full_after; print(json.dumps(_full_after()))",
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+    )
+    full_after = json.loads(fresh.stdout)
     assert len(full_after) > 10
     assert max(later - earlier for earlier, later in pairwise(full_after)) < MOST
