@@ -92,7 +92,7 @@ def test_one_that_wants_little_does_not_more_than_double_its_use_beyond_its_guar
     """Otherwise a lender that returns has its bucket full of what the others have borrowed."""
     division = divide(capacity, wanted)
     for claim in wanted:
-        most = max(claim.guarantee, 2 * claim.wanted, division.part)
+        most = max(claim.guarantee, 2 * claim.wanted, division.part, division.floor)
         assert division.limit(claim) <= most * (1 + 1e-9)
 
 
