@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from campaigns.scoreboard.kept import Result
-from campaigns.scoreboard.rows import Row
+from campaigns.scoreboard.rows import Quantity, Row
 
 FRESH: Final = timedelta(days=30)
 """A figure that is older is stale."""
@@ -72,7 +73,7 @@ def judge(row: Row, results: Mapping[str, Result], *, today: date, released: dat
         return Judged(row, State.NOT_MEASURED)
     found = [results[source] for source in row.sources]
     data = [each.data for each in found]
-    values = [(quantity, quantity.read(*data)) for quantity in row.quantities]
+    values = [(quantity, _read(quantity, data)) for quantity in row.quantities]
     misses = [quantity.shown(value) for quantity, value in values if not quantity.holds(value)]
     misses += [
         f"{source} ended with an error"
@@ -87,8 +88,8 @@ def judge(row: Row, results: Mapping[str, Result], *, today: date, released: dat
         _state(row, first, failed=bool(misses), today=today, released=released),
         tuple(quantity.shown(value) for quantity, value in values),
         tuple(misses),
-        tuple(quantity.shown(quantity.read(*data)) for quantity in row.beside),
-        "" if row.n is None else row.n.counted(row.n.read(*data)),
+        tuple(quantity.shown(_read(quantity, data)) for quantity in row.beside),
+        "" if row.n is None else row.n.counted(_read(row.n, data)),
         None if None in seconds else sum(each for each in seconds if each is not None),
         first,
         tuple(dict.fromkeys(each.commit for each in found if each.commit)),
@@ -98,6 +99,14 @@ def judge(row: Row, results: Mapping[str, Result], *, today: date, released: dat
 def exit_code(judged: Iterable[Judged]) -> int:
     """1 when a goal is missed for which the page gives no reason."""
     return int(any(each.state is State.MISSED and not each.row.reason for each in judged))
+
+
+def _read(quantity: Quantity, data: Sequence[Any]) -> float:
+    """Its value; no number when the result is from before it had the quantity."""
+    try:
+        return quantity.read(*data)
+    except KeyError:
+        return math.nan
 
 
 def _state(row: Row, day: date | None, *, failed: bool, today: date, released: date | None) -> State:

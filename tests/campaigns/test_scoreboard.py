@@ -33,6 +33,7 @@ def test_a_row_is_met_missed_or_not_measured() -> None:
     assert state(LOST, result()) is State.MET
     assert state(LOST, result(1)) is State.MISSED
     assert state(LOST, result(float("nan"))) is State.MISSED
+    assert state(LOST, {"some.json": Result({}, TODAY, "abc", 12.0)}) is State.MISSED
     assert state(LOST, result(passed=False)) is State.MISSED
     assert state(LOST, {}) is State.NOT_MEASURED
     assert state(Row("R98", "later", goal="0"), result()) is State.NOT_MEASURED
