@@ -26,7 +26,7 @@ from quotas.usage_record import UsageApi
 
 TARGETS: Final = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6)
 """Shares of a day's units that may wait, for which required rates are kept."""
-BURSTS_S: Final = (1, 10, 11, 60)
+BURSTS_S: Final = (1, 10, 11, 60, 1800)
 """Seconds of quota that can be used at once, for which they are; by Kafka's defaults 10 (Rate) and 11 (bucket)."""
 STEP_S: Final = 10
 _STEPS: Final = 86_400 // STEP_S

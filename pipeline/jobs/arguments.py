@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ArgumentError
+from pipeline.recommend.recommendation import Rule
 from pipeline.storage.counting import fleets_of, recorded_scope
 from pipeline.storage.coverage import GRACE_S, Expectation
 from pipeline.storage.entity_days import Scope
@@ -98,6 +99,17 @@ def add_windows(parser: argparse.ArgumentParser) -> None:
         "--window-num", type=int, default=11, help="samples of a rate, windows of a burst (11)"
     )
     parser.add_argument("--window-ms", type=int, default=1_000, help="length of one (1000)")
+
+
+def add_rule(parser: argparse.ArgumentParser) -> None:
+    """How required rates become a quota."""
+    parser.add_argument(
+        "--rule",
+        choices=list(Rule),
+        default=Rule.DECAYED,
+        help="decayed: recent days count more; largest: for clients with one busy day a week (%(default)s)",
+    )
+    parser.add_argument("--margin", type=float, default=1.25, help="factor on the required rate (1.25)")
 
 
 def add_burst(parser: argparse.ArgumentParser) -> None:

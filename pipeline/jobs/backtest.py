@@ -17,6 +17,7 @@ from pipeline.jobs.arguments import (
     add_days,
     add_expectation,
     add_out,
+    add_rule,
     add_runner,
     add_scope,
     burst_of,
@@ -27,7 +28,7 @@ from pipeline.jobs.arguments import (
     scope_of,
 )
 from pipeline.recommend.doubt import NOTHING_LEFT_OUT
-from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettings
+from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettings, Rule
 from pipeline.storage.layout import results_dir
 
 
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_expectation(parser)
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
+    add_rule(parser)
     add_scope(parser)
     add_burst(parser)
     add_runner(parser)
@@ -90,14 +92,15 @@ def run(arguments: argparse.Namespace) -> Exit:
         )
     if not TARGETS[1] <= arguments.target < 0.5:
         raise ArgumentError(f"--target is in [{TARGETS[1]:g}, 0.5), not {arguments.target}")
+    if not arguments.margin >= 1:
+        raise ArgumentError(f"--margin is at least 1, not {arguments.margin:g}")
     target = TARGETS[kept_target(arguments.target)]
     if target != arguments.target:
         print(f"--target {arguments.target:g}: required rates are kept for {target:g}, which is taken")
     horizons = _horizons(arguments.horizons, tested)
     capacity = parse_capacity(arguments.capacity)
     scope = scope_of(arguments)
-    # As `recommend` does it when nothing is said.
-    settings = RecommendationSettings(target)
+    settings = RecommendationSettings(target, Rule(arguments.rule), arguments.margin)
     with open_runner(arguments, "sluice backtest") as runner:
         left = NOTHING_LEFT_OUT if arguments.allow_gaps else left_out_of(runner, arguments.out, days)
         for each in left.left_out:

@@ -23,6 +23,7 @@ from pipeline.jobs.arguments import (
     add_days,
     add_expectation,
     add_out,
+    add_rule,
     add_runner,
     add_scope,
     add_windows,
@@ -60,13 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--history", type=int, metavar="DAYS", help=f"how many days, instead of --from ({HISTORY_DAYS})"
     )
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
-    parser.add_argument(
-        "--rule",
-        choices=list(Rule),
-        default=Rule.DECAYED,
-        help="decayed: recent days count more; largest: for clients with one busy day a week (%(default)s)",
-    )
-    parser.add_argument("--margin", type=float, default=1.25, help="factor on the required rate (1.25)")
+    add_rule(parser)
     add_capacity(parser)
     parser.add_argument(
         "--largest-change",

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.cli import main
+from pipeline.errors import Exit
 from pipeline.recommend.backtest import History, evaluator, judged_days, recommender
 from pipeline.recommend.backtest_rules import DAY_NUMBERS, OURS, RECORDED, RULES, Judged, Ships, backtest
 from pipeline.recommend.doubt import Doubt, LeftDays
@@ -221,3 +222,33 @@ def test_the_job_keeps_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     page = (folder / "backtest.md").read_text()
     assert page in capsys.readouterr().out
     assert page.count("| 10 s peak |") == 2
+
+
+def test_the_job_judges_the_rule_and_the_margin_that_it_is_given(tmp_path: Path) -> None:
+    rows = days(7)
+    for row in rows[:3]:  # of the first day
+        row["offered"] = [2 * units for units in row["offered"]]
+    write_compacted(tmp_path, rows)
+    write_client_tables(tmp_path)
+    argv = [
+        "backtest",
+        "--out",
+        str(tmp_path),
+        "--test",
+        "1",
+        "--horizons",
+        "1",
+        "--result",
+        str(tmp_path / "result"),
+    ]
+
+    def geometric(*more: str) -> float:
+        assert main([*argv, *more]) == 0
+        found = json.loads((tmp_path / "result" / "backtest.json").read_text())
+        return float(next(rule["geometric"] for rule in found["rules"] if rule["name"] == OURS))
+
+    usual = geometric()
+    # Quotas are whole bytes.
+    assert geometric("--margin", "3") == pytest.approx(3 / 1.25 * usual, rel=0.05)
+    assert geometric("--rule", "largest") > 1.5 * usual
+    assert main([*argv, "--margin", "0.9"]) == Exit.WRONG_ARGUMENTS

@@ -47,8 +47,8 @@ def test_a_day_and_its_hours_are_told_in_numbers() -> None:
     assert row["beside_ms"] == 31
     assert row["p99_active"] == np.percentile([10, 20, 30, 60], 99)
     assert row["p90_minute"] == 0.0
-    required = required_rates_on(demand.by_second(), TARGETS, [1.0, 10.0, 60.0])[0]
-    assert [row[required_column(burst)] for burst in (1, 10, 60)] == required.tolist()
+    required = required_rates_on(demand.by_second(), TARGETS, [1.0, 10.0, 60.0, 1800.0])[0]
+    assert [row[required_column(burst)] for burst in (1, 10, 60, 1800)] == required.tolist()
     # Mutations one by one; a bucket of Kafka's has eleven seconds.
     assert (row[required_column(11)], mutation["peak_1s"]) == (None, 9.0)
     assert len(mutation[required_column(11)]) == len(TARGETS)
@@ -99,7 +99,7 @@ def test_a_share_that_is_asked_for_and_a_burst_are_never_taken_for_more() -> Non
     assert [TARGETS[kept_target(asked)] for asked in (0.0, 0.0099, 0.01, 0.05, 0.9)] == [0.0, 0.003, 0.01, 0.03, 0.6]
     assert [kept_burst_s(UsageApi.PRODUCE, burst) for burst in (10.0, 11.0, 59.0)] == [10, 10, 10]
     assert kept_burst_s(UsageApi.MUTATION, 11.0) == 11
-    with pytest.raises(JobError, match=r"0.5 s of use pass at once: client_day has .* 1, 10, 11, 60 s"):
+    with pytest.raises(JobError, match=r"0.5 s of use pass at once: client_day has .* 1, 10, 11, 60, 1800 s"):
         Windows(2, 500).column(UsageApi.PRODUCE)
     assert BURSTS_S[0] == 1
 
