@@ -186,7 +186,8 @@ def render(document: dict[str, Any]) -> str:
         "| job | wall, s | CPU, s | driver, MB | worker, MB | JVM, MB |",
         "|---|---|---|---|---|---|",
         *(
-            f"| {row['what']} | {row['wall_s']} | {row['cpu_s']} | {row['driver_mb']} | {row['worker_mb'] or ''} "
+            f"| {_label(row, document)} | {row['wall_s']} | {row['cpu_s']} | {row['driver_mb']} "
+            f"| {row['worker_mb'] or ''} "
             f"| {row['jvm_mb'] or ''} |"
             for row in rows
         ),
@@ -196,6 +197,10 @@ def render(document: dict[str, Any]) -> str:
         f"{MOST_DRIVER_MB:,} MB in the driver ({'met' if _most_driver_mb(rows) <= MOST_DRIVER_MB else 'missed'}).",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _label(row: dict[str, Any], document: dict[str, Any]) -> str:
+    return str(row["what"]).replace("--history", f"--history {document['days']}")
 
 
 if __name__ == "__main__":
