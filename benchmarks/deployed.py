@@ -26,7 +26,7 @@ from typing import Final
 
 from benchmarks.keep import keep_results
 from benchmarks.pairs import Ratio, ratio_of
-from benchmarks.process_tree import children, cpu_of, cpu_of_each
+from benchmarks.process_tree import cpu_of, cpu_of_each
 from benchmarks.relay.load import NullBroker
 from benchmarks.relay.machine import describe_machine
 from benchmarks.relay.native_build import ROOT, compile_native
@@ -35,6 +35,7 @@ from benchmarks.relay.processes import PinnedProcess, choose_cores, free_port
 from benchmarks.tls.handshakes import context
 from benchmarks.tls.paths import Certificate, make_certificate
 from testkit.frames import produce
+from testkit.process_group import children
 
 NAME: Final = "deployed"
 BASE: Final = "ports, one cluster"

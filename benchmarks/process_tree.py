@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from testkit.process_group import children
+
 
 def cpu_s() -> float:
     """CPU seconds so far of this process and its descendants, those it has waited for included."""
@@ -15,11 +17,6 @@ def cpu_s() -> float:
     return sum(count for pid, count in ticks.items() if _descends(pid, own, parents)) / os.sysconf(
         "SC_CLK_TCK"
     )
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started and that have not ended."""
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def cpu_of(pid: int) -> float:

@@ -31,11 +31,12 @@ from benchmarks.connections.paths import (
     start_null_broker,
     start_sluice,
 )
-from benchmarks.process_tree import children, cpu_of, cpu_of_each, family
+from benchmarks.process_tree import cpu_of, cpu_of_each, family
 from benchmarks.relay.machine import load_average
 from benchmarks.relay.native_build import ROOT, compile_native
 from benchmarks.relay.processes import allow_many_descriptors, choose_cores
 from testkit import wire
+from testkit.process_group import children
 
 RESULTS: Final = ROOT / "benchmarks" / "results" / "workers.json"
 _OPEN: Final = "[connections]\nmax_connections_per_ip = 100000\n"

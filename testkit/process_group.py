@@ -29,6 +29,11 @@ def members(leader: int) -> list[int]:
     return sorted(found)
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that have not ended, in the order of their starts."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def kill_all(leader: int) -> None:
     """SIGKILL for every process of a group. See `members`."""
     with contextlib.suppress(ProcessLookupError):

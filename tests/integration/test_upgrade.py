@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer
 
 from embedded_kafka.kafka import KafkaCluster
 from gateway.server.control import ask_for_upgrade, control_name
+from testkit.process_group import children
 from testkit.tap import Tap
 from testkit.upgrade_load import Newcomers
 from testkit.wire_client import WireClient
@@ -219,7 +220,3 @@ def test_upgrade_during_a_drain_is_refused_with_the_reason(upgraded: Upgraded, k
             eventually(lambda: gateway.http("/readyz")[1].startswith("draining"))
             report = ask_for_upgrade(control_name(*gateway.admin), within_s=60)
             assert "the gateway drains" in str(report.error)
-
-
-def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

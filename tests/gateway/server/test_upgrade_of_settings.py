@@ -15,6 +15,7 @@ from testkit.broker import ScriptedBroker
 from testkit.clusters import clusters_process
 from testkit.crowd import is_served
 from testkit.gateway import free_ports, gateway_process
+from testkit.process_group import children
 from testkit.raw_client import HOST, PATIENCE_S, RawClient
 
 pytestmark = pytest.mark.slow
@@ -76,10 +77,6 @@ async def closes(port: int) -> None:
             except OSError:
                 return
             await asyncio.sleep(0.05)
-
-
-def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def rewrite(file: Path, old: str, new: str) -> None:
