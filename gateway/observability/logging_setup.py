@@ -46,7 +46,8 @@ _LEVELS: Final = {
     name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")
 }
 
-_LIMIT_WINDOW_MS: Final = 1000
+_LIMIT_WINDOW_MS: Final = 1001
+"""A second, by a clock of whole milliseconds: those of two readings that differ by 1000 may be 999.1 apart."""
 _OVERFLOW: Final = "other events"
 
 ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
