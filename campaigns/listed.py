@@ -251,9 +251,26 @@ CAMPAIGNS: Final = (
                 "brokers that come, move and go are reached, and no other one",
             ),
             ("log-flood", "log_flood", "a flood of bad connections is a few lines and an exact count"),
+            (
+                "no-descriptors",
+                "no_descriptors",
+                "a gateway without descriptors rests, loses no client, and accepts again soon",
+            ),
+            (
+                "worker-kills",
+                "worker_kills",
+                "workers that are killed are replaced soon, and others lose nothing",
+            ),
+            ("worker-quotas", "worker_quotas", "a quota is soon in force in every worker"),
             ("scrapers", "scrapers", "a hundred scrapers at a time leave clients their answers"),
             ("crowd", "crowd", "a million client ids and many addresses cost bounded memory and series"),
         )
+    ),
+    Campaign(
+        "reassigned",
+        "partitions that move between real brokers are followed, and no other broker is reached",
+        _module("campaigns.reassigned"),
+        _SUMMARY,
     ),
     Campaign("simulated-hour", "an hour of whole gateways breaks no law", _module("simulation", "--hour")),
     Campaign(
@@ -297,7 +314,7 @@ CAMPAIGNS: Final = (
     ),
     Campaign(
         "slow-consumers",
-        "memory while 200 consumers read slowly or not at all",
+        "memory while 500 consumers read slowly or not at all, and when those that do not read are closed",
         _module("benchmarks.connections.slow_consumers"),
         r"^\| sources ",
     ),

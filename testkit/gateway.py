@@ -27,7 +27,7 @@ from gateway.net.listener import Listener
 from gateway.observability.events import CloseCause
 from testkit.broker import ScriptedBroker
 from testkit.process_group import kill_all
-from testkit.raw_client import HOST, RawClient, settled, until
+from testkit.raw_client import HOST, PATIENCE_S, RawClient, settled, until
 from testkit.secrets import secrets_in
 
 LISTENER: Final = "tests"
@@ -319,6 +319,12 @@ class GatewayProcess:
     async def metric(self, name: str, **labels: str) -> float:
         """See `metric_of`."""
         return await metric_of(self.admin_port, name, **labels)
+
+    async def metric_is(self, name: str, value: float, **labels: str) -> None:
+        """Wait until a series has this value."""
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.metric(name, **labels) != value:  # noqa: ASYNC110 - a process has no event
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -2,7 +2,16 @@
 
 import pytest
 
-from campaigns.scripted import crowd, dead_broker, log_flood, moving_brokers, scrapers
+from campaigns.scripted import (
+    crowd,
+    dead_broker,
+    log_flood,
+    moving_brokers,
+    no_descriptors,
+    scrapers,
+    worker_kills,
+    worker_quotas,
+)
 
 LINE = "event=connection_refused level=info time=2026-11-28T06:47:0{second}.100Z cause=other_protocol{more}\n"
 
@@ -25,6 +34,13 @@ def test_lines_and_those_that_were_left_out_add_up_to_the_connections() -> None:
 def test_the_busiest_second_is_found_by_the_clock_of_the_lines() -> None:
     assert log_flood.busiest_second(lines(left_out=0), "connection_refused") == 20
     assert log_flood.busiest_second(lines(left_out=0) * 2, "connection_refused") == 40
+
+
+def test_a_line_that_is_not_counted_and_a_second_with_too_many_show_in_a_flood() -> None:
+    flood = log_flood.Flood(100, 2.0, lines(left_out=79))
+    assert (flood.event, flood.most, flood.not_counted, flood.per_s) == ("connection_refused", 20, 0, 50.0)
+    flood = log_flood.Flood(101, 2.0, lines(left_out=79) * 2)
+    assert (flood.most, flood.not_counted) == (40, -99)
 
 
 @pytest.mark.slow
@@ -54,3 +70,24 @@ async def test_a_crowd_of_names_costs_bounded_memory_and_forgives_no_debt() -> N
     assert found.series < crowd.GOAL_SERIES
     assert found.mib < crowd.GOAL_MIB
     assert found.debtor_waits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("places", [True, False])
+async def test_a_gateway_without_descriptors_counts_that_and_serves_all_who_waited(places: bool) -> None:
+    found = await no_descriptors.campaign(1, places=places)
+    assert len(found.back_s) == 1
+    assert found.sent == found.answered > 0
+    assert found.counted >= 1
+
+
+@pytest.mark.slow
+async def test_f05_each_worker_that_is_killed_is_replaced_and_others_answer_all() -> None:
+    took_s, sent, answered = await worker_kills.campaign(2, seed=1)
+    assert len(took_s) == 2
+    assert sent == answered > 0
+
+
+@pytest.mark.slow
+async def test_a_quota_is_set_and_removed_in_all_workers() -> None:
+    assert len(await worker_quotas.campaign(2)) == 4
