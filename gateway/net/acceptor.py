@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
@@ -32,6 +31,7 @@ from config.sections.listeners import ProxyProtocolSettings
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.listening import ListeningSockets
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
+from gateway.net.stalled_write import RESET_ON_CLOSE
 from gateway.observability.events import ConnectionObserver
 from gateway.observability.logging_setup import flooded
 from gateway.observability.throttle_journal import Reading, ThrottleJournal
@@ -45,7 +45,6 @@ from quotas.ip_limits import network_of, normalise
 ACCEPTS_PER_TURN: Final = 4
 _RETRY_ACCEPT_MS: Final = 100
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _UNDER_ATTACK: Final = frozenset(
     {AdmissionCause.HELD_FULL, AdmissionCause.PROXY_FULL, AdmissionCause.PROXY_UNTRUSTED}
 )
@@ -338,7 +337,7 @@ class Acceptor:
             _log.info("connection_refused", listener=self._listener, peer=accepted.peer, cause=cause.value)
         if cause in _UNDER_ATTACK:
             # Under attack: leave nothing behind in the kernel either (hazard B15).
-            accepted.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            accepted.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         accepted.sock.close()
 
     # -- waiting ---------------------------------------------------------------------------------------------

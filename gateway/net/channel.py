@@ -24,7 +24,7 @@ from gateway.net.fitted_reads import MOST_READ_BYTES, FittedReads, bound_unsent,
 from gateway.net.lingering import Lingering
 from gateway.net.long_work import SMALL_BYTES, LongWork
 from gateway.net.peer_close import peer_gone
-from gateway.net.stalled_write import StalledWriteDetector
+from gateway.net.stalled_write import StalledWriteDetector, reset_on_close
 from gateway.observability.events import CloseCause, Side
 from gateway.observability.traces import TraceSink
 from gateway.runtime.clock import NowMs
@@ -414,6 +414,8 @@ class ClientChannel:
             self.session.unsent(_SIDES[reason], transport.get_write_buffer_size())
 
     def _stalled(self, upstream: bool) -> None:
+        if not upstream and self._transport is not None:
+            reset_on_close(self._transport)
         self.close(CloseCause.UPSTREAM_STALLED if upstream else CloseCause.WRITE_TIMEOUT, abort=not upstream)
 
     def _go_on(self, reason: MuteReason) -> None:

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import socket
+import struct
 import termios
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from gateway.runtime.lateness import LATE_MS
 from gateway.session.settings import SessionSettings
+
+RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+"""Of SO_LINGER."""
+
+_SETTLES_MS: Final = 1_000
 
 _COUNT: Final = memoryview(bytearray(4)).cast("i")
 """The kernel writes into it; with `bytes`, Python fails to do so first."""
@@ -57,14 +64,23 @@ class StalledWriteDetector:
         self._transport = transport
         self._on_stalled = on_stalled
         self._upstream = upstream
-        self._start()
+        self._due_ms = owner.loop.time() * 1000 + self._period_ms()
+        # What is under way when the transport fills reaches the kernel of a peer that reads nothing, too.
+        settles_ms = min(_SETTLES_MS, self._period_ms() / 10)
+        self._timer = owner.loop.call_later(settles_ms / 1000, self._look)
+
+    def _period_ms(self) -> int:
+        settings = self._owner.settings
+        return settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms
+
+    def _look(self) -> None:
+        self._left_bytes = unacknowledged_bytes(self._transport)
+        left_ms = max(0.0, self._due_ms - self._owner.loop.time() * 1000)
+        self._timer = self._owner.loop.call_later(left_ms / 1000, self._check)
 
     def _start(self) -> None:
-        settings = self._owner.settings
-        period_ms = settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms
-        self._left_bytes = unacknowledged_bytes(self._transport)
-        self._due_ms = self._owner.loop.time() * 1000 + period_ms
-        self._timer = self._owner.loop.call_later(period_ms / 1000, self._check)
+        self._due_ms = self._owner.loop.time() * 1000 + self._period_ms()
+        self._look()
 
     def stop(self) -> None:
         """Look no more."""
@@ -81,6 +97,13 @@ class StalledWriteDetector:
             self._on_stalled()
         else:
             self._start()
+
+
+def reset_on_close(transport: _Buffer) -> None:
+    """What the kernel holds for the peer goes with the connection, and not minutes later."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
 
 
 def unacknowledged_bytes(transport: _Buffer) -> int:

@@ -1,4 +1,4 @@
-"""Hazards B10, B12, C05, C09, C15, D11, D15, F06, F07: what time and peers do to connections under quotas."""
+"""Hazards B08, B10, B12, C05, C09, C15, D11, D15, F06, F07: what time and peers do to connections under quotas."""
 
 import ast
 import asyncio
@@ -17,7 +17,7 @@ from testkit import wire
 from testkit.broker import FETCH, HOST, PRODUCE, Node, ScriptedBroker
 from testkit.frames import fetch, heartbeat, produce, produce_reply
 from testkit.gateway import broker_and_gateway, gateway_process, running_gateway
-from testkit.raw_client import RawClient, until
+from testkit.raw_client import PATIENCE_S, RawClient, until
 
 HEARTBEAT: Final = 12
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -51,6 +51,24 @@ async def received_until_cut(client: RawClient, total: int, *, piece: int, pause
         received += len(data)
         await asyncio.sleep(pause_s)
     return received
+
+
+async def read_on(client: RawClient) -> None:
+    """Read until the connection ends in order."""
+    while await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client.sock, MIB), PATIENCE_S):
+        pass
+
+
+async def test_b08_what_the_kernel_holds_for_a_client_that_reads_nothing_goes_with_its_connection() -> None:
+    async with broker_and_gateway(write_timeout_ms=300) as (broker, running):
+        broker.script(FETCH, scripts.huge(16 * MIB))
+        client = await running.connect(receive_buffer_bytes=8_192)
+        await client.send(fetch())
+        await running.ended_by(CloseCause.WRITE_TIMEOUT)
+        # Of a connection that ended in order, the kernel would keep what it had taken until the client wants it.
+        with pytest.raises(ConnectionResetError):
+            await read_on(client)
+        client.close()
 
 
 async def test_b10_a_client_that_reads_byte_by_byte_is_cut_off() -> None:

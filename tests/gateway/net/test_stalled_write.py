@@ -42,9 +42,10 @@ class Scene:
         self.stalled += 1
 
     def takes(self, taken_bytes: int) -> None:
-        """The client takes so much in one period."""
+        """The client takes so much in one period, in its middle."""
+        self.owner.loop.advance(PERIOD_MS // 2)
         self.left_bytes -= taken_bytes
-        self.owner.loop.advance(PERIOD_MS)
+        self.owner.loop.advance(PERIOD_MS // 2)
 
 
 def test_b08_b10_a_client_that_takes_nothing_is_found_after_each_period() -> None:
@@ -69,6 +70,13 @@ def test_b08_b10_a_client_that_takes_nothing_is_found_after_each_period() -> Non
     assert scene.stalled == 0
 
 
+def test_b08_what_is_under_way_when_the_transport_fills_is_nothing_that_the_client_reads() -> None:
+    scene = Scene()
+    scene.left_bytes -= 10 * ENOUGH_BYTES
+    scene.owner.loop.advance(PERIOD_MS)
+    assert scene.stalled == 1
+
+
 def test_b10_what_the_peer_has_taken_counts_though_the_kernel_takes_nothing_more_of_us() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
@@ -85,10 +93,11 @@ def test_b10_what_the_peer_has_taken_counts_though_the_kernel_takes_nothing_more
         scene.watch.stop()
         scene.socket = ours
         scene.watch = StalledWriteDetector(scene.owner, scene, scene.count)  # type: ignore[arg-type]
+        scene.owner.loop.advance(PERIOD_MS // 2)
         for _ in range(3):
             theirs.recv(16_384)
             time.sleep(0.005)
-        scene.owner.loop.advance(PERIOD_MS)
+        scene.owner.loop.advance(PERIOD_MS // 2)
         assert scene.stalled == 0
         assert select.select([], [ours], [], 0) == ([], [], [])
         scene.owner.loop.advance(PERIOD_MS)
