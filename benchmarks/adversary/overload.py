@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,11 +20,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from benchmarks.adversary import each_attack
 from benchmarks.adversary.attacks import ATTACKS, attack
 from benchmarks.adversary.memory_cgroup import MemoryGroup, memory_group
 from benchmarks.adversary.report import quantile
 from benchmarks.keep import command_line, keep_results
+from benchmarks.process_tree import cpu_of
 from benchmarks.relay.machine import describe_machine, load_average
 from campaigns.adversary.honest import HonestClient
 from campaigns.adversary.stage import Stage
@@ -31,8 +35,8 @@ from campaigns.adversary.stage import Stage
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 LIMIT_BYTES: Final = 512 << 20
 RECOVERY_S: Final = 10.0
-MOST_SLOWER: Final = 2.0
-"""Times as long as before may a request take at the median once all is over: others use the machine too."""
+MOST_TIMES: Final = 2.0
+"""Times as long as before may a request take at the median, or times as much CPU a second, once all is over."""
 
 _MEASURED_S: Final = 15.0
 
@@ -56,12 +60,58 @@ class Phase:
     rss_mib: int
 
 
+@dataclass(frozen=True, slots=True)
+class Second:
+    """One second beside honest clients.
+
+    Attributes:
+        answered: honest requests.
+        cpu_ms: of the gateway.
+        faults: honest requests that were not answered, or with an error.
+        refused: connections that the gateway refused.
+        descriptors: of the gateway at the end of it.
+    """
+
+    answered: int
+    cpu_ms: float
+    faults: int
+    refused: int
+    descriptors: int
+
+
+def recovered_after_s(before: Sequence[Second], after: Sequence[Second]) -> int | None:
+    """Seconds until all is as before, and stays so; None: it was not at the end.
+
+    As before: honest requests are answered, none fails, no connection is refused, the gateway takes at most twice the
+    CPU time of the busiest second before, and it has no more descriptors than it had.
+
+    Args:
+        before: seconds without attacks.
+        after: seconds since their end.
+    """
+    most_ms = MOST_TIMES * max(second.cpu_ms for second in before)
+    descriptors = max(second.descriptors for second in before)
+    late = [
+        at
+        for at, second in enumerate(after, 1)
+        if not second.answered
+        or second.faults
+        or second.refused
+        or second.cpu_ms > most_ms
+        or second.descriptors > descriptors
+    ]
+    last = max(late, default=0)
+    return None if last == len(after) else last
+
+
 @dataclass(slots=True)
 class Overload:
     """A run.
 
     Attributes:
         before, during, after: phases; the last one begins `RECOVERY_S` after the attacks have ended.
+        calm, recovery: the seconds of the first phase, and those from the end of the attacks to that of the last one.
+        recovered_s: see `recovered_after_s`.
         seconds: that the attacks lasted; shorter than was asked if the gateway ended.
         killed: processes that the kernel killed for the want of memory.
         ended: whether the gateway has ended, for whatever reason.
@@ -72,6 +122,9 @@ class Overload:
     before: Phase | None = None
     during: Phase | None = None
     after: Phase | None = None
+    calm: list[Second] = field(default_factory=list)
+    recovery: list[Second] = field(default_factory=list)
+    recovered_s: int | None = None
     seconds: float = 0.0
     killed: int = 0
     ended: bool = False
@@ -90,10 +143,12 @@ class Overload:
         if self.before is None or self.after is None:
             return faults
         faults += [f"after the attacks: {fault}" for fault in self.after.faults[:5]]
-        if self.after.p50_ms > MOST_SLOWER * self.before.p50_ms:
+        if self.after.p50_ms > MOST_TIMES * self.before.p50_ms:
             faults.append(
                 f"not back to normal after {RECOVERY_S:.0f} s: {self.after.p50_ms:.0f} ms at the median"
             )
+        if self.recovered_s is None or self.recovered_s > RECOVERY_S:
+            faults.append(f"not as before after {RECOVERY_S:.0f} s, but after {self.recovered_s} s")
         return faults
 
 
@@ -132,8 +187,7 @@ async def _run(group: MemoryGroup, names: Sequence[str], seconds: float) -> Over
             await client.served()
         await asyncio.sleep(_MEASURED_S)
         _phase(clients, stage)  # what came first is slower
-        await asyncio.sleep(_MEASURED_S)
-        result.before = _phase(clients, stage)
+        result.before, result.calm = await _watch(clients, stage, _MEASURED_S)
         attacks = [
             asyncio.create_task(attack(stage, ATTACKS[name][0]))
             for name in names
@@ -147,11 +201,11 @@ async def _run(group: MemoryGroup, names: Sequence[str], seconds: float) -> Over
         for task in attacks:
             task.cancel()
         await asyncio.gather(*attacks, return_exceptions=True)
-        await asyncio.sleep(RECOVERY_S if stage.gateway_runs else 0)
-        _phase(clients, stage)
         if stage.gateway_runs:
-            await asyncio.sleep(_MEASURED_S)
-            result.after = _phase(clients, stage)
+            _, first = await _watch(clients, stage, RECOVERY_S)
+            result.after, rest = await _watch(clients, stage, _MEASURED_S)
+            result.recovery = first + rest
+            result.recovered_s = recovered_after_s(result.calm, result.recovery)
         result.ended = not stage.gateway_runs
         lines = stage.log_file.read_text(errors="replace").splitlines()
         result.stalls = [line for line in lines if "event=event_loop_stalled" in line]
@@ -162,13 +216,48 @@ async def _run(group: MemoryGroup, names: Sequence[str], seconds: float) -> Over
     return result
 
 
+async def _watch(clients: Sequence[HonestClient], stage: Stage, seconds: float) -> tuple[Phase, list[Second]]:
+    """What the clients see from now on, together and by the second."""
+    phases, found = [], []
+    refused = await asyncio.to_thread(_refused, stage)
+    cpu_ms = cpu_of(stage.gateway_pid) * 1_000
+    for _ in range(int(seconds)):
+        await asyncio.sleep(1)
+        descriptors = len(os.listdir(f"/proc/{stage.gateway_pid}/fd"))
+        spent_ms, cpu_ms = cpu_of(stage.gateway_pid) * 1_000 - cpu_ms, cpu_of(stage.gateway_pid) * 1_000
+        before, refused = refused, await asyncio.to_thread(_refused, stage)
+        took, faults = _taken(clients)
+        phases.append((took, faults))
+        found.append(Second(len(took), round(spent_ms, 1), len(faults), refused - before, descriptors))
+    return _phase_of(
+        [each for took, _ in phases for each in took],
+        [each for _, faults in phases for each in faults],
+        stage,
+    ), found
+
+
+def _refused(stage: Stage) -> int:
+    families = text_string_to_metric_families(stage.metrics())
+    samples = (sample for family in families for sample in family.samples)
+    return int(sum(each.value for each in samples if each.name == "gateway_connections_refused_total"))
+
+
 def _phase(clients: Sequence[HonestClient], stage: Stage) -> Phase:
     """What the clients saw since the last time; reported once."""
-    took = sorted(each for client in clients for each in client.took_ms)
+    return _phase_of(*_taken(clients), stage)
+
+
+def _taken(clients: Sequence[HonestClient]) -> tuple[list[float], list[str]]:
+    took = [each for client in clients for each in client.took_ms]
     faults = [text for client in clients for _, text in client.faults]
     for client in clients:
         client.took_ms.clear()
         client.faults.clear()
+    return took, faults
+
+
+def _phase_of(took: Sequence[float], faults: list[str], stage: Stage) -> Phase:
+    took = sorted(took)
     p50_ms, p99_ms, most_ms = (round(quantile(took, part), 1) for part in (0.5, 0.99, 1.0))
     return Phase(len(took), p50_ms, p99_ms, most_ms, faults, stage.rss_bytes() >> 20)
 
@@ -185,6 +274,11 @@ def _page(document: Mapping[str, Any], result: Overload) -> str:
         f"honest clients are outside. Attacks, for {result.seconds:.0f} s: {', '.join(document['attacks'])}.",
         "",
         "**" + ("; ".join(result.faults()) or "Nothing to complain of") + ".**",
+        "",
+        f"All was as before {result.recovered_s} s after the attacks: honest requests are answered, none fails, no "
+        f"connection is refused, the gateway takes at most {MOST_TIMES:.0f} times the CPU time of the busiest second "
+        f"before, and it has no more descriptors. The goal is {RECOVERY_S:.0f} s. Memory stays: Python keeps what it "
+        "once had for the next use.",
         "",
         f"The group's most: {result.most_mib} MiB; killed for the want of memory: {result.killed}; lines of stalls: "
         f"{len(result.stalls)}.",

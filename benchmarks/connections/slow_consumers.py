@@ -1,47 +1,98 @@
-"""``python -m benchmarks.connections.slow_consumers``: memory while 200 consumers fetch answers of 50 MB slowly.
+"""``python -m benchmarks.connections.slow_consumers``: 500 consumers that read slowly or not at all.
 
-Each consumer first stands still until every buffer is full, then reads a little four times a second. Resident memory
-is taken all the time; what a consumer costs is the growth since before the first one came, its connection and all.
-Once as sources, and once with the compiled core (`make compiled` first).
+Each has asked for 50 MB. It stands still until every buffer is full, then reads a little four times a second.
+Resident memory is taken all the time; what a consumer costs is the growth since before the first one came, its
+connection and all. Then as many others come that read nothing at all: at the deadline the gateway must have closed
+each of them, and its connection to the broker. As sources and with the compiled core (`make compiled` first), without
+TLS and with it.
 """
 
 import argparse
 import socket
+import ssl
 import statistics
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.connections.__main__ import RESULTS
+from benchmarks.connections.churn import descriptors
 from benchmarks.connections.paths import start_null_broker, start_sluice
 from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import compile_native
-from benchmarks.relay.processes import PinnedProcess, allow_many_descriptors, choose_cores
+from benchmarks.relay.processes import (
+    PinnedProcess,
+    ProcessDied,
+    allow_many_descriptors,
+    choose_cores,
+    free_port,
+)
 from testkit import wire
+from testkit.raw_client import HOST
+from testkit.tls import Pki
 
-CONSUMERS: Final = 200
+CONSUMERS: Final = 500
 ANSWER_BYTES: Final = 50_000_000
 SECONDS: Final = 20
 STILL_S: Final = 5.0
 READ_BYTES: Final = 32_768
 GOAL_KIB: Final = 64
+GOAL_TLS_KIB: Final = 1_024
+GOAL_FREED_S: Final = 2.0
+WRITE_TIMEOUT_S: Final = 10
 PHASES: Final = ("still", "reading")
 _PERIOD_S: Final = 0.25
+_GONE_S: Final = 2.0
+"""Consumers that have left are forgotten when no descriptor has been closed for so long."""
 _RECEIVE_BUFFER_BYTES: Final = 65_536
 """receive.buffer.bytes of Java clients."""
 
+_TLS_LISTENER: Final = """
+[[listeners]]
+name = "tls"
+bind = "127.0.0.1:{port}"
+first_broker_port = {first}
+broker_ports = 3
+security_protocol = "SSL"
+[listeners.tls]
+certificate = "{certificate}"
+key = "{key}"
+"""
 
-def connect(port: int, answer_bytes: int) -> socket.socket:
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How consumers come to the gateway.
+
+    Attributes:
+        port: of its listener.
+        tls: trusts it; None: without TLS.
+    """
+
+    port: int
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def goal_kib(self) -> int:
+        """What each may cost."""
+        return GOAL_KIB if self.tls is None else GOAL_TLS_KIB
+
+
+def connect(way: Way, answer_bytes: int) -> socket.socket:
     """A consumer that has asked for so much."""
     consumer = socket.socket()
     consumer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
     consumer.settimeout(60)
-    consumer.connect(("127.0.0.1", port))
+    consumer.connect((HOST, way.port))
+    if way.tls is not None:
+        consumer = way.tls.wrap_socket(consumer, server_hostname=HOST)
     asked = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": answer_bytes, "topics": []}
     consumer.sendall(wire.request("Fetch", 12, correlation_id=1, client_id="slow", **asked))
     return consumer
@@ -49,21 +100,40 @@ def connect(port: int, answer_bytes: int) -> socket.socket:
 
 def read_whole(consumer: socket.socket) -> None:
     """One answer, as fast as it comes."""
-    left = int.from_bytes(consumer.recv(4, socket.MSG_WAITALL), "big")
-    while left:
-        left -= len(consumer.recv(min(left, 1 << 20)))
+    with consumer.makefile("rb") as answer:
+        answer.read(int.from_bytes(answer.read(4), "big"))
 
 
-def watch(gateway: PinnedProcess, port: int, consumers: int, seconds: float) -> dict[str, Any]:
-    """Memory before, while they stand still, and while they read; and how much they read."""
+def freed_s(gateway: PinnedProcess, way: Way, consumers: int) -> float:
+    """From the last consumer that reads nothing until the gateway has closed all of them, and their brokers."""
+    before = 0
+    while before != (before := descriptors(gateway.pid)):
+        time.sleep(_GONE_S)
+    with ExitStack() as stack:
+        for _ in range(consumers):
+            stack.enter_context(connect(way, ANSWER_BYTES))
+        begun_s = time.monotonic()
+        # First each has two, its own and its broker's.
+        for reached in (lambda now: now >= before + 2 * consumers, lambda now: now <= before):
+            while not reached(descriptors(gateway.pid)):
+                if time.monotonic() > begun_s + 6 * WRITE_TIMEOUT_S:
+                    raise ProcessDied(
+                        f"{descriptors(gateway.pid)} descriptors, and {before} before the consumers"
+                    )
+                time.sleep(0.05)
+        return time.monotonic() - begun_s
+
+
+def watch(gateway: PinnedProcess, way: Way, consumers: int, seconds: float) -> dict[str, Any]:
+    """Memory before, while they stand still, and while they read; how much they read; and when others are closed."""
     for _ in range(20):  # what the process allocates once
-        with connect(port, 1_000_000) as consumer:
+        with connect(way, 1_000_000) as consumer:
             read_whole(consumer)
     before = gateway.rss_bytes()
     rss: dict[str, list[int]] = {"still": [before], "reading": []}
     read_bytes = 0
     with ExitStack() as stack:
-        crowd = [stack.enter_context(connect(port, ANSWER_BYTES)) for _ in range(consumers)]
+        crowd = [stack.enter_context(connect(way, ANSWER_BYTES)) for _ in range(consumers)]
         end_s = time.monotonic() + STILL_S
         while time.monotonic() < end_s:
             rss["still"].append(gateway.rss_bytes())
@@ -76,12 +146,14 @@ def watch(gateway: PinnedProcess, port: int, consumers: int, seconds: float) -> 
             for consumer in crowd:
                 try:
                     read_bytes += len(consumer.recv(READ_BYTES))
-                except BlockingIOError:
+                except (BlockingIOError, ssl.SSLWantReadError):
                     continue
             rss["reading"].append(gateway.rss_bytes())
             time.sleep(max(0.0, now_s + _PERIOD_S - time.monotonic()))
         cpu_s = gateway.cpu_s() - cpu_s
     return {
+        "goal_kib": way.goal_kib,
+        "freed_s": freed_s(gateway, way, consumers),
         "rss_before_bytes": before,
         "kib_each": {
             phase: {
@@ -106,16 +178,22 @@ def render(document: dict[str, Any]) -> str:
         f"uvloop {machine['packages']['uvloop']}.",
         "",
         f"{document['consumers']} consumers, each with an answer of {ANSWER_BYTES // 1_000_000} MB, a receive "
-        f"buffer of 64 KiB and {READ_BYTES / _PERIOD_S / 1024:.0f} KiB per second. Growth of the gateway's resident "
-        f"memory by consumer, in KiB; the goal is {GOAL_KIB} at most.",
+        f"buffer of 64 KiB and at most {READ_BYTES / _PERIOD_S / 1024:.0f} KiB per second. Growth of the gateway's "
+        f"resident memory by consumer, in KiB; the goal is at most {GOAL_KIB}, with TLS {GOAL_TLS_KIB}.",
         "",
-        "| | reading nothing: median | most | reading slowly: median | most | MB read | CPU-s per GB |",
-        "|---|---|---|---|---|---|---|",
+        "*Closed*: as many consumers that never read; the time from the last one until the gateway has closed all of "
+        f"them, and their connections to the broker. The deadline (`write_timeout_ms`) is {WRITE_TIMEOUT_S} s; the "
+        f"goal is at most {GOAL_FREED_S:.0f} s more.",
+        "",
+        "| | reading nothing: median | most | reading slowly: median | most | MB read | CPU-s per GB | closed |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for core, summary in document["cores"].items():
         kib = [summary["kib_each"][phase][which] for phase in PHASES for which in ("median", "most")]
         figures = [*(f"{each:.1f}" for each in kib), f"{summary['read_bytes'] / 1e6:.0f}"]
-        lines.append(f"| {core} | {' | '.join(figures)} | {summary['cpu_s_per_gb']:.2f} |")
+        lines.append(
+            f"| {core} | {' | '.join(figures)} | {summary['cpu_s_per_gb']:.2f} | {summary['freed_s']:.2f} s |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -129,6 +207,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     allow_many_descriptors()
+    begun_s = time.monotonic()
     document: dict[str, Any] = {
         "command": command_line("benchmarks.connections.slow_consumers"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -142,18 +221,38 @@ def main() -> int:
         broker, port = start_null_broker(compile_native(), cores.load, folder)
         stack.callback(broker.stop)
         document["cores"] = {}
-        for compiled in (False, True):
+        pki = Pki(folder)
+        for compiled, tls in product((False, True), (False, True)):
+            tls_port = free_port(block=4)
+            listener = _TLS_LISTENER.format(
+                port=tls_port, first=tls_port + 1, certificate=pki.server.certificate, key=pki.server.key
+            )
             with ExitStack() as one:
-                sluice = start_sluice(f"127.0.0.1:{port}", cores.proxy, folder, compiled=compiled)
+                sluice = start_sluice(
+                    f"{HOST}:{port}",
+                    cores.proxy,
+                    folder,
+                    compiled=compiled,
+                    more_listeners=[listener],
+                    limits=f"write_timeout_ms = {WRITE_TIMEOUT_S * 1_000}",
+                )
                 one.callback(sluice.process.stop)
-                summary = watch(sluice.process, sluice.path.port, options.consumers, options.seconds)
-            document["cores"]["compiled" if compiled else "sources"] = summary
+                way = Way(tls_port, pki.trusting()) if tls else Way(sluice.path.port)
+                summary = watch(sluice.process, way, options.consumers, options.seconds)
+            document["cores"][("compiled" if compiled else "sources") + (", TLS" if tls else "")] = summary
+            print(summary, file=sys.stderr, flush=True)
+    document |= {"write_timeout_s": WRITE_TIMEOUT_S, "seconds": round(time.monotonic() - begun_s)}
     document["machine"]["load_average_after"] = load_average()
     page = render(document)
     keep_results(document, page, options.output, "connections-slow-consumers")
     print(page)
-    kib = [each["most"] for core in document["cores"].values() for each in core["kib_each"].values()]
-    return int(max(kib) > GOAL_KIB)
+    return int(
+        any(
+            max(each["most"] for each in summary["kib_each"].values()) > summary["goal_kib"]
+            or summary["freed_s"] > WRITE_TIMEOUT_S + GOAL_FREED_S
+            for summary in document["cores"].values()
+        )
+    )
 
 
 if __name__ == "__main__":
