@@ -263,7 +263,7 @@ CAMPAIGNS: Final = (
             ),
             ("worker-quotas", "worker_quotas", "a quota is soon in force in every worker"),
             ("scrapers", "scrapers", "a hundred scrapers at a time leave clients their answers"),
-            ("crowd", "crowd", "a million client ids and many addresses cost bounded memory and series"),
+            ("crowd", "crowd", "a million client ids and a million addresses cost bounded memory and series"),
         )
     ),
     Campaign(

@@ -1,4 +1,4 @@
-"""``python -m campaigns.scripted.crowd``: a million client ids, then many addresses; memory, series, and a scrape.
+"""``python -m campaigns.scripted.crowd``: a million client ids, then a million addresses; memory, series, a scrape.
 
 Every client id produces once, under a quota of every client id. A client with a large debt is there before them, and
 must still wait after them: its debt lasts for hours. Addresses are those of the loopback network, each with one
@@ -27,6 +27,7 @@ GOAL_MIB: Final = 200
 GOAL_SERIES: Final = 10_000
 GOAL_SCRAPE_MS: Final = 250
 _AT_ONCE: Final = 500
+_THREADS: Final = 4
 _NAME: Final = "c0000000"
 _SILENT_S: Final = 2.0
 _QUOTAS: Final = """
@@ -80,9 +81,9 @@ async def produce_under_names(gateway: GatewayProcess, broker: ScriptedBroker, c
         )
 
 
-def connect_from(port: int, count: int) -> None:
-    """One connection from each of so many addresses, closed at once."""
-    for number in range(count):
+def connect_from(port: int, numbers: range) -> None:
+    """One connection from each of these addresses, closed at once."""
+    for number in numbers:
         source = f"127.{1 + number // 62_500}.{number // 250 % 250}.{1 + number % 250}"
         with socket.create_connection((HOST, port), timeout=60, source_address=(source, 0)) as client:
             client.shutdown(socket.SHUT_WR)
@@ -128,7 +129,12 @@ async def campaign(names: int, addresses: int) -> Found:
             broker.counts_only = False
             most = gateway.rss_bytes()
             found.append(await scrape(gateway))
-            await asyncio.to_thread(connect_from, gateway.port, addresses)
+            await asyncio.gather(
+                *(
+                    asyncio.to_thread(connect_from, gateway.port, range(first, addresses, _THREADS))
+                    for first in range(_THREADS)
+                )
+            )
             most = max(most, gateway.rss_bytes())
             found.append(await scrape(gateway))
             return Found(
@@ -143,7 +149,7 @@ def main() -> int:
     """Run it; 1 when a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--names", type=int, default=1_000_000)
-    parser.add_argument("--addresses", type=int, default=100_000)
+    parser.add_argument("--addresses", type=int, default=1_000_000)
     options = parser.parse_args()
     found = asyncio.run(campaign(options.names, options.addresses))
     print(
