@@ -49,8 +49,8 @@ GOAL_FREED_S: Final = 2.0
 WRITE_TIMEOUT_S: Final = 10
 PHASES: Final = ("still", "reading")
 _PERIOD_S: Final = 0.25
-_GONE_S: Final = 2.0
-"""Consumers that have left are forgotten when no descriptor has been closed for so long."""
+_GONE_S: Final = 12.0
+"""Consumers that have left are forgotten when no descriptor was closed for so long: last bytes may take 10 s."""
 _RECEIVE_BUFFER_BYTES: Final = 65_536
 """receive.buffer.bytes of Java clients."""
 
