@@ -55,6 +55,9 @@ def _tests(name: str, shows: str, *selected: str, quick: bool = True) -> Campaig
     return Campaign(name, shows, command, _PASSED, quick=quick)
 
 
+_QUICK_SCRIPTED: Final = ("dead-broker", "moving-brokers", "scrapers")
+"""The others together take five minutes."""
+
 CAMPAIGNS: Final = (
     Campaign("tests", "the tests that are marked `campaign`", (*_PYTEST, _SEEDED, "-m", "campaign"), _PASSED),
     Campaign(
@@ -238,7 +241,9 @@ CAMPAIGNS: Final = (
         _SUMMARY,
     ),
     *(
-        Campaign(name, shows, _module(f"campaigns.scripted.{module}"), _SUMMARY, quick=name != "crowd")
+        Campaign(
+            name, shows, _module(f"campaigns.scripted.{module}"), _SUMMARY, quick=name in _QUICK_SCRIPTED
+        )
         for name, module, shows in (
             (
                 "dead-broker",

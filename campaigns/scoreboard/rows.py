@@ -257,11 +257,26 @@ ROWS: Final = (
         n=Quantity("clients", lambda consumers: consumers["consumers"]),
         without="500 clients, and with TLS",
     ),
-    _of_tests(
+    Row(
         "R7",
         "without descriptors clients wait, none is lost, and serving continues",
-        "descriptors",
-        without="the time until it accepts again, and its CPU",
+        ("descriptors", "no-descriptors"),
+        (
+            Quantity("tests failed", lambda tests, _: _failed(tests), most=0),
+            Quantity(
+                "accepts again after", lambda _, figure: number(figure, r"at most ([\d.]+) s"), "s", most=1
+            ),
+            Quantity(
+                "CPU meanwhile", lambda _, figure: number(figure, r"([\d.]+) % of"), "% of a core", most=50
+            ),
+            Quantity("times not counted", lambda _, figure: number(figure, r"([\d,]+) not counted"), most=0),
+            Quantity(
+                "established clients not answered",
+                lambda _, figure: number(figure, r"([\d,]+) not answered"),
+                most=0,
+            ),
+        ),
+        n=Quantity("times without", lambda _, figure: number(figure, r"^([\d,]+) times")),
     ),
     Row(
         "R8",
@@ -414,14 +429,40 @@ ROWS: Final = (
     ),
     Row(
         "R18",
-        "brokers that come, go or move are followed",
-        ("moving-brokers",),
+        "brokers that come, go or move are followed, and so are partitions that move between real brokers",
+        ("moving-brokers", "reassigned"),
         (
-            Quantity("all reached after", lambda figure: number(figure, r"at most ([\d.]+) s"), "s", most=1),
-            Quantity("at a wrong broker", lambda figure: number(figure, r"([\d,]+) at a wrong"), most=0),
+            Quantity(
+                "all reached after", lambda moving, _: number(moving, r"at most ([\d.]+) s"), "s", most=1
+            ),
+            Quantity(
+                "a new leader reached after", lambda _, real: number(real, r"at most ([\d.]+) s"), "s", most=1
+            ),
+            Quantity(
+                "at a wrong broker",
+                lambda moving, real: (
+                    number(moving, r"([\d,]+) at a wrong") + number(real, r"([\d,]+) of [\d,]+ at a wrong")
+                ),
+                most=0,
+            ),
+            Quantity(
+                "records lost or doubled",
+                lambda _, real: number(real, r"(-?[\d,]+) records lost"),
+                least=0,
+                most=0,
+            ),
         ),
-        n=Quantity("changes", lambda figure: number(figure, r"^([\d,]+) changes")),
-        without="real brokers, with reassignments",
+        n=Quantity(
+            "changes",
+            lambda moving, real: number(moving, r"^([\d,]+) changes") + number(real, r"^([\d,]+) reass"),
+        ),
+        beside=(
+            Quantity(
+                "direct, a new leader reached after",
+                lambda _, real: number(real, r"directly ([\d.]+) s"),
+                "s",
+            ),
+        ),
     ),
     Row(
         "R19",
@@ -448,13 +489,23 @@ ROWS: Final = (
     Row(
         "R21",
         "a worker that is killed takes only its own connections along",
-        ("fleet-faults.json", "workers"),
+        ("fleet-faults.json", "workers", "worker-kills"),
         (
-            Quantity("lost by others", lambda faults, _: _total(faults, "lost"), most=0),
-            Quantity("tests failed", lambda *found: _failed(found[-1]), most=0),
+            Quantity("lost by others of a fleet", lambda faults, *_: _total(faults, "lost"), most=0),
+            Quantity("tests failed", lambda _, tests, __: _failed(tests), most=0),
+            Quantity(
+                "the new one serves after", lambda *found: number(found[-1], r"most ([\d.]+) s"), "s", most=2
+            ),
+            Quantity(
+                "requests to others not answered",
+                lambda *found: number(found[-1], r"([\d,]+) not answered"),
+                most=0,
+            ),
+            Quantity("kills", lambda *found: number(found[-1], r"^([\d,]+) kills"), least=20),
         ),
-        n=Quantity("faults", lambda faults, _: len(faults["rows"])),
-        without="serving again in 2 s",
+        n=Quantity(
+            "requests to others", lambda *found: number(found[-1], r"([\d,]+) requests to other workers")
+        ),
     ),
     Row(
         "R22",
@@ -488,17 +539,20 @@ ROWS: Final = (
     ),
     Row(
         "R24",
-        "a quota is soon in force in every gateway",
-        ("store.json",),
+        "a quota is soon in force in every gateway, and in every worker of one",
+        ("store.json", "worker-quotas"),
         (
             Quantity(
                 "p99 with 100,000 quotas",
-                lambda store: store["topic"][-1]["everywhere_ms"]["p99"],
+                lambda store, _: store["topic"][-1]["everywhere_ms"]["p99"],
                 "ms",
                 most=1_000,
             ),
+            Quantity(
+                "p99 in workers", lambda _, figure: number(figure, r"p99 ([\d,.]+) ms"), "ms", most=1_000
+            ),
         ),
-        without="workers of one gateway",
+        n=Quantity("changes in workers", lambda _, figure: number(figure, r"^([\d,]+) changes")),
     ),
     _of_tests("R25", "clocks that jump and processes that stand still grant at most one burst", "clocks"),
     Row(
