@@ -14,7 +14,8 @@ from typing import Any, Final
 from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from campaigns.soak.campaign import soak, summarize
-from campaigns.soak.faults import FAULTS
+from campaigns.soak.faults import KINDS
+from testkit.faults.schedule import Schedule, add_option
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 GOAL_MIB: Final = 1.0
@@ -26,11 +27,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--output", type=Path, default=RESULTS)
+    add_option(parser, KINDS)
     options = parser.parse_args()
+    schedule: Schedule | None = options.schedule
+    seed = schedule.seed if schedule else options.seed
     started = datetime.now(UTC).isoformat(timespec="seconds")
     machine = describe_machine()
     begun_s = time.monotonic()
-    readings, count, errors = asyncio.run(soak(options.minutes, options.seed))
+    readings, count, errors = asyncio.run(soak(options.minutes, seed, schedule))
     summary = summarize(readings) | asdict(count) | {"errors": len(errors)}
     document = {
         "command": command_line("benchmarks.soak"),
@@ -61,8 +65,8 @@ def page(document: dict[str, Any]) -> str:
             f"{machine['load_average_before']}, after {machine['load_average_after']}.",
             "",
             "One gateway process before a scripted broker, with usage files, quotas in SQLite and four steady "
-            f"clients. In each minute {len(FAULTS)} kinds of faults come once: "
-            f"{', '.join(each.__name__.replace('_', ' ') for each in FAULTS)}. Then it is read.",
+            f"clients. In each minute {len(KINDS)} kinds of faults come once: "
+            f"{', '.join(each.replace('-', ' ') for each in KINDS)}. Then it is read.",
             "",
             f"**{len(rows)} minutes: {found['rss_mib_in_10_minutes']:.2f} MiB more in 10 minutes "
             f"({found['rss_mib_first']:.1f} after the warm-up and {found['rss_mib_last']:.1f} at the end), "

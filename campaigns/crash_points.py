@@ -14,7 +14,6 @@ import re
 import select
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Final
 from campaigns.crash_scenarios import SCENARIOS, Scenario
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from quotas.entities import QuotaEntity, QuotaKey
+from testkit.faults.effects import strace
 from testkit.quota_stores import FETCH, Seen, alteration, sqlite_store
 
 Values = dict[tuple[QuotaEntity, QuotaKey], float]
@@ -114,7 +114,7 @@ class CrashPoints:
         """The system calls of the alteration, in order."""
         log = self._folder / "calls"
         with self._started(scenario) as (child, _):
-            with _strace(child, "-o", str(log)) as tracer:
+            with strace(child.thread, "-o", str(log)) as tracer:
                 _finish(child)
             tracer.wait(_DEADLINE_S)
         # The last one is where it waits for more to do.
@@ -125,8 +125,8 @@ class CrashPoints:
         log = self._folder / "calls"
         with self._started(scenario) as (child, folder):
             before = {path.name: path.read_bytes() for path in folder.iterdir()}
-            with _strace(
-                child, "-o", str(log), "-e", f"trace={calls}", "-y", "-xx", "-s", "1000000"
+            with strace(
+                child.thread, "-o", str(log), "-e", f"trace={calls}", "-y", "-xx", "-s", "1000000"
             ) as tracer:
                 _finish(child)
             tracer.wait(_DEADLINE_S)
@@ -160,7 +160,7 @@ class CrashPoints:
 
     def _try(self, scenario: Scenario, call: str, at: int, injection: str) -> Outcome:
         with self._started(scenario) as (child, folder):
-            with _strace(child, "-o", "/dev/null", "-e", f"trace={call}", "-e", injection) as tracer:
+            with strace(child.thread, "-o", "/dev/null", "-e", f"trace={call}", "-e", injection) as tracer:
                 _finish(child)
             tracer.wait(_DEADLINE_S)
             reached = "end" not in child.heard
@@ -329,24 +329,3 @@ def _end(child: _Child) -> None:
             os.kill(child.pid, signal.SIGKILL)
         os.waitpid(child.pid, 0)
         child.pid = 0
-
-
-@contextlib.contextmanager
-def _strace(child: _Child, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Watch the thread; afterwards let go of it."""
-    tracer = subprocess.Popen(
-        ["strace", *options, "-p", str(child.thread)],
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-    )
-    assert tracer.stderr is not None
-    try:
-        line = tracer.stderr.readline()
-        assert "attached" in line, line
-        yield tracer
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            tracer.send_signal(signal.SIGINT)
-        tracer.stderr.close()
-        tracer.wait(_DEADLINE_S)

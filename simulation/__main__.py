@@ -9,15 +9,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from simulation.attacks import ATTACKS, run_attack
-from simulation.plan import Plan, hour, make
+from simulation.plan import KINDS, Plan, hour, make
 from simulation.run import Outcome, run
 from simulation.shares import run_shares
 from simulation.shrink import shrink
 from simulation.world import Stuck
+from testkit.faults.schedule import Schedule, add_option
 
 ROOT: Final = Path(__file__).parents[1]
 COMPILED: Final = ROOT / "build" / "compiled" / "sluice"
@@ -71,8 +74,11 @@ def as_test(plan: Plan, outcome: Outcome) -> str:
     return f"def test_{law}() -> None:\n    plan = {body}\n    assert run(plan).violations == []\n"
 
 
-def _one(seed: int, *, smaller: bool) -> int:
+def _one(seed: int, *, smaller: bool, schedule: Schedule | None = None) -> int:
     plan = make(seed)
+    if schedule is not None:
+        plan = replace(plan, faults=tuple(chain.from_iterable(schedule.rounds.values())))
+    print(Schedule(seed, {0: plan.faults}), end="")
     outcome = run(plan)
     print(f"seed {seed}: {outcome.events:,} events, {outcome.counts}, digest {outcome.digest}")
     for each in outcome.violations:
@@ -170,6 +176,7 @@ def main() -> int:
     """See the module."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this seed and show what it does")
+    add_option(parser, KINDS)
     parser.add_argument("--seeds", type=_range, default=range(100), help="run these, as 0:100 (the default)")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run them in (1)")
     parser.add_argument(
@@ -191,8 +198,10 @@ def main() -> int:
         "--no-shrink", action="store_true", help="do not make the first plan that breaks a law smaller"
     )
     arguments = parser.parse_args()
-    if arguments.seed is not None:
-        return _one(arguments.seed, smaller=not arguments.no_shrink)
+    smaller, schedule = not arguments.no_shrink, arguments.schedule
+    if arguments.seed is not None or schedule is not None:
+        seed = schedule.seed if arguments.seed is None else arguments.seed
+        return _one(seed, smaller=smaller, schedule=schedule)
     if arguments.hour:
         return _hour()
     if arguments.shares:
@@ -208,9 +217,7 @@ def main() -> int:
         for line in lines(arguments.seeds, arguments.jobs):
             print(line, flush=True)
         return 0
-    return _many(
-        arguments.seeds, arguments.jobs, at_first=arguments.at_first, smaller=not arguments.no_shrink
-    )
+    return _many(arguments.seeds, arguments.jobs, at_first=arguments.at_first, smaller=smaller)
 
 
 if __name__ == "__main__":

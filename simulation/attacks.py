@@ -16,8 +16,9 @@ from quotas.entities import QuotaEntity, QuotaKey
 from quotas.lending import Brake
 from simulation.gateways import GatewayUnderTest
 from simulation.laws import Violation
-from simulation.plan import Client, Fault, Plan
+from simulation.plan import Client, Plan
 from simulation.run import Run
+from testkit.faults.schedule import Fault
 
 CAPACITY: Final = 400_000
 REQUEST_BYTES: Final = 4_000
@@ -185,7 +186,7 @@ def lie(seed: int, *, more: int = 0) -> Attack:
         honest=honest,
         brokers=2,
         topics={"a": 1, "b": 1},
-        faults=(Fault(1, "broker_slow", where=1, for_ms=1_000 * SECONDS, amount=1_000),),
+        faults=(Fault(1, "broker-slow", where=1, for_ms=1_000 * SECONDS, amount=1_000),),
         tables={"overload": {"mode": "enforce", "broker_time_ms": 300}},
     )
     return Attack(plan, usable=1.0)

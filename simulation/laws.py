@@ -105,21 +105,21 @@ class Laws:
         self._scope = section.get("scope", "gateway")
         faults = {each.what for each in self.plan.faults}
         self._members = sum(count + (count > 1) for count in self.plan.gateways)
-        self._killed = "worker_killed" in faults
+        self._killed = "worker-kill" in faults
         self._steady = not faults & {
-            "worker_killed",
+            "worker-kill",
             "pause",
             "stall",
             "reset",
-            "broker_away",
-            "broker_vanishes",
-            "fleet_away",
+            "broker-away",
+            "broker-vanishes",
+            "fleet-away",
         }
         self._fault_ns = sum(each.for_ms + 1_000 for each in self.plan.faults) * NS_PER_MS
-        self._lied = "broker_lies" in faults
-        if self._lied or "broker_keeps_fetches" in faults:  # a reply that never comes is waited for
+        self._lied = "broker-lies" in faults
+        if self._lied or "broker-keeps-fetches" in faults:  # a reply that never comes is waited for
             self._fault_ns += 60 * NS_PER_S
-        if "broker_vanishes" in faults:
+        if "broker-vanishes" in faults:
             self._fault_ns += GONE_NS
 
     def report(self, law: str, detail: str) -> None:

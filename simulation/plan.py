@@ -7,23 +7,32 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Final, Literal
 
-FAULTS: Final = (
-    "stall",
-    "reset",
-    "broker_away",
-    "broker_slow",
-    "broker_keeps_fetches",
-    "broker_lies",
-    "leaders_move",
-    "clock_step",
-    "disk_full",
-    "worker_killed",
-    "pause",
-    "fleet_away",
+from testkit.faults.schedule import Fault, Kind, choose
+
+_kind: Final = partial(Kind, where=range(8), for_ms=range(50, 6_000))
+_DRAWN: Final = tuple(
+    _kind(what, amount=(-3_600_000, -500, 700, 90_000) if what == "clock-step" else range(20, 800))
+    for what in (
+        "stall",
+        "reset",
+        "broker-away",
+        "broker-slow",
+        "broker-keeps-fetches",
+        "broker-lies",
+        "leaders-move",
+        "clock-step",
+        "disk-full",
+        "worker-kill",
+        "pause",
+        "fleet-away",
+    )
 )
-"""What `make` draws from; "broker_vanishes" is drawn apart."""
+_BROKER_VANISHES: Final = _kind("broker-vanishes")
+KINDS: Final = {kind.what: kind for kind in (*_DRAWN, _BROKER_VANISHES)}
+"""Targets are gateways, brokers or links, counted from 0 and taken modulo their number. Amounts are milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +53,6 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that goes wrong.
-
-    Attributes:
-        at_ms: after the clients have begun.
-        what: one of `FAULTS`, or "broker_vanishes".
-        where: which gateway, broker or link, counted from 0; it is taken modulo their number.
-        for_ms: how long it lasts, where it lasts.
-        amount: by how much, where that can be said.
-    """
-
-    at_ms: int
-    what: str
-    where: int = 0
-    for_ms: int = 0
-    amount: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """A whole run.
 
@@ -77,7 +67,7 @@ class Plan:
         most_cost_us: CPU time of one callback.
         buffer_bytes: of each end of a connection, each way.
         clients: see `Client`.
-        faults: see `Fault`.
+        faults: see `KINDS`.
     """
 
     seed: int = 0
@@ -188,19 +178,7 @@ def make(seed: int) -> Plan:
     seconds = dice.randrange(4, 13)
     faults = []
     for _ in range(dice.choice((0, 0, 1, 2, 3))):
-        what = dice.choice(FAULTS)
-        amount = (
-            dice.choice((-3_600_000, -500, 700, 90_000)) if what == "clock_step" else dice.randrange(20, 800)
-        )
-        faults.append(
-            Fault(
-                dice.randrange(500, seconds * 1_000),
-                what,
-                dice.randrange(8),
-                dice.randrange(50, 6_000),
-                amount,
-            )
-        )
+        faults.append(choose(dice, _DRAWN).draw(dice, range(500, seconds * 1_000)))
     _without_power(seed, seconds, count, clients, faults)
     _all_on_one_connection(seed, count, clients, quotas)
     _group_of_administrators(seed, tables, clients, quotas)
@@ -229,14 +207,7 @@ def _without_power(
         options = {"pause_ms": dice.choice((300, 1_000))}
         clients.append(Client("vanish", "vanish-0", dice.randrange(gateways) + 1, options))
     elif drawn < 0.12:
-        faults.append(
-            Fault(
-                dice.randrange(500, seconds * 1_000),
-                "broker_vanishes",
-                dice.randrange(8),
-                dice.randrange(50, 6_000),
-            )
-        )
+        faults.append(_BROKER_VANISHES.draw(dice, range(500, seconds * 1_000)))
         # It does not give up by itself.
         clients.append(
             Client("beat", "beat-patient", 1, {"version": 4, "pause_ms": 300, "timeout_ms": 400_000})

@@ -24,10 +24,11 @@ from simulation.fleet import SimShareTopic, TopicService
 from simulation.gateways import BOOTSTRAP_PORT, GatewayUnderTest, KeptLines, WatchedGateway, gateway_config
 from simulation.laws import Laws, Violation, group_name
 from simulation.network import Network, SimSocket, Transport
-from simulation.plan import Fault, Plan
+from simulation.plan import Plan
 from simulation.process import HostedProcess, machine
 from simulation.wire import Tap, Wire
 from simulation.world import NS_PER_MS, NS_PER_S, World
+from testkit.faults.schedule import Fault
 
 LOOK_NS: Final = 100 * NS_PER_MS
 """Between two looks at the gateways' state."""
@@ -246,30 +247,30 @@ class Run:
                 end = links[fault.where * 7 % len(links)][1]
                 end.peer._lose()
                 end._lose()
-            case "broker_away":
+            case "broker-away":
                 node.stop()
                 world.after(after_ns, node.start)
-            case "broker_vanishes":
+            case "broker-vanishes":
                 node.vanish()
                 world.after(after_ns, node.start)
-            case "broker_slow":
+            case "broker-slow":
                 node.slow_ns = fault.amount * NS_PER_MS
                 world.after(after_ns, setattr, node, "slow_ns", 0)
-            case "broker_keeps_fetches":
+            case "broker-keeps-fetches":
                 node.keeps_fetches = True
                 world.after(after_ns, setattr, node, "keeps_fetches", False)
-            case "broker_lies":
+            case "broker-lies":
                 node.lies = ("id", "size")[fault.amount % 2]
-            case "leaders_move":
+            case "leaders-move":
                 self.cluster.move_leaders()
-            case "clock_step":
+            case "clock-step":
                 world.wall_offset_ns += fault.amount * NS_PER_MS
-            case "disk_full":
+            case "disk-full":
                 unit.disk_full = True
                 world.after(after_ns, setattr, unit, "disk_full", False)
-            case "worker_killed" if unit.workers:
+            case "worker-kill" if unit.workers:
                 unit.kill_worker(fault.where)
-            case "fleet_away":
+            case "fleet-away":
                 self.fleet_topics.away = True
                 world.after(after_ns, setattr, self.fleet_topics, "away", False)
             case "pause":

@@ -56,6 +56,7 @@ class Tap:
     Attributes:
         hits: forbidden texts seen on their way to clients.
         bytes_to_clients: how much was looked at.
+        delay_s: of each piece that is relayed.
     """
 
     def __init__(self, host: str, forbidden: Sequence[str]) -> None:
@@ -68,6 +69,7 @@ class Tap:
         self.host = host
         self.hits: list[bytes] = []
         self.bytes_to_clients = 0
+        self.delay_s = 0.0
         self._needles = [text.encode() for text in forbidden]
         # asyncio's own loop, debugged as the suite is, takes four times the CPU, all of it from the test's thread.
         self._loop = uvloop.new_event_loop()
@@ -182,6 +184,8 @@ class Tap:
                 self.bytes_to_clients += len(data)
             if look is not None:
                 look(data)
+            if self.delay_s:
+                await asyncio.sleep(self.delay_s)
             sink.write(data)
             await sink.drain()
         sink.write_eof()

@@ -14,6 +14,8 @@ from typing import Any, Final
 from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from campaigns.chaos.campaign import ChaosCampaign
+from campaigns.chaos.schedule import KINDS
+from testkit.faults.schedule import add_option
 
 ROWS: Final = ("L01", "L02", "L03", "L04", "L05", "L06")
 COUNTED: Final = ("alterations", "records", "drained", "looks", "green", "usage_lines")
@@ -39,6 +41,7 @@ def main() -> int:
         "--keep", type=Path, metavar="FOLDER", help="where logs and files of the gateways stay"
     )
     parser.add_argument("--output", type=Path, default=RESULTS)
+    add_option(parser, KINDS)
     parser.add_argument(
         "--add",
         action="store_true",
@@ -53,7 +56,12 @@ def main() -> int:
         without=options.planted,
         folder=options.keep,
     )
-    report = campaign.run(seconds=options.minutes * 60, first_round=options.round, most_rounds=options.rounds)
+    report = campaign.run(
+        seconds=options.minutes * 60,
+        first_round=options.round,
+        most_rounds=options.rounds,
+        schedule=options.schedule,
+    )
     piece = {
         "command": command_line("benchmarks.chaos"),
         "started": started,
@@ -70,7 +78,7 @@ def main() -> int:
     kept = _kept(options.output) if options.add else []
     document = {"machine": machine, "rows": [*kept, piece]}
     text = page(document["rows"])
-    if not options.planted:
+    if not options.planted and options.schedule is None:
         keep_results(document, text, options.output, "chaos")
     print(text)
     return int(bool(report.violations))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.fleet import faults, minutes, real, schedules, simulation
+from testkit.faults.schedule import add_option
 
 RESULTS: Final = Path(__file__).resolve().parent.parent / "results"
 
@@ -40,6 +41,7 @@ def main() -> int:
     )
     parser.add_argument("--simulate", action="store_true", help="a large fleet instead")
     parser.add_argument("--faults", action="store_true", help="of real gateways, their workers and a broker")
+    add_option(parser, faults.KINDS)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.schedules is not None:
@@ -49,7 +51,7 @@ def main() -> int:
     if options.simulate:
         return simulation.run(options.output)
     if options.faults:
-        return faults.run(options.output)
+        return faults.run(options.output, options.schedule)
     return real.run(
         options.gateways,
         options.workers,

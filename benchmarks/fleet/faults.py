@@ -19,8 +19,11 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.fleet.real import TOPIC, configuration, make_topic, metrics, samples
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
+from campaigns.chaos.gateways import broker_away
 from campaigns.serving import serving
 from embedded_kafka.kafka import KafkaCluster
+from testkit.faults.effects import Stopped
+from testkit.faults.schedule import Fault, Schedule, rounds_of
 from testkit.fleet_load import GreedyProducer
 from testkit.gateway import free_ports
 
@@ -33,7 +36,18 @@ PRODUCERS: Final = 4
 """At each gateway."""
 QUOTA: Final = 1_000_000
 WARM_UP_S: Final = 30.0
-STOPPED_S: Final = 20.0
+STOPPED_MS: Final = 20_000
+FAULTS: Final = {
+    "a worker is killed": Fault(0, "worker-kill", 1),
+    f"a worker is stopped for {STOPPED_MS // 1_000} s": Fault(0, "worker-pause", 1, STOPPED_MS),
+    "a gateway and its workers are killed, and started again": Fault(0, "kill", 1),
+    f"a gateway and its workers are stopped for {STOPPED_MS // 1_000} s": Fault(0, "pause", 1, STOPPED_MS),
+    # The other brokers have the load; another one takes the messages over.
+    "the broker with the messages is killed, and started again": Fault(0, "broker-kill", 0, STOPPED_MS // 2),
+    "the topic of the messages is deleted": Fault(0, "topic-delete"),
+}
+KINDS: Final = {fault.what: name for name, fault in FAULTS.items()}
+"""Targets are gateways from 0 on; the broker is the one that leads the messages."""
 AFTER_S: Final = 33.0
 """Three windows."""
 AGREE_S: Final = 5.0
@@ -76,8 +90,9 @@ class _Fleet:
         return True
 
 
-def run(output: Path) -> int:
-    """All faults, one after the other."""
+def run(output: Path, schedule: Schedule | None) -> int:
+    """All faults one after the other, or those of a schedule, whose results are not kept."""
+    rounds = rounds_of(schedule, lambda at: (list(FAULTS.values())[at],), range(len(FAULTS)))
     document: dict[str, Any] = {
         "command": "python -m benchmarks.fleet --faults",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -88,9 +103,9 @@ def run(output: Path) -> int:
         time.sleep(WARM_UP_S)
         rows = []
         begin_s = time.monotonic()
-        for name, fault in FAULTS.items():
-            rows.append({"fault": name} | _suffered(fleet, fault))
-            print(rows[-1], flush=True)
+        for fault in (each for _, faults in rounds for each in faults):
+            rows.append({"fault": KINDS[fault.what]} | _suffered(fleet, fault))
+            print(fault, rows[-1], flush=True)
         end_s = time.monotonic()
         passed = sum(each.taken_between(begin_s, end_s) for some in fleet.producers for each in some)
     document |= {
@@ -101,7 +116,8 @@ def run(output: Path) -> int:
         "rows": rows,
     }
     page = page_of(document)
-    keep_results(document, page, output, "fleet-faults")
+    if schedule is None:
+        keep_results(document, page, output, "fleet-faults")
     print(page)
     return int(any(row["lost"] or row["agree_s"] is None or row["agree_s"] > AGREE_S for row in rows))
 
@@ -133,11 +149,11 @@ def _running() -> Iterator[_Fleet]:
         yield fleet
 
 
-def _suffered(fleet: _Fleet, fault: Callable[[_Fleet], set[int]]) -> dict[str, Any]:
+def _suffered(fleet: _Fleet, fault: Fault) -> dict[str, Any]:
     """One fault, and how the fleet was after it."""
     before = [fleet.metrics(at) for at in range(GATEWAYS)]
     begin_s = time.monotonic()
-    hit = fault(fleet)
+    hit = _suffer(fleet, fault)
     over_s = time.monotonic()
     since = [fleet.used(at) for at in range(GATEWAYS)]
     agree_s = None
@@ -174,64 +190,29 @@ def _suffered(fleet: _Fleet, fault: Callable[[_Fleet], set[int]]) -> dict[str, A
     }
 
 
-def _worker_is_killed(fleet: _Fleet) -> set[int]:
-    worker = _processes(fleet, 1)[-1]
-    hit = _client_ports([worker])
-    os.kill(worker, signal.SIGKILL)
-    return hit
-
-
-def _worker_is_stopped(fleet: _Fleet) -> set[int]:
-    return _stopped(_processes(fleet, 1)[-1:])
-
-
-def _gateway_is_killed(fleet: _Fleet) -> set[int]:
-    """And started again."""
-    pids = _processes(fleet, 1)
+def _suffer(fleet: _Fleet, fault: Fault) -> set[int]:
+    """One fault, until it is over; the other ends' ports of the processes that it hit."""
+    if fault.what == "broker-kill":
+        leader = _leader_of_shares(fleet.kafka)
+        with broker_away(fleet.kafka, leader, fleet.kafka.kill_broker):
+            time.sleep(fault.for_ms / 1_000)
+        return set()
+    if fault.what == "topic-delete":
+        _admin(fleet.kafka).delete_topics([_SHARES])[_SHARES].result(20)
+        return set()
+    pids = _processes(fleet, fault.where)
+    if fault.what.startswith("worker-"):
+        pids = pids[-1:]
     hit = _client_ports(pids)
+    if fault.what.endswith("pause"):
+        with Stopped(pids):
+            time.sleep(fault.for_ms / 1_000)
+        return hit
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    fleet.processes[1].wait()
-    fleet.processes[1] = fleet.start(1)
-    return hit
-
-
-def _gateway_is_stopped(fleet: _Fleet) -> set[int]:
-    return _stopped(_processes(fleet, 1))
-
-
-def _broker_is_killed(fleet: _Fleet) -> set[int]:
-    """The one that has the fleet's messages; another takes over, and it is started again."""
-    leader = _leader_of_shares(fleet.kafka)
-    fleet.kafka.kill_broker(leader)
-    time.sleep(STOPPED_S / 2)
-    fleet.kafka.start_broker(leader)
-    return set()
-
-
-def _topic_is_deleted(fleet: _Fleet) -> set[int]:
-    admin = _admin(fleet.kafka)
-    admin.delete_topics([_SHARES])[_SHARES].result(20)
-    return set()
-
-
-FAULTS: Final = {
-    "a worker is killed": _worker_is_killed,
-    f"a worker is stopped for {STOPPED_S:.0f} s": _worker_is_stopped,
-    "a gateway and its workers are killed, and started again": _gateway_is_killed,
-    f"a gateway and its workers are stopped for {STOPPED_S:.0f} s": _gateway_is_stopped,
-    "the broker with the messages is killed, and started again": _broker_is_killed,
-    "the topic of the messages is deleted": _topic_is_deleted,
-}
-
-
-def _stopped(pids: list[int]) -> set[int]:
-    hit = _client_ports(pids)
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(STOPPED_S)
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    if fault.what == "kill":
+        fleet.processes[fault.where].wait()
+        fleet.processes[fault.where] = fleet.start(fault.where)
     return hit
 
 

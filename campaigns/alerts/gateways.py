@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,11 +12,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from testkit.certificates import Authority, KeyPair
+from testkit.faults.effects import SmallDisk
 from testkit.gateway import free_ports
 from testkit.process_group import kill_all
 from testkit.raw_client import HOST
@@ -30,32 +29,6 @@ NEAR_BYTES_PER_S: Final = 10_000
 NEAR: Final = "near"
 _BROKER_PORTS: Final = 2
 _PORTS: Final = 1 + _BROKER_PORTS
-
-
-class SmallDisk:
-    """A file system of its own, where one may be mounted."""
-
-    def __init__(self, folder: Path, size: str) -> None:
-        folder.mkdir()
-        self.folder = folder
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "sluice", str(folder)]
-        done = subprocess.run(command, capture_output=True, check=False) if os.geteuid() == 0 else None
-        self.mounted = done is not None and done.returncode == 0
-
-    def fill(self) -> None:
-        """Leave no room."""
-        with (self.folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
-            while file.write(bytes(4_096)):
-                pass
-
-    def free(self) -> None:
-        """Make room again."""
-        (self.folder / "filler").unlink(missing_ok=True)
-
-    def unmount(self) -> None:
-        """Give it back."""
-        if self.mounted:
-            subprocess.run(["umount", "-l", str(self.folder)], check=False)
 
 
 class FaultyGateway:

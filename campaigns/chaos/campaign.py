@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,17 +30,20 @@ from campaigns.chaos.clients import (
 from campaigns.chaos.gateways import (
     DRAIN_TIMEOUT_MS,
     FRAME_TIMEOUT_MS,
-    KEEP_HOURS,
     MOST_TIMES,
     ChaosGateway,
     Patience,
+    broker_away,
     copy_of_source,
 )
-from campaigns.chaos.schedule import SQLITE_GATEWAY, TOPIC_GATEWAYS, Fault, Step, round_of
+from campaigns.chaos.schedule import SQLITE_GATEWAY, TOPIC_GATEWAYS, round_of
 from campaigns.chaos.usage_ledger import UsageLedger
 from campaigns.chaos.watch import STALE_S, ReadinessWatch
 from embedded_kafka.kafka import KafkaCluster, KafkaStartError
 from gateway.runtime.lateness import LATE_MS
+from testkit.faults.effects import FullDisk, SteppedClock, Stopped
+from testkit.faults.play import play
+from testkit.faults.schedule import Fault, Schedule, rounds_of
 from testkit.raw_client import HOST
 from testkit.wire_client import ConnectionEnded, WireClient
 
@@ -108,8 +110,23 @@ class ChaosCampaign:
         self.report = Report()
         self._round = 0
 
-    def run(self, *, seconds: float, first_round: int = 0, most_rounds: int = 1 << 30) -> Report:
-        """Play rounds until the time is over, or the row that was taken out is found."""
+    def run(
+        self,
+        *,
+        seconds: float,
+        first_round: int = 0,
+        most_rounds: int = 1_000_000,
+        schedule: Schedule | None = None,
+    ) -> Report:
+        """Play rounds until the time is over, or the row that was taken out is found.
+
+        Args:
+            seconds: when no other round is begun.
+            first_round, most_rounds: of those that are drawn.
+            schedule: played instead of them.
+        """
+        numbers = range(first_round, first_round + most_rounds)
+        rounds = rounds_of(schedule, lambda number: round_of(self._seed, number), numbers)
         properties = {"broker.session.timeout.ms": _SESSION_MS, "broker.heartbeat.interval.ms": 500}
         with (
             tempfile.TemporaryDirectory(prefix="sluice-chaos-") as folder,
@@ -119,13 +136,16 @@ class ChaosCampaign:
             try:
                 self._prepare(self._folder or Path(folder))
                 began_s = time.monotonic()
-                while time.monotonic() < began_s + seconds and self.report.rounds < most_rounds:
-                    self._round = first_round + self.report.rounds
-                    self._play(round_of(self._seed, self._round))
+                for self._round, faults in rounds:
+                    before = len(self.report.violations)
+                    self._play(faults)
                     self.report.rounds += 1
-                    if self._without and any(
-                        f": {self._without}: " in each for each in self.report.violations
-                    ):
+                    if len(self.report.violations) > before:
+                        self._tell(
+                            f"{Schedule(self._seed, {self._round: faults})}# can be played with --schedule"
+                        )
+                    found = any(f": {self._without}: " in each for each in self.report.violations)
+                    if (self._without and found) or time.monotonic() >= began_s + seconds:
                         break
                 self.report.seconds = time.monotonic() - began_s
             finally:
@@ -193,66 +213,55 @@ class ChaosCampaign:
 
     # -- faults ----------------------------------------------------------------------------------------------
 
-    def _play(self, steps: list[Step]) -> None:
+    def _play(self, faults: Sequence[Fault]) -> None:
         began_s = time.monotonic()
         for writer in self._writers:
             writer.paused.clear()
-        playing = [threading.Thread(target=self._carry_out, args=(step,), daemon=True) for step in steps]
-        for thread in playing:
-            thread.start()
-        for thread in playing:
-            thread.join(_FAULT_S)
-        if any(thread.is_alive() for thread in playing):
-            self._violated("a fault could not be put right")
+        for what in play(faults, self._carry_out, failures=_FAILURES, within_s=_FAULT_S):
+            self._violated(what)
         played_s = time.monotonic()
         self._check()
         self._tell(
-            f"round {self._round}: {', '.join(f'{step.fault} {step.target}' for step in steps)}; "
+            f"round {self._round}: {', '.join(f'{each.what} {each.where}' for each in faults)}; "
             f"{played_s - began_s:.1f} s and {time.monotonic() - played_s:.1f} s of checks"
         )
 
-    def _carry_out(self, step: Step) -> None:
-        time.sleep(step.after_s)
-        self.report.faults[step.fault] += 1
-        try:
-            self._fault(step)
-        except _FAILURES as exc:
-            self._violated(f"{step.fault} could not be put right: {exc}")
+    def _carry_out(self, fault: Fault) -> None:
+        self.report.faults[fault.what] += 1
+        cluster, at, seconds = self._cluster, fault.where, fault.for_ms / 1_000
+        match fault.what:
+            case "broker-kill":
+                with broker_away(cluster, at, cluster.kill_broker):
+                    time.sleep(seconds)
+            case "broker-restart":
+                with broker_away(cluster, at, cluster.stop_broker):
+                    pass
+            case "broker-pause":
+                with Stopped([cluster.pid(at)]):
+                    # It is given up, another leads, and it comes back with what it was about to do.
+                    time.sleep(_SESSION_MS / 1_000 + seconds)
+            case "topic-again":
+                self._make_topic_again()
+            case _:
+                self._at_gateway(fault, self._gateways[at], seconds)
 
-    def _fault(self, step: Step) -> None:
-        if step.fault is Fault.BROKER_KILL:
-            self._cluster.kill_broker(step.target)
-            time.sleep(step.lasts_s)
-            self._cluster.start_broker(step.target)
-            return
-        if step.fault is Fault.BROKER_RESTART:
-            self._cluster.stop_broker(step.target)
-            self._cluster.start_broker(step.target)
-            return
-        if step.fault is Fault.BROKER_PAUSE:
-            os.kill(pid := self._cluster.pid(step.target), signal.SIGSTOP)
-            # It is given up, another leads, and it comes back with what it was about to do.
-            time.sleep(_SESSION_MS / 1000 + step.lasts_s)
-            os.kill(pid, signal.SIGCONT)
-            return
-        gateway = self._gateways[step.target]
-        if step.fault is Fault.KILL:
-            gateway.end(signal.SIGKILL)
-            gateway.start()
-        elif step.fault is Fault.TERMINATE:
-            self._terminate(gateway)
-        elif step.fault is Fault.PAUSE:
-            self._pause(gateway, (FRAME_TIMEOUT_MS + LATE_MS) / 1000 + step.lasts_s)
-        elif step.fault is Fault.HANG_UP:
-            self._hang_up(gateway)
-        elif step.fault is Fault.IMPORT:
-            self._import(gateway, self._writers[step.target])
-        elif step.fault is Fault.TOPIC_AGAIN:
-            self._make_topic_again()
-        elif step.fault is Fault.DISK_FULL:
-            self._fill_disk(gateway)
-        elif step.fault is Fault.CLOCK_STEP:
-            self._step_clock(gateway, step)
+    def _at_gateway(self, fault: Fault, gateway: ChaosGateway, seconds: float) -> None:
+        match fault.what:
+            case "kill":
+                with gateway.away(signal.SIGKILL):
+                    pass
+            case "terminate":
+                self._terminate(gateway)
+            case "pause":
+                self._pause(gateway, (FRAME_TIMEOUT_MS + LATE_MS) / 1_000 + seconds)
+            case "hang-up":
+                self._hang_up(gateway)
+            case "import":
+                self._import(gateway, self._writers[fault.where])
+            case "disk-full":
+                self._fill_disk(gateway)
+            case "clock-step":
+                self._step_clock(gateway, fault.amount / 1_000, seconds)
 
     def _terminate(self, gateway: ChaosGateway) -> None:
         if gateway.await_ready(20) is not None:
@@ -295,11 +304,10 @@ class ChaosCampaign:
             # A broker that is paused too answers late: by then halves may have had their time before the pause.
             for half in clients:
                 half.close()
-        gateway.signal(signal.SIGSTOP)
-        for client in clients:
-            client.finish()
-        time.sleep(seconds)
-        gateway.signal(signal.SIGCONT)
+        with gateway.stopped():
+            for client in clients:
+                client.finish()
+            time.sleep(seconds)
         answered = sum(client.answered() for client in clients)
         if answered < len(clients):
             self._violated(
@@ -390,7 +398,7 @@ class ChaosCampaign:
                 return
 
     def _fill_disk(self, gateway: ChaosGateway) -> None:
-        if not gateway.has_a_small_disk or gateway.await_ready(20) is not None:
+        if not gateway.disk.mounted or gateway.await_ready(20) is not None:
             return
         many = {f"many-{at}": BASE + self._round for at in range(100)}
         altering = threading.Thread(target=gateway.set_quotas, args=(many,))
@@ -398,11 +406,10 @@ class ChaosCampaign:
         gateway.await_log()
         gateway.end(signal.SIGKILL)
         altering.join()
-        gateway.fill_disk()
-        gateway.start()
-        if (why := gateway.await_ready()) is not None:
-            self._violated(f"L03: {gateway.folder.name} does not serve on a full disk: {why}")
-        gateway.free_disk()
+        with FullDisk(gateway.disk):
+            gateway.start()
+            if (why := gateway.await_ready()) is not None:
+                self._violated(f"L03: {gateway.folder.name} does not serve on a full disk: {why}")
         if not gateway.running:
             gateway.start()
         # So that the disk is large enough for the next time.
@@ -414,18 +421,17 @@ class ChaosCampaign:
                 f"L03: {gateway.folder.name} can't be written though there is room: {why} ({patience})"
             )
 
-    def _step_clock(self, gateway: ChaosGateway, step: Step) -> None:
+    def _step_clock(self, gateway: ChaosGateway, ahead_s: float, seconds: float) -> None:
         if gateway.await_ready(20) is not None:
             return
         before = self._usage_files(gateway)
-        gateway.set_clock((KEEP_HOURS + 264) * 3_600.0)
-        deadline_s = time.monotonic() + 15
-        # Retention looks when a file is complete.
-        while len(self._usage_files(gateway) - before) < 2 and time.monotonic() < deadline_s:
-            time.sleep(0.1)
-        time.sleep(step.lasts_s)
-        gone = before - self._usage_files(gateway)
-        gateway.set_clock(0)
+        with SteppedClock(gateway.clock, ahead_s):
+            deadline_s = time.monotonic() + 15
+            # Retention looks when a file is complete.
+            while len(self._usage_files(gateway) - before) < 2 and time.monotonic() < deadline_s:
+                time.sleep(0.1)
+            time.sleep(seconds)
+            gone = before - self._usage_files(gateway)
         if gone:
             self._violated(f"L05: {len(gone)} usage files were deleted when the clock was ahead")
 

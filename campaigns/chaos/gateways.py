@@ -12,9 +12,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from embedded_kafka.kafka import KafkaCluster
+from testkit.faults.effects import Away, SmallDisk, Stopped
 from testkit.gateway import free_ports
 from testkit.process_group import kill_all
 from testkit.raw_client import HOST
@@ -49,6 +53,11 @@ def copy_of_source(folder: Path) -> Path:
     return folder
 
 
+def broker_away(cluster: KafkaCluster, broker: int, end: Callable[[int], None]) -> Away:
+    """A broker that `end` ends meanwhile."""
+    return Away(lambda: end(broker), lambda: cluster.start_broker(broker), lambda: broker in cluster.running)
+
+
 class Patience:
     """A deadline for a gateway: what it waits for a CPU that others use does not count, up to a bound."""
 
@@ -81,6 +90,8 @@ class ChaosGateway:
 
     Attributes:
         port: for clients.
+        disk: that its SQLite file is on.
+        clock: the file that sets its wall clock.
         folder: its configuration, log, store and usage records.
         running: whether there is a process.
         exit_codes: of processes that were asked to end.
@@ -112,16 +123,11 @@ class ChaosGateway:
         self.steady_since_s = self.draining_s = 0.0
         self.folder = folder
         folder.mkdir(parents=True)
-        self._disk = folder / "disk"
-        self._disk.mkdir()
-        self._mounted = False
-        if disk_bytes and os.geteuid() == 0 and shutil.which("mount") is not None:
-            command = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "sluice", str(self._disk)]
-            self._mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+        self.disk = SmallDisk(folder / "disk", str(disk_bytes or ""))
         first = free_ports(6)
         self.port, self._admin = first, first + 1
         self._config = folder / "gateway.toml"
-        store = f'kind = "topic"\ntopic = "{topic}"' if topic else f'data_dir = "{self._disk}/store"'
+        store = f'kind = "topic"\ntopic = "{topic}"' if topic else f'data_dir = "{self.disk.folder}/store"'
         self._config.write_text(
             f'[upstream]\nbootstrap = [{brokers}]\n[[listeners]]\nname = "a"\nbind = "{HOST}:{self.port}"\n'
             f"first_broker_port = {first + 2}\nlowest_broker_id = 1\nbroker_ports = 4\n"
@@ -132,14 +138,9 @@ class ChaosGateway:
             f'[usage]\nkind = "files"\ndirectory = "{folder}/usage"\nrotate_seconds = 1\nkeep_hours = {KEEP_HOURS}\n'
             f'gateway_id = "{folder.name}"\n'
         )
-        self._clock, self._stalls = folder / "clock", folder / "stalls"
+        self.clock, self._stalls = folder / "clock", folder / "stalls"
         self._process: subprocess.Popen[bytes] | None = None
         self.exit_codes: list[int] = []
-
-    @property
-    def has_a_small_disk(self) -> bool:
-        """Whether it can be filled."""
-        return self._mounted
 
     @property
     def usage(self) -> Path:
@@ -178,7 +179,7 @@ class ChaosGateway:
                 env={
                     # Debug modes of the tests are not for processes whose time is measured.
                     **{key: value for key, value in os.environ.items() if key not in _DEBUG_MODES},
-                    "CLOCK_OFFSET": str(self._clock),
+                    "CLOCK_OFFSET": str(self.clock),
                     "CHAOS_WITHOUT": self._without,
                     "STALLS": str(self._stalls),
                 },
@@ -192,8 +193,19 @@ class ChaosGateway:
         """Send a signal, if there is a process."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
-            if number == signal.SIGCONT:
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have its process stand still meanwhile."""
+        with Stopped([self.pid or 0]):
+            try:
+                yield
+            finally:
                 self.steady_since_s = time.monotonic()
+
+    def away(self, number: signal.Signals) -> Away:
+        """Ended by a signal meanwhile."""
+        return Away(lambda: self.end(number), self.start, lambda: self.running)
 
     def end(self, number: signal.Signals) -> None:
         """Send a signal that ends it, and wait; SIGTERM has to end it with 0."""
@@ -205,31 +217,12 @@ class ChaosGateway:
         if number == signal.SIGTERM:
             self.exit_codes.append(code)
 
-    def set_clock(self, ahead_s: float) -> None:
-        """Set its wall clock."""
-        new = self._clock.with_suffix(".new")
-        new.write_text(str(ahead_s))
-        new.rename(self._clock)
-
     def await_log(self, within_s: float = 2.0) -> None:
         """Wait until an alteration is in the log of the SQLite store and not yet in its file."""
-        log = self._disk / "store" / "quotas.db-wal"
+        log = self.disk.folder / "store" / "quotas.db-wal"
         deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s and not (log.exists() and log.stat().st_size):
             time.sleep(0.0005)
-
-    def fill_disk(self) -> None:
-        """Leave no room."""
-        with (self._disk / "filler").open("wb", buffering=0) as file:
-            try:
-                while file.write(bytes(4_096)):
-                    pass
-            except OSError:
-                return
-
-    def free_disk(self) -> None:
-        """Make room again."""
-        (self._disk / "filler").unlink(missing_ok=True)
 
     def stalls_ms(self) -> list[int]:
         """Each time that its loop worked for long without a break: CPU time."""
@@ -309,5 +302,4 @@ class ChaosGateway:
         if self._process is not None:
             kill_all(self._process.pid)
             self._process.wait()
-        if self._mounted:
-            subprocess.run(["umount", str(self._disk)], check=False)
+        self.disk.unmount()

@@ -3,85 +3,61 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
-
-class Fault(StrEnum):
-    """What happens in a round."""
-
-    KILL = "kill"
-    TERMINATE = "terminate"
-    PAUSE = "pause"
-    HANG_UP = "hang-up"
-    IMPORT = "import"
-    BROKER_KILL = "broker-kill"
-    BROKER_RESTART = "broker-restart"
-    BROKER_PAUSE = "broker-pause"
-    TOPIC_AGAIN = "topic-again"
-    DISK_FULL = "disk-full"
-    CLOCK_STEP = "clock-step"
-
+from testkit.faults.schedule import Fault, Kind, choose
 
 TOPIC_GATEWAYS: Final = (0, 1)
 SQLITE_GATEWAY: Final = 2
+_GATEWAYS: Final = (*TOPIC_GATEWAYS, SQLITE_GATEWAY)
 
-_OF_BROKERS: Final = (Fault.BROKER_KILL, Fault.BROKER_RESTART, Fault.BROKER_PAUSE)
-_OF_SQLITE: Final = (Fault.DISK_FULL, Fault.CLOCK_STEP)
-_OF_ANY: Final = (Fault.KILL, Fault.PAUSE, Fault.HANG_UP)
+_AT_MS: Final = range(0, 601, 10)
+_FOR_MS: Final = range(300, 1_001, 10)
 _MOST_BESIDE: Final = 2
+_TERMINATE: Final = Kind("terminate", _GATEWAYS, _FOR_MS)
+_OF_BROKERS: Final = tuple(
+    Kind(what, (1, 2, 3), _FOR_MS) for what in ("broker-kill", "broker-restart", "broker-pause")
+)
+_BESIDE: Final = (
+    *(Kind(what, _GATEWAYS, _FOR_MS) for what in ("kill", "pause", "hang-up")),
+    _TERMINATE,
+    Kind("disk-full", (SQLITE_GATEWAY,), _FOR_MS),
+    # Further than usage records are kept.
+    Kind("clock-step", (SQLITE_GATEWAY,), _FOR_MS, amount=(12 * 86_400_000,)),
+)
+KINDS: Final = {
+    kind.what: kind
+    for kind in (
+        *_BESIDE,
+        *_OF_BROKERS,
+        Kind("import", _GATEWAYS, _FOR_MS),
+        Kind("topic-again", for_ms=_FOR_MS),
+    )
+}
+"""Targets are gateways from 0 on, or brokers from 1 on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One fault.
-
-    Attributes:
-        fault: its kind.
-        target: the gateway from 0 on, or the broker from 1 on.
-        after_s: since the round began.
-        lasts_s: until it is put right.
-    """
-
-    fault: Fault
-    target: int
-    after_s: float
-    lasts_s: float
-
-
-def round_of(seed: int, number: int) -> list[Step]:
+def round_of(seed: int, number: int) -> tuple[Fault, ...]:
     """The faults of a round, which overlap; the same for the same numbers, whatever was played before.
 
     Each kind leads one round of as many as there are kinds. Beside it come others, each at a gateway of its own.
     """
-    cycle, at = divmod(number, len(Fault))
-    leads = list(Fault)
+    cycle, at = divmod(number, len(KINDS))
+    leads = list(KINDS.values())
     random.Random(f"{seed}-{cycle}").shuffle(leads)
     dice = random.Random(f"{seed}-{number}")
     lead = leads[at]
-    free = [*TOPIC_GATEWAYS, SQLITE_GATEWAY]
-    steps = [_step(lead, free, dice)]
-    # A leader that goes loses replies too, which a drain could not be distinguished from.
-    others = _OF_ANY if lead in _OF_BROKERS else (*_OF_ANY, Fault.TERMINATE)
+    faults = [lead.draw(dice, _AT_MS)]
+    free = set(_GATEWAYS)
+    if lead.what == "topic-again":
+        free.difference_update(TOPIC_GATEWAYS)
+    elif lead not in _OF_BROKERS:
+        free.discard(faults[0].where)
     for _ in range(dice.randint(0, _MOST_BESIDE)):
-        kinds = (*others, *_OF_SQLITE) if SQLITE_GATEWAY in free else others
-        if free:
-            steps.append(_step(dice.choice(kinds), free, dice))
-    return steps
-
-
-def _step(fault: Fault, free: list[int], dice: random.Random) -> Step:
-    """Takes its gateways out of those that are free."""
-    if fault in _OF_BROKERS:
-        target = dice.randint(1, 3)
-    elif fault in _OF_SQLITE:
-        target = SQLITE_GATEWAY
-        free.remove(target)
-    elif fault is Fault.TOPIC_AGAIN:
-        target = TOPIC_GATEWAYS[0]
-        free[:] = [SQLITE_GATEWAY]
-    else:
-        target = dice.choice(free)
-        free.remove(target)
-    return Step(fault, target, round(dice.uniform(0.0, 0.6), 2), round(dice.uniform(0.3, 1.0), 2))
+        # A leader that goes loses replies too, which a drain could not be distinguished from.
+        others = [kind for kind in _BESIDE if kind is not _TERMINATE or lead not in _OF_BROKERS]
+        if kinds := [kind for kind in others if free.intersection(kind.where)]:
+            kind = choose(dice, kinds)
+            faults.append(kind.draw(dice, _AT_MS, sorted(free.intersection(kind.where))))
+            free.discard(faults[-1].where)
+    return tuple(faults)

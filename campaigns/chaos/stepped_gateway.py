@@ -15,32 +15,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.main import main
+from testkit.faults import stepped_clock
 
-_real_ns: Final = time.time_ns
 _LONG_S: Final = 0.05
-_FILE: Final = Path(os.environ.get("CLOCK_OFFSET", "/nonexistent"))
-
-
-def _offset_ns() -> int:
-    try:
-        return int(float(_FILE.read_text(encoding="ascii")) * 1e9)
-    except (OSError, ValueError):
-        return 0
-
-
-def _time_ns() -> int:
-    return _real_ns() + _offset_ns()
 
 
 def _step_the_clock() -> None:
     from gateway.usage.part_file import PartFile
 
-    time.time_ns = _time_ns
+    stepped_clock.install()
     publish = PartFile.publish
 
     def published(part: PartFile) -> Path:
         path = publish(part)
-        os.utime(path, (_time_ns() / 1e9,) * 2)
+        os.utime(path, (time.time_ns() / 1e9,) * 2)
         return path
 
     setattr(PartFile, "publish", published)  # noqa: B010 - a method that only passes on

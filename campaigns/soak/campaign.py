@@ -7,6 +7,7 @@ for some seconds, and is read: resident memory, descriptors, tasks of its loop, 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import re
@@ -22,8 +23,9 @@ from typing import Final
 import aiohttp
 
 from campaigns.soak import counted_gateway
-from campaigns.soak.faults import FAULTS, QUOTAS, Stage
+from campaigns.soak.faults import QUOTAS, Stage, act, minute_of
 from testkit.broker import ScriptedBroker
+from testkit.faults.schedule import Schedule, rounds_of
 from testkit.frames import produce
 from testkit.gateway import GatewayProcess, gateway_process
 from testkit.raw_client import HOST, Ended, RawClient
@@ -119,9 +121,19 @@ async def read(gateway: GatewayProcess, tasks: Path, begun_s: float) -> Reading:
 
 
 async def soak(
-    minutes: float, seed: int, cycle_s: float = _CYCLE_S
+    minutes: float, seed: int, schedule: Schedule | None = None, cycle_s: float = _CYCLE_S
 ) -> tuple[list[Reading], Steady, list[str]]:
-    """Run it; a reading of each minute, what steady clients counted, and log lines of errors."""
+    """Run it; a reading of each minute, what steady clients counted, and log lines of errors.
+
+    Args:
+        minutes: when no other minute is begun.
+        seed: of drawn faults, and of what is drawn within a fault.
+        schedule: rounds that are minutes, instead of drawn ones.
+        cycle_s: the length of a minute.
+    """
+    rounds = rounds_of(
+        schedule, lambda number: minute_of(seed, number), range(math.ceil(minutes * 60 / cycle_s))
+    )
     readings: list[Reading] = []
     count, errors = Steady(), []
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
@@ -153,19 +165,21 @@ async def soak(
                 for at in range(_STEADY)
             ]
             begun_s = time.monotonic()
-            while (at_s := time.monotonic() - begun_s) < minutes * 60:
-                dice = random.Random(f"{seed}-{len(readings)}")
-                stage = Stage(gateway, broker, folder / "gateway.toml", dice)
-                faults = list(FAULTS)
-                dice.shuffle(faults)
+            for number, faults in rounds:
+                if (at_s := time.monotonic() - begun_s) >= minutes * 60:
+                    break
+                before = len(errors)
+                stage = Stage(gateway, broker, folder / "gateway.toml", random.Random(f"{seed}/{number}"))
                 for fault in faults:
                     try:
-                        await fault(stage)
+                        await act(stage, fault)
                     except (Ended, OSError, TimeoutError, aiohttp.ClientError) as exc:
-                        errors.append(f"{fault.__name__}: {exc!r}")
+                        errors.append(f"{fault.what}: {exc!r}")
                 await asyncio.sleep(max(_QUIET_S, at_s + cycle_s - (time.monotonic() - begun_s)))
                 readings.append(await read(gateway, tasks, begun_s))
                 print(readings[-1], len(errors), flush=True)
+                if len(errors) > before:
+                    print(Schedule(seed, {number: faults}), end="", flush=True)
                 # What the broker keeps of each request is for tests of seconds.
                 broker.connections[:] = [each for each in broker.connections if not each.ended.is_set()]
                 for connection in broker.connections:

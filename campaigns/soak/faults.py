@@ -7,13 +7,14 @@ import contextlib
 import json
 import random
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import aiohttp
 
 from testkit.broker import FETCH, PRODUCE, BrokerConnection, Request, ScriptedBroker, huge, ignore, truncate
+from testkit.faults.effects import Stopped
+from testkit.faults.schedule import Fault, Kind
 from testkit.frames import fetch, produce, produce_reply
 from testkit.gateway import GatewayProcess
 from testkit.raw_client import HOST, Ended, RawClient
@@ -62,25 +63,22 @@ class Stage:
         return f"client-{self.dice.randrange(_NAMES)}"
 
 
-Fault: TypeAlias = Callable[[Stage], Awaitable[None]]
-
-
 def answer(connection: BrokerConnection, request: Request) -> None:
     """A reply that a throttle time can be written into."""
     connection.send(produce_reply(request.correlation_id))
 
 
-async def broker_killed(stage: Stage) -> None:
+async def broker_killed(stage: Stage, seconds: float) -> None:
     """All connections are reset, and for a while none is accepted."""
     await stage.broker.stop()
-    await asyncio.sleep(2)
+    await asyncio.sleep(seconds)
     await stage.broker.start()
 
 
-async def broker_silent(stage: Stage) -> None:
+async def broker_silent(stage: Stage, seconds: float) -> None:
     """The broker reads and never answers, then resets its connections."""
     stage.broker.script(PRODUCE, ignore)
-    await asyncio.sleep(3)
+    await asyncio.sleep(seconds)
     for connection in stage.broker.connections:
         connection.abort()
     stage.broker.script(PRODUCE, answer)
@@ -139,11 +137,10 @@ async def reloads(stage: Stage) -> None:
         await asyncio.sleep(0.5 + at / 10)
 
 
-async def paused(stage: Stage) -> None:
+async def paused(stage: Stage, seconds: float) -> None:
     """The process stands still."""
-    stage.gateway.signal(signal.SIGSTOP)
-    await asyncio.sleep(stage.dice.uniform(0.5, 2))
-    stage.gateway.signal(signal.SIGCONT)
+    with Stopped([stage.gateway.process.pid]):
+        await asyncio.sleep(seconds)
 
 
 async def quotas_set(stage: Stage) -> None:
@@ -181,20 +178,43 @@ async def scraped(stage: Stage) -> None:
     await asyncio.gather(*(scrape(stage.dice.choice((0.02, 10.0))) for _ in range(2 * _CLIENTS)))
 
 
-FAULTS: Final[tuple[Fault, ...]] = (
-    broker_killed,
-    broker_silent,
-    answers_torn,
-    answers_unread,
-    clients_leave,
-    throttled_leave,
-    junk,
-    storm,
-    reloads,
-    paused,
-    quotas_set,
-    scraped,
-)
+_LASTING: Final = {"broker-kill": broker_killed, "broker-silent": broker_silent, "pause": paused}
+_AT_ONCE: Final = {
+    "answers-torn": answers_torn,
+    "answers-unread": answers_unread,
+    "clients-leave": clients_leave,
+    "throttled-leave": throttled_leave,
+    "junk": junk,
+    "storm": storm,
+    "reloads": reloads,
+    "quotas-set": quotas_set,
+    "scraped": scraped,
+}
+KINDS: Final = {
+    kind.what: kind
+    for kind in (
+        Kind("broker-kill", for_ms=(2_000,)),
+        Kind("broker-silent", for_ms=(3_000,)),
+        Kind("pause", for_ms=range(500, 2_001)),
+        *map(Kind, _AT_ONCE),
+    )
+}
+
+
+def minute_of(seed: int, number: int) -> tuple[Fault, ...]:
+    """All kinds of faults once, in an order that is drawn; they come one after the other."""
+    dice = random.Random(f"{seed}-{number}")
+    kinds = list(KINDS.values())
+    dice.shuffle(kinds)
+    return tuple(kind.draw(dice, (0,)) for kind in kinds)
+
+
+async def act(stage: Stage, fault: Fault) -> None:
+    """One fault, until it is over."""
+    if fault.what in _LASTING:
+        await _LASTING[fault.what](stage, fault.for_ms / 1_000)
+    else:
+        await _AT_ONCE[fault.what](stage)
 
 
 async def _ask_once(stage: Stage) -> None:

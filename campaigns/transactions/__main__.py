@@ -12,23 +12,29 @@ import random
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from campaigns.chaos.gateways import ChaosGateway
+from campaigns.chaos.gateways import ChaosGateway, broker_away
 from campaigns.transactions.clients import PARTITIONS, Committed, Transactions, mark_the_end
 from campaigns.transactions.verdict import Anomaly, Key, Outcome, Told, anomalies, difference
 from embedded_kafka.kafka import KafkaCluster
+from testkit.faults.play import play
+from testkit.faults.schedule import Fault, Kind, Schedule, add_option, choose, rounds_of
 from testkit.raw_client import HOST
 
 _PRODUCERS: Final = 2
 _END_S: Final = 150.0
+_FOR_MS: Final = range(1_001)
+_OF_GATEWAY: Final = (Kind("kill", for_ms=_FOR_MS), Kind("terminate", for_ms=_FOR_MS))
+_OF_BROKER: Final = (Kind("broker-kill", (1,), _FOR_MS), Kind("broker-restart", (1,), _FOR_MS))
+KINDS: Final = {kind.what: kind for kind in (*_OF_GATEWAY, *_OF_BROKER)}
 
 
 @dataclass(slots=True)
@@ -81,40 +87,47 @@ def _await_end(reader: Committed) -> None:
     reader.join()
 
 
-def restart_gateway(gateway: ChaosGateway, dice: random.Random) -> None:
-    """Killed or drained, and back."""
-    gateway.end(dice.choice((signal.SIGKILL, signal.SIGTERM)))
-    time.sleep(dice.uniform(0, 1))
-    gateway.start()
+def round_of(seed: int, number: int) -> tuple[Fault, ...]:
+    """Two of three rounds have a restart of the gateway, and every other one that of the broker."""
+    dice = random.Random(f"{seed}-{number}")
+    at_ms = dice.randrange(3_000, 6_001)
+    faults = []
+    if number % 3 != 2:
+        faults.append(choose(dice, _OF_GATEWAY).draw(dice, [at_ms]))
+        at_ms += dice.randrange(501)
+    if number % 2 == 1 or not faults:
+        faults.append(choose(dice, _OF_BROKER).draw(dice, [at_ms]))
+    return tuple(faults)
+
+
+def play_round(cluster: KafkaCluster, gateway: ChaosGateway, faults: Sequence[Fault]) -> None:
+    """Restart what a round has.
+
+    Raises:
+        OSError: one is not back.
+    """
+
+    def act(fault: Fault) -> None:
+        match fault.what:
+            case "kill":
+                away = gateway.away(signal.SIGKILL)
+            case "terminate":
+                away = gateway.away(signal.SIGTERM)
+            case "broker-kill":
+                away = broker_away(cluster, 1, cluster.kill_broker)
+            case _:
+                away = broker_away(cluster, 1, cluster.stop_broker)
+        with away:
+            time.sleep(fault.for_ms / 1_000)
+
+    if found := play(faults, act, within_s=_END_S):
+        raise OSError("; ".join(found))
     if (why := gateway.await_ready()) is not None:
         raise OSError(f"the gateway does not get ready: {why}")
 
 
-def restart_broker(cluster: KafkaCluster, dice: random.Random) -> None:
-    """Killed or stopped, and back."""
-    dice.choice((cluster.kill_broker, cluster.stop_broker))(1)
-    time.sleep(dice.uniform(0, 1))
-    cluster.start_broker(1)
-
-
-def play(cluster: KafkaCluster, gateway: ChaosGateway, seed: int, number: int) -> None:
-    """One round; two of three have a restart of the gateway, and every other one that of the broker."""
-    dice = random.Random(f"{seed}-{number}")
-    time.sleep(dice.uniform(3, 6))
-    faults = []
-    if number % 3 != 2:
-        faults.append(threading.Thread(target=restart_gateway, args=(gateway, dice)))
-    if number % 2 == 1 or not faults:
-        faults.append(threading.Thread(target=restart_broker, args=(cluster, random.Random(dice.random()))))
-    for thread in faults:
-        thread.start()
-        time.sleep(dice.uniform(0, 0.5))
-    for thread in faults:
-        thread.join()
-
-
 def campaign(
-    rounds: int, seed: int
+    rounds: Iterable[tuple[int, tuple[Fault, ...]]], seed: int
 ) -> tuple[tuple[Counter[Anomaly], Counter[Outcome]], tuple[Counter[Anomaly], Counter[Outcome]]]:
     """Anomalies and outcomes, through the gateway and directly."""
     with KafkaCluster(1) as cluster, tempfile.TemporaryDirectory(prefix="transactions-") as folder:
@@ -131,10 +144,11 @@ def campaign(
                 Side.begun(f"{HOST}:{gateway.port}", "through", seed),
                 Side.begun(cluster.bootstrap, "direct", seed),
             ]
-            for number in range(rounds):
-                play(cluster, gateway, seed, number)
+            for number, faults in rounds:
+                print(Schedule(seed, {number: faults}), end="")
+                play_round(cluster, gateway, faults)
                 ended = [sum(len(each.told) for each in side.producers) for side in sides]
-                print(f"round {number}: {ended} transactions so far", flush=True)
+                print(f"# {ended} transactions so far", flush=True)
             time.sleep(3)
             through, direct = (side.end(cluster.bootstrap) for side in sides)
             return through, direct
@@ -147,13 +161,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m campaigns.transactions", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
+    add_option(parser, KINDS)
     options = parser.parse_args()
-    (found, outcomes), (found_directly, outcomes_directly) = campaign(options.rounds, options.seed)
+    given: Schedule | None = options.schedule
+    seed = given.seed if given else options.seed
+    rounds = list(rounds_of(given, lambda number: round_of(seed, number), range(options.rounds)))
+    (found, outcomes), (found_directly, outcomes_directly) = campaign(rounds, seed)
     new = found - found_directly
     print(f"through the gateway {dict(found)}, {dict(outcomes)}")
     print(f"directly {dict(found_directly)}, {dict(outcomes_directly)}")
     print(
-        f"**{outcomes.total():,} transactions through {options.rounds} rounds of restarts, "
+        f"**{outcomes.total():,} transactions through {len(rounds)} rounds of restarts, "
         f"{outcomes[Outcome.ABORTED]:,} aborted, {outcomes[Outcome.UNKNOWN]} unknown: {found.total()} anomalies; "
         f"{outcomes_directly.total():,} directly: {found_directly.total()}; {new.total()} new**"
     )

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -15,6 +15,8 @@ from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import FETCH
 from testkit.crowd import connect, connect_all, is_served
+from testkit.faults.cable import Cable, cable
+from testkit.faults.effects import Parted
 from testkit.frames import fetch
 from testkit.gateway import broker_and_gateway
 from testkit.raw_client import until
@@ -64,67 +66,48 @@ async def test_b21_long_poll_is_not_idleness() -> None:
 
 
 # -- a peer that is gone without a word ----------------------------------------------------------------------
-NAMESPACE = f"sluice-b05-{os.getpid()}"
-OURS, THEIRS = "10.231.77.1", "10.231.77.2"
-
-_SILENT_CLIENT = f"""
+_SILENT_CLIENT = """
 import socket, sys
-s = socket.create_connection(("{OURS}", int(sys.argv[1])))
-s.sendall(bytes.fromhex(sys.argv[2]))
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+s.sendall(bytes.fromhex(sys.argv[3]))
 s.recv(4)
 print("served", flush=True)
 sys.stdin.read()
 """
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
 @pytest.fixture
-def cable() -> Iterator[str]:
-    """A link to a network namespace; its name on our side."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root for a network namespace")
-    link = f"b05-{os.getpid()}"[:15]
-    try:
-        ip("netns", "add", NAMESPACE)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("needs network namespaces")
-    try:
-        ip("link", "add", link, "type", "veth", "peer", "name", "b05-peer", "netns", NAMESPACE)
-        ip("addr", "add", f"{OURS}/24", "dev", link)
-        ip("link", "set", link, "up")
-        ip("-n", NAMESPACE, "addr", "add", f"{THEIRS}/24", "dev", "b05-peer")
-        ip("-n", NAMESPACE, "link", "set", "b05-peer", "up")
-        yield link
-    finally:
-        subprocess.run(["ip", "link", "del", link], check=False, capture_output=True)
-        subprocess.run(["ip", "netns", "del", NAMESPACE], check=False, capture_output=True)
+def pulled() -> Iterator[Cable]:
+    """A link to a network namespace."""
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(cable("b05", "10.231.77"))
+        except OSError as exc:
+            pytest.skip(str(exc))
+        yield made
 
 
 @pytest.mark.integration
 async def test_b05_peer_behind_a_pulled_cable_is_given_up_and_counted(
-    cable: str, monkeypatch: pytest.MonkeyPatch
+    pulled: Cable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keepalive, "IDLE_S", 1)
     monkeypatch.setattr(keepalive, "INTERVAL_S", 1)
     monkeypatch.setattr(keepalive, "PROBES", 2)
     monkeypatch.setattr(keepalive, "UNACKNOWLEDGED_MS", 3_000)
-    listener = {"bind": f"{OURS}:0", "advertised_host": OURS}
+    listener = {"bind": f"{pulled.ours}:0", "advertised_host": pulled.ours}
     async with broker_and_gateway(listener=listener, write_timeout_ms=1_000) as (broker, running):
         client = await asyncio.create_subprocess_exec(
-            "ip", "netns", "exec", NAMESPACE, sys.executable, "-c", _SILENT_CLIENT,
-            str(running.port), fetch().hex(),
+            *pulled.prefix, sys.executable, "-c", _SILENT_CLIENT, pulled.ours, str(running.port), fetch().hex(),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         try:
             assert client.stdout is not None
             assert await asyncio.wait_for(client.stdout.readline(), 60) == b"served\n"
-            ip("link", "set", cable, "down")
-            await until(lambda: not running.channels)
-            await running.ended_by(CloseCause.CLIENT_UNREACHABLE)
-            await until(lambda: broker.client_connections[0].ended.is_set())
+            with Parted(pulled.link):
+                await until(lambda: not running.channels)
+                await running.ended_by(CloseCause.CLIENT_UNREACHABLE)
+                await until(lambda: broker.client_connections[0].ended.is_set())
         finally:
             client.kill()
             await client.wait()

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from simulation.__main__ import ROOT, is_broken, line_of
-from simulation.plan import Client, Fault, Plan, make
+from simulation.plan import Client, Plan, make
 from simulation.run import run
+from testkit.faults.schedule import Fault
 from tests.simulation.findings import FINDINGS
 
 SEEDS = 300
