@@ -133,6 +133,24 @@ def clock() -> FakeClock:
     return FakeClock(now_ms=7_300_000)
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Generator[Callable[[str], Any]]:
+    """Mounts a `testkit.faults.effects.SmallDisk` of a size; skips the test where none may be mounted."""
+    from testkit.faults.effects import SmallDisk
+
+    made = []
+
+    def mount(size: str) -> SmallDisk:
+        made.append(SmallDisk(tmp_path / f"disk-{len(made)}", size))
+        if not made[-1].mounted:
+            pytest.skip("a small disk can only be mounted by root")
+        return made[-1]
+
+    yield mount
+    for each in made:
+        each.unmount()
+
+
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A `testkit.tls.Pki`: an authority with the certificates that it has issued."""

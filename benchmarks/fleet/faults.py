@@ -46,8 +46,10 @@ FAULTS: Final = {
     "the broker with the messages is killed, and started again": Fault(0, "broker-kill", 0, STOPPED_MS // 2),
     "the topic of the messages is deleted": Fault(0, "topic-delete"),
 }
-KINDS: Final = {fault.what: name for name, fault in FAULTS.items()}
+KINDS: Final = {fault.what for fault in FAULTS.values()}
 """Targets are gateways from 0 on; the broker is the one that leads the messages."""
+
+_NAMES: Final = {fault: name for name, fault in FAULTS.items()}
 AFTER_S: Final = 33.0
 """Three windows."""
 AGREE_S: Final = 5.0
@@ -104,8 +106,8 @@ def run(output: Path, schedule: Schedule | None) -> int:
         rows = []
         begin_s = time.monotonic()
         for fault in (each for _, faults in rounds for each in faults):
-            rows.append({"fault": KINDS[fault.what]} | _suffered(fleet, fault))
-            print(fault, rows[-1], flush=True)
+            rows.append({"fault": _NAMES.get(fault, str(fault))} | _suffered(fleet, fault))
+            print(rows[-1], flush=True)
         end_s = time.monotonic()
         passed = sum(each.taken_between(begin_s, end_s) for some in fleet.producers for each in some)
     document |= {

@@ -145,11 +145,13 @@ class SmallDisk:
         may = size and os.geteuid() == 0 and shutil.which("mount") is not None
         self.mounted = bool(may) and not subprocess.run(command, capture_output=True, check=False).returncode
 
-    def fill(self) -> None:
-        """Leave no room."""
-        with (self.folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
-            while file.write(bytes(4_096)):
-                pass
+    def fill(self, left_bytes: int = 0) -> None:
+        """Leave so much room."""
+        with (self.folder / "filler").open("wb", buffering=0) as file:
+            with suppress(OSError):
+                while file.write(bytes(4_096)):
+                    pass
+            file.truncate(max(0, file.tell() - left_bytes))
 
     def free(self) -> None:
         """Make room again."""

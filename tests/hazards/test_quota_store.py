@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from gateway.app import _serve
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.sqlite_format import FORMAT
 from quotas.entities import QuotaEntity
+from testkit.faults.effects import SmallDisk
 from testkit.gateway import gateway_config
 from testkit.packages import require_package
 from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
@@ -95,63 +96,37 @@ def test_g01_g02_g03_g05_crash_failing_call_and_power_cut_leave_the_old_store_or
     assert "**Power:**" in done.stdout
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if shutil.which("mount") is None or os.geteuid() != 0:
-        pytest.skip("may not mount")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "sluice", folder], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("may not mount")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def filled(folder: Path, left_bytes: int) -> Path:
-    """The file that leaves so little of the disk."""
-    filler = folder / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 4_096):
-                pass
-        except OSError:
-            file.truncate(max(0, file.tell() - left_bytes))
-    return filler
-
-
 @pytest.mark.parametrize("left_bytes", [0, 4_096, 8_192, 16_384])
 async def test_g02_full_disk_refuses_and_changes_nothing_until_there_is_room(
-    small_disk: Path, left_bytes: int
+    small_disk: Callable[[str], SmallDisk], left_bytes: int
 ) -> None:
+    disk = small_disk("256k")
     many = [(QuotaEntity(user=f"user-{number}"), PRODUCE, 1.0) for number in range(300)]
-    async with opened(store := sqlite_store(small_disk)) as seen:
+    async with opened(store := sqlite_store(disk.folder)) as seen:
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
-        filler = filled(small_disk, left_bytes)
+        disk.fill(left_bytes)
         for _ in range(3):
             with pytest.raises(StoreError, match="could not be written"):
                 await store.write(alteration(*many))
             assert seen.values == {(ALICE, PRODUCE): 1.0}
-        filler.unlink()
+        disk.free()
         assert await store.write(alteration(*many)) == 2
         assert len(seen.values) == 301
-    async with opened(sqlite_store(small_disk)) as again:
+    async with opened(sqlite_store(disk.folder)) as again:
         assert again.values == seen.values
 
 
 @pytest.mark.parametrize("left_bytes", [0, 8_192])
 @pytest.mark.asyncio
 async def test_l03_store_on_a_full_disk_is_read_and_is_written_as_soon_as_there_is_room(
-    small_disk: Path, left_bytes: int, monkeypatch: pytest.MonkeyPatch
+    small_disk: Callable[[str], SmallDisk], left_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    disk = small_disk("256k")
     monkeypatch.setattr("gateway.quota_admin.store.sqlite_store._TRY_AGAIN_S", 0.05)
     # What is in the log needs more room in the file.
-    killed_with_a_log(small_disk, more=200)
-    filler = filled(small_disk, left_bytes)
-    async with opened(store := sqlite_store(small_disk)) as seen:
+    killed_with_a_log(disk.folder, more=200)
+    disk.fill(left_bytes)
+    async with opened(store := sqlite_store(disk.folder)) as seen:
         values = dict(seen.values)
         assert len(values) == 203
         assert values.items() >= VALUES.items()
@@ -159,11 +134,11 @@ async def test_l03_store_on_a_full_disk_is_read_and_is_written_as_soon_as_there_
         with pytest.raises(StoreError, match="can't be written for now"):
             await store.write(alteration((ALICE, PRODUCE, None)))
         assert seen.values == values
-        filler.unlink()
+        disk.free()
         await until(lambda: store.read_only is None)
         assert await store.write(alteration((ALICE, PRODUCE, 4.0))) == 2
         assert (await store.history(1))[0].new == 4.0
-    async with opened(sqlite_store(small_disk)) as again:
+    async with opened(sqlite_store(disk.folder)) as again:
         assert again.values == values | {(ALICE, PRODUCE): 4.0}
 
 

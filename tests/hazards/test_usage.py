@@ -10,8 +10,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,36 +22,15 @@ from gateway.usage.names import Names
 from quotas.usage_record import Row
 from testkit import wire
 from testkit.broker import ScriptedBroker
+from testkit.faults.effects import FullDisk, SmallDisk
 from testkit.frames import fetch
 from testkit.gateway import RunningGateway, gateway_config, gateway_process, running_gateway
 from testkit.raw_client import RawClient, until
 from testkit.usage_lines import usage_lines
 
-NOT_MOUNTABLE: Final = "a tmpfs can only be mounted by root"
-
-
-@contextmanager
-def tmpfs(folder: Path, options: str) -> Iterator[Path]:
-    """A file system of its own; unmounted at the end."""
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(NOT_MOUNTABLE)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
 
 def remount(disk: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
-
-
-def fill(ballast: Path) -> None:
-    """Write until nothing more fits."""
-    with ballast.open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(4_096)):
-            pass
 
 
 @asynccontextmanager
@@ -89,29 +68,29 @@ async def failing(running: RunningGateway, yes: bool = True) -> None:
     await until(lambda: sample(running, "gateway_usage_sink_failing") == yes)
 
 
-async def test_g02_i13_a_full_disk_delays_records_and_not_clients(tmp_path: Path) -> None:
-    with tmpfs(tmp_path / "full", "size=128k") as disk:
-        ballast = disk / "ballast"
-        async with recording(disk / "usage") as running, await running.connect() as client:
-            await served(client)
-            fill(ballast)
-            await served(client)
-            await failing(running)
-            await served(client)
-            ballast.unlink()
-            await failing(running, False)
-            await served(client)
-            assert sample(running, "gateway_usage_lines_total", result="dropped") == 0
-        whole(disk / "usage", 200)
-
-
-async def test_g02_i13_what_a_full_disk_never_takes_is_dropped_and_counted(tmp_path: Path) -> None:
-    with tmpfs(tmp_path / "full", "size=64k") as disk:
-        (disk / "ballast").write_bytes(bytes(60 * 1024))
-        async with recording(disk / "usage") as running, await running.connect() as client:
+async def test_g02_i13_a_full_disk_delays_records_and_not_clients(small_disk: Callable[[str], SmallDisk]) -> None:
+    disk = small_disk("128k")
+    async with recording(disk.folder / "usage") as running, await running.connect() as client:
+        await served(client)
+        with FullDisk(disk):
             await served(client)
             await failing(running)
-            usage = running.gateway.usage
+            await served(client)
+        await failing(running, False)
+        await served(client)
+        assert sample(running, "gateway_usage_lines_total", result="dropped") == 0
+    whole(disk.folder / "usage", 200)
+
+
+async def test_g02_i13_what_a_full_disk_never_takes_is_dropped_and_counted(
+    small_disk: Callable[[str], SmallDisk],
+) -> None:
+    disk = small_disk("64k")
+    disk.fill(4_096)
+    async with recording(disk.folder / "usage") as running, await running.connect() as client:
+        await served(client)
+        await failing(running)
+        usage = running.gateway.usage
     assert usage is not None
     sink = usage.sink
     assert sink.made.lines == sink.writer.delivered.lines + sink.dropped().lines
@@ -119,19 +98,19 @@ async def test_g02_i13_what_a_full_disk_never_takes_is_dropped_and_counted(tmp_p
     assert sink.dropped().lines > 0
 
 
-async def test_g18_a_read_only_disk_delays_records_and_not_clients(tmp_path: Path) -> None:
-    with tmpfs(tmp_path / "fixed", "size=1m") as disk:
-        (disk / "usage").mkdir()
-        remount(disk, "ro")
-        async with recording(disk / "usage") as running, await running.connect() as client:
-            await served(client)
-            await failing(running)
-            await served(client)
-            assert running.gateway.why_not_ready() is None
-            remount(disk, "rw")
-            await failing(running, False)
-            await served(client)
-        whole(disk / "usage", 150)
+async def test_g18_a_read_only_disk_delays_records_and_not_clients(small_disk: Callable[[str], SmallDisk]) -> None:
+    disk = small_disk("1m").folder
+    (disk / "usage").mkdir()
+    remount(disk, "ro")
+    async with recording(disk / "usage") as running, await running.connect() as client:
+        await served(client)
+        await failing(running)
+        await served(client)
+        assert running.gateway.why_not_ready() is None
+        remount(disk, "rw")
+        await failing(running, False)
+        await served(client)
+    whole(disk / "usage", 150)
 
 
 @pytest.mark.slow
