@@ -46,7 +46,8 @@ def main() -> int:
         "rows": [asdict(each) for each in readings],
     }
     text = page(document)
-    keep_results(document, text, options.output, "soak")
+    if schedule is None:
+        keep_results(document, text, options.output, "soak")
     print(text)
     left = ("descriptors_more", "tasks_more", "connections_not_accounted", "wrong", "errors")
     return int(summary["rss_mib_in_10_minutes"] > GOAL_MIB or any(summary[name] > 0 for name in left))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import re
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,9 +137,16 @@ class Schedule:
 
 def add_option(parser: ArgumentParser, kinds: Collection[str]) -> None:
     """Let a campaign read a schedule: `options.schedule`, None unless it is given."""
+
+    def read(file: str) -> Schedule:
+        try:
+            return Schedule.parse(Path(file).read_text(encoding="utf-8"), kinds)
+        except (OSError, ValueError) as exc:
+            raise ArgumentTypeError(str(exc)) from exc
+
     parser.add_argument(
         "--schedule",
-        type=lambda file: Schedule.parse(Path(file).read_text(encoding="utf-8"), kinds),
+        type=read,
         metavar="FILE",
         help="play the rounds of this file, as a failing run prints them",
     )

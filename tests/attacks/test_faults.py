@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,7 +27,7 @@ from testkit.faults import effects
 from testkit.faults.cable import cable
 from testkit.faults.effects import Away, Delayed, FullDisk, Parted, SlowDisk, SmallDisk, SteppedClock, Stopped
 from testkit.faults.play import play
-from testkit.faults.schedule import Fault, Kind, Schedule, choose
+from testkit.faults.schedule import Fault, Kind, Schedule, add_option, choose, rounds_of
 from testkit.gateway import free_ports
 from testkit.packages import require_package
 from testkit.raw_client import HOST
@@ -99,6 +100,22 @@ def test_what_is_no_line_or_no_kind_of_the_campaign_is_refused(line: str) -> Non
         Schedule.parse(f"seed 1\nround 0\n{line}", {"kill"})
     with pytest.raises(ValueError, match="no round"):
         Schedule.parse("at 5 ms: kill 1", {"kill"})
+
+
+def test_a_campaign_reads_its_schedule_or_says_which_line_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = ArgumentParser()
+    add_option(parser, {"kill"})
+    file = tmp_path / "schedule"
+    file.write_text("round 3\nat 5 ms: kill 1\n")
+    given = parser.parse_args(["--schedule", str(file)]).schedule
+    assert list(rounds_of(given, lambda number: (), range(9))) == [(3, (Fault(5, "kill", 1),))]
+    assert list(rounds_of(None, lambda number: (Fault(number, "kill"),), [7])) == [(7, (Fault(7, "kill"),))]
+    file.write_text("round 3\nat 5 ms: eat 1\n")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--schedule", str(file)])
+    assert "'at 5 ms: eat 1': this campaign has kill" in capsys.readouterr().err
 
 
 def test_kinds_are_drawn_by_their_weights() -> None:
