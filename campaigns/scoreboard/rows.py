@@ -192,6 +192,11 @@ def _ghosts_s(storm: Any) -> float:
     return max(abs(each[name] - 10) for each in silent for name in ("first_s", "last_s"))
 
 
+def _recovered_s(overload: Any) -> float:
+    seconds = overload.get("recovered_s")
+    return math.nan if seconds is None else seconds
+
+
 _FUZZ: Final = (
     "fuzz-sasl",
     "fuzz-proxy-protocol",
@@ -756,9 +761,12 @@ ROWS: Final = (
             Quantity(
                 "honest requests not answered", lambda overload: len(overload["during"]["faults"]), most=0
             ),
+            Quantity("all is as before after", _recovered_s, "s", most=10),
+            Quantity(
+                "refused since", lambda overload: overload.get("refused", math.nan), "connections", most=0
+            ),
         ),
         n=Quantity("honest requests", lambda overload: overload["during"]["requests"]),
-        without="the time until all is as before",
     ),
 )
 """In the order of the page."""
