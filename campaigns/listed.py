@@ -379,6 +379,12 @@ CAMPAIGNS: Final = (
         _SUMMARY,
     ),
     Campaign(
+        "peers",
+        "the same hostile clients at Sluice, HAProxy and Kroxylicious, side by side",
+        _module("benchmarks.peers"),
+        _SUMMARY,
+    ),
+    Campaign(
         "three-teams",
         "three teams of real clients have their shares of a capacity, and tier 0 its latency",
         _module("campaigns.three_teams"),

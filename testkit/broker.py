@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from struct import pack, unpack_from
+from struct import error, pack, unpack_from
 from typing import Any, Final, TypeAlias, cast
 
 from gateway.upstream.discovery import CLIENT_ID as DISCOVERY_CLIENT_ID
@@ -69,6 +69,7 @@ class BrokerConnection(asyncio.Protocol):
         reset: whether it ended with an error instead of a FIN.
         half_closed: whether a FIN has come.
         waiting: requests that a script keeps for later.
+        unreadable: a frame without a whole head, for which the broker ended the connection.
     """
 
     def __init__(self, broker: ScriptedBroker) -> None:
@@ -79,6 +80,7 @@ class BrokerConnection(asyncio.Protocol):
         self.reset = False
         self.half_closed = False
         self.waiting: list[Request] = []
+        self.unreadable = b""
         self.transport: asyncio.Transport
         self._partial = bytearray()
 
@@ -102,7 +104,12 @@ class BrokerConnection(asyncio.Protocol):
                 return
             frame = bytes(self._partial[: 4 + size])
             del self._partial[: 4 + size]
-            request = _parsed(frame)
+            try:
+                request = _parsed(frame)
+            except error:
+                self.unreadable = frame
+                self.abort()
+                return
             self.requests.append(request)
             self.broker.handle(self, request)
 

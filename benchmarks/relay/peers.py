@@ -21,7 +21,7 @@ GO_PROXY: Final = "Go tcpproxy"
 _HERE: Final = Path(__file__).resolve().parent
 _JAVA: Final = _HERE / "kroxylicious_peer"
 _GO: Final = _HERE / "go_proxy"
-_CONFIG: Final = """\
+KROXYLICIOUS_CONFIG: Final = """\
 virtualClusters:
   - name: bench
     targetCluster:
@@ -39,8 +39,8 @@ virtualClusters:
 """
 
 
-def start_kroxylicious(upstream_port: int, core: int, folder: Path) -> RunningPath:
-    """Kroxylicious on one core.
+def kroxylicious_command(upstream_port: int, folder: Path) -> tuple[list[str], int]:
+    """How to start Kroxylicious, and the port at which it then listens.
 
     Raises:
         MissingProgramError: no Java or no Maven on this machine.
@@ -50,9 +50,16 @@ def start_kroxylicious(upstream_port: int, core: int, folder: Path) -> RunningPa
     ensure(libs, _JAVA / "pom.xml", f"{KROXYLICIOUS} (30 MB)")
     port = free_port(block=2)
     config = folder / f"kroxylicious-{port}.yaml"
-    config.write_text(_CONFIG.format(upstream_port=upstream_port, listen_port=port, node_port=port + 1))
+    config.write_text(
+        KROXYLICIOUS_CONFIG.format(upstream_port=upstream_port, listen_port=port, node_port=port + 1)
+    )
     java = program("java", package="default-jdk-headless")
-    argv = [java, "-Xmx1g", "-cp", f"{libs}/*", str(_JAVA / "StartKroxylicious.java"), str(config)]
+    return [java, "-Xmx1g", "-cp", f"{libs}/*", str(_JAVA / "StartKroxylicious.java"), str(config)], port
+
+
+def start_kroxylicious(upstream_port: int, core: int, folder: Path) -> RunningPath:
+    """Kroxylicious on one core; raises as `kroxylicious_command` does."""
+    argv, port = kroxylicious_command(upstream_port, folder)
     log = folder / f"kroxylicious-{port}.log"
     return RunningPath(KROXYLICIOUS, port, PinnedProcess(argv, core=core, log=log))
 

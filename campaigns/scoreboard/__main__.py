@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
+from campaigns.peers.page import RESULT
 from campaigns.scoreboard.judged import Judged, exit_code, judge_all
 from campaigns.scoreboard.kept import last_release, results
 from campaigns.scoreboard.page import page, summary, with_summary
@@ -24,7 +25,7 @@ README: Final = ROOT / "README.md"
 
 def judged_on(today: date, folder: Path = RESULTS) -> tuple[Judged, ...]:
     """All rows, with the results of a folder."""
-    found = results(folder, (source for row in ROWS for source in row.sources))
+    found = results(folder, [RESULT, *(source for row in ROWS for source in row.sources)])
     return judge_all(ROWS, found, today=today, released=last_release((ROOT / "CHANGELOG.md").read_text()))
 
 

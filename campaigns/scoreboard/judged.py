@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from campaigns.peers.page import RESULT, beside
 from campaigns.scoreboard.kept import Result
 from campaigns.scoreboard.rows import Quantity, Row
 
@@ -88,7 +89,8 @@ def judge(row: Row, results: Mapping[str, Result], *, today: date, released: dat
         _state(row, first, failed=bool(misses), today=today, released=released),
         tuple(quantity.shown(value) for quantity, value in values),
         tuple(misses),
-        tuple(quantity.shown(_read(quantity, data)) for quantity in row.beside),
+        tuple(quantity.shown(_read(quantity, data)) for quantity in row.beside)
+        + (beside(results[RESULT].data, row.number) if RESULT in results else ()),
         "" if row.n is None else row.n.counted(_read(row.n, data)),
         None if None in seconds else sum(each for each in seconds if each is not None),
         first,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Final
 
+from campaigns.peers.page import BESIDE, RESULT
 from campaigns.scoreboard.judged import Judged, State
 
 _RESULTS: Final = "../../benchmarks/results"
@@ -90,7 +91,7 @@ def _line(judged: Judged) -> str:
         "" if judged.state is State.NOT_MEASURED else judged.day.isoformat() if judged.day else "-",
         ", ".join(judged.commits),
         "; ".join(judged.beside),
-        ", ".join(_link(source) for source in row.sources),
+        ", ".join(_link(source) for source in (*row.sources, *([RESULT] if row.number in BESIDE else []))),
         judged.state if judged.state is State.MET else f"**{judged.state}**",
     )
     return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
