@@ -16,7 +16,7 @@ defaults, started as its distribution starts it; release 0.12.0 has no shutdown 
 "Directly" shows the scripted broker, not Kafka.
 
 Counts, memory and CPU do not depend on a busy machine. Times (the 100 ms of R4, the seconds
-of R7, R15 and R19) do: the load is above.
+of R7, R15 and R19) and the number of answers in R5 do: the load is above.
 """
 SHOWN: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "R4": (
@@ -54,12 +54,13 @@ SHOWN: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         },
     ),
     "R8": (
-        "One address offers 40 connections a second for 10 s; 10 a second are allowed.",
+        "One address offers 40 connections a second for 10 s; 10 a second are allowed. HAProxy's `conn_rate` also "
+        "counts connections that it rejects, so an address that does not slow down stays out.",
         {"accepted": "served", "to_limit": "served to limit"},
     ),
     "R15": (
         "A null broker (no Kafka) is restarted: seconds from its first answer to the first one through the proxy.",
-        {"median_s": "median, s", "longest_s": "longest, s"},
+        {"median_s": "median with a null broker, s", "longest_s": "longest, s"},
     ),
     "R17": ("Answers to Metadata that name the broker's own port.", {"leaks": "leaks"}),
     "R19": (
@@ -157,4 +158,4 @@ def _shown(value: float | bool | None) -> str:
         case int():
             return f"{value:,}"
         case _:
-            return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
+            return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
