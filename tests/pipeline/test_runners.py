@@ -20,6 +20,7 @@ from pipeline.storage.layout import FINE_BUCKETS, bucket_of
 from testkit.pipeline.client_days import write_client_tables
 from testkit.pipeline.compacted_days import DAY, write_compacted
 from testkit.pipeline.local_session import LocalSession
+from tests.pipeline.conftest import Session
 
 CLIENTS = 40
 DAYS = 4
@@ -96,22 +97,9 @@ def test_jobs_find_the_same_as_tasks_of_spark(
     spark: Any, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     once = found(out, tmp_path / "once", capsys)
-    monkeypatch.setattr("pipeline.spark.session.open_session", lambda *_, **__: Kept(spark))
+    monkeypatch.setattr("pipeline.spark.session.open_session", lambda *_, **__: Session(spark))
     assert cores_of(spark) == 2
     assert found(out, tmp_path / "spark", capsys, "--master", "local[2]") == once
-
-
-class Kept:
-    """The tests' session, which a job must not stop."""
-
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spark, name)
-
-    def stop(self) -> None:
-        """Other tests still use it."""
 
 
 def test_a_part_has_all_rows_of_its_clients_and_opens_no_file_without_them(out: str) -> None:
