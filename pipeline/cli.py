@@ -24,6 +24,7 @@ JOBS: Final = {
     "compact": "rewrite finished days as tables with one row per client, which the other jobs read",
     "status": "show which records were read, which are missing and which days are compacted",
     "report": "write a report of usage and throttling by client, as a web page and JSON",
+    "changes": "show which clients are new, gone, grown or throttled more than in the week before",
     "cost": "write what each team used in a month, and what that costs",
     "capacity": "divide what the cluster carries among clients or teams, and forecast when it is full",
     "simulate": "compute what candidate quotas would have throttled on the compacted days",

@@ -1,8 +1,8 @@
 """Erases a client from results of other jobs: plans, revert files, simulations and reports.
 
 Quotas of the client go from plans and revert files, and its rows from simulations. Sums in a plan stay, as they are
-what was decided. A report has pictures of all clients, so it goes as a whole: `report` makes it again. So does a
-study of a capacity.
+what was decided. A report has pictures of all clients, so it goes as a whole: `report` makes it again. So do a
+study of a capacity and a list of what changed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from pipeline.capacity.page import FORMAT as CAPACITY_FORMAT
+from pipeline.changes.page import FORMAT as CHANGES_FORMAT
 from pipeline.erase.client import Client
 from pipeline.erase.tables import ROWS, Found
 from pipeline.plans.changes import REVERT_FORMAT, Revert
@@ -36,6 +37,7 @@ _PAGE: Final = "index.html"
 _OF_PAGE: Final = {
     REPORT_FORMAT: ("report.json", _PAGE),
     CAPACITY_FORMAT: ("capacity.json", _PAGE, "capacity.csv"),
+    CHANGES_FORMAT: ("changes.json", _PAGE, "chat.txt"),
 }
 """By format of a result that goes as a whole: its own name, and what else has names of clients beside it."""
 _NAMES: Final = ("user", "client_id", "api")

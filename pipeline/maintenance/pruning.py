@@ -28,7 +28,7 @@ from pipeline.storage.offset_index import DAY_S, FIRST_S
 from pipeline.storage.raw_table import RawState, raw_table
 from pipeline.storage.tables import DataFile, Snapshot, Table
 
-_RESULTS: Final = ("backtest", "capacity", "report", "sim")
+_RESULTS: Final = ("backtest", "capacity", "changes", "report", "sim")
 _FAR_DAYS: Final = 366
 _RUN_OF: Final = re.compile(r"run=(\d{4})-?(\d\d)-?(\d\d)T")
 

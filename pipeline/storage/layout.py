@@ -121,7 +121,7 @@ def buckets_for(rows: int) -> int:
 
 
 def results_dir(out: str, kind: str, run: str) -> str:
-    """Where a job leaves what it found; kind is report, sim, plan, backtest, cost or capacity."""
+    """Where a job leaves what it found; kind is report, changes, sim, plan, backtest, cost or capacity."""
     return f"{out}/results/{kind}/run={run}"
 
 

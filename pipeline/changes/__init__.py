@@ -1,0 +1,1 @@
+"""What is different in a week from the week before, by client."""

@@ -1,0 +1,97 @@
+"""What changed, as an HTML page that loads nothing, and as JSON. Jinja escapes all names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from pipeline.changes.weeks import DAYS, Calendar, Change, Kind
+from pipeline.pages.frame import page
+from pipeline.report.page import name_of, quantity, quota, share
+from pipeline.report.report import UNITS
+from quotas.usage_record import UsageApi
+
+FORMAT: Final = "sluice-changes"
+VERSION: Final = 1
+TITLES: Final = MappingProxyType(
+    {
+        Kind.NEW: "New",
+        Kind.VANISHED: "Vanished",
+        Kind.GROWN: "Twice as much or more",
+        Kind.THROTTLED: "Throttled more",
+        Kind.OUTGROWN: "Quota no longer fits",
+        Kind.UNUSUAL: "Unusual hour",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is shown.
+
+    Attributes:
+        calendar: the weeks.
+        changes: the largest first.
+        clients: how many there are in both weeks together.
+        completeness: of the worst day of both weeks, 0 to 1.
+    """
+
+    calendar: Calendar
+    changes: Sequence[Change]
+    clients: int
+    completeness: float
+
+    def of_kind(self, kind: Kind) -> list[Change]:
+        """Those of one kind."""
+        return [each for each in self.changes if kind in each.kinds]
+
+    def to_json(self) -> str:
+        """For programs; use is in units per day."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "last_day": self.calendar.last.isoformat(),
+                "missing_days": self.calendar.missing,
+                "completeness": self.completeness,
+                "usual_known": self.calendar.usual,
+                "clients": [asdict(each) for each in self.changes],
+            },
+            indent=1,
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+
+
+def render(changes: Changes, *, top: int) -> str:
+    """The page, with so many clients of each kind."""
+    template = page(
+        "pipeline.changes",
+        "changes.html",
+        client=lambda change: name_of(asdict(change)),
+        use=use,
+        share=share,
+        quota=quota,
+    )
+    week = changes.calendar.days_of(0)
+    kinds = [(kind, TITLES[kind], changes.of_kind(kind)) for kind in Kind]
+    return template.render(
+        changes=changes,
+        first=week[0],
+        last=week[-1],
+        days=DAYS,
+        kinds=[(kind.name.lower(), title, found) for kind, title, found in kinds if found],
+        top=top,
+    )
+
+
+def use(units: float, api: str) -> str:
+    """Use in a day, with its unit."""
+    if api == UsageApi.REQUEST:
+        # Percent of a core times seconds.
+        return f"{quantity(units / 100)} s"
+    unit: Any = UNITS[UsageApi(api)]
+    return quantity(units, unit) if unit == "bytes" else f"{quantity(units)} {unit}"
