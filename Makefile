@@ -177,6 +177,7 @@ bench: compiled ## the gateway beside HAProxy, in the same run, then beside the 
 	$(BIN)/python -m benchmarks.relay $(ARGS)
 	$(BIN)/python -m benchmarks.connections
 	$(BIN)/python -m benchmarks.tls
+	$(BIN)/python -m benchmarks.cost_formula
 	$(BIN)/python -m benchmarks.summary
 
 .PHONY: bench-relay

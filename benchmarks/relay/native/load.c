@@ -350,8 +350,8 @@ int main(int argc, char **argv) {
     print_result(now_ns() - start, requests, sent_before, got_before);
     if (rated) {
         qsort(latency_ns, requests, sizeof *latency_ns, by_value);
-        printf(", \"p50_ns\": %ld, \"p90_ns\": %ld, \"p99_ns\": %ld", latency_ns[requests / 2],
-               latency_ns[requests * 9 / 10], latency_ns[requests * 99 / 100]);
+        printf(", \"p50_ns\": %ld, \"p90_ns\": %ld, \"p99_ns\": %ld, \"p999_ns\": %ld", latency_ns[requests / 2],
+               latency_ns[requests * 9 / 10], latency_ns[requests * 99 / 100], latency_ns[requests * 999 / 1000]);
     }
     printf("}\n");
     wait_for_end();
