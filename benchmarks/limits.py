@@ -407,7 +407,10 @@ def main() -> int:
     if options.write is not None:
         options.write.write_text(page(rows, newest_alone=options.newest), encoding="utf-8")
     missed = [row for row in rows if row.longest_ms > GOAL_MS]
-    print(f"{len(rows)} cases, {len(missed)} above {GOAL_MS:.0f} ms")
+    most = max(row.times for row in rows)
+    print(
+        f"{len(rows)} cases, {len(missed)} above {GOAL_MS:.0f} ms; at most {most:.1f} times the memory of a frame"
+    )
     return 1 if missed else 0
 
 
