@@ -7,6 +7,7 @@ Reads the table `client_use` (`pipeline.client_tables`), part by part. Writes
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_expectation(parser)
     add_runner(parser)
     parser.add_argument("--top", type=int, default=40, metavar="N", help="clients per API on the page (40)")
+    parser.add_argument("--groups", metavar="FILE", help="groups.toml: show clients by team too")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="show this plan's recommendations too")
 
 
@@ -44,16 +46,19 @@ def run(arguments: argparse.Namespace) -> Exit:
     from pipeline.report.page import render
     from pipeline.report.report import make
     from pipeline.storage.files import local_result
+    from pipeline.teams.members import read_members
 
     if arguments.top < 1:
         raise ArgumentError(f"--top: at least 1, not {arguments.top}")
     check_days(arguments)
     plan = _read_plan(arguments.plan)
+    members = read_members(arguments.groups) if arguments.groups else None
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stamp = made_at.replace(":", "").replace("-", "")
     target = local_result(arguments.to_dir, "--to-dir", results_dir(arguments.out, "report", stamp))
     with open_runner(arguments, "sluice report") as runner:
         report = make(runner, arguments.out, expectation_of(arguments), arguments.first, arguments.last)
+    report = replace(report, members=members)
     target.mkdir(parents=True, exist_ok=True)
     (target / "report.json").write_text(report.to_json(), encoding="utf-8")
     (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")

@@ -70,6 +70,7 @@ def render(report: Report, *, top: int, plan: Plan | None = None) -> str:
         quantity=quantity,
         share=share,
         duration=duration,
+        name_of=name_of,
         quota=quota,
         limit=limit,
         change=change,
@@ -79,6 +80,9 @@ def render(report: Report, *, top: int, plan: Plan | None = None) -> str:
     return template.render(
         report=report,
         totals=report.totals(),
+        teams=report.teams(),
+        top=top,
+        units=UNITS,
         titles=_TITLES,
         sections=sections,
         closest=_closest_plot(report),

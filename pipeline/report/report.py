@@ -19,11 +19,13 @@ from pipeline.client_tables.tables import ClientPart, find_clients
 from pipeline.client_tables.timelines import CLIENT_USE, NO_BUCKET, SUMMARY, Timeline, largest_first
 from pipeline.errors import ArgumentError
 from pipeline.replay.demand import KEY_OF_API
+from pipeline.report.teams import by_team, team_name
 from pipeline.spark.runner import Runner
 from pipeline.storage.compacted_days import compacted_days
 from pipeline.storage.coverage import Expectation, short_gateways
 from pipeline.storage.layout import BUCKET, CompactedDay
 from pipeline.storage.losses import with_losses
+from pipeline.teams.members import Members
 from quotas.entities import API_RATE_KEYS
 from quotas.usage_record import UsageApi
 
@@ -66,6 +68,7 @@ class Report:
         use_of: that of the clients that were among the largest on some day, by `CLIENT`. On a day on which such a
             client was not it counts with the others.
         absent: days between the first and the last one asked for that are not compacted.
+        members: the teams; None: the report has none.
     """
 
     made_at: str
@@ -74,6 +77,7 @@ class Report:
     use: Mapping[str, Timeline]
     use_of: Mapping[tuple[str, ...], Timeline]
     absent: tuple[str, ...] = ()
+    members: Members | None = None
 
     def of_api(self, api: str) -> list[Mapping[str, Any]]:
         """The clients of one API."""
@@ -98,6 +102,10 @@ class Report:
             sums = {name: sum(client[name] for client in clients) for name in names}
             found.append({"api": api.value, "unit": UNITS[api], "clients": len(clients), **sums})
         return found
+
+    def teams(self) -> list[dict[str, Any]]:
+        """What `by_team` makes of the clients; nothing without teams."""
+        return by_team(self.clients, self.members) if self.members else []
 
     @property
     def completeness(self) -> float:
@@ -143,22 +151,27 @@ class Report:
                 ],
                 "absent_days": list(self.absent),
                 "totals": self.totals(),
-                "clients": [_shared(client) for client in self.clients],
+                **self._teams_shared(),
+                "clients": [self._shared(client) for client in self.clients],
             },
             indent=1,
             ensure_ascii=False,
             allow_nan=False,
         )
 
+    def _teams_shared(self) -> dict[str, Any]:
+        teams = [{name: each[name] for name in each if name != "clients"} for each in self.teams()]
+        return {"teams": teams} if self.members else {}
 
-def _shared(client: Mapping[str, Any]) -> dict[str, Any]:
-    requests, offered = client["requests"], client["offered"]
-    return {
-        **client,
-        "unit": UNITS.get(client["api"], "units"),
-        "delayed_share": client["delayed"] / requests if requests else 0.0,
-        "rejected_share": client["rejected_units"] / offered if offered else 0.0,
-    }
+    def _shared(self, client: Mapping[str, Any]) -> dict[str, Any]:
+        requests, offered = client["requests"], client["offered"]
+        return {
+            **client,
+            **({"team": team_name(client, self.members)} if self.members else {}),
+            "unit": UNITS.get(client["api"], "units"),
+            "delayed_share": client["delayed"] / requests if requests else 0.0,
+            "rejected_share": client["rejected_units"] / offered if offered else 0.0,
+        }
 
 
 def make(

@@ -1,7 +1,9 @@
 """Profiles of clients, use over time, the page, and the report over compacted days."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import replace
 from datetime import date
 from html.parser import HTMLParser
@@ -24,7 +26,11 @@ from pipeline.report.page import axis_unit, duration, heat, quantity, quota, ren
 from pipeline.report.report import Report
 from pipeline.spark.runner import InProcess
 from pipeline.storage.layout import CompactedDay
+from pipeline.teams.members import Members
+from pipeline.teams.page import NO_TEAM
 from quotas.entities import QuotaEntity
+from quotas.groups import Group
+from quotas.groups_file import Team
 from quotas.usage_record import OTHER
 from testkit.pipeline.client_days import write_client_tables
 from testkit.pipeline.compacted_days import write_compacted
@@ -221,7 +227,10 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.pictures += tag == "svg"
-        loads = any(name in ("src", "onload", "onerror") or (name == "href" and tag != "use") for name, _ in attrs)
+        loads = any(
+            name in ("src", "onload", "onerror") or (name == "href" and not (value or "").startswith("#"))
+            for name, value in attrs
+        )
         if tag in ("script", "iframe", "object", "img") or (loads and tag != "image"):
             self.active.append(tag)
 
@@ -263,6 +272,43 @@ def test_the_page_begins_with_what_is_recommended_and_who_gets_less_comes_first(
     assert row == ["user=far-less", "producer_byte_rate", "10 MB/s", "1 MB/s", "-90 %"]
     cut = Page(render(found, top=1, plan=plan_of(*entries))).text
     assert [text for text in cut if "more in the plan" in text] == ["and 1 more in the plan."]
+
+
+def test_clients_are_shown_by_team_and_each_team_has_a_link_to_its_own() -> None:
+    teams = (
+        Team(Group("orders", users=("orders",)), "C-1", HOSTILE, 0),
+        Team(Group("idle", users=("idle",))),
+        Team(Group("search", client_ids=("indexer-*",))),
+    )
+    rows = [
+        {"user": "orders", "client_id": "a", "t": [1], "offered": [3e6], "delayed": [2], "throttle_ms": [1500]},
+        {"user": "orders", "client_id": "b", "api": "fetch", "t": [1], "offered": [2e6]},
+        *({"client_id": f"indexer-{n}", "t": [1], "offered": [10.0 + n]} for n in range(3)),
+        {"client_id": HOSTILE, "t": [1], "offered": [5.0]},
+    ]
+    found = replace(report_from(*rows), members=Members(teams))
+
+    text = render(found, top=2)
+
+    assert Page(text).active == []
+    links = [(at, name) for at, name in re.findall('<a href="#team-(.)">([^<]*)</a>', text)]
+    assert links == [("1", "orders"), ("3", "search"), ("4", NO_TEAM)]
+    own = {at: text.split(f'<h3 id="team-{at}">')[1].split("</table>")[0] for at, _ in links}
+    assert ("orders / a" in own["1"], "orders / b" in own["1"], "indexer" in own["1"]) == (True, True, False)
+    assert ("indexer-2" in own["3"], "indexer-0" in own["3"]) == (True, False)
+    assert "and 1 more in report.json" in text
+    kept = json.loads(found.to_json())
+    names = ("team", "cost_center", "tier", "names", "produce", "fetch", "delayed", "throttle_ms")
+    assert [tuple(team[name] for name in names) for team in kept["teams"]] == [
+        ("orders", "C-1", 0, 2, 3e6, 2e6, 2, 1500),
+        ("idle", "", None, 0, 0, 0, 0, 0),
+        ("search", "", None, 3, 33.0, 0, 0, 0),
+        (NO_TEAM, "", None, 1, 5.0, 0, 0, 0),
+    ]
+    assert Counter(client["team"] for client in kept["clients"]) == {"orders": 2, "search": 3, NO_TEAM: 1}
+    alone = replace(found, members=None)
+    assert "Teams" not in render(alone, top=2)
+    assert "team" not in json.loads(alone.to_json())["clients"][0]
 
 
 def test_without_a_plan_the_page_says_how_to_get_one() -> None:
@@ -405,10 +451,13 @@ def test_days_are_added_up_without_spark(tmp_path: Path, capsys: pytest.CaptureF
     assert found.use_of[tuple(found.clients[0][name] for name in ("user", "client_id", "api"))].on(use).sum() == 100.0
     # The job, of one of the days, leaves a page and a file for programs.
     page = tmp_path / "page"
-    assert main(["report", "--out", str(tmp_path), "--to", "2026-11-16", "--to-dir", str(page)]) == 0
+    (tmp_path / "groups.toml").write_text('[[groups]]\nname = "smalls"\nclient_ids = ["small"]\n')
+    words = ["report", "--out", str(tmp_path), "--to", "2026-11-16", "--to-dir", str(page)]
+    assert main([*words, "--groups", str(tmp_path / "groups.toml")]) == 0
     assert "3 clients over 1 day, 100.00% complete" in capsys.readouterr().out
     kept = json.loads((page / "report.json").read_text())
     assert [client["offered"] for client in kept["clients"]] == [10.0, 5.0, 1e9]
+    assert [client["team"] for client in kept["clients"]] == [NO_TEAM, "smalls", NO_TEAM]
     assert "all records are present" in (page / "index.html").read_text()
 
 
