@@ -25,6 +25,7 @@ JOBS: Final = {
     "status": "show which records were read, which are missing and which days are compacted",
     "report": "write a report of usage and throttling by client, as a web page and JSON",
     "changes": "show which clients are new, gone, grown or throttled more than in the week before",
+    "views": "print SQL views of the compacted days, for DuckDB or Spark",
     "cost": "write what each team used in a month, and what that costs",
     "capacity": "divide what the cluster carries among clients or teams, and forecast when it is full",
     "simulate": "compute what candidate quotas would have throttled on the compacted days",
