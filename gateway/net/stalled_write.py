@@ -47,7 +47,16 @@ class _Buffer(Protocol):
 class StalledWriteDetector:
     """Looks at one transport for as long as it is full: each period some of its bytes must leave."""
 
-    __slots__ = ("_due_ms", "_left_bytes", "_on_stalled", "_owner", "_timer", "_transport", "_upstream")
+    __slots__ = (
+        "_due_ms",
+        "_left_bytes",
+        "_looked_ms",
+        "_on_stalled",
+        "_owner",
+        "_timer",
+        "_transport",
+        "_upstream",
+    )
 
     def __init__(
         self, owner: _Owner, transport: _Buffer, on_stalled: Callable[[], None], *, upstream: bool = False
@@ -74,8 +83,13 @@ class StalledWriteDetector:
         return settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms
 
     def _look(self) -> None:
+        self._looked_ms = self._owner.loop.time() * 1000
+        left_ms = self._due_ms - self._looked_ms
+        if left_ms < self._period_ms() / 2:
+            # The loop stood still meanwhile, and what was read in that time is not known.
+            left_ms = self._period_ms()
+            self._due_ms = self._looked_ms + left_ms
         self._left_bytes = unacknowledged_bytes(self._transport)
-        left_ms = max(0.0, self._due_ms - self._owner.loop.time() * 1000)
         self._timer = self._owner.loop.call_later(left_ms / 1000, self._check)
 
     def _start(self) -> None:
@@ -90,9 +104,9 @@ class StalledWriteDetector:
         if self._owner.loop.time() * 1000 - self._due_ms >= LATE_MS:
             self._start()
             return
-        settings = self._owner.settings
         progress = self._left_bytes - unacknowledged_bytes(self._transport)
-        enough = 1 if self._upstream else settings.min_write_bytes_per_s * settings.write_timeout_ms // 1000
+        span_ms = self._due_ms - self._looked_ms
+        enough = 1 if self._upstream else self._owner.settings.min_write_bytes_per_s * span_ms / 1000
         if progress < enough:
             self._on_stalled()
         else:
@@ -102,7 +116,7 @@ class StalledWriteDetector:
 def reset_on_close(transport: _Buffer) -> None:
     """What the kernel holds for the peer goes with the connection, and not minutes later."""
     connection = transport.get_extra_info("socket")
-    if connection is not None:
+    if connection is not None and connection.fileno() >= 0:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
 
 

@@ -111,3 +111,25 @@ def test_l06_a_period_in_which_the_process_stood_still_does_not_count() -> None:
     assert scene.stalled == 0
     scene.owner.loop.advance(PERIOD_MS)
     assert scene.stalled == 1
+
+
+def test_b10_a_client_at_the_lowest_rate_stays_from_the_first_period_on() -> None:
+    scene = Scene()
+    for _ in range(4 * PERIOD_MS // 100):
+        scene.owner.loop.advance(100)
+        scene.left_bytes -= 10
+    assert scene.stalled == 0
+
+
+def test_l06_what_is_read_while_the_process_stands_still_before_the_first_look_is_not_missed() -> None:
+    scene = Scene()
+    scene.owner.loop.advance(PERIOD_MS // 20)
+    scene.owner.loop.clock.advance(PERIOD_MS - PERIOD_MS // 20 - 10)
+    scene.left_bytes -= 100 * ENOUGH_BYTES
+    scene.owner.loop.advance(20)
+    assert scene.stalled == 0
+    scene.takes(ENOUGH_BYTES)
+    assert scene.stalled == 0
+    scene.takes(0)
+    scene.takes(0)
+    assert scene.stalled == 1
