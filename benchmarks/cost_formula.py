@@ -176,7 +176,7 @@ class Bench:
     def memory(self) -> dict[str, Any]:
         """Of the gateway, and of an idle connection; to be measured first."""
         row = self.runner.idle_memory(self.gateway, _CONNECTIONS)
-        return {"gateway_bytes": row["rss_before_bytes"], "connection_bytes": row["per_connection_bytes"]}
+        return {"process_bytes": row["rss_before_bytes"], "connection_bytes": row["per_connection_bytes"]}
 
     def latency(self, busy: float, request_s: float) -> dict[str, Any]:
         """A client that sends at fixed times, direct and through the gateway in turn, beside others."""
@@ -297,7 +297,7 @@ def page(document: dict[str, Any]) -> str:
         f"| for a GB to clients | {formula['gb_out']:.2f} s |",
         f"| for a thousand new connections, with three requests each | {formula['connections'] * 1e3:.2f} s |",
         "",
-        f"Memory: {document['memory']['gateway_bytes'] / 1e6:.0f} MB, and "
+        f"Memory: {document['memory']['process_bytes'] / 1e6:.0f} MB, and "
         f"{document['memory']['connection_bytes'] / 1024:.1f} KiB for an idle connection.",
         "",
         "The sum of the first three is fitted on six mixes and checked on three. Each client has one request in",

@@ -40,7 +40,7 @@ def sizing(document: dict[str, Any]) -> str:
         "mb-in": formula["gb_in"] * 1e3,
         "mb-out": formula["gb_out"] * 1e3,
         "connections": formula["connections"] * 1e6,
-        "gateway": memory["gateway_bytes"] / 1e6,
+        "gateway": memory["process_bytes"] / 1e6,
         "connection": memory["connection_bytes"] / 1024,
     }
     data = [f'data-{name}="{number:.4g}"' for name, number in numbers.items()]

@@ -107,7 +107,7 @@ def _read(quantity: Quantity, data: Sequence[Any]) -> float:
     """Its value; no number when the result is from before it had the quantity."""
     try:
         return quantity.read(*data)
-    except KeyError:
+    except (KeyError, IndexError, ZeroDivisionError):
         return math.nan
 
 

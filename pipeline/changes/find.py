@@ -10,10 +10,13 @@ from pipeline.changes.weeks import READ_DAYS, READ_HOURS, Calendar, Found, compa
 from pipeline.client_tables.rows import SCHEMA
 from pipeline.client_tables.tables import ClientPart, find_clients
 from pipeline.spark.runner import Runner
+from pipeline.storage.entity_days import Scope
 from pipeline.storage.layout import CompactedDay
 
 
-def find(runner: Runner, out: str, days: Sequence[CompactedDay], calendar: Calendar, least: float) -> Found:
+def find(
+    runner: Runner, out: str, days: Sequence[CompactedDay], calendar: Calendar, least: float, scope: Scope
+) -> Found:
     """What is different in both weeks, of all clients.
 
     Args:
@@ -22,13 +25,14 @@ def find(runner: Runner, out: str, days: Sequence[CompactedDay], calendar: Calen
         days: those of all weeks of the calendar that are there.
         calendar: the weeks.
         least: see `pipeline.changes.weeks.LEAST`.
+        scope: what one counter covers: required rates and quotas are those of counters.
 
     Raises:
         NotYetCompleteError: a day has no tables.
     """
     both = {*calendar.days_of(0), *calendar.days_of(1)}
     hours = find_clients(out, days, "client_hour").parts(runner)
-    limits = find_clients(out, [day for day in days if day.date in both], "client_day")
+    limits = find_clients(out, [day for day in days if day.date in both], "client_day", scope=scope)
     parts = list(zip(hours, limits.divided(runner, [part.buckets for part in hours]), strict=True))
 
     def of_part(part: tuple[ClientPart, ClientPart]) -> Iterator[Found]:

@@ -37,12 +37,14 @@ class Changes:
         changes: the largest first.
         clients: how many there are in both weeks together.
         completeness: of the worst day of both weeks, 0 to 1.
+        open_days: days of both weeks that were not over when they were compacted.
     """
 
     calendar: Calendar
     changes: Sequence[Change]
     clients: int
     completeness: float
+    open_days: Sequence[str] = ()
 
     def of_kind(self, kind: Kind) -> list[Change]:
         """Those of one kind."""
@@ -56,6 +58,7 @@ class Changes:
                 "version": VERSION,
                 "last_day": self.calendar.last.isoformat(),
                 "missing_days": self.calendar.missing,
+                "open_days": list(self.open_days),
                 "completeness": self.completeness,
                 "usual_known": self.calendar.usual,
                 "clients": [asdict(each) for each in self.changes],

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pipeline.client_tables.rows import TARGETS, required_column
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.replay.kernels.ragged import Floats, Ints
-from quotas.usage_record import UsageApi
+from quotas.usage_record import OTHER, UsageApi
 
 DAYS: Final = 7
 WEEKS: Final = 8
@@ -37,6 +37,7 @@ LEAST: Final = 0.001
 
 _LEAST_DEVIATION: Final = 0.1
 """Of a client's mean use in an hour: those that are always the same would make any difference unusual."""
+_MOST_SIGNS: Final = 60
 _TARGET: Final = TARGETS.index(0.01)
 _CLIENT: Final = ("user", "client_id", "api")
 READ_HOURS: Final = ("date", "hour", *_CLIENT, "units", "requests", "delayed")
@@ -218,6 +219,8 @@ def compare(hours: pa.Table, days: pa.Table, calendar: Calendar, least: float = 
         own = found.totals.get(api, (0.0, 0.0))
         found.totals[api] = own[0] + before, own[1] + now
     for number, name in enumerate(clients):
+        if name[1] == OTHER:
+            continue  # clients that have no rows of their own
         quota, required, required_before = limits.get(name, (None, None, None))
         change = Change(
             *name,
@@ -247,7 +250,8 @@ def _kinds(change: Change, required_before: float | None) -> Iterable[Kind]:
         yield Kind.GROWN
     if change.waited_now >= change.waited_before + THROTTLED:
         yield Kind.THROTTLED
-    if change.quota is not None and (required_before or 0.0) <= change.quota < (change.required or 0.0):
+    known = None not in (change.quota, change.required, required_before)
+    if known and required_before <= change.quota < change.required:  # type: ignore[operator]
         yield Kind.OUTGROWN
     if change.z is not None and change.z >= UNUSUAL and change.before:
         yield Kind.UNUSUAL
@@ -255,10 +259,14 @@ def _kinds(change: Change, required_before: float | None) -> Iterable[Kind]:
 
 def _clients(rows: pa.Table) -> tuple[list[tuple[str, str, str]], Ints]:
     """The clients of rows, and the number of each row's."""
-    names = pc.binary_join_element_wise(*(rows.column(name) for name in _CLIENT), "\0")
-    coded = names.combine_chunks().dictionary_encode()
-    clients = [tuple(name.split("\0")) for name in coded.dictionary.to_pylist()]
-    return clients, coded.indices.to_numpy().astype(np.int64)
+    names = [rows.column(name).combine_chunks().dictionary_encode() for name in _CLIENT]
+    codes = np.stack([each.indices.to_numpy() for each in names], axis=1)
+    found, own = np.unique(codes, axis=0, return_inverse=True)
+    known = [each.dictionary.to_pylist() for each in names]
+    clients = [
+        (known[0][user], known[1][client_id], known[2][api]) for user, client_id, api in found.tolist()
+    ]
+    return clients, own.reshape(-1).astype(np.int64)
 
 
 def _unusual(
@@ -315,11 +323,11 @@ def _limits(
         if rates:
             at = 1 + weeks[date]
             own[at] = max(rates[_TARGET], own[at] or 0.0)
-        if row["quota"] is not None:
+        if lasts.get(client) != date:
+            lasts[client], own[0] = date, row["quota"]
+        elif row["quota"] is not None:
             # Gateways of one day may have different ones: the smallest decides.
-            same = lasts.get(client) == date
-            own[0] = min(row["quota"], own[0]) if same and own[0] is not None else row["quota"]
-            lasts[client] = date
+            own[0] = row["quota"] if own[0] is None else min(row["quota"], own[0])
     return {client: (own[0], own[1], own[2]) for client, own in found.items()}
 
 
@@ -334,11 +342,17 @@ def lines(changes: Sequence[Change], calendar: Calendar, told: Mapping[Kind, str
     """
     found = [f"The week to {calendar.last} beside the week before:"]
     for kind in Kind:
-        names = [" / ".join(filter(None, each[:2])) or "(no name)" for each in _of_kind(changes, kind)]
+        names = [_plain(" / ".join(filter(None, each)) or "(no name)") for each in _of_kind(changes, kind)]
         if names:
             more = f" and {len(names) - most} more" if len(names) > most else ""
             found.append(f"{told[kind]}: {', '.join(names[:most])}{more}")
     return found if len(found) > 1 else [f"{found[0]} nothing has changed"]
+
+
+def _plain(name: str) -> str:
+    """A name without signs that begin a line, colour a terminal or call people. Clients choose their names."""
+    shown = "".join(sign if sign.isprintable() and sign not in "@<>" else "?" for sign in name)
+    return shown if len(shown) <= _MOST_SIGNS else shown[: _MOST_SIGNS - 1] + "…"
 
 
 def _of_kind(changes: Iterable[Change], kind: Kind) -> list[tuple[str, str]]:

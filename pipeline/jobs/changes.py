@@ -11,7 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
-from pipeline.jobs.arguments import add_expectation, add_out, add_runner, day_of, expectation_of, open_runner
+from pipeline.jobs.arguments import (
+    add_expectation,
+    add_out,
+    add_runner,
+    add_scope,
+    day_of,
+    expectation_of,
+    open_runner,
+    scope_of,
+)
 from pipeline.storage.layout import results_dir
 
 
@@ -29,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.001,
         metavar="PART",
-        help="leave out what changes by less than this part of all use of its API (%(default)s)",
+        help="leave out changes of use below this part of all use of the API (%(default)s)",
     )
     parser.add_argument(
         "--top", type=int, default=40, metavar="N", help="clients of a kind on the page (%(default)s)"
@@ -40,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to-dir", type=Path, metavar="DIR", help="where to write; else OUT/results/changes/run=..."
     )
+    add_scope(parser)
     add_expectation(parser)
     add_runner(parser)
 
@@ -59,6 +69,8 @@ def run(arguments: argparse.Namespace) -> Exit:
             raise ArgumentError(f"--{name}: at least 1, not {getattr(arguments, name)}")
     if not 0 <= arguments.least < 1:
         raise ArgumentError(f"--least is at least 0 and below 1, not {arguments.least:g}")
+    if arguments.last is not None:
+        day_of(arguments.last, "--to")
     known = compacted_days(arguments.out, None, arguments.last)
     last = day_of(arguments.last or known[-1].date, "--to")
     calendar = Calendar.of(last, (day.date for day in known))
@@ -76,11 +88,17 @@ def run(arguments: argparse.Namespace) -> Exit:
         results_dir(arguments.out, "changes", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"),
     )
     with open_runner(arguments, "sluice changes") as runner:
-        found = find(runner, arguments.out, days, calendar, arguments.least)
+        found = find(runner, arguments.out, days, calendar, arguments.least, scope_of(arguments))
     completeness = min(
         day.completeness for day in with_losses(compared, arguments.out, expectation_of(arguments))
     )
-    changes = Changes(calendar, found.significant(arguments.least), found.clients, completeness)
+    changes = Changes(
+        calendar,
+        found.significant(arguments.least),
+        found.clients,
+        completeness,
+        [day.date for day in compared if day.open],
+    )
     told = lines(changes.changes, calendar, TITLES, arguments.names)
     target.mkdir(parents=True, exist_ok=True)
     (target / "changes.json").write_text(changes.to_json(), encoding="utf-8")

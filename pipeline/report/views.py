@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from pipeline.errors import NotYetCompleteError
 from pipeline.report.report import absent_days
 from pipeline.storage.compacted_days import compacted_days, compacted_table
 from pipeline.storage.compacted_files import pieces_of, read_pieces
@@ -97,12 +98,14 @@ def statements(
         first, last: leave out earlier and later days.
 
     Raises:
-        NotYetCompleteError: no day is compacted.
+        NotYetCompleteError: no day is compacted, or none has rows.
     """
     days = with_losses(compacted_days(out, first, last), out, expectation)
     table = compacted_table(out)
     found = table.in_order()
     files = [file for day in days for file in found.of(date=day.date)]
+    if not files:
+        raise NotYetCompleteError("no client has used anything on these days")
     completeness: list[Row] = [(day.date, day.completeness, day.open) for day in days]
     completeness += [(date, 0.0, False) for date in absent_days(days, first, last)]
     views = {
@@ -169,7 +172,8 @@ def _literal(value: str | bool | float, engine: Engine) -> str:
 
 def _text(text: str, engine: Engine) -> str:
     """A text as a literal. Clients choose their names, so these may have any sign."""
-    if not text.isprintable():
+    # Spark puts values of its own in the place of ${...}, also within a text.
+    if not text.isprintable() or "${" in text:
         code = text.encode().hex()
         return f"decode(unhex('{code}'))" if engine is Engine.DUCKDB else f"CAST(X'{code}' AS STRING)"
     quote = "''"

@@ -3,6 +3,7 @@
 import datetime
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipeline.erase.results import erase_results
 from pipeline.errors import Exit
 from pipeline.spark.runner import InProcess
 from pipeline.storage.compacted_days import compacted_days
+from pipeline.storage.entity_days import Scope
 from testkit.pipeline.client_days import client_table, write_client_tables
 from testkit.pipeline.compacted_days import write_compacted
 
@@ -115,7 +117,7 @@ def test_a_list_of_changes_goes_as_a_whole_when_one_of_its_clients_is_erased(
 def test_parts_of_clients_find_the_same(whole_month: str) -> None:
     days = compacted_days(whole_month)
     calendar = Calendar.of(LAST, (each.date for each in days))
-    one, many = (find(InProcess(cores), whole_month, days, calendar, LEAST) for cores in (1, 9))
+    one, many = (find(InProcess(cores), whole_month, days, calendar, LEAST, Scope.GATEWAY) for cores in (1, 9))
     assert len(one.significant(LEAST)) == 6
     assert one.significant(LEAST) == many.significant(LEAST)
     assert one.clients == many.clients == 8
@@ -181,6 +183,44 @@ def test_the_order_of_parts_does_not_matter() -> None:
         for part in parts:
             found.add(part)
         assert found.significant(LEAST) == together
+
+
+def test_names_that_clients_choose_break_nothing_and_forge_no_line() -> None:
+    odd = "x\0y\nNew: everybody\x1b[31m @channel"
+    found = found_in([day(odd, date, 1_000.0) for date in THIS] + [day("steady", date, 1_000.0) for date in DAYS])
+    assert [each.client_id for each in found.changes] == [odd]
+    calendar = Calendar.of(LAST, [each.isoformat() for each in DAYS])
+    told = lines(found.changes, calendar, TITLES, 2)
+    assert told[1:] == ["New: x?y?New: everybody?[31m ?channel"]
+    assert len(lines([replace(found.changes[0], client_id="a" * 500)], calendar, TITLES, 2)[1]) < 80
+
+
+def test_clients_without_a_row_of_their_own_count_and_are_not_named() -> None:
+    found = found_in(
+        [day("~other", date, 1_000.0) for date in THIS] + [day("steady", date, 1_000.0) for date in DAYS]
+    )
+    assert found.changes == []
+    assert found.totals["produce"] == (1_000.0, 2_000.0)
+
+
+def test_a_quota_that_is_gone_on_the_last_day_is_none() -> None:
+    rows = [
+        day("a", date, 1_900.0 if date in THIS else 1_000.0, **({} if date == LAST else {"quota": [120.0] * 4}))
+        for date in DAYS
+    ]
+    assert not any(Kind.OUTGROWN in each.kinds for each in found_in(rows).changes)
+
+
+def test_a_quota_fits_what_one_counter_covers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        day("a", date, 1_000.0 if date in THIS else 600.0, node=node, quota=[120.0] * 4)
+        for date in (*BEFORE, *THIS)
+        for node in (1, 2)
+    ]
+    out = published(tmp_path, rows)
+    for scope, said in (("gateway", True), ("broker", False)):
+        assert main(["changes", "--out", out, "--scope", scope, "--to-dir", str(tmp_path / scope)]) is Exit.DONE
+        assert ("Quota no longer fits" in capsys.readouterr().out) is said
 
 
 def test_no_clients_are_no_changes() -> None:
