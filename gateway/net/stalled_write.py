@@ -78,9 +78,9 @@ class StalledWriteDetector:
         settles_ms = min(_SETTLES_MS, self._period_ms() / 10)
         self._timer = owner.loop.call_later(settles_ms / 1000, self._look)
 
-    def _period_ms(self) -> int:
+    def _period_ms(self) -> float:
         settings = self._owner.settings
-        return settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms
+        return float(settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms)
 
     def _look(self) -> None:
         self._looked_ms = self._owner.loop.time() * 1000
