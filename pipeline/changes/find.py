@@ -30,7 +30,7 @@ def find(
     Raises:
         NotYetCompleteError: a day has no tables.
     """
-    both = {*calendar.days_of(0), *calendar.days_of(1)}
+    both = set(calendar.compared)
     hours = find_clients(out, days, "client_hour").parts(runner)
     limits = find_clients(out, [day for day in days if day.date in both], "client_day", scope=scope)
     parts = list(zip(hours, limits.divided(runner, [part.buckets for part in hours]), strict=True))

@@ -16,6 +16,7 @@ from quotas.usage_record import UsageApi
 
 FORMAT: Final = "sluice-changes"
 VERSION: Final = 1
+_MOST_SIGNS: Final = 60
 TITLES: Final = MappingProxyType(
     {
         Kind.NEW: "New",
@@ -35,14 +36,12 @@ class Changes:
     Attributes:
         calendar: the weeks.
         changes: the largest first.
-        clients: how many there are in both weeks together.
         completeness: of the worst day of both weeks, 0 to 1.
         open_days: days of both weeks that were not over when they were compacted.
     """
 
     calendar: Calendar
     changes: Sequence[Change]
-    clients: int
     completeness: float
     open_days: Sequence[str] = ()
 
@@ -89,6 +88,24 @@ def render(changes: Changes, *, top: int) -> str:
         kinds=[(kind.name.lower(), title, found) for kind, title, found in kinds if found],
         top=top,
     )
+
+
+def lines(changes: Changes, most: int) -> list[str]:
+    """The changes for a chat: a line for each kind, with so many of the largest clients."""
+    found = [f"The week to {changes.calendar.last} beside the week before:"]
+    for kind in Kind:
+        # Each client once, whatever its APIs.
+        names = list(dict.fromkeys(name_of(asdict(each)) for each in changes.of_kind(kind)))
+        if names:
+            more = f" and {len(names) - most} more" if len(names) > most else ""
+            found.append(f"{TITLES[kind]}: {', '.join(map(_plain, names[:most]))}{more}")
+    return found if len(found) > 1 else [f"{found[0]} nothing has changed"]
+
+
+def _plain(name: str) -> str:
+    """A name without signs that begin a line, colour a terminal or call people. Clients choose their names."""
+    shown = "".join(sign if sign.isprintable() and sign not in "@<>" else "?" for sign in name)
+    return shown if len(shown) <= _MOST_SIGNS else shown[: _MOST_SIGNS - 1] + "…"
 
 
 def use(units: float, api: str) -> str:

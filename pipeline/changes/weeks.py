@@ -7,7 +7,7 @@ not there count for nothing: use is compared per day that is there.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -37,7 +37,6 @@ LEAST: Final = 0.001
 
 _LEAST_DEVIATION: Final = 0.1
 """Of a client's mean use in an hour: those that are always the same would make any difference unusual."""
-_MOST_SIGNS: Final = 60
 _TARGET: Final = TARGETS.index(0.01)
 _CLIENT: Final = ("user", "client_id", "api")
 READ_HOURS: Final = ("date", "hour", *_CLIENT, "units", "requests", "delayed")
@@ -147,34 +146,34 @@ class Calendar:
             dates: the days that are there, such as 2026-11-21.
         """
         days = set(dates)
-        first = [last - datetime.timedelta(DAYS * (week + 1) - 1) for week in range(WEEKS)]
         return cls(
-            last,
-            tuple(
-                tuple((begin + datetime.timedelta(day)).isoformat() in days for day in range(DAYS))
-                for begin in first
-            ),
+            last, tuple(tuple(day in days for day in _days_before(last, week)) for week in range(WEEKS))
         )
 
     def days_of(self, week: int) -> list[str]:
         """The days of a week."""
-        begin = self.last - datetime.timedelta(DAYS * (week + 1) - 1)
-        return [(begin + datetime.timedelta(day)).isoformat() for day in range(DAYS)]
+        return _days_before(self.last, week)
+
+    @property
+    def compared(self) -> list[str]:
+        """The days of the two weeks that are compared."""
+        return [*self.days_of(1), *self.days_of(0)]
 
     @property
     def missing(self) -> list[str]:
         """Days of the two weeks that are compared which are not there."""
-        return [
-            day
-            for week in (1, 0)
-            for day, there in zip(self.days_of(week), self.there[week], strict=True)
-            if not there
-        ]
+        there = (*self.there[1], *self.there[0])
+        return [day for day, is_there in zip(self.compared, there, strict=True) if not is_there]
 
     @property
     def usual(self) -> bool:
         """Whether what is usual can be known for any hour."""
         return bool(np.any(np.sum(np.array(self.there[1:]), axis=0) >= HISTORY))
+
+
+def _days_before(last: datetime.date, week: int) -> list[str]:
+    begin = last - datetime.timedelta(DAYS * (week + 1) - 1)
+    return [(begin + datetime.timedelta(day)).isoformat() for day in range(DAYS)]
 
 
 def compare(hours: pa.Table, days: pa.Table, calendar: Calendar, least: float = LEAST) -> Found:
@@ -329,32 +328,3 @@ def _limits(
             # Gateways of one day may have different ones: the smallest decides.
             own[0] = row["quota"] if own[0] is None else min(row["quota"], own[0])
     return {client: (own[0], own[1], own[2]) for client, own in found.items()}
-
-
-def lines(changes: Sequence[Change], calendar: Calendar, told: Mapping[Kind, str], most: int) -> list[str]:
-    """The changes for a chat: a line for each kind, with the largest clients.
-
-    Args:
-        changes: the largest first.
-        calendar: the weeks.
-        told: what to call each kind.
-        most: clients in a line.
-    """
-    found = [f"The week to {calendar.last} beside the week before:"]
-    for kind in Kind:
-        names = [_plain(" / ".join(filter(None, each)) or "(no name)") for each in _of_kind(changes, kind)]
-        if names:
-            more = f" and {len(names) - most} more" if len(names) > most else ""
-            found.append(f"{told[kind]}: {', '.join(names[:most])}{more}")
-    return found if len(found) > 1 else [f"{found[0]} nothing has changed"]
-
-
-def _plain(name: str) -> str:
-    """A name without signs that begin a line, colour a terminal or call people. Clients choose their names."""
-    shown = "".join(sign if sign.isprintable() and sign not in "@<>" else "?" for sign in name)
-    return shown if len(shown) <= _MOST_SIGNS else shown[: _MOST_SIGNS - 1] + "…"
-
-
-def _of_kind(changes: Iterable[Change], kind: Kind) -> list[tuple[str, str]]:
-    """Clients, each once."""
-    return list(dict.fromkeys((each.user, each.client_id) for each in changes if kind in each.kinds))

@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     # Help does without the packages of the extra.
     from pipeline.changes.find import find
-    from pipeline.changes.page import TITLES, Changes, render
-    from pipeline.changes.weeks import DAYS, WEEKS, Calendar, lines
+    from pipeline.changes.page import Changes, lines, render
+    from pipeline.changes.weeks import DAYS, WEEKS, Calendar
     from pipeline.storage.compacted_days import compacted_days
     from pipeline.storage.files import local_result
     from pipeline.storage.losses import with_losses
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         if not any(calendar.there[week]):
             raise NotYetCompleteError(f"no day is compacted of {words}")
     days = [day for day in known if any(day.date in calendar.days_of(week) for week in range(WEEKS))]
-    compared = [day for day in days if day.date in {*calendar.days_of(0), *calendar.days_of(1)}]
+    compared = [day for day in days if day.date in calendar.compared]
     target = local_result(
         arguments.to_dir,
         "--to-dir",
@@ -95,11 +95,10 @@ def run(arguments: argparse.Namespace) -> Exit:
     changes = Changes(
         calendar,
         found.significant(arguments.least),
-        found.clients,
         completeness,
         [day.date for day in compared if day.open],
     )
-    told = lines(changes.changes, calendar, TITLES, arguments.names)
+    told = lines(changes, arguments.names)
     target.mkdir(parents=True, exist_ok=True)
     (target / "changes.json").write_text(changes.to_json(), encoding="utf-8")
     (target / "chat.txt").write_text("\n".join(told) + "\n", encoding="utf-8")

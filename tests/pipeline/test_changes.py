@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.changes.find import find
-from pipeline.changes.page import TITLES
-from pipeline.changes.weeks import LEAST, READ_DAYS, READ_HOURS, Calendar, Found, Kind, compare, lines
+from pipeline.changes.page import Changes, lines
+from pipeline.changes.weeks import LEAST, READ_DAYS, READ_HOURS, Calendar, Found, Kind, compare
 from pipeline.cli import main
 from pipeline.erase.client import Client
 from pipeline.erase.results import erase_results
@@ -156,9 +156,11 @@ def test_lines_for_a_chat_end_with_how_many_more_there_are() -> None:
         day("steady", date, 1_000.0) for date in DAYS
     ]
     calendar = Calendar.of(LAST, [each.isoformat() for each in DAYS])
-    told = lines(found_in(rows).significant(LEAST), calendar, TITLES, 2)
+    told = lines(Changes(calendar, found_in(rows).significant(LEAST), 1.0), 2)
     assert told[1] == "New: new-7, new-6 and 6 more"
-    assert lines([], calendar, TITLES, 2) == ["The week to 2026-11-22 beside the week before: nothing has changed"]
+    assert lines(Changes(calendar, [], 1.0), 2) == [
+        "The week to 2026-11-22 beside the week before: nothing has changed"
+    ]
 
 
 uses = st.lists(st.integers(1, 10**9), min_size=7, max_size=7)
@@ -190,9 +192,9 @@ def test_names_that_clients_choose_break_nothing_and_forge_no_line() -> None:
     found = found_in([day(odd, date, 1_000.0) for date in THIS] + [day("steady", date, 1_000.0) for date in DAYS])
     assert [each.client_id for each in found.changes] == [odd]
     calendar = Calendar.of(LAST, [each.isoformat() for each in DAYS])
-    told = lines(found.changes, calendar, TITLES, 2)
+    told = lines(Changes(calendar, found.changes, 1.0), 2)
     assert told[1:] == ["New: x?y?New: everybody?[31m ?channel"]
-    assert len(lines([replace(found.changes[0], client_id="a" * 500)], calendar, TITLES, 2)[1]) < 80
+    assert len(lines(Changes(calendar, [replace(found.changes[0], client_id="a" * 500)], 1.0), 2)[1]) < 80
 
 
 def test_clients_without_a_row_of_their_own_count_and_are_not_named() -> None:
