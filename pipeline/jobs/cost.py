@@ -42,9 +42,9 @@ def run(arguments: argparse.Namespace) -> Exit:
 
     from pipeline.storage.files import local_result
     from pipeline.teams.bill import bill_of
-    from pipeline.teams.members import read_members
+    from pipeline.teams.members import NO_TEAM, read_members
     from pipeline.teams.month import largest_of_no_team, largest_topics_of_no_team, month_use
-    from pipeline.teams.page import NO_TEAM, MonthCost, render, to_arrow, to_csv
+    from pipeline.teams.page import MonthCost, render, to_arrow, to_csv
     from pipeline.teams.prices import prices_of
 
     members = read_members(arguments.groups)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.teams.members import Members
-from pipeline.teams.page import NO_TEAM
+from pipeline.teams.members import NO_TEAM, Members
 from quotas.usage_record import UsageApi
 
 

@@ -21,8 +21,7 @@ from pipeline.storage.compacted_files import pieces_of, read_pieces
 from pipeline.storage.coverage import Expectation
 from pipeline.storage.files import is_local, local_path
 from pipeline.storage.losses import with_losses
-from pipeline.teams.members import UNASSIGNED, Members
-from pipeline.teams.page import NO_TEAM
+from pipeline.teams.members import NO_TEAM, UNASSIGNED, Members
 from quotas.usage_record import STORED, UsageApi
 
 Row: TypeAlias = tuple[str | bool | float, ...]

@@ -20,6 +20,8 @@ from quotas.usage_record import OTHER, UsageApi
 _MOST_KNOWN: Final = 200_000
 UNASSIGNED: Final = ""
 """The team of clients that no group lists."""
+NO_TEAM: Final = "(no team)"
+"""What it is called; no group can be called so."""
 
 
 class Entities(StrEnum):

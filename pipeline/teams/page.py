@@ -14,18 +14,15 @@ import pyarrow as pa
 
 from pipeline.pages.frame import page
 from pipeline.teams.bill import Bill, Line
-from pipeline.teams.members import Members
+from pipeline.teams.members import NO_TEAM, Members
 from pipeline.teams.month import MonthUse
 from pipeline.teams.prices import Prices
 from pipeline.teams.use import AMOUNTS
 from quotas.groups import Group
 from quotas.groups_file import Team
 
-NO_TEAM: Final = "(no team)"
-"""In place of a name; no group can be called so."""
-
 IDLE_ROW: Final = "(idle)"
-"""The same for idle cost that no team bears."""
+"""In place of a team for idle cost that no team bears; no group can be called so."""
 
 TOTAL: Final = "total"
 _TITLES: Final = MappingProxyType(

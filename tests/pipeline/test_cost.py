@@ -18,9 +18,8 @@ from pipeline.cli import main
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.storage.coverage import Expectation
 from pipeline.teams.bill import bill_of
-from pipeline.teams.members import Members, read_members
+from pipeline.teams.members import NO_TEAM, Members, read_members
 from pipeline.teams.month import largest_of_no_team, month_use
-from pipeline.teams.page import NO_TEAM
 from pipeline.teams.prices import Prices, SharedCost, Split, read_prices
 from pipeline.teams.use import AMOUNTS, READ, added, use_of, utc_days
 from quotas.groups import Group

@@ -16,7 +16,7 @@ from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from pipeline.cli import main
 from pipeline.errors import Exit
 from pipeline.plans.plan import Plan
-from pipeline.teams.page import NO_TEAM
+from pipeline.teams.members import NO_TEAM
 from quota_client.client import QuotaClient
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit.broker import ScriptedBroker

@@ -26,8 +26,7 @@ from pipeline.report.page import axis_unit, duration, heat, quantity, quota, ren
 from pipeline.report.report import Report
 from pipeline.spark.runner import InProcess
 from pipeline.storage.layout import CompactedDay
-from pipeline.teams.members import Members
-from pipeline.teams.page import NO_TEAM
+from pipeline.teams.members import NO_TEAM, Members
 from quotas.entities import QuotaEntity
 from quotas.groups import Group
 from quotas.groups_file import Team

@@ -17,9 +17,8 @@ import pytest
 from pipeline.cli import main
 from pipeline.errors import Exit
 from pipeline.report.views import Engine, statements
-from pipeline.teams.members import read_members
+from pipeline.teams.members import NO_TEAM, read_members
 from pipeline.teams.month import month_use
-from pipeline.teams.page import NO_TEAM
 from testkit.pipeline.compacted_days import write_compacted
 from testkit.pipeline.usage_lines import LONG_AFTER
 
