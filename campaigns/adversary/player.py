@@ -98,7 +98,7 @@ class _Sent:
     correlation_id: int
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection: frames in, in the order of requests."""
 
     def __init__(self, player: Player) -> None:
@@ -169,8 +169,10 @@ class _Connection(asyncio.Protocol):
             return
         match how:
             case "half" if not transport.is_closing():
+                self.open = (
+                    False  # for the script: its next step connects anew, also when the gateway was first
+                )
                 transport.write_eof()
-                self.open = False  # for the script: its next step connects anew
             case "reset" if not transport.is_closing():
                 sock: socket.socket = transport.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
@@ -203,8 +205,8 @@ class Player:
         self.outcome = Outcome(login.name)
         self._script = script
         self._login = login
-        self._slots: dict[int, _Connection] = {}
-        self._all: list[_Connection] = []
+        self._slots: dict[int, Connection] = {}
+        self._all: list[Connection] = []
         self._correlation_ids = itertools.count(100)
         self._encoded: tuple[Step, bytes] | None = None
         self._ids: dict[str, UUID] = {}
@@ -273,14 +275,14 @@ class Player:
         opened = await asyncio.gather(
             *(self._open(at) for at in range(step["connections"])), return_exceptions=True
         )
-        connections = [each for each in opened if isinstance(each, _Connection)]
+        connections = [each for each in opened if isinstance(each, Connection)]
         for at, connection in enumerate(connections):
             self._write(connection, _other(step, at))
         await self._replies(connections, STORM_S)
         for connection in connections:
             connection.end("close")
 
-    async def _send(self, connection: _Connection, step: Step) -> None:
+    async def _send(self, connection: Connection, step: Step) -> None:
         if "stops_at" in step:
             frame = self._frame(connection, step)
             connection.write(number(frame, next(self._correlation_ids))[: int(step["stops_at"] * len(frame))])
@@ -300,16 +302,16 @@ class Player:
         else:
             await asyncio.sleep(0)
 
-    async def _replies(self, connections: Iterable[_Connection], within_s: float = REPLY_S) -> None:
+    async def _replies(self, connections: Iterable[Connection], within_s: float = REPLY_S) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 for connection in connections:
                     await connection.idle.wait()
 
-    def _write(self, connection: _Connection, step: Step) -> None:
+    def _write(self, connection: Connection, step: Step) -> None:
         connection.write(self._next(connection, step))
 
-    def _next(self, connection: _Connection, step: Step) -> bytes:
+    def _next(self, connection: Connection, step: Step) -> bytes:
         """The next frame of this step, from now on expected to be answered."""
         frame = number(self._frame(connection, step), correlation_id := next(self._correlation_ids))
         outcome = self.outcome
@@ -320,7 +322,7 @@ class Player:
             connection.expect(_Sent(step["api"], step["version"], correlation_id))
         return frame
 
-    def _frame(self, connection: _Connection, step: Step) -> bytes:
+    def _frame(self, connection: Connection, step: Step) -> bytes:
         # Copies are alike; a fetch is not, as its session continues.
         if self._encoded is not None and self._encoded[0] is step and step["api"] != "Fetch":
             return self._encoded[1]
@@ -337,7 +339,7 @@ class Player:
         self._encoded = step, frame
         return frame
 
-    def _session(self, connection: _Connection, step: Step) -> tuple[int, int]:
+    def _session(self, connection: Connection, step: Step) -> tuple[int, int]:
         if step["api"] != "Fetch" or step["session"] == "none":
             return 0, -1
         session_id, epoch = connection.session
@@ -370,17 +372,17 @@ class Player:
 
     # -- connections -----------------------------------------------------------------------------------------
 
-    async def _connection(self, slot: int) -> _Connection:
+    async def _connection(self, slot: int) -> Connection:
         connection = self._slots.get(slot)
         if connection is None or not connection.open:
             connection = self._slots[slot] = await self._open(slot)
         return connection
 
-    async def _open(self, slot: int) -> _Connection:
+    async def _open(self, slot: int) -> Connection:
         host, port = self._login.addresses[self._script.listeners[slot % len(self._script.listeners)]]
         async with asyncio.timeout(_CONNECT_S):
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(self), host, port
+                lambda: Connection(self), host, port
             )
         self._all.append(connection)
         self.outcome.ports.append(connection.port)
@@ -388,7 +390,7 @@ class Player:
             await self._log_in(connection)
         return connection
 
-    async def _log_in(self, connection: _Connection) -> None:
+    async def _log_in(self, connection: Connection) -> None:
         message = f"\0{self._login.name}\0{self._login.password}".encode()
         for api, version, fields in (
             ("SaslHandshake", 1, {"mechanism": "PLAIN"}),

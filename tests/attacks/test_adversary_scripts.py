@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import uuid
 from pathlib import Path
 from struct import unpack_from
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from campaigns.adversary.player import Outcome
+from campaigns.adversary.player import Connection, Login, Outcome, Player
 from campaigns.adversary.requests import encode, number
 from campaigns.adversary.script import Script, make_script
 from campaigns.adversary.shrink import shrink
@@ -45,6 +46,26 @@ def test_every_step_that_sends_is_a_request_of_its_api_and_version() -> None:
             size, api_key, version = unpack_from(">ihh", frame, 0)
             assert (size, api_key, version) == (len(frame) - 4, wire.api_key_of(step["api"]), step["version"])
             assert wire.correlation_id_of(number(frame, 77)[4:]) == 77
+
+
+def test_a_half_close_is_the_last_of_a_connection_also_when_the_gateway_has_just_reset_it() -> None:
+    class Reset(asyncio.Transport):
+        def write_eof(self) -> None:
+            raise OSError(errno.ENOTCONN, "reset")
+
+        def is_closing(self) -> bool:
+            return False
+
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return ("127.0.0.1", 9) if name == "sockname" else default
+
+    topic = ("topic", uuid.UUID(int=1))
+    login = Login((("127.0.0.1", 9),), "name", None, topic, (topic, topic))
+    connection = Connection(Player(make_script(0), login))
+    connection.connection_made(Reset())
+    with pytest.raises(OSError, match="reset"):
+        connection.end("half")
+    assert not connection.open
 
 
 def test_shrinking_leaves_the_steps_that_matter() -> None:
