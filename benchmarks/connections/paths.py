@@ -155,10 +155,13 @@ def start_haproxy(upstream_port: int, core: int, folder: Path, *, reject_if: str
     return path
 
 
-def start_null_broker(programs: NativePrograms, core: int, folder: Path) -> tuple[PinnedProcess, int]:
-    """The broker that answers and forgets, and its port."""
+def start_null_broker(
+    programs: NativePrograms, core: int, folder: Path, *, send_buffer_bytes: int | None = None
+) -> tuple[PinnedProcess, int]:
+    """The broker that answers and forgets, and its port; None: the kernel chooses its send buffers."""
     port = free_port()
-    process = PinnedProcess([str(programs.null_broker), str(port)], core=core, log=folder / "null_broker.log")
+    words = [str(port), *([] if send_buffer_bytes is None else [str(send_buffer_bytes)])]
+    process = PinnedProcess([str(programs.null_broker), *words], core=core, log=folder / "null_broker.log")
     return process, port
 
 

@@ -54,6 +54,8 @@ _GONE_S: Final = 12.0
 """Consumers that have left are forgotten when no descriptor was closed for so long: last bytes may take 10 s."""
 _RECEIVE_BUFFER_BYTES: Final = 65_536
 """receive.buffer.bytes of Java clients."""
+_SEND_BUFFER_BYTES: Final = 102_400
+"""socket.send.buffer.bytes of brokers; what they keep is memory of their machine, and here of ours."""
 
 _TLS_LISTENER: Final = """
 [[listeners]]
@@ -222,7 +224,9 @@ def main() -> int:
     cores.take_load()
     with tempfile.TemporaryDirectory(prefix="slow-consumers-") as path, ExitStack() as stack:
         folder = Path(path)
-        broker, port = start_null_broker(compile_native(), cores.load, folder)
+        broker, port = start_null_broker(
+            compile_native(), cores.load, folder, send_buffer_bytes=_SEND_BUFFER_BYTES
+        )
         stack.callback(broker.stop)
         document["cores"] = {}
         pki = Pki(folder)

@@ -27,7 +27,7 @@ LEAST_READ_BYTES: Final = 32 * 1024
 MOST_READ_BYTES: Final = 256 * 1024
 """As much as uvloop reads."""
 
-MOST_UNSENT_BYTES: Final = 2 * 1024 * 1024
+MOST_UNSENT_BYTES: Final = 1024 * 1024
 
 FULL_READS_PER_TURN: Final = 8
 """Then other connections have their turn; the loop itself would read 32 times."""

@@ -358,13 +358,16 @@ static void on_accept(int listener) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) { fprintf(stderr, "usage: null_broker PORT\n"); return 2; }
+    if (argc < 2 || argc > 3) { fprintf(stderr, "usage: null_broker PORT [SEND_BUFFER_BYTES]\n"); return 2; }
     port = atoi(argv[1]);
+    int buffer = argc == 3 ? atoi(argv[2]) : 0;
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
     sigprocmask(SIG_BLOCK, &signals, NULL);
-    int listener = listen_on(port), asked = signalfd(-1, &signals, SFD_CLOEXEC);
+    int listener = listen_on(port);
+    if (buffer && setsockopt(listener, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer)) die("setsockopt");
+    int asked = signalfd(-1, &signals, SFD_CLOEXEC);
     struct epoll_event ready[256], on_listener = {.events = EPOLLIN, .data.ptr = &listener},
                                    on_asked = {.events = EPOLLIN, .data.ptr = &asked};
     poller = epoll_create1(EPOLL_CLOEXEC);
