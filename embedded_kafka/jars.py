@@ -21,7 +21,8 @@ from pinned_jars import FetchError, cache_dir, ensure, program
 KAFKA_VERSION: Final = "4.4.0"
 
 # A quick start matters more than peak speed for a broker that lives for a test: no second compiler, no GC threads.
-QUICK_START: Final = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# No counters for jstat either, which a thread renews 20 times a second.
+QUICK_START: Final = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 # For measurements: the collector and the heap that Kafka's own scripts choose.
 FULL_SPEED: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 

@@ -286,6 +286,8 @@ class KafkaCluster:
             # A killed broker is noticed in a test's time, yet not while three JVMs start on two cores.
             "broker.session.timeout.ms": 6000,
             "broker.heartbeat.interval.ms": 1000,
+            # An idle cluster writes no records: by default the controller writes one every 0.5 s, for all to read.
+            "metadata.max.idle.interval.ms": 0,
             "num.network.threads": 2,
             "num.io.threads": 4,
             "num.recovery.threads.per.data.dir": 1,

@@ -14,6 +14,14 @@ from testkit.loopback import own_host
 
 KAFKA_HOST: Final = own_host(77)
 
+FEW_THREADS: Final = {
+    "num.network.threads": 1,
+    "num.io.threads": 2,
+    "group.coordinator.threads": 1,
+    "share.coordinator.threads": 1,
+}
+"""Properties of brokers that mostly wait: each thread looks several times a second for something to do."""
+
 
 def shared_cluster(request: pytest.FixtureRequest, brokers: int) -> Iterator[KafkaCluster]:
     """Start a cluster for a session; keep its logs and print where they are when a test failed meanwhile.
@@ -23,7 +31,7 @@ def shared_cluster(request: pytest.FixtureRequest, brokers: int) -> Iterator[Kaf
         brokers: 1 or 3.
     """
     failed_before = request.session.testsfailed
-    cluster = KafkaCluster(brokers, host=KAFKA_HOST).start()
+    cluster = KafkaCluster(brokers, KAFKA_HOST, FEW_THREADS).start()
     try:
         yield cluster
     finally:

@@ -36,6 +36,7 @@ from confluent_kafka.admin import (
 
 from embedded_kafka.kafka import Address, KafkaCluster
 from testkit.certificates import Authority, KeyPair
+from testkit.kafka_cluster import FEW_THREADS
 from testkit.loopback import own_host
 
 SECURE_HOST: Final = own_host(77, 2)
@@ -88,7 +89,7 @@ class SecureKafka:
         self.cluster = KafkaCluster(
             brokers,
             host,
-            {**_properties(server, self.authority.certificate), **(properties or {})},
+            {**FEW_THREADS, **_properties(server, self.authority.certificate), **(properties or {})},
             listeners=LISTENERS,
         )
 
