@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.forked_sluice import stop_forking
 from testkit.kafka_cluster import KAFKA_HOST, shared_cluster
 from testkit.secrets import OUTPUTS
 from testkit.secure_kafka import SECURE_HOST, SecureKafka
@@ -55,6 +56,7 @@ def tap() -> Iterator[Tap]:
     tap = Tap(TAP_HOST, forbidden=[KAFKA_HOST, SECURE_HOST, GATEWAY_HOST])
     yield tap
     tap.close()
+    stop_forking()
     assert tap.hits == [], "a broker's own address was told"
     # All gateways have ended by now.
     OUTPUTS.look()

@@ -11,7 +11,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from testkit.forked_sluice import ForkedSluice, start_forked
 from testkit.loopback import own_host
 from testkit.process_group import kill_all
 from testkit.secrets import OUTPUTS
@@ -90,7 +90,7 @@ class GatewayProcess:
         self._admin = Address(GATEWAY_HOST, self._ports[-1])
         self._config = directory / "gateway.toml"
         self.log_file = directory / "gateway.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedSluice | None = None
         brokers = ", ".join(f'"{host}:{port}"' for host, port in upstream)
         self._config.write_text(self._configuration(brokers, options or GatewayOptions()))
 
@@ -145,12 +145,9 @@ bind = "{self._admin}"
         Args:
             ready: wait until clients can be served; otherwise only until it listens.
         """
-        command = [str(Path(sys.executable).parent / "sluice"), "serve", "--config", str(self._config)]
         OUTPUTS.watch(self.log_file)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
-            )
+            self._process = start_forked(["serve", "--config", str(self._config)], log)
         for port in self._ports[:-1]:
             self._tap.relay(port, (GATEWAY_HOST, port))
         try:

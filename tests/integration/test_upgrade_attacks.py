@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.process_group import members
 from testkit.tap import Tap
 from testkit.upgrade_load import Newcomers
 from testkit.wire_client import WireClient
@@ -33,16 +34,8 @@ class Attacked:
         self._before: set[int] = set()
 
     def all(self) -> list[int]:
-        """Processes with this configuration file: workers and what forks them have their supervisor's arguments."""
-        found = []
-        for each in Path("/proc").glob("[0-9]*"):
-            try:
-                arguments = (each / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if str(self.gateway.config_file).encode() in arguments and b"serve" in arguments:
-                found.append(int(each.name))
-        return sorted(found)
+        """Its processes, workers among them: all are in the group of the first."""
+        return members(self.gateway.pid)
 
     def holders(self) -> list[int]:
         """Processes that hold the clients' port."""
