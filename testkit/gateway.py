@@ -12,6 +12,7 @@ import random
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from gateway.net.channel import ClientChannel
 from gateway.net.listener import Listener
 from gateway.observability.events import CloseCause
 from testkit.broker import ScriptedBroker
+from testkit.polling import pause_s
 from testkit.process_group import kill_all
 from testkit.raw_client import HOST, PATIENCE_S, RawClient, settled, until
 from testkit.secrets import secrets_in
@@ -322,9 +324,10 @@ class GatewayProcess:
 
     async def metric_is(self, name: str, value: float, **labels: str) -> None:
         """Wait until a series has this value."""
+        began = time.monotonic()
         async with asyncio.timeout(PATIENCE_S):
             while await self.metric(name, **labels) != value:  # noqa: ASYNC110 - a process has no event
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(pause_s(time.monotonic() - began))
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from testkit.broker import ScriptedBroker
 from testkit.crowd import is_served
 from testkit.frames import fetch, metadata
 from testkit.gateway import GatewayProcess, gateway_process
+from testkit.polling import pause_s
 from testkit.raw_client import HOST, until
 
 pytestmark = pytest.mark.integration
@@ -53,10 +54,10 @@ async def connect_all(port: int, count: int, crowd: list[socket.socket]) -> None
 
 async def becomes(process: GatewayProcess, value: float, name: str, **labels: str) -> None:
     """Wait until a metric has this value."""
-    end_s = time.monotonic() + 60
+    began_s = time.monotonic()
     while (found := await process.metric(name, **labels)) != value:
-        assert time.monotonic() < end_s, f"{name} is {found}"
-        await asyncio.sleep(0.02)
+        assert time.monotonic() < began_s + 60, f"{name} is {found}"
+        await asyncio.sleep(pause_s(time.monotonic() - began_s))
 
 
 async def end(process: GatewayProcess) -> str:

@@ -16,6 +16,7 @@ import pytest
 from embedded_kafka.kafka import KafkaCluster
 from testkit.forked_sluice import stop_forking
 from testkit.kafka_cluster import KAFKA_HOST, shared_cluster
+from testkit.polling import pause_s
 from testkit.secrets import OUTPUTS
 from testkit.secure_kafka import SECURE_HOST, SecureKafka
 from testkit.tap import Tap
@@ -112,10 +113,10 @@ def gateway3(tap: Tap, kafka3: KafkaCluster, tmp_path_factory: pytest.TempPathFa
 
 def eventually(condition: Callable[[], bool], within_s: float = WITHIN_S, told: Callable[[], str] = str) -> None:
     """Wait for what a cluster, or a client library, does in its own time; `told` says what was seen instead."""
-    deadline = time.monotonic() + within_s
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"did not happen in time: {told()}"
-        time.sleep(0.02)
+        assert time.monotonic() < began + within_s, f"did not happen in time: {told()}"
+        time.sleep(pause_s(time.monotonic() - began))
 
 
 def is_led_by(client: WireClient, topic: str, leader: int) -> bool:

@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from testkit.forked_sluice import ForkedSluice, start_forked
 from testkit.loopback import own_host
+from testkit.polling import pause_s
 from testkit.process_group import kill_all
 from testkit.secrets import OUTPUTS
 from testkit.tap import Tap
@@ -35,7 +36,6 @@ BROKER_PORTS: Final = 4
 _PORTS: Final = range(12_000, 19_000)
 _GIVEN: Final[set[int]] = set()
 _START_TIMEOUT_S: Final = 60.0
-_POLL_S: Final = 0.02
 
 
 class Address(NamedTuple):
@@ -230,13 +230,13 @@ bind = "{self._admin}"
 
     def eventually(self, condition: Callable[[], bool], within_s: float = _START_TIMEOUT_S) -> None:
         """Wait for something; fails with the log when it does not come or the process ends."""
-        deadline = time.monotonic() + within_s
+        began = time.monotonic()
         while not condition():
             ended = self._process is None or self._process.poll() is not None
-            if ended or time.monotonic() > deadline:
+            if ended or time.monotonic() > began + within_s:
                 what = "ended" if ended else "did not get there in time"
                 raise AssertionError(f"the gateway {what}; its log:\n{self.log_file.read_text()[-4000:]}")
-            time.sleep(_POLL_S)
+            time.sleep(pause_s(time.monotonic() - began))
 
 
 def free_ports(count: int) -> list[int]:
