@@ -6,6 +6,7 @@ SLUICE_TEST_WORKERS=3 in the environment all gateways have so many workers, and 
 
 import contextlib
 import http.client
+import io
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.cli.main import main
 from testkit.forked_sluice import ForkedSluice, start_forked
 from testkit.loopback import own_host
 from testkit.polling import pause_s
@@ -215,6 +217,14 @@ bind = "{self._admin}"
     def admin(self) -> Address:
         """The admin port."""
         return self._admin
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """What a command of `sluice` does with this gateway, in this process: its imports take half a second."""
+        arguments = [*words, "--admin", str(self._admin)]
+        printed, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+            code = main(arguments)
+        return subprocess.CompletedProcess(arguments, code, printed.getvalue(), errors.getvalue())
 
     def metric(self, name: str, **labels: str) -> float | None:
         """The value of one series, the sum when several fit the labels; None when there is none."""

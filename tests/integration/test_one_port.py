@@ -31,7 +31,6 @@ BOOTSTRAP: Final = "kafka.test"
 NODES: Final = (1, 2, 3)
 TOPIC: Final = "one-port"
 MORE_RECORDS: Final = 5
-SLUICE: Final = Path(sys.executable).with_name("sluice")
 
 
 class OnePort(GatewayProcess):
@@ -61,8 +60,7 @@ timeout_ms = 2000
         return self._ports[0]
 
     def upgrade(self) -> None:
-        command = [str(SLUICE), "upgrade", "--admin", str(self._admin)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        done = self.command("upgrade")
         assert done.returncode == 0, done.stderr
 
 

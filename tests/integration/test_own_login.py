@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,11 +72,7 @@ _values: Final = itertools.count(1_000_000)
 
 def set_quota(running: GatewayProcess) -> subprocess.CompletedProcess[str]:
     """Write the topic of quotas, and read it back."""
-    sluice = str(Path(sys.executable).parent / "sluice")
-    change = ["quotas", "set", "user=bob", f"producer_byte_rate={next(_values)}"]
-    return subprocess.run(
-        [sluice, *change, "--admin", f"http://{running.admin}"], capture_output=True, text=True, timeout=120
-    )
+    return running.command("quotas", "set", "user=bob", f"producer_byte_rate={next(_values)}")
 
 
 def works(running: GatewayProcess, *, by_password: bool = True) -> None:

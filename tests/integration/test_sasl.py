@@ -35,6 +35,11 @@ class Ways:
         done = self._tool("org.apache.kafka.tools.ConfigCommand", *arguments)
         assert "Completed updating" in done, done
 
+    def set_rate(self, user: str, rate: str) -> None:
+        """Let the user produce so many bytes per second, or "none" for no limit; without Java."""
+        done = self.gateway.command("quotas", "set", f"user={user}", f"producer_byte_rate={rate}")
+        assert done.returncode == 0, done.stderr
+
     def create_token(self) -> tuple[str, str]:
         """A delegation token of the user `gateway`: its id, and the secret that goes with it."""
         tool = "org.apache.kafka.tools.DelegationTokenCommand"
@@ -122,8 +127,7 @@ def test_h12_real_broker_refuses_to_go_on_as_somebody_else(ways: Ways, mechanism
 
 
 def test_h02_h04_user_is_of_the_token_that_the_broker_took_and_not_of_one_refused_before(ways: Ways) -> None:
-    alice = ["--entity-type", "users", "--entity-name", "alice"]
-    ways.configs("--alter", "--add-config", "producer_byte_rate=5000", *alice)
+    ways.set_rate("alice", "5000")
     with WireClient(ways.gateway.bootstrap) as client:
         client.ask("SaslHandshake", 1, mechanism="OAUTHBEARER")
         refused, taken = (
@@ -133,22 +137,20 @@ def test_h02_h04_user_is_of_the_token_that_the_broker_took_and_not_of_one_refuse
         assert (refused.error_code, b"invalid_token" in refused.auth_bytes) == (0, True)
         assert (taken.error_code, taken.auth_bytes) == (0, b"")
         assert produce(client) > 0
-    ways.configs("--alter", "--delete-config", "producer_byte_rate", *alice)
+    ways.set_rate("alice", "none")
 
 
 def test_h06_delegation_token_counts_for_the_configured_principal(ways: Ways) -> None:
     token_id, hmac = ways.create_token()
-    by_token = ["--entity-type", "users", "--entity-name", "by-token"]
-    ways.configs("--alter", "--add-config", "producer_byte_rate=5000", *by_token)
+    ways.set_rate("by-token", "5000")
     with WireClient(ways.gateway.bootstrap) as client:
         assert log_in(client, "SCRAM-SHA-512", token_id, hmac, tokenauth="true").error_code == 0
         assert produce(client) > 0
-    ways.configs("--alter", "--delete-config", "producer_byte_rate", *by_token)
+    ways.set_rate("by-token", "none")
 
 
 def test_h13_session_that_ends_during_a_mute_ends_the_connection_and_not_the_client(ways: Ways) -> None:
-    alice = ["--entity-type", "users", "--entity-name", "alice"]
-    ways.configs("--alter", "--add-config", "producer_byte_rate=10000", *alice)
+    ways.set_rate("alice", "10000")
     with WireClient(ways.reauth) as client:
         log_in(client, "PLAIN", "alice")
         # Ten samples of 10,000 pass: what is beyond is the wait.
@@ -156,7 +158,7 @@ def test_h13_session_that_ends_during_a_mute_ends_the_connection_and_not_the_cli
         assert muted_ms > REAUTH_MS
         with pytest.raises(ConnectionEnded):
             produce(client, 10)
-    ways.configs("--alter", "--delete-config", "producer_byte_rate", *alice)
+    ways.set_rate("alice", "none")
     with WireClient(ways.reauth) as client:
         assert log_in(client, "PLAIN", "alice").error_code == 0
         produce(client, 10)

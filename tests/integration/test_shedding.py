@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final, Self
 
 import confluent_kafka
@@ -27,7 +24,6 @@ from tests.integration.sasl_gateway import own_user
 pytestmark = pytest.mark.integration
 
 CAPACITY: Final = 400_000
-SLUICE: Final = Path(sys.executable).with_name("sluice")
 
 
 class Steady:
@@ -76,8 +72,9 @@ class Steady:
 
 
 def shed(gateway: GatewayProcess, *argv: str) -> str:
-    command = [str(SLUICE), "shed", "--admin", str(gateway.admin), *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    done = gateway.command("shed", *argv)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def highest(found: Callable[[], float], within_s: float, wanted: float) -> float:

@@ -5,7 +5,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -26,8 +25,6 @@ from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 
 pytestmark = pytest.mark.integration
 
-SLUICE = Path(sys.executable).with_name("sluice")
-
 
 class Upgraded:
     """A gateway, and the processes that took its place."""
@@ -37,8 +34,7 @@ class Upgraded:
         self.pids = [gateway.pid]
 
     def upgrade(self) -> subprocess.CompletedProcess[str]:
-        command = [str(SLUICE), "upgrade", "--admin", str(self.gateway._admin)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        done = self.gateway.command("upgrade")
         if not done.returncode:
             self.pids.append(int(done.stdout.split()[1]))
         return done
