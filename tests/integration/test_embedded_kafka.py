@@ -6,8 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,39 +17,42 @@ from embedded_kafka.kafka import Address, KafkaCluster, KafkaStartError
 from embedded_kafka.probe import ready
 from embedded_kafka.tools import run_tool
 from pinned_jars import MissingProgramError
+from tests.integration.conftest import eventually
 
 pytestmark = pytest.mark.integration
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 
-def test_three_brokers_hold_three_replicas_and_lose_and_regain_one() -> None:
-    quick = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}
-    with KafkaCluster(brokers=3, host="127.77.0.8", properties=quick) as cluster:
-        assert sorted(cluster.running) == [1, 2, 3]
-        assert topics(cluster, "--create", "--topic", "t", "--replication-factor", "3").returncode == 0
-        address, pid = cluster.brokers[2], cluster.pid(2)
-        cluster.stop_broker(2)
-        assert sorted(cluster.running) == [1, 3]
-        assert not listening(address)
-        cluster.start_broker(2)
-        assert cluster.brokers[2] == address
-        assert cluster.pid(2) != pid
-        assert ready(*address, broker_ids={1, 2, 3})
-        pid = cluster.pid(3)
-        cluster.kill_broker(3)
+def test_three_brokers_hold_three_replicas_and_lose_and_regain_one(kafka3: KafkaCluster) -> None:
+    assert sorted(kafka3.running) == [1, 2, 3]
+    assert topics(kafka3, "--create", "--topic", "replicated", "--replication-factor", "3").returncode == 0
+    address, pid = kafka3.brokers[2], kafka3.pid(2)
+    kafka3.kill_broker(2)
+    try:
+        assert sorted(kafka3.running) == [1, 3]
         assert not alive(pid)
-        assert not listening(cluster.brokers[3])
-        cluster.start_broker(3)
-        assert ready(*cluster.brokers[1], broker_ids={1, 2, 3})
+        assert not listening(address)
+    finally:
+        kafka3.start_broker(2)
+    assert kafka3.brokers[2] == address
+    assert kafka3.pid(2) != pid
+    assert ready(*address, broker_ids={1, 2, 3})
 
 
-def test_given_property_wins_and_knows_the_broker_it_is_for() -> None:
+@pytest.fixture(scope="module")
+def configured() -> Iterator[KafkaCluster]:
+    """A broker with properties of ours, which may have ended."""
     properties = {"num.partitions": 7, "advertised.listeners": "PLAINTEXT://broker-{id}.invalid:{port}"}
-    with KafkaCluster(host="127.77.0.8", properties=properties) as cluster:
-        written = (cluster.directory / "broker-1" / "server.properties").read_text()
-        assert "num.partitions=7\n" in written
-        assert f"advertised.listeners=PLAINTEXT://broker-1.invalid:{cluster.brokers[1].port}\n" in written
+    cluster = KafkaCluster(host="127.77.0.8", properties=properties).start()
+    yield cluster
+    cluster.stop()
+
+
+def test_given_property_wins_and_knows_the_broker_it_is_for(configured: KafkaCluster) -> None:
+    written = (configured.directory / "broker-1" / "server.properties").read_text()
+    assert "num.partitions=7\n" in written
+    assert f"advertised.listeners=PLAINTEXT://broker-1.invalid:{configured.brokers[1].port}\n" in written
 
 
 def test_failed_start_says_why_and_keeps_the_log() -> None:
@@ -64,13 +66,11 @@ def test_failed_start_says_why_and_keeps_the_log() -> None:
     assert not cluster.directory.exists()
 
 
-def test_broker_dies_when_its_keeper_is_killed() -> None:
-    cluster = KafkaCluster(host="127.77.0.8").start()
-    pid = cluster.pid(1)
+def test_broker_dies_when_its_keeper_is_killed(configured: KafkaCluster) -> None:
+    pid = configured.pid(1)
     os.kill(parent_of(pid), signal.SIGKILL)
     eventually(lambda: not alive(pid))
-    eventually(lambda: cluster.running == [])
-    cluster.stop()
+    eventually(lambda: configured.running == [])
 
 
 def test_foreground_program_prints_its_address_and_stops_on_sigterm() -> None:
@@ -145,10 +145,3 @@ def listening(address: Address) -> bool:
     except OSError:
         return False
     return True
-
-
-def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)

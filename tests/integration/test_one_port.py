@@ -6,7 +6,6 @@ and the gateway is replaced by another process. The clients see host names in a 
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,6 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit.certificates import SERVER, Authority
-from testkit.loopback import own_host
 from testkit.process_group import kill_all
 from testkit.tap import Tap
 from testkit.wire_client import WireClient
@@ -103,12 +101,6 @@ class Clients:
             process.wait()
 
 
-@pytest.fixture
-def cluster() -> Iterator[KafkaCluster]:
-    with KafkaCluster(3, own_host(77, 5)) as cluster:
-        yield cluster
-
-
 def listener(folder: Path, authority: Authority) -> str:
     names = authority.issue("all", "all", hosts=(BOOTSTRAP, "*.kafka.test"), usage=SERVER)
     second = authority.issue("second", "second", hosts=("b2.kafka.test",), usage=SERVER)
@@ -146,19 +138,26 @@ def move_leader(controller: WireClient, replicas: tuple[int, ...]) -> None:
     eventually(is_leader)
 
 
+def start_again(kafka3: KafkaCluster) -> None:
+    """Have all three brokers run, also after a failure."""
+    if 3 not in kafka3.running:
+        kafka3.start_broker(3)
+
+
 def test_clients_of_four_families_follow_leaders_to_a_new_broker_through_one_port(
-    cluster: KafkaCluster, tap: Tap, tmp_path: Path
+    kafka3: KafkaCluster, tap: Tap, tmp_path: Path
 ) -> None:
-    cluster.stop_broker(3)
     hosts, folder = tmp_path / "hosts", tmp_path / "gateway"
     folder.mkdir()
     names = [BOOTSTRAP, *(f"b{node}.kafka.test" for node in NODES)]
     write_hosts(hosts, dict.fromkeys(names, GATEWAY_HOST))
     authority = Authority(tmp_path)
-    two = [cluster.brokers[node] for node in (1, 2)]
+    two = [kafka3.brokers[node] for node in (1, 2)]
     gateway = OnePort(folder, two, tap, GatewayOptions(listener=listener(tmp_path, authority)))
+    kafka3.stop_broker(3)
     with ExitStack() as stack:
-        controller = stack.enter_context(WireClient(cluster.brokers[1]))
+        stack.callback(start_again, kafka3)
+        controller = stack.enter_context(WireClient(kafka3.brokers[1]))
         create_topic(controller, (1, 2))
         gateway.start()
         stack.callback(gateway.stop)
@@ -174,7 +173,7 @@ def test_clients_of_four_families_follow_leaders_to_a_new_broker_through_one_por
         clients.go_ahead()
         move_leader(controller, (2, 1))
         clients.go_ahead()
-        cluster.start_broker(3)
+        kafka3.start_broker(3)
         move_leader(controller, (3, 1, 2))
         clients.go_ahead()
         gateway.upgrade()

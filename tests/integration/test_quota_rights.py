@@ -1,4 +1,7 @@
-"""A real Kafka with ACLs decides who may see and change quotas at the gateway (`authorize = "ask_cluster"`)."""
+"""A real Kafka with ACLs decides who may see and change quotas at the gateway (`authorize = "ask_cluster"`).
+
+The gateway's own user has no right there.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,7 @@ from testkit.tap import Tap
 from tests.integration.conftest import eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.sasl_gateway import own_user
+from tests.integration.test_stored_bytes import WITHIN_S, options, parts, samples
 
 pytestmark = pytest.mark.integration
 
@@ -160,3 +164,22 @@ def test_a_fleet_that_may_not_read_its_topic_says_which_right_is_missing(
         assert "DESCRIBE, READ and WRITE" in gateway.log_file.read_text()
     finally:
         gateway.stop()
+
+
+def test_a_gateway_without_the_right_to_see_stored_bytes_says_so_and_serves(
+    guarded: SecureKafka, tap: Tap, tmp_path: Path
+) -> None:
+    directory = tmp_path / "gateway"
+    directory.mkdir()
+    more = {"upstream": own_user(guarded), "listener": 'security_protocol = "SASL_PLAINTEXT"'}
+    gateway = GatewayProcess(directory, guarded.addresses("SASL").values(), tap, options(tmp_path / "usage", **more))
+    gateway.start()
+    try:
+        eventually(lambda: samples(gateway, "failed") == 1, WITHIN_S)
+        text = gateway.log_file.read_text()
+        assert text.count("stored_bytes_not_sampled") == 1
+        assert "the right DESCRIBE on the cluster" in text
+        assert gateway.http("/readyz")[0] == 200
+    finally:
+        gateway.stop()
+    assert parts(tmp_path / "usage") == []

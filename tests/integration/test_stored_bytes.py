@@ -1,8 +1,7 @@
-"""What a real Kafka stores, in usage records: as its own files have it, and nothing without the right to ask."""
+"""What a real Kafka stores, in usage records, is what its own files have."""
 
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,17 +9,12 @@ import confluent_kafka
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
-from testkit.loopback import own_host
-from testkit.secure_kafka import SecureKafka
-from testkit.tap import Tap
 from testkit.usage_lines import usage_lines
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.integration.sasl_gateway import own_user
 
 pytestmark = pytest.mark.integration
 
-HOST: Final = own_host(77, 9)
 WITHIN_S: Final = 200.0
 """No sample is taken in the last two minutes of an hour."""
 
@@ -75,31 +69,3 @@ def test_what_three_brokers_store_is_what_their_files_have(
     for _, node, _, _, topics in found:
         sums[node] += sum(size for _, size in topics)
     assert totals == dict(sums)
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[SecureKafka]:
-    """A broker that lets the gateway's user log in and nothing more."""
-    properties = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with SecureKafka(host=HOST, properties=properties) as secure:
-        yield secure
-
-
-def test_a_gateway_without_the_right_says_so_and_serves(guarded: SecureKafka, tap: Tap, tmp_path: Path) -> None:
-    directory = tmp_path / "gateway"
-    directory.mkdir()
-    more = {"upstream": own_user(guarded), "listener": 'security_protocol = "SASL_PLAINTEXT"'}
-    gateway = GatewayProcess(directory, guarded.addresses("SASL").values(), tap, options(tmp_path / "usage", **more))
-    gateway.start()
-    try:
-        eventually(lambda: samples(gateway, "failed") == 1, WITHIN_S)
-        text = gateway.log_file.read_text()
-        assert text.count("stored_bytes_not_sampled") == 1
-        assert "the right DESCRIBE on the cluster" in text
-        assert gateway.http("/readyz")[0] == 200
-    finally:
-        gateway.stop()
-    assert parts(tmp_path / "usage") == []
