@@ -20,7 +20,6 @@ from config.sections.admin import AdminSettings
 from config.sections.log import LogSettings
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from config.sections.server import MAX_WORKERS, ServerSettings
-from gateway.observability.logging_setup import report_suppressed, setup
 from gateway.runtime.compiled_core import stale_modules
 from gateway.server.clusters import IN_PLACE, MEMBER
 from gateway.server.handover_link import DESCRIPTOR
@@ -165,6 +164,7 @@ def _first_read(file: str) -> config.Config | config.Clusters:
 
 
 def _serve_clusters(found: config.Clusters, file: str) -> int:
+    from gateway.observability.logging_setup import report_suppressed, setup
     from gateway.server.clusters import parent
     from gateway.server.operations import log_findings
 
@@ -209,6 +209,7 @@ def _serve(
 ) -> int:
     # Checking a file or asking for help must not wait for a server's worth of imports.
     from gateway import app
+    from gateway.observability.logging_setup import report_suppressed, setup
     from gateway.server.clusters.member import member_of
     from gateway.server.operations import ConfigSource, log_findings
 

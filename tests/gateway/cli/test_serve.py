@@ -18,6 +18,7 @@ from embedded_kafka import kafka
 from gateway import app
 from gateway.cli import serve
 from gateway.cli.kafka_tool import TOOLS
+from gateway.observability import logging_setup
 from gateway.server.operations import ConfigSource
 from tests.gateway.cli.conftest import Run
 
@@ -44,8 +45,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[config.Config, str]]:
         return 7
 
     monkeypatch.setattr(app, "run", run)
-    monkeypatch.setattr(serve, "setup", lambda level, format, cluster: None)
-    monkeypatch.setattr(serve, "report_suppressed", lambda limiter: None)
+    monkeypatch.setattr(logging_setup, "setup", lambda level, format, cluster: None)
+    monkeypatch.setattr(logging_setup, "report_suppressed", lambda limiter: None)
     return calls
 
 
