@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 import aiohttp
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright, expect
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.cli.top_rows import number
@@ -27,7 +28,7 @@ from testkit.packages import require_package
 from testkit.secrets import CANARY
 from tests.attacks.test_status import HOSTILE, QUOTAS, url, use
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 TMUX = "sluice-test"
 WITHIN_MS = 60_000  # only a hang reaches it
@@ -56,14 +57,22 @@ async def scraped(running: RunningGateway, name: str) -> dict[str, float]:
     }
 
 
-@asynccontextmanager
-async def opened(running: RunningGateway) -> AsyncIterator[tuple[Page, list[str]]]:
-    """The page in Chromium, and what went wrong in it."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """Chromium, started once: its start and that of its driver take two seconds of CPU."""
     program = require_package("chromium")
     async with async_playwright() as playwright:
         # Without a sandbox, since tests may run as root; what is shown is ours.
         browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        page = await browser.new_page()
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def opened(browser: Browser, running: RunningGateway) -> AsyncIterator[tuple[Page, list[str]]]:
+    """The page in a context of its own, and what went wrong in it."""
+    async with await browser.new_context() as context:
+        page = await context.new_page()
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", lambda message: faults.append(message.text))
@@ -74,29 +83,27 @@ async def opened(running: RunningGateway) -> AsyncIterator[tuple[Page, list[str]
         await page.wait_for_selector("#clients tr")
         yield page, faults
         assert [each for each in requests if not each.startswith(url(running, "/"))] == []
-        await browser.close()
 
 
-async def test_page_and_its_stream_take_a_token_as_the_password_of_the_browser() -> None:
+async def test_page_and_its_stream_take_a_token_as_the_password_of_the_browser(browser: Browser) -> None:
     token = f"{CANARY}for-a-browser-0123456789"
     key = {"name": "k", "roles": ["read"], "token": token}
-    async with running_gateway(9, admin={"keys": [key]}) as running, async_playwright() as playwright:
-        program = require_package("chromium")
-        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        context = await browser.new_context(http_credentials={"username": "anybody", "password": token})
+    async with (
+        running_gateway(9, admin={"keys": [key]}) as running,
+        await browser.new_context(http_credentials={"username": "anybody", "password": token}) as context,
+    ):
         page = await context.new_page()
         await page.goto(url(running, "/"))
         # Written by the first snapshot of the stream.
         await expect(page.locator("#ready")).to_have_text(re.compile("^not ready"), timeout=WITHIN_MS)
-        await browser.close()
 
 
 _ROWS = """rows => Object.fromEntries(rows.map(row => [row.dataset.clientId,
     [...row.querySelectorAll("td")].map(cell => cell.dataset.value)]))"""
 
 
-async def test_the_page_shows_what_metrics_say_and_names_as_text() -> None:
-    async with standing_still() as running, opened(running) as (page, faults):
+async def test_the_page_shows_what_metrics_say_and_names_as_text(browser: Browser) -> None:
+    async with standing_still() as running, opened(browser, running) as (page, faults):
         rows = await page.eval_on_selector_all("#clients tr", _ROWS)
         rates = await scraped(running, "gateway_produce_byte_rate")
         used = await scraped(running, "gateway_produce_utilisation_ratio")
@@ -129,8 +136,8 @@ async def test_the_page_shows_what_metrics_say_and_names_as_text() -> None:
         assert faults == []
 
 
-async def test_the_page_takes_the_unknown_in_its_order_and_a_thousand_clients() -> None:
-    async with standing_still(clients=240) as running, opened(running) as (page, faults):
+async def test_the_page_takes_the_unknown_in_its_order_and_a_thousand_clients(browser: Browser) -> None:
+    async with standing_still(clients=240) as running, opened(browser, running) as (page, faults):
         assert await page.locator("#clients tr").count() == 25
         await page.click("#more")
         assert await page.locator("#clients tr").count() == 100
@@ -175,18 +182,20 @@ def snapshot_with(names: Sequence[str], throttled: int, *, at_ms: int = 1_800_00
 
 
 @asynccontextmanager
-async def page_of(width: int, scheme: Literal["light", "dark"]) -> AsyncIterator[tuple[Page, list[str]]]:
+async def page_of(
+    browser: Browser, width: int, scheme: Literal["light", "dark"]
+) -> AsyncIterator[tuple[Page, list[str]]]:
     """The page without snapshots, and what went wrong in it."""
-    async with running_gateway(9) as running, async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=require_package("chromium"), args=["--no-sandbox"])
-        context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    async with (
+        running_gateway(9) as running,
+        await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme) as context,
+    ):
         page = await context.new_page()
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))
         await page.route(re.compile("/(events|status.json)$"), lambda route: route.abort())
         await page.goto(url(running, "/"))
         yield page, faults
-        await browser.close()
 
 
 SHOW = "text => { take(text); render(); return document.documentElement.scrollHeight; }"
@@ -195,9 +204,9 @@ SHOW = "text => { take(text); render(); return document.documentElement.scrollHe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 900, 1_440])
 async def test_the_page_of_any_number_of_clients_has_at_most_two_screens(
-    width: int, scheme: Literal["light", "dark"]
+    browser: Browser, width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    async with page_of(width, scheme) as (page, faults):
+    async with page_of(browser, width, scheme) as (page, faults):
         for clients in (3, 300, 10_000):
             names = [f"client-of-some-application-{at}" for at in range(clients)]
             height = await page.evaluate(SHOW, json.dumps(snapshot_with(names, clients // 10)))
@@ -207,8 +216,10 @@ async def test_the_page_of_any_number_of_clients_has_at_most_two_screens(
 
 
 @pytest.mark.parametrize("width", [390, 900, 1_440])
-async def test_names_that_attack_and_change_every_second_leave_the_page_as_high_as_it_was(width: int) -> None:
-    async with page_of(width, "light") as (page, faults):
+async def test_names_that_attack_and_change_every_second_leave_the_page_as_high_as_it_was(
+    browser: Browser, width: int
+) -> None:
+    async with page_of(browser, width, "light") as (page, faults):
         nodes = []
         for turn in range(6):
             hostile = [f"{name}{turn}" for name in HOSTILE] + [f"{turn}-{at}{'x' * 32_000}" for at in range(20)]
@@ -222,8 +233,10 @@ async def test_names_that_attack_and_change_every_second_leave_the_page_as_high_
         assert faults == []
 
 
-async def test_throughput_has_a_rate_and_a_line_from_the_second_snapshot_on_and_none_over_a_restart() -> None:
-    async with page_of(1_440, "light") as (page, faults):
+async def test_throughput_has_a_rate_and_a_line_from_the_second_snapshot_on_and_none_over_a_restart(
+    browser: Browser,
+) -> None:
+    async with page_of(browser, 1_440, "light") as (page, faults):
         told = snapshot_with(["a"], 0)
         rate, line = page.locator("#trend-in strong"), page.locator("#trend-in .line")
         await page.evaluate(SHOW, json.dumps(told))
@@ -242,8 +255,8 @@ async def test_throughput_has_a_rate_and_a_line_from_the_second_snapshot_on_and_
         assert faults == []
 
 
-async def test_a_throttled_client_or_address_without_a_row_gets_one_at_the_top() -> None:
-    async with page_of(1_440, "light") as (page, faults):
+async def test_a_throttled_client_or_address_without_a_row_gets_one_at_the_top(browser: Browser) -> None:
+    async with page_of(browser, 1_440, "light") as (page, faults):
         told = snapshot_with(["busy"], 0)
         late = told["at_ms"] + 2_000
         told["waiting"] = [
@@ -261,8 +274,8 @@ async def test_a_throttled_client_or_address_without_a_row_gets_one_at_the_top()
         assert faults == []
 
 
-async def test_shares_of_a_capacity_have_a_table_and_without_one_there_is_none() -> None:
-    async with page_of(1_440, "light") as (page, faults):
+async def test_shares_of_a_capacity_have_a_table_and_without_one_there_is_none(browser: Browser) -> None:
+    async with page_of(browser, 1_440, "light") as (page, faults):
         told = snapshot_with(["app"], 0)
         box = page.locator("#capacity-box")
         await page.evaluate(SHOW, json.dumps(told))
@@ -286,8 +299,8 @@ async def test_shares_of_a_capacity_have_a_table_and_without_one_there_is_none()
         assert faults == []
 
 
-async def test_brokers_members_and_workers_have_rows_of_their_own() -> None:
-    async with page_of(1_440, "light") as (page, faults):
+async def test_brokers_members_and_workers_have_rows_of_their_own(browser: Browser) -> None:
+    async with page_of(browser, 1_440, "light") as (page, faults):
         told = snapshot_with(["app", "app"], 0)
         told["clients"][0]["broker"], told["clients"][1]["broker"] = "1", "2"
         told["members"][0]["fleet"] = [
@@ -316,8 +329,8 @@ async def test_brokers_members_and_workers_have_rows_of_their_own() -> None:
         assert faults == []
 
 
-async def test_the_page_of_a_cluster_names_it_and_asks_for_what_is_its() -> None:
-    async with page_of(1_440, "light") as (page, faults):
+async def test_the_page_of_a_cluster_names_it_and_asks_for_what_is_its(browser: Browser) -> None:
+    async with page_of(browser, 1_440, "light") as (page, faults):
         below = page.url + "clusters/orders/"
         text = (resources.files("gateway.server") / "status_page.html").read_text()
         await page.route(below, lambda route: route.fulfill(body=text, content_type="text/html"))
