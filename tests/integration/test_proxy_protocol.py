@@ -16,11 +16,12 @@ from protocol.proxy_protocol import ProxyHeader
 from testkit import wire
 from testkit.broker import HOST, Node, ScriptedBroker
 from testkit.gateway import free_ports, running_gateway
+from testkit.haproxy import BALANCER, Haproxy
 from testkit.header_relay import HeaderRelay
 from testkit.packages import require_package
 from testkit.raw_client import RawClient
+from tests.integration.balancer_tap import BalancerTap
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.integration.haproxy import BALANCER, BalancerTap, Haproxy
 
 pytestmark = pytest.mark.integration
 

@@ -1,14 +1,12 @@
-"""HAProxy as a load balancer in front of the gateway, or in front of brokers, on loopback."""
+"""HAProxy as a load balancer or as a plain relay of TCP, on loopback."""
 
 import socket
 import subprocess
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from testkit.packages import require_package
-from tests.integration.gateway_process import TAP_HOST
 
 BALANCER: Final = "127.66.0.9"
 """Where its connections come from."""
@@ -73,22 +71,3 @@ class Haproxy:
         """End it with all its connections."""
         self._process.kill()
         self._process.wait()
-
-
-class BalancerTap:
-    """Stands where the tap stands, and says in every connection's PROXY header whose it is."""
-
-    def __init__(self, folder: Path, server_options: str) -> None:
-        self._folder = folder
-        self._server_options = server_options
-        self._running: dict[int, Haproxy] = {}
-
-    def relay(self, port: int, target: tuple[str, int]) -> None:
-        """See `Tap.relay`."""
-        self._running[port] = Haproxy(self._folder, (TAP_HOST, port), target, server_options=self._server_options)
-
-    def stop_relaying(self, ports: Iterable[int]) -> None:
-        """See `Tap.stop_relaying`."""
-        for port in ports:
-            if port in self._running:
-                self._running.pop(port).stop()
