@@ -361,6 +361,12 @@ CAMPAIGNS: Final = (
         _SUMMARY,
     ),
     Campaign(
+        "at-least-once",
+        "producers without idempotence lose nothing through faults, and double no more than without Sluice",
+        _module("campaigns.at_least_once"),
+        _SUMMARY,
+    ),
+    Campaign(
         "transactions",
         "transactions through restarts of gateways and brokers show no anomaly that they do not show directly",
         _module("campaigns.transactions", "--seed", SEED),

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -70,18 +71,30 @@ class QuotaWriter(threading.Thread):
 
 
 class NumberedProducer(threading.Thread):
-    """An idempotent producer of numbers, through the gateways.
+    """A producer of numbers, idempotent unless its settings say otherwise.
 
     Attributes:
         acknowledged: numbers that the brokers have and that were not taken yet.
         count: how many there were in all.
+        sent: how many numbers it has produced, and so the next one.
     """
 
-    def __init__(self, ports: list[int], topic: str) -> None:
+    def __init__(
+        self, ports: list[int], topic: str, *, settings: Mapping[str, Any] | None = None, burst: int = 1
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            ports: of gateways, or of a broker.
+            topic: for the numbers; its first partition.
+            settings: of the client, which win over ours.
+            burst: how many it produces each time, a hundred times a second.
+        """
         super().__init__(daemon=True)
         self.topic = topic
         self.acknowledged: deque[int] = deque()
-        self.count = 0
+        self.count = self.sent = 0
+        self._burst = burst
         self.stopped = threading.Event()
         self._producer = Producer(
             {
@@ -90,20 +103,27 @@ class NumberedProducer(threading.Thread):
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "message.timeout.ms": 120_000,
+                **(settings or {}),
             },
         )
 
     def run(self) -> None:
-        number = 0
         while not self.stopped.wait(0.01):
-            try:
-                self._producer.produce(
-                    self.topic, str(number).encode(), partition=0, on_delivery=self._delivered
-                )
-                number += 1
-            except (BufferError, KafkaException):
-                pass
+            for _ in range(self._burst):
+                try:
+                    self._producer.produce(
+                        self.topic, str(self.sent).encode(), partition=0, on_delivery=self._delivered
+                    )
+                    self.sent += 1
+                except (BufferError, KafkaException):
+                    pass
             self._producer.poll(0)
+
+    def finish(self, within_s: float) -> None:
+        """Send nothing more, and let what is under way be delivered."""
+        self.stopped.set()
+        self.join()
+        self._producer.flush(within_s)
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
