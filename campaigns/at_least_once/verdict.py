@@ -3,9 +3,11 @@
 Nothing that was acknowledged may be missing. Retries may put a record into a topic twice, also without Sluice: how
 often is chance. So two ways are compared round by round. If the gateway adds nothing, each of the two could as well
 have the count of the other. `chance` is the probability that so large a sum of differences comes from that alone.
-Below 1 % it is a finding. The order of records is judged in the same way: librdkafka does not always keep it when the
-leader moves, not even with one request in flight. A campaign has four such comparisons, so at most 4 % of its runs
-find something where nothing is.
+Below 1 % it is a finding. A campaign has four such comparisons, so at most 4 % of its runs find something where
+nothing is.
+
+The order is judged in the same way, with one request in flight. librdkafka does not always keep it when the leader
+moves, also without Sluice. With more in flight Kafka promises no order to producers without idempotence.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class Compared:
 
     Attributes:
         again: records that are there once more.
-        late: records that are out of order.
+        late: records that are out of order, of producers with one request in flight.
     """
 
     again: tuple[Pair, ...]
@@ -101,4 +103,4 @@ class Compared:
 def _sums(pairs: Iterable[Pair]) -> str:
     pairs = tuple(pairs)
     ours, theirs = (sum(each) for each in zip(*pairs, strict=True))
-    return f"{ours:,} to {theirs:,} (p {chance(pairs):.3f})"
+    return f"{ours:,} to {theirs:,} ({chance(pairs):.3f})"
