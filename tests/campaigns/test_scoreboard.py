@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from campaigns.at_least_once.verdict import Compared
 from campaigns.listed import CAMPAIGNS
 from campaigns.scoreboard.__main__ import PAGE, README, RESULTS, judged_on, said
 from campaigns.scoreboard.judged import FRESH, State, exit_code, judge
@@ -130,6 +131,32 @@ def test_a_campaign_is_read_from_its_line_and_a_failed_one_is_a_miss(tmp_path: P
         (tmp_path / "campaigns.json").write_text(json.dumps([line | {"figure": figure, "passed": passed}]))
         judged = judge(row, results(tmp_path, row.sources), today=TODAY, released=None)
         assert (judged.state, judged.day, judged.seconds) == (expected, date(2026, 11, 30), 30)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "planted"),
+    [
+        (r"\d+ lost", "1 lost"),
+        (r"\d+ broker faults", "29 broker faults"),
+        (r"\d+ gateway kills", "29 gateway kills"),
+        (r"\([\d.]+\)", "(0.009)"),
+        (r"\([\d.]+\)$", "(0.009)"),
+        (r"\([\d.]+\)$", "("),
+    ],
+)
+def test_a_planted_loss_or_double_without_idempotence_turns_its_row_red(
+    pattern: str, planted: str, tmp_path: Path
+) -> None:
+    shutil.copytree(RESULTS, tmp_path, dirs_exist_ok=True)
+    lines = json.loads((tmp_path / "campaigns.json").read_text())
+    (line,) = (line for line in lines if line["name"] == "at-least-once")
+    alike = Compared(((2, 1), (1, 2)), ((0, 0),))
+    well = f"9,999 records, 0 lost; 30 broker faults: {alike}; 30 gateway kills: {alike}"
+    line["passed"] = True
+    for line["figure"], expected in ((well, State.MET), (re.sub(pattern, planted, well), State.MISSED)):
+        (tmp_path / "campaigns.json").write_text(json.dumps(lines))
+        row = next(each for each in judged_on(TODAY, tmp_path) if each.row.number == "R13")
+        assert row.state is expected
 
 
 def test_the_last_release_is_the_newest_date_of_the_changelog() -> None:
