@@ -41,6 +41,8 @@ CHANGE: Final = 8
 BAD: Final = 10
 """Half of this day's records never arrive."""
 NOT_CLOSED: Final = "sluice-pipeline compact: nothing was compacted"
+LINE_S: Final = 2
+"""A line is of so long: the most that a gateway may be late without a gap in its day, and half the lines."""
 RATE: Final = QuotaKey.PRODUCER_BYTE_RATE
 PROGRAM: Final = """#!{python} -IS
 import json, socket, sys
@@ -192,13 +194,15 @@ def write_day(folder: Path, day: int, quotas: dict[str, float]) -> None:
     begin = day * DAY_S
     lines = (
         line(
-            begin + second,
+            (begin + second) // LINE_S,
             *(
                 row(f"c{at}", use_of(at, day, second // 60), user="", requests=1, quota=quotas.get(f"c{at}"))
                 for at in (() if second % 60 else range(6))
             ),
+            ts=DAY + begin + second,
+            dur_ms=1_000 * LINE_S,
         )
-        for second in range(DAY_S)
+        for second in range(0, DAY_S, LINE_S)
         if day != BAD or not DAY_S // 4 <= second < DAY_S * 3 // 4
     )
     place(folder, f"usage-a-{day:02}.jsonl.gz", *lines)
