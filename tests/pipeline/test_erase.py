@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -316,8 +316,9 @@ def write_results(root: Path) -> None:
     revert = root / "elsewhere" / "plan.revert.json"
     revert.parent.mkdir()
     revert.write_text(Revert("2026-11-21T21:00:00Z", "gateway:9092", tuple(changes)).to_json())
-    for folder in (root / "out/results/report/run=1", root / "elsewhere" / "report"):
-        assert main(["report", "--out", out, "--to-dir", str(folder)]) == 0
+    report = root / "out/results/report/run=1"
+    assert main(["report", "--out", out, "--to-dir", str(report)]) == 0
+    shutil.copytree(report, root / "elsewhere" / "report")
     simulated = root / "out/results/sim/run=1/part-0.parquet"
     simulated.parent.mkdir(parents=True)
     names = ["mallory", "app", "mallory"]
@@ -668,6 +669,14 @@ def all_of(root: Path) -> Any:
     return contents(str(root / "out")), known(str(root / "out")), lines_of(root / "in")
 
 
+class Steps(NamedTuple):
+    """The steps of an erasure that nothing interrupts, and what is there before and after it."""
+
+    taken: list[str]
+    before: dict[str, list[str]]
+    after: Any
+
+
 @pytest.fixture(scope="module")
 def prepared(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The client in all places, with files of other writers and a log that names it."""
@@ -682,8 +691,8 @@ def prepared(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def steps(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Any]:
-    """The steps of an erasure that nothing interrupts, and what is left then."""
+def steps(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    """See there."""
     root = tmp_path_factory.mktemp("whole") / "root"
     shutil.copytree(prepared, root)
     with pytest.MonkeyPatch.context() as patched:
@@ -691,15 +700,12 @@ def steps(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[lis
         patched.setattr("pipeline.spark.session.open_session", lambda *_, **__: LocalSession())
         assert erase_all(root) == 0
     assert set(taken) == {name for _, name in STEPS}
-    return taken, all_of(root)
+    return Steps(taken, contents(str(prepared / "out")), all_of(root))
 
 
-def killed_before(
-    at: int, prepared: Path, steps: tuple[list[str], Any], root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def killed_before(at: int, prepared: Path, steps: Steps, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Erases with a kill before this step, and once more: others lose nothing, and nothing of the client is left."""
-    taken, wanted = steps
-    before = contents(str(prepared / "out"))
+    taken, before, wanted = steps
     shutil.copytree(prepared, root)
     with monkeypatch.context() as patched:
         dying(patched, at)
@@ -720,15 +726,15 @@ def killed_before(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({name for _, name in STEPS}))
 def test_killed_before_a_step_of_each_kind_nothing_of_others_is_lost_and_the_next_run_does_the_rest(
-    prepared: Path, steps: tuple[list[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    prepared: Path, steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    killed_before(steps[0].index(name), prepared, steps, tmp_path / "root", monkeypatch)
+    killed_before(steps.taken.index(name), prepared, steps, tmp_path / "root", monkeypatch)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_killed_before_any_step_nothing_of_others_is_lost_and_the_next_run_does_the_rest(
-    prepared: Path, steps: tuple[list[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+    prepared: Path, steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    for at in range(part, len(steps[0]), _PARTS):
+    for at in range(part, len(steps.taken), _PARTS):
         killed_before(at, prepared, steps, tmp_path / "root", monkeypatch)

@@ -354,15 +354,27 @@ def test_two_that_write_moved_rows_anew_at_once_do_it_once(out: str, monkeypatch
         raw_table(out).in_order()
 
 
+@pytest.fixture(scope="module")
+def moved(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A copy whose rows another writer has moved, and what was there before."""
+    root = tmp_path_factory.mktemp("moved") / "root"
+    shutil.copytree(template, root)
+    out = str(root / "out")
+    before = contents(out), known(out)
+    for table in TABLES:
+        z_order(out, table)
+    return root, before
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["_write_state", "commit", "rows_of"])
 @pytest.mark.parametrize("after", range(3))
 def test_killed_while_it_writes_moved_rows_anew_the_next_job_does_it(
-    out: str, monkeypatch: pytest.MonkeyPatch, step: str, after: int
+    moved: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: int
 ) -> None:
-    before = contents(out), known(out)
-    for table in TABLES:
-        z_order(out, table)
+    root, before = moved
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    out = str(tmp_path / "out")
     real, left = getattr(Table, step), iter(range(after))
 
     def dying(table: Table, *arguments: Any, **options: Any) -> Any:
