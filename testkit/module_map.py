@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from textwrap import fill
@@ -41,6 +42,7 @@ def _place(path: Path) -> tuple[Path, bool, str]:
     return path.parent, path.name != "__init__.py", path.name
 
 
+@cache
 def first_line(path: Path) -> str:
     """The first line of a module's docstring; "" without one."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -52,12 +52,19 @@ def available_with(extra: str | None) -> set[str]:
     return with_dependencies([*PROJECT["dependencies"], *more])
 
 
-def imports_of(tree: ast.AST, *, later: bool = False) -> Iterator[tuple[str, int, bool]]:
+@cache
+def imports_of(source: str) -> list[tuple[str, int, bool]]:
     """What a module imports: name, line, and whether the module itself runs without it.
 
     It does where only a function imports it, or where an `ImportError` is caught.
     """
+    return list(_imports(ast.parse(source), later=False))
+
+
+def _imports(tree: ast.AST, *, later: bool) -> Iterator[tuple[str, int, bool]]:
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):
+            continue
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
         if isinstance(node, ast.Import):
@@ -69,7 +76,7 @@ def imports_of(tree: ast.AST, *, later: bool = False) -> Iterator[tuple[str, int
             optional = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
                 isinstance(node, ast.Try) and any("ImportError" in ast.dump(each) for each in node.handlers)
             )
-            yield from imports_of(node, later=later or optional)
+            yield from _imports(node, later=later or optional)
 
 
 def faults_of(module: str, source: str) -> list[str]:
@@ -79,7 +86,7 @@ def faults_of(module: str, source: str) -> list[str]:
     later_too = {"pipeline", "kernels"} if module.startswith("pipeline.") else set()
     more = set().union(*map(available_with, later_too))
     found = []
-    for name, line, later in imports_of(ast.parse(source)):
+    for name, line, later in imports_of(source):
         if later and name in MODULES:
             continue
         available = available_with(extra) | (more if later else set())
@@ -95,7 +102,7 @@ def comes_with(name: str) -> frozenset[str]:
     if name not in MODULES:
         return frozenset() if top in OURS or top in sys.stdlib_module_names else frozenset({top})
     # Modules do not import each other in a circle: see the contracts of pyproject.toml.
-    found = imports_of(ast.parse(MODULES[name].read_text()))
+    found = imports_of(MODULES[name].read_text())
     return frozenset().union(*(comes_with(each) for each, _, later in found if not later))
 
 
