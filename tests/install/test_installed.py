@@ -51,7 +51,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def works(environment: Environment) -> None:
     """It reads a configuration, with all that its commands import."""
     example = environment.packages / "sluice" / "config" / "examples" / "minimal.toml"
-    assert "ok" in environment.run("sluice", "check-config", str(example))
+    assert "ok" in environment.run("sluice", "check-config", "--strict", str(example))
 
 
 # -- what is in it -------------------------------------------------------------------------------------------------
@@ -84,6 +84,7 @@ def test_it_starts_and_reads_a_configuration(installed: Environment) -> None:
     for program in (["sluice"], ["python", "-m", "sluice"]):
         assert re.fullmatch(rf"sluice [\d.]+, {core}\n", installed.run(*program, "--version"))
     works(installed)
+    assert installed.run("sluice", "check-config", "--schema").startswith("{")
 
 
 def test_every_command_and_job_shows_its_help(installed: Environment) -> None:
