@@ -47,7 +47,7 @@ async def all_ended(gateway: ClustersProcess) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_killed_cluster_comes_back_and_clients_of_the_other_notice_nothing(
+async def test_killed_cluster_comes_back_unnoticed_by_clients_of_the_other_and_none_outlives_a_killed_parent(
     tmp_path: Path, workers: int
 ) -> None:
     async with two_clusters(tmp_path, f"[clusters.server]\nworkers = {workers}\n") as gateway:
@@ -64,6 +64,8 @@ async def test_killed_cluster_comes_back_and_clients_of_the_other_notice_nothing
         assert await metric_of(gateway.admin_port, "gateway_cluster_restarts_total", cluster="a") == 1
         async with await gateway.connect("a") as again:
             assert await is_served(again)
+        gateway.process.signal(signal.SIGKILL)
+        await all_ended(gateway)
 
 
 async def test_cluster_that_stands_still_holds_up_neither_the_other_nor_the_admin_port(tmp_path: Path) -> None:
@@ -187,26 +189,9 @@ async def test_j06_upgrade_replaces_all_processes_and_refuses_no_client(tmp_path
         await all_ended(gateway)
 
 
-async def test_end_waits_for_the_drains_of_all(tmp_path: Path) -> None:
-    async with two_clusters(tmp_path) as gateway:
-        gateway.process.signal(signal.SIGTERM)
-        assert await gateway.process.exit_code(seconds=PATIENCE_S) == 0
-        assert members(gateway.process.process.pid) == []
-        lines = gateway.process.stderr.decode()
-        assert [
-            sum("event=stopped" in line and f"cluster={name}" in line for line in lines.split("\n")) for name in "ab"
-        ] == [1, 1]
-        assert "Traceback" not in lines
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_no_cluster_outlives_a_parent_that_is_killed(tmp_path: Path, workers: int) -> None:
-    async with two_clusters(tmp_path, f"[clusters.server]\nworkers = {workers}\n") as gateway:
-        gateway.process.signal(signal.SIGKILL)
-        await all_ended(gateway)
-
-
-async def test_quotas_records_and_metrics_are_of_one_cluster(tmp_path: Path) -> None:
+async def test_quotas_records_and_metrics_are_of_one_cluster_and_the_end_waits_for_the_drains_of_all(
+    tmp_path: Path,
+) -> None:
     tables = f'[clusters.usage]\nkind = "files"\ndirectory = "{tmp_path}/usage-NAME"\nrotate_seconds = 1\n'
     async with two_clusters(tmp_path, tables) as gateway:
         url = f"http://127.0.0.1:{gateway.admin_port}"
@@ -228,7 +213,11 @@ async def test_quotas_records_and_metrics_are_of_one_cluster(tmp_path: Path) -> 
         assert await metric_of(gateway.admin_port, "gateway_connections_opened_total", cluster="b") == 1
         gateway.process.signal(signal.SIGTERM)
         assert await gateway.process.exit_code(seconds=PATIENCE_S) == 0
+        assert members(gateway.process.process.pid) == []
+        lines = gateway.process.stderr.decode()
+        assert "Traceback" not in lines
         for name in ("a", "b"):
+            assert sum("event=stopped" in each and f"cluster={name}" in each for each in lines.splitlines()) == 1
             code, text = await sluice("usage", "--config", gateway.file, "--cluster", name, "--json")
             assert code == 0, text
             files = sorted((tmp_path / f"usage-{name}").rglob("*.gz"))
