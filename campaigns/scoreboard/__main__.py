@@ -43,7 +43,8 @@ def said(judged: tuple[Judged, ...]) -> int:
     for each in judged:
         if each.misses:
             print(
-                f"  {each.row.number} missed: {'; '.join(each.misses)}. {each.row.reason or 'No reason is given.'}"
+                f"  {each.row.number} missed: {'; '.join(each.misses)}. "
+                f"{' '.join(each.reasons)}{'' if each.explained else ' Not all of it has a reason.'}"
             )
     return exit_code(judged)
 

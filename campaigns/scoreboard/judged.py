@@ -35,7 +35,9 @@ class Judged:
         row: the promise.
         state: whether it is kept.
         figures: each quantity with its value.
-        misses: the quantities that are outside their bounds.
+        misses: the quantities that are outside their bounds, and the campaigns that failed.
+        reasons: of these quantities.
+        explained: whether each of these quantities has a reason, and there is one.
         beside: the same without Sluice, or with another proxy.
         n: how often it was tried.
         seconds: how long that took.
@@ -47,6 +49,8 @@ class Judged:
     state: State
     figures: tuple[str, ...] = ()
     misses: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    explained: bool = False
     beside: tuple[str, ...] = ()
     n: str = ""
     seconds: float | None = None
@@ -75,7 +79,9 @@ def judge(row: Row, results: Mapping[str, Result], *, today: date, released: dat
     found = [results[source] for source in row.sources]
     data = [each.data for each in found]
     values = [(quantity, _read(quantity, data)) for quantity in row.quantities]
-    misses = [quantity.shown(value) for quantity, value in values if not quantity.holds(value)]
+    missed = [(quantity, value) for quantity, value in values if not quantity.holds(value)]
+    reasons = tuple(quantity.reason for quantity, _ in missed if quantity.reason)
+    misses = [quantity.shown(value) for quantity, value in missed]
     misses += [
         f"{source} ended with an error"
         for source, each in zip(row.sources, found, strict=True)
@@ -89,6 +95,8 @@ def judge(row: Row, results: Mapping[str, Result], *, today: date, released: dat
         _state(row, first, failed=bool(misses), today=today, released=released),
         tuple(quantity.shown(value) for quantity, value in values),
         tuple(misses),
+        reasons,
+        len(reasons) == len(missed) > 0,
         tuple(quantity.shown(_read(quantity, data)) for quantity in row.beside)
         + (beside(results[RESULT].data, row.number) if RESULT in results else ()),
         "" if row.n is None else row.n.counted(_read(row.n, data)),
@@ -99,8 +107,8 @@ def judge(row: Row, results: Mapping[str, Result], *, today: date, released: dat
 
 
 def exit_code(judged: Iterable[Judged]) -> int:
-    """1 when a goal is missed for which the page gives no reason."""
-    return int(any(each.state is State.MISSED and not each.row.reason for each in judged))
+    """1 when a goal is missed and the page does not give the reason of each figure."""
+    return int(any(each.state is State.MISSED and not each.explained for each in judged))
 
 
 def _read(quantity: Quantity, data: Sequence[Any]) -> float:

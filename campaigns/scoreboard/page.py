@@ -55,7 +55,7 @@ def page(judged: Sequence[Judged], *, today: date) -> str:
     lines += [_line(each) for each in judged]
     lines += _list(
         "Missed goals",
-        ((each, "; ".join(each.misses) + ". " + each.row.reason) for each in judged if each.misses),
+        ((each, "; ".join(each.misses) + ". " + " ".join(each.reasons)) for each in judged if each.misses),
     )
     lines += _list(
         "Parts that are not measured", ((each, each.row.without) for each in judged if each.row.without)

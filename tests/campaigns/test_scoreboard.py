@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,14 @@ def test_old_figures_are_stale_and_an_old_miss_stays_a_miss() -> None:
 
 
 def test_a_miss_without_a_reason_is_an_error() -> None:
-    known = Row("R96", "", LOST.sources, LOST.quantities, reason="It is known.")
+    (quantity,) = LOST.quantities
+    known = replace(LOST, quantities=(replace(quantity, reason="It is known."),))
+    other = replace(LOST, quantities=(*known.quantities, quantity))
     assert exit_code([judge(LOST, result(1), today=TODAY, released=None)]) == 1
     assert exit_code([judge(known, result(1), today=TODAY, released=None)]) == 0
+    assert exit_code([judge(other, result(1), today=TODAY, released=None)]) == 1
+    assert exit_code([judge(known, result(1, passed=False), today=TODAY, released=None)]) == 0
+    assert exit_code([judge(known, result(passed=False), today=TODAY, released=None)]) == 1
     assert exit_code([judge(LOST, {}, today=TODAY, released=None)]) == 0
 
 
