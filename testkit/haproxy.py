@@ -69,5 +69,9 @@ class Haproxy:
 
     def stop(self) -> None:
         """End it with all its connections."""
-        self._process.kill()
+        self.kill()
         self._process.wait()
+
+    def kill(self) -> None:
+        """Send SIGKILL, and do not wait."""
+        self._process.kill()

@@ -1,10 +1,10 @@
-"""``python -m campaigns.at_least_once``: producers without idempotence, through faults; 1 when Sluice makes it worse.
+"""``python -m campaigns.at_least_once``: producers without idempotence, through faults; 1 when Sluice is worse.
 
 There are three ways to three brokers: directly, behind a gateway, and behind HAProxy. Each has two producers with
 acks=all, one with one request in flight and one with five. One broker leads all topics. In every other round it is
 killed or stopped, for all ways. In the rounds between, gateway and HAProxy are killed at the same moment. The gateway
 is compared with the direct way at faults of a broker, and with HAProxy when both are killed. At the end all topics
-are read, and `verdict.py` judges.
+are read, and `verdict.py` judges. A lost record is always a finding.
 
 Each record is a request of its own, and few of them wait. Otherwise one lost answer would double as many records as
 came together while the machine was busy.
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -172,13 +173,17 @@ class Proxies:
             OSError: the gateway does not.
         """
         self.gateway.start()
-        self._relays = [Haproxy(self._folder, (HOST, port), at) for port, at in self.relayed.items()]
+        for port, at in self.relayed.items():
+            self._relays.append(Haproxy(self._folder, (HOST, port), at))
         if (why := self.gateway.await_ready()) is not None:
             raise OSError(f"the gateway does not get ready: {why}")
 
     def kill(self) -> None:
-        """End all at once."""
-        self.gateway.signal(signal.SIGKILL)
+        """End all at once, in a random order."""
+        kills = [partial(self.gateway.signal, signal.SIGKILL), *(relay.kill for relay in self._relays)]
+        random.shuffle(kills)
+        for kill in kills:
+            kill()
         for relay in self._relays:
             relay.stop()
         self._relays = []
