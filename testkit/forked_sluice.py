@@ -6,6 +6,7 @@ Its command line in /proc is that of the process here. Tests about the program's
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -17,6 +18,8 @@ import threading
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from testkit.secrets import OUTPUTS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PROGRAM: Final = str(Path(sys.executable).with_name("sluice"))
@@ -59,14 +62,19 @@ class ForkedSluice:
 
     def _wait(self, timeout: float | None) -> int | None:
         if self._code is None and select.select([self._ended], [], [], timeout)[0]:
-            self._code = int(os.read(self._ended, 16) or -signal.SIGKILL)
+            code = os.read(self._ended, 16)
             os.close(self._ended)
+            if not code:
+                raise ChildProcessError("the process that forks has ended")
+            self._code = int(code)
         return self._code
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # It may have ended since, and its code may be on its way: there is no zombie that waits for us.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM, unless it has ended."""
@@ -83,11 +91,13 @@ class _Nursery:
 
     def start(self, arguments: list[str], errors: BinaryIO) -> ForkedSluice:
         with self._lock:
-            if self._process is None:
+            if self._process is None or self._process.poll() is not None:
                 self._begin()
             ended, report = os.pipe()
             environment = dict(os.environ)
             asked = json.dumps([[_PROGRAM, *arguments], environment, os.getcwd()]).encode()
+            # In /proc a fork has those of the process that forks.
+            OUTPUTS.look_at("arguments and environment of a gateway", asked)
             socket.send_fds(self._requests, [asked], [errors.fileno(), report])
             os.close(report)
             return ForkedSluice(int(self._requests.recv(16)), ended)

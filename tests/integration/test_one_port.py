@@ -154,9 +154,10 @@ def test_clients_of_four_families_follow_leaders_to_a_new_broker_through_one_por
     authority = Authority(tmp_path)
     two = [kafka3.brokers[node] for node in (1, 2)]
     gateway = OnePort(folder, two, tap, GatewayOptions(listener=listener(tmp_path, authority)))
-    kafka3.stop_broker(3)
     with ExitStack() as stack:
         stack.callback(start_again, kafka3)
+        kafka3.stop_broker(3)
+        assert kafka3.running == [1, 2]
         controller = stack.enter_context(WireClient(kafka3.brokers[1]))
         create_topic(controller, (1, 2))
         gateway.start()

@@ -34,8 +34,14 @@ class Attacked:
         self._before: set[int] = set()
 
     def all(self) -> list[int]:
-        """Its processes, workers among them: all are in the group of the first."""
-        return members(self.gateway.pid)
+        """Processes in the group of the first, and those with its configuration file, wherever they are."""
+        found = set(members(self.gateway.pid))
+        for each in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                arguments = (each / "cmdline").read_bytes()
+                if str(self.gateway.config_file).encode() in arguments and b"serve" in arguments:
+                    found.add(int(each.name))
+        return sorted(found)
 
     def holders(self) -> list[int]:
         """Processes that hold the clients' port."""
