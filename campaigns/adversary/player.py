@@ -169,9 +169,8 @@ class Connection(asyncio.Protocol):
             return
         match how:
             case "half" if not transport.is_closing():
-                self.open = (
-                    False  # for the script: its next step connects anew, also when the gateway was first
-                )
+                # The next step connects anew, also if the gateway has just reset this one and `write_eof` fails.
+                self.open = False
                 transport.write_eof()
             case "reset" if not transport.is_closing():
                 sock: socket.socket = transport.get_extra_info("socket")

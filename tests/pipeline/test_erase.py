@@ -692,7 +692,7 @@ def prepared(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def steps(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Steps:
-    """See there."""
+    """See `Steps`."""
     root = tmp_path_factory.mktemp("whole") / "root"
     shutil.copytree(prepared, root)
     with pytest.MonkeyPatch.context() as patched:

@@ -374,6 +374,7 @@ def test_killed_while_it_writes_moved_rows_anew_the_next_job_does_it(
 ) -> None:
     root, before = moved
     shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(arguments.time, "time", lambda: DAY + 5 * 86_400)
     out = str(tmp_path / "out")
     real, left = getattr(Table, step), iter(range(after))
 

@@ -42,7 +42,7 @@ BAD: Final = 10
 """Half of this day's records never arrive."""
 NOT_CLOSED: Final = "sluice-pipeline compact: nothing was compacted"
 LINE_S: Final = 2
-"""A line is of so long: the most that a gateway may be late without a gap in its day, and half the lines."""
+"""Each line covers so many seconds. Longer ones would be a gap in the day, shorter ones would be more lines."""
 RATE: Final = QuotaKey.PRODUCER_BYTE_RATE
 PROGRAM: Final = """#!{python} -IS
 import json, socket, sys
