@@ -16,6 +16,8 @@ from typing import Final, Protocol
 INTERVAL_S: Final = 2.0
 _LOOKS_PER_TURN: Final = 500
 """A first look takes some microseconds: of thousands that came together all others would wait for it."""
+_ENDS_PER_TURN: Final = 16
+"""An end takes some tenths of a millisecond: of hundreds that left together all others would wait for it."""
 _RESET: Final = select.POLLHUP | select.POLLERR
 _GONE: Final = select.POLLRDHUP | _RESET
 
@@ -31,7 +33,7 @@ class Watched(Protocol):
         """Whether a client that closes its side has left; otherwise it may wait for its replies."""
 
     def client_gone(self) -> None:
-        """The client has left, or reset the connection."""
+        """The client has left, or reset the connection; nothing happens when the channel has ended already."""
 
     def outlive_look(self) -> None:
         """It has lasted until a look, or until one more."""
@@ -77,8 +79,14 @@ class PeerCloseDetector:
         poll = select.poll()
         for fd, channel in unread.items():
             poll.register(fd, _GONE if channel.leaves_with_fin else _RESET)
-        for fd, _ in poll.poll(0):
-            unread[fd].client_gone()
+        self._end([unread[fd] for fd, _ in poll.poll(0)])
+
+    def _end(self, gone: list[Watched]) -> None:
+        """Notify these, some in each turn; one that has ended meanwhile ignores it."""
+        for channel in gone[:_ENDS_PER_TURN]:
+            channel.client_gone()
+        if len(gone) > _ENDS_PER_TURN:
+            self._loop.call_soon(self._end, gone[_ENDS_PER_TURN:])
 
     def _outlive(self, channels: list[Watched]) -> None:
         """Notify these; of many that are new, others have their turn in between."""

@@ -122,3 +122,18 @@ async def test_first_looks_at_thousands_leave_others_their_turn(monkeypatch: pyt
     for channel in many:
         channel.ours.close()
         channel.client.close()
+
+
+async def test_ends_of_many_that_left_together_leave_others_their_turn(
+    channels: list[Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels += [Channel(muted=True) for _ in range(5)]
+    for channel in channels:
+        channel.client.close()
+    monkeypatch.setattr(peer_close, "_ENDS_PER_TURN", 2)
+    detector = PeerCloseDetector(asyncio.get_running_loop(), channels)
+    detector._look()
+    for gone in (2, 4, 5, 5):
+        assert sum(channel.found_gone for channel in channels) == gone
+        await asyncio.sleep(0)
+    detector.stop()
