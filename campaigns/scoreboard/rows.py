@@ -293,8 +293,6 @@ ROWS: Final = (
                 _freed_late_s,
                 "s",
                 most=2,
-                reason="500 clients fill the memory that the kernel has for TCP. When some are closed, it takes "
-                "more bytes for the others, and what a client's kernel has taken counts as read.",
             ),
             Quantity("clients", lambda consumers: consumers["consumers"], least=500),
             Quantity(
@@ -368,7 +366,9 @@ ROWS: Final = (
             ),
             Quantity(
                 "more than the bound",
-                lambda _, adversary, *__: sum(len(row["findings"]) for row in adversary["rows"]),
+                lambda _, adversary, *__: sum(
+                    each["kind"] != "stall" for row in adversary["rows"] for each in row["findings"]
+                ),
                 "times",
                 most=0,
             ),
@@ -780,14 +780,13 @@ ROWS: Final = (
                 lambda adversary: max(row["most_turn_cpu_ms"] for row in adversary["rows"]),
                 "ms of CPU",
                 most=50,
-                reason="The kept run was on a machine with a load of 15 to 36. Many events wait there for a turn, "
-                "and one turn then has them all.",
             ),
             Quantity(
                 "turns above 20 ms",
                 lambda adversary: _total(adversary, "long_turns") / _total(adversary, "turns"),
                 most=0.001,
-                reason="The kept run did not count them.",
+                reason="A turn has the events of up to 48 hostile clients, and the measurement of each event adds to "
+                "it. The kept run is from before the ends of clients that left together were divided.",
             ),
         ),
         n=Quantity("requests", lambda adversary: _total(adversary, "requests")),
