@@ -19,7 +19,6 @@ from testkit.broker import ScriptedBroker
 from testkit.crowd import is_served
 from testkit.frames import fetch, metadata
 from testkit.gateway import GatewayProcess, gateway_process
-from testkit.polling import pause_s
 from testkit.raw_client import HOST, until
 
 pytestmark = pytest.mark.integration
@@ -50,14 +49,6 @@ async def connect_all(port: int, count: int, crowd: list[socket.socket]) -> None
             sock.connect((HOST, port))
         if len(crowd) % 50 == 0:
             await asyncio.sleep(0)
-
-
-async def becomes(process: GatewayProcess, value: float, name: str, **labels: str) -> None:
-    """Wait until a metric has this value."""
-    began_s = time.monotonic()
-    while (found := await process.metric(name, **labels)) != value:
-        assert time.monotonic() < began_s + 60, f"{name} is {found}"
-        await asyncio.sleep(pause_s(time.monotonic() - began_s))
 
 
 async def end(process: GatewayProcess) -> str:
@@ -227,7 +218,7 @@ async def test_f13_i16_connections_that_come_and_go_leave_nothing_behind(tmp_pat
 
 
 async def all_gone(process: GatewayProcess) -> None:
-    await becomes(process, 0, "gateway_connections_active")
+    await process.metric_is("gateway_connections_active", 0)
 
 
 async def test_b20_flood_of_refused_connections_writes_few_lines_and_counts_the_rest(tmp_path: Path) -> None:
@@ -268,7 +259,7 @@ async def test_sighup_changes_every_limit_of_connections_and_drops_none(tmp_path
         # More than there are descriptors for: nothing changes.
         file.write_text(text.replace("max_connections = 3", "max_connections = 9999999"), encoding="utf-8")
         process.signal(signal.SIGHUP)
-        await becomes(process, 1, "gateway_config_reloads_total", result="invalid")
+        await process.metric_is("gateway_config_reloads_total", 1, result="invalid")
         assert await waiting.silent_for(0.1)
         file.write_text(
             text.replace("max_connections = 3", "max_connections = 4\nmax_connections_per_ip = 4")
@@ -281,7 +272,7 @@ async def test_sighup_changes_every_limit_of_connections_and_drops_none(tmp_path
         assert await process.metric("gateway_overall_connections_limit") == 4
         file.write_text(text.replace("max_connections = 3", "max_connections = 1"), encoding="utf-8")
         process.signal(signal.SIGHUP)
-        await becomes(process, 1, "gateway_overall_connections_limit")
+        await process.metric_is("gateway_overall_connections_limit", 1)
         assert all([await is_served(client) for client in [*clients, waiting]])
         for client in [*clients, waiting]:
             client.close()
