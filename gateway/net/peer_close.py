@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 INTERVAL_S: Final = 2.0
@@ -72,25 +72,20 @@ class PeerCloseDetector:
 
     def _look(self) -> None:
         self.start()
-        self._outlive(list(self._channels))  # one that fails at it ends
+        # One that fails at it ends.
+        self._notify(lambda channel: channel.outlive_look(), list(self._channels), _LOOKS_PER_TURN)
         unread = {fd: channel for channel in self._channels if (fd := channel.unread_fd()) is not None}
         if not unread:
             return
         poll = select.poll()
         for fd, channel in unread.items():
             poll.register(fd, _GONE if channel.leaves_with_fin else _RESET)
-        self._end([unread[fd] for fd, _ in poll.poll(0)])
+        gone = [unread[fd] for fd, _ in poll.poll(0)]
+        self._notify(lambda channel: channel.client_gone(), gone, _ENDS_PER_TURN)
 
-    def _end(self, gone: list[Watched]) -> None:
+    def _notify(self, how: Callable[[Watched], None], channels: list[Watched], per_turn: int) -> None:
         """Notify these, some in each turn; one that has ended meanwhile ignores it."""
-        for channel in gone[:_ENDS_PER_TURN]:
-            channel.client_gone()
-        if len(gone) > _ENDS_PER_TURN:
-            self._loop.call_soon(self._end, gone[_ENDS_PER_TURN:])
-
-    def _outlive(self, channels: list[Watched]) -> None:
-        """Notify these; of many that are new, others have their turn in between."""
-        for channel in channels[:_LOOKS_PER_TURN]:
-            channel.outlive_look()
-        if len(channels) > _LOOKS_PER_TURN:
-            self._loop.call_soon(self._outlive, channels[_LOOKS_PER_TURN:])
+        for channel in channels[:per_turn]:
+            how(channel)
+        if len(channels) > per_turn:
+            self._loop.call_soon(self._notify, how, channels[per_turn:], per_turn)
