@@ -72,7 +72,7 @@ def judge(row: Row, results: Mapping[str, Result], *, today: date, released: dat
         row: the promise.
         results: by name; those that are missing were not measured.
         today: figures from more than 30 days before it are stale.
-        released: the day of the last release; figures from before it are stale. None: there was none.
+        released: the day since which the last release was measured; older figures are stale. None: there was none.
     """
     if not row.quantities or any(source not in results for source in row.sources):
         return Judged(row, State.NOT_MEASURED)

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-_RELEASE: Final = re.compile(r"^## \S+ .*?(\d{4}-\d\d-\d\d)", re.MULTILINE)
+_RELEASE: Final = re.compile(r"^## \S+ .*(\d{4}-\d\d-\d\d)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,11 @@ def results(folder: Path, names: Iterable[str]) -> dict[str, Result]:
 
 
 def last_release(changelog: str) -> date | None:
-    """The day of the newest version in the changelog that has one."""
+    """The day since which the newest release was measured: the last day in its line of the changelog.
+
+    Args:
+        changelog: with lines like ``## 0.2.0 - 2026-12-01, measured since 2026-11-29``.
+    """
     days = [date.fromisoformat(day) for day in _RELEASE.findall(changelog)]
     return max(days, default=None)
 

@@ -168,6 +168,7 @@ def test_a_planted_loss_or_double_without_idempotence_turns_its_row_red(
 def test_the_last_release_is_the_newest_date_of_the_changelog() -> None:
     assert last_release("## Unreleased\n\n## 0.1.0\n") is None
     assert last_release("## Unreleased\n\n## 0.2.0 - 2026-12-01\n\n## 0.1.0 - 2026-10-01\n") == date(2026, 12, 1)
+    assert last_release("## 0.2.0 - 2026-12-01, measured since 2026-11-29\n") == date(2026, 11, 29)
 
 
 def test_every_row_names_campaigns_that_there_are() -> None:
