@@ -108,17 +108,18 @@ unit: $(VENV)/.pipeline-up-to-date
 .PHONY: spark
 spark: $(VENV)/.pipeline-up-to-date spark-jars
 	@# Spark waits more than it works: its tasks of a test are seconds of start, and milliseconds of work.
-	$(BIN)/python -m pytest -n 2 $(IN_ORDER) $(BY_FILE) -m "spark and not campaign"
+	TEST_ADDRESSES=200 $(BIN)/python -m pytest -n 2 $(IN_ORDER) $(BY_FILE) -m "spark and not campaign"
 
 .PHONY: test
 test: $(VENV)/.pipeline-up-to-date ## all of check, test-compiled, the tests with a real Kafka and Spark; in the order that ORDER=number gives
-	@$(MAKE) --no-print-directory -j2 --output-sync=target static kafka spark-jars
-	@# The tests with brokers leave time. The others take it: one kind after the other, each shown when it has ended.
+	@# One kind beside another that leaves time, each shown when it has ended.
+	@$(MAKE) --no-print-directory -j3 --output-sync=target static kafka spark-jars core
 	@$(MAKE) --no-print-directory -j2 integration others
 
 .PHONY: others
 others:
-	@for kind in unit compiled-meanwhile spark; do TEST_ADDRESSES=100 nice -n 19 $(MAKE) --no-print-directory --output-sync=target $$kind || exit; done
+	@TEST_ADDRESSES=100 nice -n 19 $(MAKE) --no-print-directory --output-sync=target unit
+	@TEST_ADDRESSES=100 nice -n 19 $(MAKE) --no-print-directory --output-sync=target test-core spark
 
 # --- the compiled core (docs/decisions/0024-compiled-core.md) ------------------------------------------------
 
@@ -151,11 +152,14 @@ test-compiled: compiled ## the unit tests of all packages that have compiled mod
 	@# Its wheel, installed elsewhere; that of the sources is among the unit tests.
 	SLUICE_COMPILED=1 $(BIN)/python -m pytest -q tests/install/test_installed.py
 
-.PHONY: compiled-meanwhile
-compiled-meanwhile:
+# `make test` compiles without optimisation, which takes half the time, and skips it where a package is missing.
+.PHONY: core test-core
+core: WANTED := compiled
+test-core: WANTED := test-compiled
+core test-core:
 	@for needed in gcc:gcc python3-dev:python3-config; do command -v $${needed#*:} >/dev/null || \
 	  { echo "SKIPPED the compiled core: install with: apt-get install $${needed%:*}"; exit 0; }; done; \
-	$(MAKE) --no-print-directory test-compiled OPT_LEVEL=0
+	$(MAKE) --no-print-directory $(WANTED) OPT_LEVEL=0
 
 .PHONY: format
 format: $(VENV)/.up-to-date ## format the code and fix what ruff can fix
