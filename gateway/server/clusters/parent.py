@@ -496,14 +496,16 @@ class ClusterParent:
         reason = "the gateway drains" if self._draining else None
         if self._upgrading:
             reason = "an upgrade is under way"
-        if reason is None:
-            self._upgrading = True
-            _log.info("upgrade_begun", by=by)
-            try:
-                async with self._one_at_a_time:
-                    reason = await self._upgrade()
-            finally:
-                self._upgrading = False
+        if reason is not None:
+            _log.warning("upgrade_refused", by=by, reason=reason)
+            return UpgradeReport(os.getpid(), reason)
+        self._upgrading = True
+        _log.info("upgrade_begun", by=by)
+        try:
+            async with self._one_at_a_time:
+                reason = await self._upgrade()
+        finally:
+            self._upgrading = False
         if reason is not None:
             _log.error("upgrade_failed", by=by, reason=reason)
         return UpgradeReport(os.getpid(), reason)

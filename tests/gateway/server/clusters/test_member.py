@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from config import Clusters
 from config.clusters import SharedSettings
@@ -122,6 +123,22 @@ async def test_answer_to_a_reload_that_is_no_report_is_a_fault_of_its_cluster(
     monkeypatch.setattr(parent._front, "ask", ask)
     report = await parent._reload_one("a", "test")
     assert (report.result, report.faults) == ("invalid", ("its answer with status 500 is no report",))
+
+
+async def test_second_upgrade_is_refused_and_says_nothing_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = parent_at(HostPort(HOST, 0))
+    upgraded = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(parent, "_upgrade", lambda: upgraded)
+    with capture_logs() as lines:
+        first = asyncio.create_task(parent.upgrade("one"))
+        await asyncio.sleep(0)
+        assert (await parent.upgrade("two")).error == "an upgrade is under way"
+        assert [(line["event"], line["by"]) for line in lines] == [
+            ("upgrade_begun", "one"),
+            ("upgrade_refused", "two"),
+        ]
+    upgraded.set_result(None)
+    assert (await first).error is None
 
 
 async def test_reload_that_fails_leaves_the_service_ready() -> None:
