@@ -95,6 +95,7 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*sets)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """Take the place of ``--dist loadfile``; other ways to distribute stay what they are."""
     return SharedBrokers(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -6,6 +6,9 @@ import sys
 from collections import OrderedDict
 from pathlib import Path
 
+import pytest
+
+from testkit import leftovers, shared_brokers
 from testkit.shared_brokers import BROKERS, choose, fixtures_of
 
 ROOT = Path(__file__).parents[1]
@@ -83,3 +86,10 @@ def test_a_test_that_a_worker_ends_in_is_run_once_and_the_others_of_its_file_are
     assert "1 failed, 5 passed" in done.stdout, done.stdout + done.stderr
     assert "crashed while running 'test_it.py::test_4'" in done.stdout
     assert (tmp_path / "begun").read_text().split() == [*names, "test_last"]
+
+
+def test_runs_without_xdist_take_no_offence_at_its_hooks() -> None:
+    manager = pytest.PytestPluginManager()
+    manager.register(shared_brokers)
+    manager.register(leftovers)
+    manager.check_pending()
