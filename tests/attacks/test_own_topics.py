@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from testkit import wire
 from testkit.secrets import CANARY
 from testkit.tap import Tap
 from testkit.wire_client import WireClient
-from tests.integration.conftest import StartGateway, eventually
+from tests.integration.conftest import StartGateway, eventually, takes_records
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 
 pytestmark = pytest.mark.integration
@@ -69,7 +70,7 @@ def made(broker: WireClient) -> str:
     name = f"honest-{uuid.uuid4().hex[:8]}"
     topics = [{"name": name, "num_partitions": 1, "replication_factor": 1}]
     broker.ask("CreateTopics", 7, topics=topics, timeout_ms=EVER)
-    eventually(lambda: known(broker, name) != {})
+    eventually(partial(takes_records, broker, name))
     return name
 
 
@@ -302,7 +303,7 @@ def test_k11_a_topic_of_the_gateway_that_was_deleted_is_refused_by_its_new_id(
     name = f"honest-{uuid.uuid4().hex[:8]}"
     asked = [{"name": USAGE}, {"name": name}]
     client.ask("Metadata", 12, topics=asked, allow_auto_topic_creation=True)
-    eventually(lambda: known(broker, name) != {})
+    eventually(partial(takes_records, broker, name))
     # Made anew, here or by the gateway, which writes to it each second, it has an id that may not be known yet.
     topics = [{"name": USAGE, "num_partitions": 1, "replication_factor": 1}]
     broker.ask("CreateTopics", 7, topics=topics, timeout_ms=EVER)
