@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -30,7 +31,7 @@ from tests.attacks.test_status import HOSTILE, QUOTAS, url, use
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
-TMUX = "sluice-test"
+TMUX = f"sluice-test-{os.getpid()}"
 WITHIN_MS = 60_000  # only a hang reaches it
 
 
