@@ -11,7 +11,8 @@ from typing import Any, Final
 import aiohttp
 
 from testkit.gateway import LISTENER, GatewayProcess, free_ports, serving
-from testkit.raw_client import HOST, PATIENCE_S, RawClient
+from testkit.process_group import members
+from testkit.raw_client import HOST, PATIENCE_S, RawClient, until
 
 _PORTS_OF_ONE: Final = 5
 _LISTENER_WITH_PORTS: Final = f"broker_ports = {_PORTS_OF_ONE - 1}\nlowest_broker_id = 1"
@@ -105,6 +106,13 @@ class ClustersProcess:
         return await self.until(
             lambda found: sorted(found) == sorted(names) and all(each["ready"] for each in found.values())
         )
+
+    async def until_alone(self) -> None:
+        """Wait for the ends of processes that were replaced: before, the next ones refuse to be replaced.
+
+        There is to be one process for each cluster.
+        """
+        await until(lambda: len(members(self.process.process.pid)) == 1 + len(self.ports))
 
 
 @asynccontextmanager

@@ -152,6 +152,7 @@ async def test_parent_of_clusters_moves_its_admin_port_or_keeps_it_where_the_new
                 async with await gateway.connect("a") as client:
                     assert await is_served(client)
             assert (code, text) == (0, f"process {gateway.process.process.pid} serves\n")
+            await gateway.until_alone()
             code, text = await upgrade(old)
             assert code == 0, text
             gateway.admin_port = new

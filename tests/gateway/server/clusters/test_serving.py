@@ -173,11 +173,13 @@ async def test_j06_upgrade_replaces_all_processes_and_refuses_no_client(tmp_path
             await newcomers
             assert refused == []
             assert [each["restarts"] for each in found.values()] == [0, 0]
+        await gateway.until_alone()
         # Again, by signal, and with the socket that the program before has left.
         gateway.process.signal(signal.SIGUSR2)
         again = await gateway.until(
             lambda now: all(now[name]["ready"] and now[name]["pid"] != found[name]["pid"] for name in ("a", "b"))
         )
+        await gateway.until_alone()
         # One cluster alone.
         code, text = await sluice("upgrade", "--admin", url, "--cluster", "a")
         assert (code, text.startswith("process ")) == (0, True)
