@@ -17,7 +17,7 @@ from quotas.usage_record import OVERHEAD, Row, TopicRow
 from testkit.tap import Tap
 from testkit.usage_lines import usage_lines
 from testkit.wire_client import WireClient
-from tests.integration.conftest import eventually
+from tests.integration.conftest import eventually, takes_records
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.test_workers import connection, create, records
 
@@ -55,12 +55,6 @@ def produce(client: WireClient, topics: tuple[str, ...], data: bytes) -> None:
     assert {each.partition_responses[0].error_code for each in answer.body.responses} == {ErrorCode.NONE}
 
 
-def leads(client: WireClient) -> bool:
-    """Whether the broker takes records for both topics."""
-    topics = client.ask("Metadata", 8, topics=[{"name": LIMITED}, {"name": FREE}]).body.topics
-    return {(each.error_code, len(each.partitions)) for each in topics} == {(ErrorCode.NONE, 1)}
-
-
 @pytest.mark.campaign
 def test_topics_of_two_workers_add_up_to_their_clients_and_have_one_quota(
     tap: Tap, kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -82,7 +76,7 @@ def test_topics_of_two_workers_add_up_to_their_clients_and_have_one_quota(
             ]
             assert [gateway.metric("gateway_worker_connections", worker=str(n)) for n in range(WORKERS)] == [2, 2]
             assert create(clients[0], LIMITED, 1) == create(clients[0], FREE, 1) == ErrorCode.NONE
-            eventually(lambda: leads(clients[0]))
+            eventually(lambda: all(takes_records(clients[0], each) for each in (LIMITED, FREE)))
             for client in clients:
                 produce(client, (FREE,), data)
             began = time.monotonic()
