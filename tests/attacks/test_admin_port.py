@@ -201,14 +201,16 @@ async def pieces(body: bytes) -> AsyncIterator[bytes]:
 async def test_k21_one_import_at_a_time() -> None:
     async with running_gateway(9) as running, aiohttp.ClientSession() as session:
         url = f"http://{HOST}:{running.gateway.admin.port}/quotas/import"
-        go = asyncio.Event()
+        begun, go = asyncio.Event(), asyncio.Event()
 
         async def slow() -> AsyncIterator[bytes]:
+            begun.set()
             yield quota(1)
             await go.wait()
 
-        first = asyncio.create_task(session.post(url, data=slow(), headers=LINES))
-        await until(lambda: running.gateway.admin.connections.count == 1)
+        # The body begins when the gateway, which has the head, asks for it.
+        first = asyncio.create_task(session.post(url, data=slow(), headers=LINES, expect100=True))
+        await asyncio.wait_for(begun.wait(), 60)
         async with session.post(url, data=quota(2), headers=LINES) as second:
             assert second.status == 409
         go.set()
