@@ -555,6 +555,11 @@ class RateTracker:
             self._look_alone(now_ms)
         return self._urgent.again_ms if self._holds else 0
 
+    def free_ms(self, *, now_ms: int) -> int:
+        """From when on it lets something pass."""
+        until_ms = now_ms + max(self.throttle_time_ms(now_ms=now_ms), self.hold_ms(now_ms=now_ms))
+        return max(until_ms, math.ceil(self.blocked_until_ms))
+
     def near(self, untold: float, members: int, *, now_ms: int) -> bool:
         """Whether others should know now what was recorded here: so far it can not matter, or it can.
 

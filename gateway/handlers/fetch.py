@@ -33,6 +33,7 @@ from gateway.handlers.topic_use import (
     TopicCounters,
     TopicsOfReply,
     count_plain_records,
+    longer,
 )
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
@@ -47,7 +48,7 @@ from gateway.session.routes import (
     Route,
     Session,
 )
-from gateway.session.throttle_state import CachedSensor
+from gateway.session.throttle_state import CachedSensor, TopicWait
 from gateway.upstream.topology import Topology
 from gateway.usage.row import UsageRow
 from protocol.api_keys import Api, ApiKey
@@ -111,21 +112,15 @@ class FetchHandler(HeadHandler):
         share = None if tracker is None or most_bytes is None else most_bytes // (tracker.fetches + 1)
         if known.groups:
             share = _share_of(known)
-        topics = quotas.topic_wait(session.throttling, known)
-        if topics is None and known.of_topics and not self._acknowledges:
-            named = topics_named(data, at, size, client_id_length, route.api, most=_MOST_NAMED)
-            counters = TopicCounters(session, quotas, route.api, known)
-            found: list[bytes] = []
-            with suppress(Truncated):
-                # Not `extend`, which takes all or nothing where it is compiled.
-                for called in named:
-                    found.append(called)
-            topics = session.throttling.topic_wait = counters.wait_to_fetch(found, now_ms)
+        topics = quotas.topic_wait(session.throttling, known, now_ms=now_ms)
+        if known.of_topics and (topics is None or topics.until_ms <= now_ms):
+            topics = self._look_for_topics(session, known, topics, route.api, head, data, at, now_ms)
         if topics is not None and (wait_ms := topics.until_ms - now_ms) > 0:
             assert topics.sensor.tracker is not None
-            longer = self._acknowledges or wait_ms > topics.sensor.tracker.window_ms
-            if longer and size <= MAX_REQUEST_BYTES:
+            is_long = self._acknowledges or wait_ms > topics.sensor.tracker.window_ms
+            if is_long and size <= MAX_REQUEST_BYTES:
                 return HeadDecision.COLLECT
+            session.throttling.held_for_topics = True
             return session.hold(route.api, topics.by, topics.sensor, wait_ms, now_ms=now_ms)
         lowered = None
         counting: CachedSensor | None = None
@@ -158,6 +153,7 @@ class FetchHandler(HeadHandler):
                 lowered = clamped_head(data, at, size, client_id_length, route.api, share)
             except Truncated:
                 return HeadDecision.MORE
+        session.throttling.held_for_topics = False
         answer = self._answer(session, route.api, known, counted=counting is not None)
         reply = Pending(head.correlation_id, answer)
         if lowered is not None:
@@ -168,13 +164,52 @@ class FetchHandler(HeadHandler):
             session.throttling.fetch_begins(counting, asked)
         return reply
 
+    def _look_for_topics(
+        self,
+        session: Session,
+        known: CachedSensor,
+        before: TopicWait | None,
+        api: Api,
+        head: RequestHead,
+        data: bytes,
+        at: int,
+        now_ms: int,
+    ) -> TopicWait | None:
+        """What the topics ask for that a request names, where those of the answer before it let it pass.
+
+        A request waits once: others may have used up by then what it has waited for, and would do so for ever. Nor is
+        it asked again about the topic of the answer before it, whose wait is over.
+        """
+        quotas, throttling = self._quotas, session.throttling
+        assert quotas is not None
+        if throttling.held_for_topics or (
+            before is not None and (self._acknowledges or known.records is not None)
+        ):
+            return before
+        wait = before
+        found: list[bytes] = []
+        if not self._acknowledges:
+            named = topics_named(data, at, head.size, head.client_id_length, api, most=_MOST_NAMED)
+            with suppress(Truncated):
+                # Not `extend`, which takes all or nothing where it is compiled.
+                for called in named:
+                    found.append(called)
+            asked = TopicCounters(session, quotas, api, known).wait_to_fetch(found, now_ms)
+            if before is None or asked is None or asked.sensor.tracker is not before.sensor.tracker:
+                wait = longer(before, asked)
+        if wait is None and not found and throttling.fetch_answer is None:
+            wait = quotas.topic_wait_left(known, now_ms=now_ms)  # it does not say what it wants
+        throttling.topic_wait = wait
+        return wait
+
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`: only requests come here that were to be answered empty when their head was seen."""
         assert self._quotas is not None
         _, _, _, client_id_length = HEAD.unpack_from(frame, 0)
+        session.throttling.held_for_topics = False
         known = _counter(self._quotas, session, frame, 0, client_id_length, now_ms)
         share = _share_of(known)
-        topics = self._quotas.topic_wait(session.throttling, known)
+        topics = self._quotas.topic_wait(session.throttling, known, now_ms=now_ms)
         if topics is not None and topics.until_ms > now_ms:
             self._answer_later(
                 session, route.api, frame, known, topics.sensor, topics.until_ms - now_ms, now_ms, topics.by

@@ -7,13 +7,12 @@ what comes in pieces is walked as it passes. An answer to an incremental Fetch n
 
 A topic's quota counts the same bytes of records. A Produce over it carries the wait in its reply, as with other
 quotas. Of an answer to a Fetch the head has left when its topics are known: the next Fetch of the connection waits,
-up to one window; where it would be longer it is answered empty with the wait. Where no answer has shown any yet, a
-Fetch waits for the topics that it names.
+up to one window; where it would be longer it is answered empty with the wait. A Fetch that names other topics than
+those of the answer before it waits for these, too.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from struct import Struct
@@ -221,12 +220,12 @@ class TopicCounters:
         longest: TopicWait | None = None
         for called in named:
             for tracker in self.trackers(called, now_ms, by_client=True):
-                until_ms = _free_ms(tracker, now_ms)
+                until_ms = tracker.free_ms(now_ms=now_ms)
                 wait = TopicWait(until_ms, self.sensor_of(tracker), tracker.max_in_window(), self._by)
                 longest = longer(longest, wait)
         of_records = self._of_records(now_ms)
         if of_records is not None:
-            until_ms = _free_ms(of_records, now_ms)
+            until_ms = of_records.free_ms(now_ms=now_ms)
             longest = longer(longest, TopicWait(until_ms, self.sensor_of(of_records), None, self._by_records))
         return longest
 
@@ -242,12 +241,6 @@ class TopicCounters:
         """What stood around the records of a message."""
         if self.row is not None:
             self.row.count_topic(OVERHEAD_KEY, size_bytes, 0)
-
-
-def _free_ms(tracker: RateTracker, now_ms: int) -> int:
-    """From when on a counter lets something pass."""
-    until_ms = now_ms + max(tracker.throttle_time_ms(now_ms=now_ms), tracker.hold_ms(now_ms=now_ms))
-    return max(until_ms, math.ceil(tracker.blocked_until_ms))
 
 
 def _uncounted_bytes(size: int, api: Api) -> int:

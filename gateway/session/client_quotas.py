@@ -35,9 +35,10 @@ from quotas.rate_quotas import (
     RateSettings,
     RateTracker,
     RequestTimeQuotas,
+    ScopedKey,
 )
 from quotas.resolution import Match, Rule, resolve
-from quotas.topic_quotas import TopicQuotas
+from quotas.topic_quotas import TopicKey, TopicQuotas
 from quotas.trackers import Kind
 from quotas.usage_record import Limit, UsageApi
 
@@ -378,23 +379,61 @@ class ClientQuotas:
         tracker = quotas.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
         return None if tracker is None or tracker.match.limit is None else tracker
 
-    def topic_wait(self, throttling: ThrottleState, known: CachedSensor) -> TopicWait | None:
-        """What the topics that were fetched last ask of a connection; a new one finds what others have left.
+    def topic_wait(self, throttling: ThrottleState, known: CachedSensor, *, now_ms: int) -> TopicWait | None:
+        """What the topics that a connection fetched last ask of it; others may have found out that it is longer.
 
         Args:
             throttling: of the connection.
             known: what its requests are counted by.
+            now_ms: the present.
         """
         if not known.of_topics:
             return None
         wait = throttling.topic_wait
-        left = self._topic_waits.get((known.user, known.client_id))
-        if left is not None and (wait is None or left.until_ms > wait.until_ms):
-            wait = left
-        if wait is not None and wait.sensor.version != self.limits.version:
-            wait = None
-        throttling.topic_wait = wait
+        if wait is not None:
+            wait = self._renewed(wait, now_ms)
+            left = None if wait is None else self.topic_wait_left(known, now_ms=now_ms)
+            # Of another counter, it is of topics that this connection may not fetch at all.
+            if (
+                wait is not None
+                and left is not None
+                and left.sensor.tracker is wait.sensor.tracker
+                and left.until_ms > wait.until_ms
+            ):
+                wait = left
+            throttling.topic_wait = wait
         return wait
+
+    def topic_wait_left(self, known: CachedSensor, *, now_ms: int) -> TopicWait | None:
+        """What the topics ask for that any connection of a client has fetched last."""
+        left = self._topic_waits.get((known.user, known.client_id))
+        return None if left is None else self._renewed(left, now_ms)
+
+    def _renewed(self, wait: TopicWait, now_ms: int) -> TopicWait | None:
+        """The same as of the limits now; None: what asked for it counts no more."""
+        sensor, version = wait.sensor, self.limits.version
+        if sensor.version == version:
+            return wait
+        tracker = sensor.tracker
+        key = None if tracker is None else tracker.key
+        counter = None
+        if isinstance(key, TopicKey):
+            counter = self.fetch_topics.counter_of(key, sensor.user, now_ms=now_ms)
+        elif isinstance(key, ScopedKey):
+            counter = self.fetch_records.counter_of(key, sensor.user, now_ms=now_ms)
+        if counter is None:
+            return None
+        renewed = CachedSensor(
+            sensor.client_id,
+            sensor.user,
+            version,
+            counter,
+            sensor.row,
+            sensor.raw_client_id,
+            of_topics=sensor.of_topics,
+        )
+        most_bytes = counter.max_in_window() if isinstance(key, TopicKey) else None
+        return TopicWait(counter.free_ms(now_ms=now_ms), renewed, most_bytes, wait.by)
 
     def leave_topic_wait(self, wait: TopicWait) -> None:
         """Keep a wait for the client's other connections."""

@@ -148,6 +148,7 @@ class ThrottleState:
         max_mute_ms: see the module.
         most_in_flight: how many requests may be without a reply; fewer while the request quota throttles.
         topic_wait: of the topics that were fetched last; None: no quota of a topic has counted them.
+        held_for_topics: the next Fetch has waited for topics, and is not asked for those that it names again.
         measured_window: of `BrokerTimes`, in which no more requests of the client are measured; None: there is none.
         measured_ahead: a request with fewer before it on its connection still says something in that window.
         fetch_answer: of the last Fetch that was counted: that of the next one if it is counted alike. It refers to
@@ -165,6 +166,7 @@ class ThrottleState:
         "held_by",
         "held_by_api",
         "held_for_time",
+        "held_for_topics",
         "inherited_from",
         "inherited_until_ms",
         "max_mute_ms",
@@ -190,6 +192,7 @@ class ThrottleState:
         self._api_counters: dict[QuotaKey, RateTracker] | None = None  # where it may have places
         self.most_in_flight = settings.max_in_flight_requests
         self.topic_wait: TopicWait | None = None
+        self.held_for_topics = False
         self.measured_window: object | None = None
         self.measured_ahead = 0
         self.produce_sensor: CachedSensor | None = None

@@ -416,6 +416,76 @@ def test_the_first_fetch_of_a_new_client_waits_for_the_topics_that_it_names(vers
     assert wire.decode_response("Fetch", version, empty).throttle_time_ms > 11_000
 
 
+def fetch_of(correlation_id: int, *topics: str, client_id: str = "c") -> bytes:
+    named = [{"topic": topic, "partitions": [{"partition": 0}]} for topic in topics]
+    return wire.request(
+        "Fetch", 12, correlation_id=correlation_id, client_id=client_id, max_bytes=50_000_000, topics=named
+    )
+
+
+def test_a_fetch_of_another_topic_first_is_no_way_around_a_topics_quota() -> None:
+    """Each of many new clients asks for a topic that has its quota left, and then for the one that is used up."""
+    c = limited(100, "topic=t", "topic=other", key=QuotaKey.CONSUMER_BYTE_RATE)
+    passed = 0
+    for number in range(50):
+        client = Conversation(core=c.core)
+        client.client_sends(fetch_of(1, "other", client_id=f"c-{number}"))
+        assert client.take_upstream()
+        client.upstream_answers(fetched(1, {})).client_sends(fetch_of(2, "t", client_id=f"c-{number}"))
+        if client.take_upstream():
+            client.upstream_answers(fetched(2, {"t": 1_000}))
+            passed += 1_000
+    assert passed <= 22 * 100
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_one_consumer_owes_for_a_topic_is_no_wait_of_another_that_does_not_fetch_it(begun: bool) -> None:
+    """They have one name: without a login, all applications whose library has the same default are one client."""
+    c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE)
+    other = Conversation(core=c.core)
+    if begun:
+        other.client_sends(fetch_of(1, "free")).upstream_answers(fetched(1, {"free": 10}))
+        other.take_client()
+        other.take_upstream()
+    c.client_sends(fetch_of(1, "t")).upstream_answers(fetched(1, {"t": 30_000}))
+    for number, topics in enumerate([["free"], []], start=2):
+        ask = fetch_of(number, *topics)
+        other.client_sends(ask).upstream_sees(ask).upstream_answers(fetched(number, {"free": 10}))
+
+
+def test_a_fetch_that_has_waited_for_a_topic_passes_though_others_were_quicker() -> None:
+    c = limited(100, "topic=t", "topic=u", key=QuotaKey.CONSUMER_BYTE_RATE)
+    slow, quick = Conversation(core=c.core), Conversation(core=c.core)
+    for each, topic in ((slow, "u"), (quick, "t")):
+        each.client_sends(fetch_of(1, topic, client_id=topic)).upstream_answers(fetched(1, {topic: 1_200}))
+        each.take_upstream()
+    slow.at(5_000).client_sends(fetch_of(2, "t", "u", client_id="u"))
+    assert slow.take_upstream() == b""
+    quick.client_sends(fetch_of(2, "t", client_id="t")).at(14_000)
+    assert quick.take_upstream()
+    quick.upstream_answers(fetched(2, {"t": 5_000}))
+    slow.at(14_000)
+    assert slow.take_upstream()
+
+
+@pytest.mark.parametrize(
+    ("entity", "rate", "passes"),
+    [("user=somebody", 5.0, False), ("topic=t", 50.0, False), ("topic=t", 1e9, True), ("topic=t", None, True)],
+)
+def test_what_a_topic_asks_for_outlasts_the_change_of_another_quota(
+    entity: str, rate: float | None, passes: bool
+) -> None:
+    c = limited(100, "topic=t", "topic=u", key=QuotaKey.CONSUMER_BYTE_RATE)
+    c.client_sends(fetch_of(1, "t")).upstream_answers(fetched(1, {"t": 1_500}))
+    c.take_upstream()
+    if rate is None:
+        c.core.limits.remove(parse_entity(entity), QuotaKey.CONSUMER_BYTE_RATE)
+    else:
+        c.core.limits.set(parse_entity(entity), QuotaKey.CONSUMER_BYTE_RATE, rate)
+    c.client_sends(fetch_of(2))  # of a fetch session: it names nothing
+    assert (c.take_upstream() != b"") is passes
+
+
 def test_a_fetch_that_has_not_come_whole_waits_for_the_topics_that_have() -> None:
     c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE)
     c.client_sends(wire.request("Fetch", 12, correlation_id=1)).upstream_answers(fetched(1, {"t": 30_000}))
