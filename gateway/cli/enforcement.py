@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
         "throttle clients. observe: quotas are computed and reported, but no client is throttled or refused. off: "
         "quotas are not computed. Clients that are throttled already stay so until their time is over. The mode "
         "lasts until the next change, until a reload with another mode in the configuration file, or until a "
-        "restart.",
+        "restart. An upgrade keeps it.",
         allow_abbrev=False,
     )
     parser.add_argument("mode", nargs="?", choices=[mode.value for mode in Enforcement])

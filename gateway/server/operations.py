@@ -96,6 +96,7 @@ class Operations:
 
     Attributes:
         config: what is in force.
+        on_change: called with "mode" or "reload" when that has changed something; None: nothing is.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Operations:
             spread: informs other processes of this gateway; returns when it is in force there too.
         """
         self.config = config
+        self.on_change: Callable[[str], None] | None = None
         self._quotas = quotas
         self._limits = quotas.limits
         self._source = source
@@ -152,6 +154,8 @@ class Operations:
         before = self._limits.mode
         self._limits.set_mode(mode)
         _log.warning("enforcement_set", mode=mode.value, before=before.value, by=by)
+        if self.on_change is not None:
+            self.on_change("mode")
 
     async def switch(self, mode: Enforcement, *, by: str) -> None:
         """As `set_mode`, in all processes of the gateway."""
@@ -298,6 +302,8 @@ class Operations:
         log_findings(found)
         self.put_in_force(decided, by=by)
         await self._spread("reload", decided, by)
+        if self.on_change is not None:
+            self.on_change("reload")
         for key in decided.needs_restart:
             _log.warning("config_needs_restart", by=by, setting=key)
         _log.info("config_reloaded", by=by, changed=",".join(decided.applies) or "nothing")

@@ -22,6 +22,7 @@ from gateway.server.carried import STATES, USE, USER_COUNTS, CarriedCounts, conn
 from gateway.server.handover_link import DESCRIPTOR, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_socket
 from gateway.server.start_error import StartError
+from gateway.server.told_changes import MODE
 from gateway.upstream.topology import Address
 from quotas.connections import CarriedConnections
 
@@ -56,6 +57,7 @@ class Predecessor:
         self._gateway: Replaceable | None = None
         self._states: list[Any] = []
         self._rates: list[Any] = []
+        self._mode: list[str] = []
         self._waiting: dict[str, AcceptedSocket] = {}
         self._counts, self._user_counts = CarriedCounts(2), CarriedCounts(1)
         self._serves = False
@@ -110,6 +112,7 @@ class Predecessor:
         await self._until("go")
         gateway.carrier.take_states(self._states)
         gateway.connections.take_over(connection_rates(self._rates), now_ms=gateway.now_ms())
+        await gateway.changes.take_mode(self._mode)
         self._states, self._rates = [], []
         return self._waiting
 
@@ -119,6 +122,7 @@ class Predecessor:
         self._serves = True
         if self.draining:
             self._gateway.carrier.tell_use(self._tell_use)
+            self._gateway.changes.tell(self._link.send_rows)
         self._link.send("serving", os.getpid())
 
     async def main(self) -> None:
@@ -157,6 +161,8 @@ class Predecessor:
             self._states += body
         elif what == "rates":
             self._rates += body
+        elif what == MODE:
+            self._mode = body
         elif what == "waiting":
             name, accepted = waiting_socket(body, descriptors[0])
             self._waiting[name] = accepted
@@ -193,6 +199,7 @@ class Predecessor:
         self._carry_users({})
         if self._gateway is not None:
             self._gateway.carrier.stop()
+            self._gateway.changes.stop()
         _log.info("predecessor_gone", old_pid=self._pid, new_pid=os.getpid())
 
 

@@ -40,6 +40,15 @@ class _Store(Protocol):
     async def take_back(self) -> None: ...
 
 
+class _Changes(Protocol):
+    @property
+    def mode(self) -> list[str]: ...
+    async def take_mode(self, told: Sequence[str]) -> None: ...
+    def tell(self, tell: Callable[[str, Sequence[Any]], None]) -> None: ...
+    async def take(self, what: str, body: Sequence[Any]) -> None: ...
+    def stop(self) -> None: ...
+
+
 class _Carrier(Protocol):
     async def states(self) -> list[Row]: ...
     def take_states(self, rows: Sequence[Row]) -> None: ...
@@ -63,6 +72,7 @@ class Replaceable:
         control: its socket.
         admin_address: where the admin port is configured to listen.
         carrier: has the counters.
+        changes: of quotas and of their enforcement.
         now_ms: the clock.
     """
 
@@ -74,6 +84,7 @@ class Replaceable:
     admin_address: Address
     control: Control
     carrier: _Carrier
+    changes: _Changes
     now_ms: NowMs
 
     def sockets(self) -> Iterator[tuple[str, Address, socket.socket]]:

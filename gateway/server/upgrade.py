@@ -6,11 +6,12 @@
     lend                           ->   lets go of the store's file; alterations are refused from here on
                                    <-   lent
     ready: it could serve          ->   accepts no more: connections wait in the kernel
-                                   <-   states, rates, counts, waiting (descriptor) ..., go
+                                   <-   states, rates, counts, mode, waiting (descriptor) ..., go
     serving                        ->   informs systemd, drains
                                    <-   left (the fleet)
                                    <-   main
     use                           <->   use, counts, until this one ends
+    quotas, mode, reload           ->   in force here too, as soon as it is there
 
 Rows of topics are sent as topic_states and topic_use.
 
@@ -38,6 +39,7 @@ from gateway.server.carried import USE, USER_COUNTS, CarriedCounts, Row, connect
 from gateway.server.control import UpgradeReport
 from gateway.server.handover_link import DESCRIPTOR, FORMAT, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_row
+from gateway.server.told_changes import CHANGES, MODE
 
 UPGRADE_S: Final = 60.0
 HANDED_S: Final = 15.0
@@ -215,6 +217,8 @@ class Upgrade:
             return
         if what in USE and self.replaced:
             self._gateway.carrier.take_use(body)
+        elif what in CHANGES and self.replaced:
+            self._step(self._gateway.changes.take(what, body))
         elif self._done.done():
             return
         elif what == "failed":
@@ -267,6 +271,7 @@ class Upgrade:
         self._send_counters("states", await gateway.carrier.states())
         self._send_rows("rates", list(connection_rows(gateway.connections.rates(now_ms=gateway.now_ms()))))
         self._tell_counts()
+        self._send(MODE, gateway.changes.mode)
         for name, accepted in self._suspended.items():
             self._send("waiting", waiting_row(name, accepted), [accepted.sock.fileno()])
         self._send("go")

@@ -65,6 +65,7 @@ class LiveQuotas:
         counts: for the metrics.
         spread: hands changes that are in force here to other processes of this gateway, and returns when they are
             there; None: there are none.
+        on_change: called with changes that are in force in all of them; None: nothing is.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class LiveQuotas:
         self.store = store
         self.counts = StoreCounts()
         self.spread: OnChange | None = None
+        self.on_change: Callable[[Sequence[StoredChange]], None] | None = None
         self._now_ms = now_ms
         self._opened = False
         # None: those of the store are not in force.
@@ -204,6 +206,10 @@ class LiveQuotas:
             raise StoreError("the quota store was not read yet")
         await self.store.catch_up()
 
+    async def follow(self, changes: Sequence[StoredChange]) -> None:
+        """Put in force what another process has in its store, which was this one's."""
+        await self._on_change(changes, self.store.version)
+
     async def history(self, limit: int) -> list[HistoryEntry]:
         """The latest changes, the last one first.
 
@@ -239,6 +245,8 @@ class LiveQuotas:
             self._put_limits_in_force()
         if self.spread is not None:
             await self.spread(changes, version)
+        if self.on_change is not None:
+            self.on_change(changes)
         if self._opened:
             self.counts.changed_at_ms = self._now_ms()
             _log.info("quotas_changed", changes=len(changes), version=version)

@@ -63,6 +63,7 @@ def gateway_of(limits: Limits) -> Any:
         connections=ConnectionQuotas(limits, LIMITS, now_ms=0),
         listeners={},
         carrier=SimpleNamespace(stop=lambda: None),
+        changes=SimpleNamespace(stop=lambda: None),
     )
 
 

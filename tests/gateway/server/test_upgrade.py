@@ -43,6 +43,7 @@ async def test_next_process_that_stops_when_it_is_ready_is_given_up_long_before_
             rates=lambda now_ms: ConnectionRates((), {}, {}), counts=lambda: CarriedConnections({}, {})
         ),
         users=SimpleNamespace(counts=dict),
+        changes=SimpleNamespace(mode=["enforce", "enforce"]),
         now_ms=lambda: 0,
     )
     upgrade = Upgrade(

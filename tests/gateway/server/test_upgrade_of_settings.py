@@ -11,9 +11,11 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from testkit.broker import ScriptedBroker
+from testkit import wire
+from testkit.broker import PRODUCE, ScriptedBroker
 from testkit.clusters import clusters_process
 from testkit.crowd import is_served
+from testkit.frames import produce, produce_reply
 from testkit.gateway import free_ports, gateway_process
 from testkit.process_group import children
 from testkit.raw_client import HOST, PATIENCE_S, RawClient
@@ -163,3 +165,38 @@ async def test_parent_of_clusters_moves_its_admin_port_or_keeps_it_where_the_new
             for name in brokers:
                 async with await gateway.connect(name) as client:
                     assert await is_served(client)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_mode_outlives_an_upgrade_and_later_changes_reach_clients_of_the_old_process(
+    tmp_path: Path, workers: int
+) -> None:
+    tables = f"[server]\nworkers = {workers}\n"
+    async with (
+        ScriptedBroker() as broker,
+        gateway_process(tmp_path, broker.port, drain_timeout_ms=60_000, tables=tables) as gateway,
+        await gateway.connect() as old,
+    ):
+        broker.script(PRODUCE, lambda link, asked: link.send(produce_reply(asked.correlation_id)))
+        admin = "--admin", f"http://{HOST}:{gateway.admin_port}"
+        told_ms = [0]
+
+        async def goes_on() -> None:
+            """Without a pause, which would end the connection."""
+            while not told_ms[-1]:
+                await old.send(produce(len(told_ms), client_id="app", size=10_000))
+                reply = await old.receive_frame()
+                told_ms.append(wire.decode_response("Produce", 9, reply).throttle_time_ms)
+                await asyncio.sleep(0.1)
+
+        going_on = asyncio.create_task(goes_on())
+        try:
+            assert await sluice("enforcement", "observe", *admin) == (0, "observe (was enforce)\n")
+            assert (await upgrade(gateway.admin_port))[0] == 0
+            assert await sluice("enforcement", *admin) == (0, "observe (the configuration file says enforce)\n")
+            assert (await sluice("quotas", "set", "client-id=app", "producer_byte_rate=100", *admin))[0] == 0
+            assert not told_ms[-1]
+            assert (await sluice("enforcement", "enforce", *admin))[0] == 0
+            await asyncio.wait_for(going_on, PATIENCE_S)
+        finally:
+            going_on.cancel()
