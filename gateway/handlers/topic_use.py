@@ -157,20 +157,24 @@ class TopicCounters:
         """The longest wait of the counters that let nothing pass now of a request with these topics."""
         throttling = self._session.throttling
         longest: TopicWait | None = None
+        waits_at: list[RateTracker] = []
         records = 0
         for called, size_bytes, in_topic in found:
             records += max(0, in_topic)
             for tracker in self.trackers(called, now_ms):
                 wait_ms = tracker.wait_ms(throttling, float(size_bytes), now_ms=now_ms)
                 if wait_ms > 0:
+                    waits_at.append(tracker)
                     wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), None, self._by)
                     longest = longer(longest, wait)
         of_records = self._of_records(now_ms)
         if of_records is not None:
             wait_ms = of_records.wait_ms(throttling, float(records), now_ms=now_ms)
             if wait_ms > 0:
+                waits_at.append(of_records)
                 wait = TopicWait(now_ms + wait_ms, self.sensor_of(of_records), None, self._by_records)
                 longest = longer(longest, wait)
+        throttling.waits_at(waits_at)
         return longest
 
     def trackers(self, called: bytes, now_ms: int, *, by_client: bool = False) -> tuple[RateTracker, ...]:

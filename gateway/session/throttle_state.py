@@ -161,6 +161,7 @@ class ThrottleState:
         "_fetching",
         "_max_in_flight_requests",
         "_muting",
+        "_waits_at",
         "fetch_answer",
         "fetch_sensor",
         "held_by",
@@ -198,6 +199,8 @@ class ThrottleState:
         self.produce_sensor: CachedSensor | None = None
         self.fetch_sensor: CachedSensor | None = None
         self.fetch_answer: object | None = None
+        # Of topics and records, where the next request may have places.
+        self._waits_at: list[RateTracker] | None = None
         self._muting: RateTracker | None = None  # what asked for the throttle that ends last
         # What the answers under way will be counted by, and how many bytes they may bring.
         self._fetching: list[tuple[CachedSensor, int]] | None = None
@@ -239,6 +242,13 @@ class ThrottleState:
                 before.leave(self)
             counters[key] = tracker
 
+    def waits_at(self, counters: list[RateTracker]) -> None:
+        """The next request waits in turn with others at these counters, of topics and records, and at no others."""
+        before, self._waits_at = self._waits_at, counters or None
+        for counter in before or ():
+            if counter not in counters:
+                counter.leave(self)
+
     def fetch_begins(self, sensor: CachedSensor, asked: int) -> None:
         """A Fetch is forwarded whose answer counts, and may bring so many bytes."""
         if self._fetching is None:
@@ -269,6 +279,7 @@ class ThrottleState:
         """The connection has ended; what is left of its mute is for the next ones."""
         for counter in (self._api_counters or {}).values():
             counter.leave(self)
+        self.waits_at([])
         while self._fetching:
             self.fetch_ends()
         self.fetch_answer = None

@@ -365,6 +365,40 @@ def test_more_topics_than_are_counted_at_once_end_the_connection(piece_bytes: in
     assert c.session.refusal is not None or c.session.close_cause is not None
 
 
+@pytest.mark.parametrize(
+    ("entity", "key"), [("topic=t", QuotaKey.PRODUCER_BYTE_RATE), ("user=<default>", QuotaKey.PRODUCER_RECORD_RATE)]
+)
+def test_producers_that_have_left_keep_no_place_before_one_that_waits_for_a_topic(entity: str, key: QuotaKey) -> None:
+    c = limited(100, entity, key=key)
+
+    def request(size: int, client_id: str) -> bytes:
+        records = pack(">iBIhiqqqhii", 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, size) + b"v" * size
+        return wire.request(
+            "Produce",
+            9,
+            correlation_id=1,
+            client_id=client_id,
+            acks=1,
+            timeout_ms=1,
+            topic_data=[
+                {"name": "t", "partition_data": [{"index": 0, "records": pack(">qi", 0, len(records)) + records}]}
+            ],
+        )
+
+    def wait_ms(client_id: str) -> int:
+        client = Conversation(core=c.core).client_sends(request(10, client_id))
+        assert client.take_upstream() == b""
+        return client.session.throttling.until_ms - c.clock.now_ms
+
+    c.client_sends(request(3_000, "first"))
+    before_ms = wait_ms("before")
+    for number in range(50):
+        other = Conversation(core=c.core).client_sends(request(1_000, f"c-{number}"))
+        assert other.take_upstream() == b""
+        other.session.ended(now_ms=c.clock.now_ms)
+    assert before_ms <= wait_ms("after") < before_ms + 2_000
+
+
 def test_a_fetch_waits_for_the_topics_of_the_answer_before_it() -> None:
     c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE)
     ask = wire.request("Fetch", 12, correlation_id=1, min_bytes=1, max_bytes=50_000_000)
