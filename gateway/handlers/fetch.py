@@ -5,7 +5,8 @@ it, is counted as it comes, delivered in full, and the channel is muted. Kafka i
 answers empty: a gateway would have paid for the transfer already, and a batch larger than the window would never
 arrive (hazards C12, C13; docs/reference/differences-from-kafka.md).
 
-Those under way of all of a client's connections share the window between them. Of one connection a further Fetch
+Those under way of all of a client's connections share the window between them, as those of all clients that fetch a
+topic share that of its quota. Of one connection a further Fetch
 passes while earlier ones are under way only if all of them fit into what is left (`RateTracker.room_beside`). Near
 the limit it has one under way, as everywhere in Kafka: many at once would all be answered in full before the first of
 them is counted.
@@ -66,10 +67,14 @@ from protocol.fetch import (
 from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
 from protocol.node_endpoints import FIRST_FETCH_VERSION, NodeEndpoints
 from quotas.combine import ThrottledBy
-from quotas.rate_quotas import ANY_SHARE
+from quotas.rate_quotas import ANY_SHARE, RateTracker
 
 _MOST_NAMED: Final = 100
 """Topics of a Fetch whose counters are looked for, at up to 100 us each; those that have come."""
+
+
+_MOST_SHARES: Final = 64
+"""Into which a topic's window is divided: clients that only wait for records take nothing away from others."""
 
 
 class FetchHandler(HeadHandler):
@@ -124,6 +129,7 @@ class FetchHandler(HeadHandler):
             return session.hold(route.api, topics.by, topics.sensor, wait_ms, now_ms=now_ms)
         lowered = None
         counting: CachedSensor | None = None
+        topic: RateTracker | None = None
         asked = 0
         if share is not None:
             asked = asked_bytes(data, at, client_id_length, route.api)
@@ -146,7 +152,10 @@ class FetchHandler(HeadHandler):
         if topics is not None and topics.most_bytes is not None:
             if counting is None:
                 asked = asked_bytes(data, at, client_id_length, route.api)
-            share = topics.most_bytes if share is None else min(share, topics.most_bytes)
+            topic = topics.sensor.tracker
+            assert topic is not None
+            of_topics = topics.most_bytes // min(topic.fetches + 1, _MOST_SHARES)
+            share = of_topics if share is None else min(share, of_topics)
             counting = counting or topics.sensor
         if share is not None and asked > share and has_max_bytes(route.api):
             try:
@@ -159,9 +168,9 @@ class FetchHandler(HeadHandler):
         if lowered is not None:
             assert counting is not None
             # Begun when its head is replaced: this may be asked again before.
-            return RewrittenHead(lowered, reply, counting, min(asked, share or 0))
+            return RewrittenHead(lowered, reply, counting, min(asked, share or 0), topic)
         if counting is not None:
-            session.throttling.fetch_begins(counting, asked)
+            session.throttling.fetch_begins(counting, asked, topic)
         return reply
 
     def _look_for_topics(

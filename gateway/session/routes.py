@@ -45,12 +45,16 @@ class RewrittenHead:
         reply: what the client is to get.
         sensor: counts the reply of this Fetch.
         asked: how many bytes that may bring.
+        topic: the counter of a topic that it may bring; None: none has a quota.
     """
 
-    __slots__ = ("asked", "head", "reply", "sensor")
+    __slots__ = ("asked", "head", "reply", "sensor", "topic")
 
-    def __init__(self, head: bytes, reply: Pending, sensor: CachedSensor, asked: int) -> None:
+    def __init__(
+        self, head: bytes, reply: Pending, sensor: CachedSensor, asked: int, topic: RateTracker | None = None
+    ) -> None:
         self.asked = asked
+        self.topic = topic
         self.head = head
         self.reply = reply
         self.sensor = sensor

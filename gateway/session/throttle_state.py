@@ -203,7 +203,7 @@ class ThrottleState:
         self._waits_at: list[RateTracker] | None = None
         self._muting: RateTracker | None = None  # what asked for the throttle that ends last
         # What the answers under way will be counted by, and how many bytes they may bring.
-        self._fetching: list[tuple[CachedSensor, int]] | None = None
+        self._fetching: list[tuple[tuple[RateTracker, ...], int]] | None = None
 
     def inherit(self, sensor: CachedSensor, before: CachedSensor | None) -> None:
         """The connection's requests are counted by other counters than before: it serves what others left there.
@@ -249,31 +249,32 @@ class ThrottleState:
             if counter not in counters:
                 counter.leave(self)
 
-    def fetch_begins(self, sensor: CachedSensor, asked: int) -> None:
-        """A Fetch is forwarded whose answer counts, and may bring so many bytes."""
+    def fetch_begins(self, sensor: CachedSensor, asked: int, topic: RateTracker | None = None) -> None:
+        """A Fetch is forwarded whose answer counts, and may bring so many bytes.
+
+        Args:
+            sensor: counts it.
+            asked: see above.
+            topic: the counter of a topic that is among them; None: none has a quota.
+        """
         if self._fetching is None:
             self._fetching = []
-        self._fetching.append((sensor, asked))
-        if sensor.tracker is not None:
-            sensor.tracker.fetches += 1
-            sensor.tracker.asked += asked
-        for each in sensor.groups:
-            assert each.tracker is not None
-            each.tracker.fetches += 1
-            each.tracker.asked += asked
+        counters = sensor.trackers
+        if topic is not None and topic not in counters:
+            counters = (*counters, topic)
+        self._fetching.append((counters, asked))
+        for each in counters:
+            each.fetches += 1
+            each.asked += asked
 
     def fetch_ends(self) -> None:
         """The first of them is answered, or the connection has ended."""
         if not self._fetching:
             return
-        sensor, asked = self._fetching.pop(0)
-        if sensor.tracker is not None:
-            sensor.tracker.fetches -= 1
-            sensor.tracker.asked -= asked
-        for each in sensor.groups:
-            assert each.tracker is not None
-            each.tracker.fetches -= 1
-            each.tracker.asked -= asked
+        counters, asked = self._fetching.pop(0)
+        for each in counters:
+            each.fetches -= 1
+            each.asked -= asked
 
     def leave(self) -> None:
         """The connection has ended; what is left of its mute is for the next ones."""

@@ -487,6 +487,30 @@ def test_what_one_consumer_owes_for_a_topic_is_no_wait_of_another_that_does_not_
         other.client_sends(ask).upstream_sees(ask).upstream_answers(fetched(number, {"free": 10}))
 
 
+@pytest.mark.parametrize("own_rate", [None, 1e9])
+@pytest.mark.parametrize("connections", [1, 50])
+def test_all_that_fetch_a_topic_at_once_share_the_window_of_its_quota(
+    own_rate: float | None, connections: int
+) -> None:
+    """Fifty together get four and a half windows, as fifty connections of one client do of its own quota."""
+    c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE)
+    if own_rate is not None:
+        c.core.limits.set(parse_entity("client-id=<default>"), QuotaKey.CONSUMER_BYTE_RATE, own_rate)
+    clients = [Conversation(core=c.core) for _ in range(connections)]
+    asked = 0
+    for at in range(50):
+        client = clients[at % connections]
+        client.client_sends(fetch_of(at, "t", client_id=f"c-{at % connections}"))
+        for frame in frames_of(client.take_upstream()):
+            asked += wire.decode_request("Fetch", 12, frame).max_bytes
+    assert 1_000 <= asked < 5 * 1_000
+    for client in clients:
+        client.session.ended(now_ms=c.clock.now_ms)
+    c.client_sends(fetch_of(1, "t"))
+    (frame,) = frames_of(c.take_upstream())
+    assert wire.decode_request("Fetch", 12, frame).max_bytes == 1_000
+
+
 def test_a_fetch_that_has_waited_for_a_topic_passes_though_others_were_quicker() -> None:
     c = limited(100, "topic=t", "topic=u", key=QuotaKey.CONSUMER_BYTE_RATE)
     slow, quick = Conversation(core=c.core), Conversation(core=c.core)
