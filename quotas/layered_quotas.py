@@ -17,7 +17,8 @@ from quotas.limits import Limits, guarantee_faults, validate
 
 Source: TypeAlias = Literal["file", "store"]
 
-_OF_GUARANTEES: Final = (*GUARANTEE_KEYS, *GUARANTEE_KEYS.values())
+OF_GUARANTEES: Final = (*GUARANTEE_KEYS, *GUARANTEE_KEYS.values())
+"""Keys whose values have to go together."""
 
 _Values: TypeAlias = dict[QuotaKey, dict[QuotaEntity, float]]
 
@@ -146,10 +147,10 @@ class LayeredQuotas:
             entity: whose.
             new: what is to change of it; None: the override goes.
         """
-        if not any(key in new for key in _OF_GUARANTEES):
+        if not any(key in new for key in OF_GUARANTEES):
             return None
         values: dict[QuotaKey, float] = {}
-        for key in _OF_GUARANTEES:
+        for key in OF_GUARANTEES:
             value = new.get(key) if key in new else self.limits.get(entity, key)
             # One that goes leaves what the configuration file says.
             value = self.base(entity, key) if value is None else value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -25,7 +25,8 @@ from gateway.quota_admin.store.interface import (
     StoreError,
 )
 from gateway.runtime.slices import Slices
-from quotas.layered_quotas import LayeredQuotas, QuotaChange
+from quotas.entities import GUARANTEE_KEYS, QuotaEntity, QuotaKey
+from quotas.layered_quotas import OF_GUARANTEES, LayeredQuotas, QuotaChange
 from quotas.limits import validate
 
 MAX_WAITING: Final = 1_000
@@ -36,6 +37,9 @@ ALTERATION: Final = "alter_quotas"
 
 _AT_ONCE: Final = 50
 """Changes that come into force together: some tenths of a millisecond."""
+
+_Rates: TypeAlias = Mapping[QuotaEntity, Mapping[QuotaKey, float | None]]
+"""What changes of rates and guarantees, by entity."""
 
 _log = structlog.get_logger("gateway.store")
 
@@ -97,6 +101,8 @@ class LiveQuotas:
         self._limits: BrokerLimits | None = None
         # Two alterations may be possible each by itself and not together.
         self._one_of_limits = asyncio.Lock()
+        # Alterations under way: by entity what changes of rates and guarantees, and where there is a guarantee.
+        self._rates_under_way: list[tuple[_Rates, set[QuotaEntity]]] = []
         self._draining = False
         self._waiting = 0
 
@@ -187,10 +193,15 @@ class LiveQuotas:
         try:
             # Once stored, what is not valid would be taken for damage at the next start.
             slices = Slices()
+            guarantees: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
             for change in alteration.changes:
                 if slices.over:
                     await slices.next()
                 _require_valid(change)
+                if isinstance(change, QuotaChange) and change.key in OF_GUARANTEES:
+                    guarantees.setdefault(change.entity, {})[change.key] = change.value
+            if guarantees:
+                return await self._write_guarantees(alteration, guarantees)
             limits = [change for change in alteration.changes if isinstance(change, LimitChange)]
             return await (self._write_limits(alteration, limits) if limits else self.store.write(alteration))
         finally:
@@ -221,6 +232,31 @@ class LiveQuotas:
     async def close(self) -> None:
         """Release the store."""
         await self.store.close()
+
+    async def _write_guarantees(self, alteration: Alteration, new: _Rates) -> int:
+        """Write changes of rates and guarantees, which have to go together when they are in force.
+
+        Two alterations of one entity at once are not waited for: a store that hangs would hold up each in turn.
+        """
+        slices = Slices()
+        guaranteed = set()
+        for entity, values in new.items():
+            if slices.over:
+                await slices.next()
+            if any(values.get(key) or self.quotas.limits.get(entity, key) for key in GUARANTEE_KEYS.values()):
+                guaranteed.add(entity)
+        for rates, others in self._rates_under_way:
+            if not guaranteed.isdisjoint(rates) or not others.isdisjoint(new):
+                raise StoreError("a change of rates or guarantees of the same entity is under way; try again")
+        for entity in guaranteed:
+            if (fault := self.quotas.guarantee_fault(entity, new[entity])) is not None:
+                raise StoreError(f"{entity}: {fault}")
+        under_way = new, guaranteed
+        self._rates_under_way.append(under_way)
+        try:
+            return await self.store.write(alteration)
+        finally:
+            self._rates_under_way = [each for each in self._rates_under_way if each is not under_way]
 
     async def _write_limits(self, alteration: Alteration, changes: Sequence[LimitChange]) -> int:
         async with self._one_of_limits:

@@ -7,9 +7,12 @@ import pytest
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import MAX_WAITING, LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
+from quotas.entities import QuotaKey
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
+
+GUARANTEE = QuotaKey.PRODUCER_BYTE_GUARANTEE
 
 
 class SlowStore(MemoryStore):
@@ -56,6 +59,42 @@ async def test_gateway_is_ready_and_alters_once_its_store_was_read_and_is_follow
     with pytest.raises(StoreError, match="user=alice: Quota producer_byte_rate must be greater than 0"):
         await live.alter(alteration((APP, FETCH, 1.0), (ALICE, PRODUCE, -1.0)))
     assert (live.store.version, list(live.quotas.limits.items())) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "together",
+    [
+        [(PRODUCE, 50.0), (GUARANTEE, 100.0)],
+        [(GUARANTEE, 100.0), (PRODUCE, 50.0)],
+        [(PRODUCE, None), (GUARANTEE, 100.0)],
+    ],
+)
+async def test_of_a_rate_and_a_guarantee_that_do_not_go_together_only_the_first_is_made(
+    together: list[tuple[QuotaKey, float | None]],
+) -> None:
+    """Each goes with what is set when it is asked for."""
+    live = live_on(MemoryStore(now_ms=lambda: AT_MS))
+    await live.open()
+    await live.alter(alteration((ALICE, PRODUCE, 200.0)))
+    made, refused = await asyncio.gather(
+        *(live.alter(alteration((ALICE, key, value))) for key, value in together), return_exceptions=True
+    )
+    assert (made, type(refused)) == (2, StoreError)
+    assert str(refused) == "a change of rates or guarantees of the same entity is under way; try again"
+    key, value = together[0]
+    assert live.quotas.limits.get(ALICE, key) == value
+    with pytest.raises(StoreError, match=r"producer_byte_guarantee (needs|is more than) producer_byte_rate"):
+        await live.alter(alteration((ALICE, *together[1])))
+    # Of rates alone the last one counts, and other entities have nothing to do with it.
+    await live.alter(alteration((ALICE, GUARANTEE, None)))
+    await asyncio.gather(
+        *(
+            live.alter(alteration(change))
+            for change in [(ALICE, PRODUCE, 5.0), (ALICE, PRODUCE, 6.0), (APP, PRODUCE, 7.0)]
+        )
+    )
+    assert live.quotas.limits.get(ALICE, PRODUCE) == 6
+    assert not live._rates_under_way
 
 
 async def test_those_that_wait_are_bounded() -> None:
