@@ -140,6 +140,7 @@ class ClientSession(Session, ChunkTaker):
         "_open_traces",
         "_parser",
         "_put_back",
+        "_rest_has_reply",
         "_sasl",
         "_settings",
         "_started",
@@ -225,6 +226,7 @@ class ClientSession(Session, ChunkTaker):
         self._announced = announced or AnnouncedLimits(settings.announced_max_request_bytes).of("", broker_id)
         self._announced_bytes = 0  # by the request that is relayed, when its first bytes were passed on
         self._announced_kind: Kind = ""
+        self._rest_has_reply = True  # the request that is relayed in part
         self._trace_sink = traces
         self._open_traces: OpenTraces | None = None
         self.accounted_bytes = 0
@@ -302,6 +304,7 @@ class ClientSession(Session, ChunkTaker):
                 ):
                     return False
             head = route.head
+            outcome: HeadOutcome | None = None
             if head is not None:
                 outcome = head.on_head(self, route, parser, data, 0, now_ms=now_ms)
                 if isinstance(outcome, Pending):
@@ -321,7 +324,7 @@ class ClientSession(Session, ChunkTaker):
         self.idle_since_ms = now_ms
         self._started = True
         if left:
-            self._relay_rest(left, now_ms)
+            self._relay_rest(left, outcome is not _NO_REPLY, now_ms)
         else:
             self._frame_deadline_ms = NEVER_MS
         return True
@@ -413,6 +416,7 @@ class ClientSession(Session, ChunkTaker):
         limited = self._limited_apis()
         most_in_flight = self.throttling.most_in_flight - 1
         wanted_bytes = HEAD_BYTES
+        reply: Pending | None = None
         try:
             while at < received:
                 if self.muted:
@@ -461,7 +465,7 @@ class ClientSession(Session, ChunkTaker):
                 else:
                     outcome = Pending(parser.correlation_id)
                 if isinstance(outcome, Pending):
-                    reply: Pending | None = outcome
+                    reply = outcome
                     pending.append(outcome)
                 elif outcome is _NO_REPLY:
                     reply = None
@@ -498,7 +502,7 @@ class ClientSession(Session, ChunkTaker):
         except ProtocolError:
             self._relay(data, start, at)
             raise
-        self._end_chunk(data, start, at, wanted_bytes, now_ms)
+        self._end_chunk(data, start, at, wanted_bytes, reply is not None, now_ms)
 
     def _may_begin(self, received_bytes: int, missing_bytes: int, now_ms: int) -> bool:
         """Whether a request is passed on of which so much is here and so much is not."""
@@ -510,8 +514,9 @@ class ClientSession(Session, ChunkTaker):
         announced.press(now_ms=now_ms)
         return announced.fits(self.kind, missing_bytes)
 
-    def _relay_rest(self, missing_bytes: int, now_ms: int) -> None:
+    def _relay_rest(self, missing_bytes: int, has_reply: bool, now_ms: int) -> None:
         """The last request is relayed, and so much of it is still to come."""
+        self._rest_has_reply = has_reply
         self._parser.relay_rest(missing_bytes)
         self._expect_rest(missing_bytes, now_ms)
         self._announced_bytes = missing_bytes
@@ -538,11 +543,13 @@ class ClientSession(Session, ChunkTaker):
             self.throttling.many_at_once()
         return meter.on
 
-    def _end_chunk(self, data: bytes, start: int, at: int, wanted_bytes: int, now_ms: int) -> None:
+    def _end_chunk(
+        self, data: bytes, start: int, at: int, wanted_bytes: int, has_reply: bool, now_ms: int
+    ) -> None:
         """Relay what is relayed of a chunk, and keep the beginning of the request at its end."""
         received = len(data)
         if at > received:
-            self._relay_rest(at - received, now_ms)
+            self._relay_rest(at - received, has_reply, now_ms)
             self._relay(data, start, received)
             return
         self._relay(data, start, at)
@@ -743,7 +750,13 @@ class ClientSession(Session, ChunkTaker):
         """The rest of the frame under way will not come: its earlier ones are answered, and no reply to it (K15)."""
         self._frame_deadline_ms = NEVER_MS
         parser, pending = self._parser, self.responses.pending
-        if parser.relay_left and pending and pending[-1].correlation_id == parser.correlation_id:
+        # Without acks it has no reply, and the last one that is owed is another's, perhaps of the same number.
+        if (
+            parser.relay_left
+            and self._rest_has_reply
+            and pending
+            and pending[-1].correlation_id == parser.correlation_id
+        ):
             pending.pop()
 
     def _close_if_served(self) -> None:

@@ -211,6 +211,21 @@ def test_k15_a_fin_in_the_middle_of_a_request_lets_earlier_ones_have_their_repli
     c.client_sees(heartbeat_reply(1), heartbeat_reply(2)).closed(CloseCause.CLIENT_CLOSED)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_k15_a_fin_in_the_middle_of_a_produce_without_acks_takes_no_reply_from_another_of_its_number(
+    at_once: bool,
+) -> None:
+    begun = produce(1, acks=0, size=2 * PASS_ON_BYTES)[: PASS_ON_BYTES + 100]
+    c = Conversation()
+    if at_once:
+        c.push(heartbeat(1) + begun)
+    else:
+        c.client_sends(heartbeat(1), begun)
+    assert c.session.mid_request
+    c.client_half_closes().alive().upstream_answers(heartbeat_reply(1))
+    c.client_sees(heartbeat_reply(1)).closed(CloseCause.CLIENT_CLOSED)
+
+
 @pytest.mark.parametrize("cut", [3, 20, -1])
 @pytest.mark.parametrize("request_frame", [produce(1, size=500), metadata(1, "a")])
 def test_a08_a_request_cut_off_by_the_clients_end_closes(request_frame: bytes, cut: int) -> None:
