@@ -91,6 +91,11 @@ class TopicQuotas:
             or DEFAULT in clients
         )
 
+    def names(self, topic: str) -> bool:
+        """Whether any quota is for this topic, or for all; quick, since clients may name thousands."""
+        self._follow_limits()
+        return DEFAULT in self._topics or cut_name(topic) in self._topics
+
     def trackers(
         self, user: str, client_id: str, topic: str, *, kind: Kind, scope: Scope = None, now_ms: int
     ) -> tuple[RateTracker, ...]:

@@ -72,6 +72,9 @@ from quotas.rate_quotas import ANY_SHARE, RateTracker
 _MOST_NAMED: Final = 100
 """Topics of a Fetch whose counters are looked for, at up to 100 us each; those that have come."""
 
+_MOST_LOOKED_AT: Final = 2_000
+"""Topics of a Fetch that are looked at whether they have a quota, at some 1 us each."""
+
 
 _MOST_SHARES: Final = 64
 """Into which a topic's window is divided: clients that only wait for records take nothing away from others."""
@@ -197,16 +200,21 @@ class FetchHandler(HeadHandler):
             return before
         wait = before
         found: list[bytes] = []
+        names_any = False
         if not self._acknowledges:
-            named = topics_named(data, at, head.size, head.client_id_length, api, most=_MOST_NAMED)
+            counters = TopicCounters(session, quotas, api, known)
+            named = topics_named(data, at, head.size, head.client_id_length, api, most=_MOST_LOOKED_AT)
             with suppress(Truncated):
-                # Not `extend`, which takes all or nothing where it is compiled.
                 for called in named:
-                    found.append(called)
-            asked = TopicCounters(session, quotas, api, known).wait_to_fetch(found, now_ms)
+                    names_any = True
+                    if counters.may_wait_for(called):
+                        found.append(called)
+                        if len(found) == _MOST_NAMED:
+                            break
+            asked = counters.wait_to_fetch(found, now_ms)
             if before is None or asked is None or asked.sensor.tracker is not before.sensor.tracker:
                 wait = longer(before, asked)
-        if wait is None and not found and throttling.fetch_answer is None:
+        if wait is None and not names_any and throttling.fetch_answer is None:
             wait = quotas.topic_wait_left(known, now_ms=now_ms)  # it does not say what it wants
         throttling.topic_wait = wait
         return wait

@@ -177,22 +177,31 @@ class TopicCounters:
         throttling.waits_at(waits_at)
         return longest
 
+    def may_wait_for(self, called: bytes) -> bool:
+        """Whether any quota is for the topic that a client calls so; quick."""
+        name = self._name_of(called, by_client=True)
+        return self._limited is not None and name is not None and self._limited.names(name)
+
+    def _name_of(self, called: bytes, *, by_client: bool) -> str | None:
+        name: bytes | None = called
+        if names_by_id(self._api):
+            by_broker = self._api.key is not ApiKey.PRODUCE and not by_client
+            name = self._quotas.topic_ids.name_of(called, told_by_broker=by_broker)
+        return None if name is None else name.decode("utf-8", "replace")
+
     def trackers(self, called: bytes, now_ms: int, *, by_client: bool = False) -> tuple[RateTracker, ...]:
         """Of the topic that a message calls so; nothing while the name of an id is not known."""
         limited = self._limited
         if limited is None:
             return ()
-        name: bytes | None = called
-        if names_by_id(self._api):
-            by_broker = self._api.key is not ApiKey.PRODUCE and not by_client
-            name = self._quotas.topic_ids.name_of(called, told_by_broker=by_broker)
+        name = self._name_of(called, by_client=by_client)
         if name is None:
             return ()
         session, sensor = self._session, self._sensor
         return limited.trackers(
             sensor.user,
             sensor.client_id,
-            name.decode("utf-8", "replace"),
+            name,
             kind=session.kind,
             scope=self._quotas.scope_of(session.broker_id),
             now_ms=now_ms,

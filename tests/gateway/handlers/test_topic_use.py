@@ -511,6 +511,32 @@ def test_all_that_fetch_a_topic_at_once_share_the_window_of_its_quota(
     assert wire.decode_request("Fetch", 12, frame).max_bytes == 1_000
 
 
+@pytest.mark.parametrize("version", [12, 13])
+def test_topics_without_a_quota_hide_no_topic_that_has_one(version: int) -> None:
+    ids = TopicIds()
+    ids.learn(ID.bytes, b"t")
+    c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE, ids=ids)
+    free = [
+        {"topic": f"free-{number}", "topic_id": uuid.UUID(int=100 + number), "partitions": [{"partition": 0}]}
+        for number in range(1_500)
+    ]
+    for topic in free:
+        ids.learn(topic["topic_id"].bytes, topic["topic"].encode())  # type: ignore[attr-defined]
+    named = {"topic": "t", "topic_id": ID, "partitions": [{"partition": 0}]}
+
+    def ask(client_id: str) -> Conversation:
+        frame = wire.request(
+            "Fetch", version, correlation_id=1, client_id=client_id, max_bytes=50_000_000, topics=[*free, named]
+        )
+        return Conversation(core=c.core).client_sends(frame)
+
+    first = ask("first")
+    (seen,) = frames_of(first.take_upstream())
+    assert wire.decode_request("Fetch", version, seen).max_bytes == 1_000
+    first.upstream_answers(fetched(1, {"t": 30_000}, version=version))
+    assert ask("next").take_upstream() == b""
+
+
 def test_a_fetch_that_has_waited_for_a_topic_passes_though_others_were_quicker() -> None:
     c = limited(100, "topic=t", "topic=u", key=QuotaKey.CONSUMER_BYTE_RATE)
     slow, quick = Conversation(core=c.core), Conversation(core=c.core)
