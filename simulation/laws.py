@@ -136,7 +136,7 @@ class Laws:
         self._pour("producer_byte_rate", tap, frame.client_id, count, frame.size)
 
     def fetched(self, tap: Tap, client_id: str, count: int) -> None:
-        """The answer to a Fetch, of so many bytes, has begun to come."""
+        """The answer to a Fetch, of so many bytes, has begun to come; less than nothing: the rest of it will not."""
         self._pour("consumer_byte_rate", tap, client_id, count, count)
 
     def _pour(self, key: Key, tap: Tap, client_id: str, count: int, size: int) -> None:

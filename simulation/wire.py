@@ -207,8 +207,8 @@ class Bucket:
         self.window_sum = 0
 
     def pour(self, amount: int, now_ns: int, window_ns: int) -> None:
-        """So much has passed now."""
-        self.level = self.level_at(now_ns) + amount
+        """So much has passed now; less than nothing: so much is taken back."""
+        self.level = max(0.0, self.level_at(now_ns) + amount)
         self.total += amount
         self.at_ns = max(self.at_ns, now_ns)
         passed = self.passed
@@ -356,6 +356,7 @@ class Tap:
             for frame in self._asked.values():
                 if frame.fetched is not None:
                     self._settle(frame, None)
+            self._give_back()
             for frame in self.waiting:  # the gateway may have made an answer that waits for earlier ones
                 sums = self.wire.sums[frame.client_id]
                 sums.unwritten += 1
@@ -474,6 +475,14 @@ class Tap:
         self._count_fetched(asked, counted)
         if self.wire.on_fetched is not None:
             self.wire.on_fetched(self, asked.client_id, size)
+
+    def _give_back(self) -> None:
+        """Of an answer that was counted when it began, the rest will not come."""
+        asked = self._upstream_answers
+        if asked is None or asked.fetched is None or not asked.came or self.wire.on_fetched is None:
+            return
+        came, size = asked.fetched
+        self.wire.on_fetched(self, asked.client_id, came - size)
 
     def _count_fetched(self, asked: Frame, count: int) -> None:
         sums = self.wire.sums[asked.client_id]

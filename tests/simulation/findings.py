@@ -1,10 +1,10 @@
-"""Plans that once broke a law, made smaller: each names what was wrong with the gateway."""
+"""Plans that once broke a law, made smaller: each names what was wrong with the gateway or the simulation."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from simulation.plan import Client, Plan
+from simulation.plan import Client, Fault, Plan
 
 FINDINGS: Final = {
     "a Metadata request that creates a topic was counted twice for request_percentage": Plan(
@@ -19,5 +19,38 @@ FINDINGS: Final = {
         topics={"a": 1, "b": 2},
         brokers=1,
         clients=(Client("look", "look", 1, {"version": 5, "pause_ms": 300, "create": True}),),
-    )
+    ),
+    "the law of counters took an answer to be counted whole that the client did not wait for": Plan(
+        seed=6042,
+        seconds=9,
+        tables={"quotas": [{"default_client_id": True, "consumer_byte_rate": 20_000}]},
+        topics={"a": 3, "b": 2},
+        brokers=1,
+        most_delay_ms=60,
+        most_cost_us=60,
+        buffer_bytes=8_192,
+        clients=(
+            Client("beat", "beat-0", 1, {"version": 4, "pause_ms": 100}),
+            Client(
+                "consume",
+                "consume-1",
+                1,
+                {
+                    "version": 7,
+                    "in_flight": 3,
+                    "most_bytes": 1_000,
+                    "wait_ms": 0,
+                    "pause_ms": 0,
+                    "sessions": False,
+                    "honours": False,
+                    "topic": "b",
+                    "each_connection": 0,
+                    "timeout_ms": 30_000,
+                },
+            ),
+            Client("leave", "adversary-0", 1, {"pause_ms": 20}),
+            Client("junk", "beat-0", 1, {"pause_ms": 20}),
+        ),
+        faults=(Fault(at_ms=5_903, what="stall", where=0, for_ms=2_881, amount=165),),
+    ),
 }
