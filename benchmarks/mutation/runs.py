@@ -147,6 +147,7 @@ def try_mutants(
             raise SystemExit(f"without a mutant: {covered}")
         if control := _forked(lambda: session.first_failure(items, covered.seconds)):
             raise SystemExit(f"without a mutant, once more: {control}")
+        gc.unfreeze()  # what is frozen after the collection of tests is not listed
         functions = [each for each in gc.get_objects() if type(each) is FunctionType]
         gc.freeze()
         for mutant in choose(covered):
