@@ -14,6 +14,7 @@ _MARKS: Final = {
     Verdict.NEITHER: "no",
     Verdict.FAILS_THROUGH: "**FAILS THROUGH**",
     Verdict.ONLY_THROUGH: "only through",
+    Verdict.BY_CHANCE: "by chance",
 }
 _REASON_CHARS: Final = 170
 _HEAD: Final = """\
@@ -41,7 +42,8 @@ reads metrics inside the broker |
 """
 _LEGEND: Final = """\
 "yes" works directly and through the gateway. "no" fails directly, and through the gateway too. "-" means that the
-client has no such function. "only through" fails directly, and works through the gateway.
+client has no such function. "only through" fails directly, and works through the gateway. "by chance"
+works now and then, directly too.
 
 | Step | What the client does |
 |---|---|
@@ -84,7 +86,8 @@ def summary(cells: Sequence[Cell], leaks: Sequence[str]) -> str:
         f"**{pairs} pairs of a broker and a client, {len(cells)} steps: {counts[Verdict.WORKS]} work directly and "
         f"through the gateway, {counts[Verdict.FAILS_THROUGH]} work directly and fail through, "
         f"{counts[Verdict.NEITHER]} fail directly too, {counts[Verdict.ONLY_THROUGH]} work only through, "
-        f"{counts[Verdict.LACKS]} the client lacks; {len(leaks)} addresses behind the gateway reached a client**"
+        f"{counts[Verdict.BY_CHANCE]} by chance, {counts[Verdict.LACKS]} the client lacks; "
+        f"{len(leaks)} addresses behind the gateway reached a client**"
     )
 
 

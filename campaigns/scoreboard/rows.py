@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
+from campaigns.matrix.cells import Cell, Verdict
+
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -197,7 +199,7 @@ def _freed_late_s(consumers: Any) -> float:
 
 
 def _worse_through(matrix: Any) -> float:
-    return sum(row["direct"] == "ok" != row["through"] for row in matrix["rows"])
+    return sum(Cell(**row).verdict is Verdict.FAILS_THROUGH for row in matrix["rows"])
 
 
 def _not_answered(upgrade: Any) -> float:

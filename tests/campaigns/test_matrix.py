@@ -10,6 +10,7 @@ import pytest
 from campaigns.matrix.cells import LACKS, OK, Cell, Verdict
 from campaigns.matrix.mixed import Offered, beyond, found_fault
 from campaigns.matrix.page import page, summary
+from campaigns.matrix.versions import BY_CHANCE
 
 FAILED = "failed Timeout: after 60 s"
 
@@ -28,6 +29,7 @@ FAILED = "failed Timeout: after 60 s"
 )
 def test_a_step_that_works_directly_must_work_through(direct: str, through: str, verdict: Verdict) -> None:
     assert Cell("4.4.0", "Java", "produce", direct, through).verdict is verdict
+    assert Cell(*next(iter(BY_CHANCE)), direct, through).verdict is Verdict.BY_CHANCE
 
 
 def document(*cells: Cell, **more: Any) -> dict[str, Any]:
