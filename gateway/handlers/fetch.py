@@ -6,10 +6,9 @@ answers empty: a gateway would have paid for the transfer already, and a batch l
 arrive (hazards C12, C13; docs/reference/differences-from-kafka.md).
 
 Those under way of all of a client's connections share the window between them, as those of all clients that fetch a
-topic share that of its quota. Of one connection a further Fetch
-passes while earlier ones are under way only if all of them fit into what is left (`RateTracker.room_beside`). Near
-the limit it has one under way, as everywhere in Kafka: many at once would all be answered in full before the first of
-them is counted.
+topic share that of its quota. Of one connection a further Fetch passes while earlier ones are under way only if all
+of them fit into what is left (`RateTracker.room_beside`). Near the limit it has one under way, as everywhere in
+Kafka: many at once would all be answered in full before the first of them is counted.
 
 While the counter is blocked nothing is forwarded: a request waits up to one window, which no client takes for a
 failure; where it would be longer it is answered empty with the wait, as Kafka does. An answer that comes while the
@@ -74,7 +73,6 @@ _MOST_NAMED: Final = 100
 
 _MOST_LOOKED_AT: Final = 2_000
 """Topics of a Fetch that are looked at whether they have a quota, at some 1 us each."""
-
 
 _MOST_SHARES: Final = 64
 """Into which a topic's window is divided: clients that only wait for records take nothing away from others."""

@@ -56,8 +56,8 @@ FAULTS: Final = {
     ),
     "a list that takes all or nothing": Fault(
         "gateway/handlers/fetch.py",
-        "                for called in named:\n                    found.append(called)\n",
-        "                found.extend(list(named))\n",
+        "                for called in named:\n",
+        "                for called in list(named):\n",
     ),
     "a bug of the shell's": Fault(
         "gateway/session/chunk_relay.py",
