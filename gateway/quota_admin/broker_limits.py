@@ -289,6 +289,8 @@ def _overrides_of(text: str) -> dict[str, int]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         address, _, most = part.rpartition(":")
         try:
+            if not _is_int(most := most.strip()):
+                raise ValueError(most)
             limit = found[address_spelling(address)] = int(most)
         except ValueError:
             fault = f"Error parsing configuration property '{PER_IP_OVERRIDES}': {part} is not ADDRESS:NUMBER"

@@ -44,6 +44,7 @@ NOT_READ = "Error parsing configuration property '{key}': "
                   "max.connections.per.ip.overrides property is set."),
     (PER_IP_OVERRIDES, "a.host:5", NOT_READ + "a.host:5 is not ADDRESS:NUMBER"),
     (PER_IP_OVERRIDES, "10.0.0.1:x", NOT_READ + "10.0.0.1:x is not ADDRESS:NUMBER"),
+    (PER_IP_OVERRIDES, "10.0.0.1:1_0", NOT_READ + "10.0.0.1:1_0 is not ADDRESS:NUMBER"),
     (PER_IP_OVERRIDES, "10.0.0.1:-1", NOT_READ + "10.0.0.1:-1"),
 ])  # fmt: skip
 def test_values_that_kafka_refuses_are_refused_in_its_words(key: str, value: str | None, text: str) -> None:
