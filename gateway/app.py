@@ -82,6 +82,7 @@ from gateway.server.connection_capacity import (
 )
 from gateway.server.control import Control, UpgradeReport, control_name
 from gateway.server.division_timer import DivisionTimer
+from gateway.server.forwarded_changes import ForwardedChanges
 from gateway.server.link import LinkLost
 from gateway.server.live_settings import LiveSettings
 from gateway.server.loop_watchdog import TICK_S, LoopWatchdog
@@ -101,7 +102,6 @@ from gateway.server.status_routes import StatusRoutes
 from gateway.server.supervisor import Supervisor
 from gateway.server.systemd import Notify
 from gateway.server.tls_setup import TlsParts
-from gateway.server.told_changes import ToldChanges
 from gateway.server.upgrade import Upgrade
 from gateway.server.worker import WorkerSide
 from gateway.server.workers import WorkerPool
@@ -367,7 +367,9 @@ class Gateway:
             (config.admin.bind.host, config.admin.bind.port),
             self.control,
             Carrier(counters, self.pool, now_ms, None if self.fleet is None else self.fleet.exchange),
-            ToldChanges(self.live_quotas, self.operations, both_follow=config.quota_store.kind == "topic"),
+            ForwardedChanges(
+                self.live_quotas, self.operations, both_follow=config.quota_store.kind == "topic"
+            ),
             now_ms,
         )
         self.upgrade = Upgrade(

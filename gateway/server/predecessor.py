@@ -19,10 +19,10 @@ import structlog
 
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.server.carried import STATES, USE, USER_COUNTS, CarriedCounts, connection_rates, messages
+from gateway.server.forwarded_changes import MODE
 from gateway.server.handover_link import DESCRIPTOR, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_socket
 from gateway.server.start_error import StartError
-from gateway.server.told_changes import MODE
 from gateway.upstream.topology import Address
 from quotas.connections import CarriedConnections
 

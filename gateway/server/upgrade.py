@@ -37,9 +37,9 @@ import structlog
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.server.carried import USE, USER_COUNTS, CarriedCounts, Row, connection_rows, messages
 from gateway.server.control import UpgradeReport
+from gateway.server.forwarded_changes import CHANGES, MODE
 from gateway.server.handover_link import DESCRIPTOR, FORMAT, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_row
-from gateway.server.told_changes import CHANGES, MODE
 
 UPGRADE_S: Final = 60.0
 HANDED_S: Final = 15.0

@@ -750,7 +750,7 @@ class ClientSession(Session, ChunkTaker):
         """The rest of the frame under way will not come: its earlier ones are answered, and no reply to it (K15)."""
         self._frame_deadline_ms = NEVER_MS
         parser, pending = self._parser, self.responses.pending
-        # Without acks it has no reply, and the last one that is owed is another's, perhaps of the same number.
+        # Without acks it has no reply, and the last one that is expected is another's, perhaps of the same number.
         if (
             parser.relay_left
             and self._rest_has_reply

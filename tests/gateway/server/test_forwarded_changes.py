@@ -11,8 +11,8 @@ from config import Config
 from gateway.quota_admin.store.interface import Alteration, LimitChange
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
+from gateway.server.forwarded_changes import MODE, ForwardedChanges
 from gateway.server.operations import ConfigSource, Operations
-from gateway.server.told_changes import MODE, ToldChanges
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.layered_quotas import LayeredQuotas, Owner, QuotaChange
 from quotas.limits import Enforcement
@@ -42,7 +42,7 @@ class Process:
             on_reload=lambda _report: None,
             tier_use=tier_use,
         )
-        self.changes = ToldChanges(self.live, self.operations, both_follow=both_follow)
+        self.changes = ForwardedChanges(self.live, self.operations, both_follow=both_follow)
 
     def quota(self, entity: QuotaEntity) -> float | None:
         return self.limits.get(entity, PRODUCE)

@@ -1,8 +1,8 @@
 """Quotas and the mode of enforcement while two processes serve: what is changed in the later one holds in both. [io]
 
-The earlier process has clients until it has drained, and can't see what its successor is told: not the quotas, unless
-they are in a topic, nor `sluice enforcement`, nor a reload. So the later one passes on what is in force there. At the
-handover it takes over a mode that was set by hand; brakes end with the process.
+The earlier process has clients until it has drained, and can't see what is asked of its successor: not the quotas,
+unless they are in a topic, nor `sluice enforcement`, nor a reload. So the later one passes on what is in force there.
+At the handover it takes over a mode that was set by hand; brakes end with the process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tell: TypeAlias = Callable[[str, Sequence[Any]], None]
 """Sends a message of rows; see `HandoverLink.send_rows`."""
 
 
-class ToldChanges:
+class ForwardedChanges:
     """One process's side."""
 
     def __init__(self, live: LiveQuotas, operations: Operations, *, both_follow: bool = False) -> None:
