@@ -44,6 +44,7 @@ class ForkedSluice:
         self.pid = pid
         self._ended = ended
         self._code: int | None = None
+        self._reading = threading.Lock()
 
     def poll(self) -> int | None:
         """The exit code, negative after a signal; None as long as it runs."""
@@ -62,23 +63,26 @@ class ForkedSluice:
 
     def _wait(self, timeout: float | None) -> int | None:
         if self._code is None and select.select([self._ended], [], [], timeout)[0]:
-            code = os.read(self._ended, 16)
-            os.close(self._ended)
-            if not code:
-                raise ChildProcessError("the process that forks has ended")
-            self._code = int(code)
+            with self._reading:  # the first of two threads reads it
+                if self._code is None:
+                    code = os.read(self._ended, 16)
+                    if not code:
+                        raise ChildProcessError("the process that forks has ended")
+                    self._code = int(code)
         return self._code
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            # It may have ended since, and its code may be on its way: there is no zombie that waits for us.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+            os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM, unless it has ended."""
         self.send_signal(signal.SIGTERM)
+
+    def release(self) -> None:
+        """It has ended, and nothing is done to it or its group any more: another process may get its id."""
+        os.close(self._ended)
 
 
 class _Nursery:
@@ -91,8 +95,10 @@ class _Nursery:
 
     def start(self, arguments: list[str], errors: BinaryIO) -> ForkedSluice:
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._begin()
+            if self._process is None:
+                self._process = self._begin()
+            elif (code := self._process.poll()) is not None:
+                raise ChildProcessError(f"the process that forks has ended with {code}")
             ended, report = os.pipe()
             environment = dict(os.environ)
             asked = json.dumps([[_PROGRAM, *arguments], environment, os.getcwd()]).encode()
@@ -102,11 +108,11 @@ class _Nursery:
             os.close(report)
             return ForkedSluice(int(self._requests.recv(16)), ended)
 
-    def _begin(self) -> None:
+    def _begin(self) -> subprocess.Popen[bytes]:
         self._requests.close()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "testkit.forked_sluice", str(theirs.fileno())],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
@@ -142,18 +148,32 @@ def stop_forking() -> None:
 
 
 def _nurse(requests: socket.socket) -> bool:
-    """Forks until no one can ask any more; returns True in each fork, False in this process."""
+    """Forks until no one can ask any more; returns True in each fork, False in this process.
+
+    A fork that has ended stays a zombie until its test lets go of it: its id, and that of its group, are no other's.
+    """
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     forks: dict[int, tuple[int, int]] = {}
+    ended: dict[int, int] = {}
     while True:
         for descriptor, _ in poll.poll():
             if descriptor in forks:
                 pid, report = forks.pop(descriptor)
                 poll.unregister(descriptor)
-                os.write(report, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-                os.close(report)
+                found = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOWAIT)
                 os.close(descriptor)
+                assert found is not None
+                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+                with contextlib.suppress(BrokenPipeError):  # its test has let go of it already
+                    os.write(report, str(code).encode())
+                ended[report] = pid
+                poll.register(report, 0)  # for the error that comes when the other end is closed
+                continue
+            if descriptor in ended:
+                poll.unregister(descriptor)
+                os.close(descriptor)
+                os.waitpid(ended.pop(descriptor), 0)
                 continue
             message, (errors, report) = _received(requests)
             if not message:
@@ -161,15 +181,13 @@ def _nurse(requests: socket.socket) -> bool:
             pid = os.fork()
             if not pid:
                 requests.close()
-                for ended, (_, other) in forks.items():
-                    os.close(ended)
+                for other in (*forks, *(each for _, each in forks.values()), *ended, report):
                     os.close(other)
-                os.close(report)
                 _become(message, errors)
                 return True
             os.close(errors)
-            forks[ended := os.pidfd_open(pid)] = (pid, report)
-            poll.register(ended, select.POLLIN)
+            forks[ends := os.pidfd_open(pid)] = (pid, report)
+            poll.register(ends, select.POLLIN)
             requests.send(str(pid).encode())
 
 

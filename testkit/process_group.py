@@ -18,15 +18,21 @@ def members(leader: int) -> list[int]:
     Args:
         leader: the first process of the group, which may have ended.
     """
-    found = []
-    for each in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, group = (each / "stat").read_text().rpartition(")")[2].split()[:3]
-        except OSError:  # it has ended meanwhile
-            continue
-        if int(group) == leader and state not in "ZX":
-            found.append(int(each.name))
-    return sorted(found)
+    found = (int(each.name) for each in Path("/proc").glob("[0-9]*"))
+    return sorted(pid for pid in found if _group(pid) == leader)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process has not ended; one that has may wait as a zombie until it is asked for its exit code."""
+    return _group(pid) is not None
+
+
+def _group(pid: int) -> int | None:
+    try:
+        state, _, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
+    except OSError:
+        return None
+    return None if state in "ZX" else int(group)
 
 
 def children(pid: int) -> list[int]:

@@ -148,6 +148,8 @@ bind = "{self._admin}"
             ready: wait until clients can be served; otherwise only until it listens.
         """
         OUTPUTS.watch(self.log_file)
+        if self._process is not None:
+            self._process.release()
         with self.log_file.open("ab") as log:
             self._process = start_forked(["serve", "--config", str(self._config)], log)
         for port in self._ports[:-1]:
@@ -199,6 +201,8 @@ bind = "{self._admin}"
             if self._process is not None:
                 kill_all(self._process.pid)
                 self._process.wait()
+                self._process.release()
+                self._process = None
         OUTPUTS.look()
         OUTPUTS.look_at_files(self._config.parent)
 

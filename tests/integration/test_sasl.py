@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from embedded_kafka.tools import run_tool
 from testkit.secure_kafka import MECHANISMS, PASSWORDS, REAUTH_MS, SecureKafka, unsecured_token
 from testkit.tap import Tap
 from testkit.wire_client import ConnectionEnded, WireClient
+from tests.integration.conftest import eventually
 from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, Address, GatewayOptions, GatewayProcess
 from tests.integration.sasl_gateway import log_in, own_login, own_user, reauth_listener
 
@@ -45,7 +47,12 @@ class Ways:
         tool = "org.apache.kafka.tools.DelegationTokenCommand"
         said = self._tool(tool, "--create", "--max-life-time-period", "-1")
         token_id, hmac = said.splitlines()[-1].split()[:2]
+        eventually(partial(self._knows_token, token_id, hmac))  # a broker hears of it from the controller
         return token_id, hmac
+
+    def _knows_token(self, token_id: str, hmac: str) -> bool:
+        with WireClient(self.gateway.bootstrap) as client:
+            return log_in(client, "SCRAM-SHA-512", token_id, hmac, tokenauth="true").error_code == 0
 
     def _tool(self, name: str, *arguments: str) -> str:
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer
 
 from embedded_kafka.kafka import KafkaCluster
 from gateway.server.control import ask_for_upgrade, control_name
-from testkit.process_group import children
+from testkit.process_group import children, lives
 from testkit.tap import Tap
 from testkit.upgrade_load import Newcomers
 from testkit.wire_client import WireClient
@@ -41,8 +41,7 @@ class Upgraded:
 
     def alone(self) -> bool:
         """Whether all processes but the last have ended."""
-        self.gateway._process.poll()
-        return not any(Path(f"/proc/{pid}").exists() for pid in self.pids[:-1])
+        return not any(map(lives, self.pids[:-1]))
 
 
 @pytest.fixture
