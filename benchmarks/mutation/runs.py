@@ -28,7 +28,8 @@ from hypothesis import HealthCheck, Phase, settings
 from benchmarks.mutation.mutants import Mutant
 
 ARGUMENTS: Final = (
-    *("-m", "not integration and not spark", "--ignore=tests/integration", "--ignore=tests/pipeline"),
+    *("-m", "not integration and not spark and not campaign and not slow"),
+    *("--ignore=tests/integration", "--ignore=tests/pipeline"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of hypothesis
     *("-o", "addopts=--strict-markers --strict-config"),
     *(f"-pno:{name}" for name in ("randomly", "cacheprovider", "xdist", "rerunfailures", "terminal")),
