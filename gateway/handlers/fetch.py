@@ -130,7 +130,7 @@ class FetchHandler(HeadHandler):
             return session.hold(route.api, topics.by, topics.sensor, wait_ms, now_ms=now_ms)
         lowered = None
         counting: CachedSensor | None = None
-        topic: RateTracker | None = None
+        fetched = () if topics is None else topics.fetched
         asked = 0
         if share is not None:
             asked = asked_bytes(data, at, client_id_length, route.api)
@@ -150,13 +150,10 @@ class FetchHandler(HeadHandler):
                 if wait_ms > 0:
                     return session.hold(route.api, ThrottledBy.FETCH, asking, wait_ms, now_ms=now_ms)
             counting = known
-        if topics is not None and topics.most_bytes is not None:
+        if topics is not None and fetched:
             if counting is None:
                 asked = asked_bytes(data, at, client_id_length, route.api)
-            topic = topics.sensor.tracker
-            assert topic is not None
-            of_topics = topics.most_bytes // min(topic.fetches + 1, _MOST_SHARES)
-            share = of_topics if share is None else min(share, of_topics)
+            share = _share_of_topics(fetched, share)
             counting = counting or topics.sensor
         if share is not None and asked > share and has_max_bytes(route.api):
             try:
@@ -169,9 +166,9 @@ class FetchHandler(HeadHandler):
         if lowered is not None:
             assert counting is not None
             # Begun when its head is replaced: this may be asked again before.
-            return RewrittenHead(lowered, reply, counting, min(asked, share or 0), topic)
+            return RewrittenHead(lowered, reply, counting, min(asked, share or 0), fetched)
         if counting is not None:
-            session.throttling.fetch_begins(counting, asked, topic)
+            session.throttling.fetch_begins(counting, asked, fetched)
         return reply
 
     def _look_for_topics(
@@ -209,9 +206,8 @@ class FetchHandler(HeadHandler):
                         found.append(called)
                         if len(found) == _MOST_NAMED:
                             break
-            asked = counters.wait_to_fetch(found, now_ms)
-            if before is None or asked is None or asked.sensor.tracker is not before.sensor.tracker:
-                wait = longer(before, asked)
+            paid = None if before is None else before.sensor.tracker
+            wait = longer(before, counters.wait_to_fetch(found, now_ms, but=paid))
         if wait is None and not names_any and throttling.fetch_answer is None:
             wait = quotas.topic_wait_left(known, now_ms=now_ms)  # it does not say what it wants
         throttling.topic_wait = wait
@@ -505,6 +501,21 @@ def _share_of(known: CachedSensor) -> int | None:
         if most_bytes is not None:
             of_counter = most_bytes // (tracker.fetches + 1)
             share = of_counter if share is None else min(share, of_counter)
+    return share
+
+
+def _share_of_topics(fetched: tuple[RateTracker, ...], share: int | None) -> int | None:
+    """The same where topics with a quota are among what it asks for.
+
+    Args:
+        fetched: their counters.
+        share: of the client.
+    """
+    for tracker in fetched:
+        most_bytes = tracker.max_in_window()
+        if most_bytes is not None:
+            of_topic = most_bytes // min(tracker.fetches + 1, _MOST_SHARES)
+            share = of_topic if share is None else min(share, of_topic)
     return share
 
 

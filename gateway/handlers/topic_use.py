@@ -52,6 +52,9 @@ _unpack_batch: Final = Struct(">i4xb40xi").unpack_from
 MOST_TOPICS: Final = 500
 """Of one Produce while topics have quotas, at up to 100 us each: more would hold the loop."""
 
+_MOST_LOWERED_FOR: Final = 100
+"""Counters of topics that a Fetch is lowered for."""
+
 _MOST_HEAD_BYTES: Final = 2 * MAX_BYTES_BEFORE_ACKS
 """Before the name of a Produce's first topic."""
 
@@ -165,14 +168,14 @@ class TopicCounters:
                 wait_ms = tracker.wait_ms(throttling, float(size_bytes), now_ms=now_ms)
                 if wait_ms > 0:
                     waits_at.append(tracker)
-                    wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), None, self._by)
+                    wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), (), self._by)
                     longest = longer(longest, wait)
         of_records = self._of_records(now_ms)
         if of_records is not None:
             wait_ms = of_records.wait_ms(throttling, float(records), now_ms=now_ms)
             if wait_ms > 0:
                 waits_at.append(of_records)
-                wait = TopicWait(now_ms + wait_ms, self.sensor_of(of_records), None, self._by_records)
+                wait = TopicWait(now_ms + wait_ms, self.sensor_of(of_records), (), self._by_records)
                 longest = longer(longest, wait)
         throttling.waits_at(waits_at)
         return longest
@@ -215,8 +218,7 @@ class TopicCounters:
         for tracker in self.trackers(called, now_ms):
             tracker.last_value = float(size_bytes)
             wait_ms = tracker.record(size_bytes, now_ms=now_ms)
-            most_bytes = tracker.max_in_window()
-            wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), most_bytes, self._by)
+            wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), _lowered_for(tracker), self._by)
             longest = longer(longest, wait)
         of_records = self._of_records(now_ms)
         if (
@@ -224,22 +226,32 @@ class TopicCounters:
         ):  # the client says how many: a negative number takes back nothing
             of_records.last_value = float(records)
             wait_ms = of_records.record(of_records.last_value, now_ms=now_ms)
-            wait = TopicWait(now_ms + wait_ms, self.sensor_of(of_records), None, self._by_records)
+            wait = TopicWait(now_ms + wait_ms, self.sensor_of(of_records), (), self._by_records)
             longest = longer(longest, wait)
         return longest
 
-    def wait_to_fetch(self, named: Iterable[bytes], now_ms: int) -> TopicWait | None:
-        """What the topics that a Fetch names ask for, if any has a quota."""
+    def wait_to_fetch(
+        self, named: Iterable[bytes], now_ms: int, *, but: RateTracker | None = None
+    ) -> TopicWait | None:
+        """What the topics that a Fetch names ask for, if any has a quota.
+
+        Args:
+            named: the topics.
+            now_ms: the present.
+            but: a counter that is not asked.
+        """
         longest: TopicWait | None = None
         for called in named:
             for tracker in self.trackers(called, now_ms, by_client=True):
+                if tracker is but:
+                    continue
                 until_ms = tracker.free_ms(now_ms=now_ms)
-                wait = TopicWait(until_ms, self.sensor_of(tracker), tracker.max_in_window(), self._by)
+                wait = TopicWait(until_ms, self.sensor_of(tracker), _lowered_for(tracker), self._by)
                 longest = longer(longest, wait)
         of_records = self._of_records(now_ms)
-        if of_records is not None:
+        if of_records is not None and of_records is not but:
             until_ms = of_records.free_ms(now_ms=now_ms)
-            longest = longer(longest, TopicWait(until_ms, self.sensor_of(of_records), None, self._by_records))
+            longest = longer(longest, TopicWait(until_ms, self.sensor_of(of_records), (), self._by_records))
         return longest
 
     def sensor_of(self, tracker: RateTracker) -> CachedSensor:
@@ -262,12 +274,21 @@ def _uncounted_bytes(size: int, api: Api) -> int:
 
 
 def longer(one: TopicWait | None, other: TopicWait | None) -> TopicWait | None:
-    """Of two waits the longer; it keeps the smaller window of both."""
+    """Of two waits the longer; a Fetch is lowered for the topics of both."""
     if one is None or other is None:
         return one or other
     first = one if one.until_ms >= other.until_ms else other
-    windows = [each.most_bytes for each in (one, other) if each.most_bytes is not None]
-    return first._replace(most_bytes=min(windows, default=None))
+    return first._replace(fetched=_both(one.fetched, other.fetched))
+
+
+def _lowered_for(tracker: RateTracker) -> tuple[RateTracker, ...]:
+    return () if tracker.max_in_window() is None else (tracker,)
+
+
+def _both(some: tuple[RateTracker, ...], others: tuple[RateTracker, ...]) -> tuple[RateTracker, ...]:
+    if not others or len(some) >= _MOST_LOWERED_FOR:
+        return some
+    return (*some, *[each for each in others if each not in some])
 
 
 class _Count:
@@ -619,7 +640,7 @@ class ProduceTopics:
         """
         self._pending = pending
         sensor = self._counters.sensor_of(counter)
-        self._over(TopicWait(now_ms + wait_ms, sensor, None, ThrottledBy.PRODUCE_RECORDS), now_ms)
+        self._over(TopicWait(now_ms + wait_ms, sensor, (), ThrottledBy.PRODUCE_RECORDS), now_ms)
 
     def _over(self, wait: TopicWait, now_ms: int) -> None:
         if wait.until_ms <= now_ms:
@@ -677,12 +698,12 @@ class TopicsOfReply:
     def wait_for_records(self, counter: RateTracker, wait_ms: int, now_ms: int) -> None:
         """The reply's records were counted elsewhere: the next request waits for so long."""
         sensor = self._counters.sensor_of(counter)
-        self._over(TopicWait(now_ms + wait_ms, sensor, None, ThrottledBy.FETCH_RECORDS), now_ms)
+        self._over(TopicWait(now_ms + wait_ms, sensor, (), ThrottledBy.FETCH_RECORDS), now_ms)
 
     def _over(self, wait: TopicWait, _now_ms: int) -> None:
         throttling = self._session.throttling
         before = throttling.topic_wait
         if before is not None and before.until_ms > wait.until_ms:
-            wait = before._replace(most_bytes=wait.most_bytes)
+            wait = before._replace(fetched=wait.fetched)
         throttling.topic_wait = wait
         self._quotas.leave_topic_wait(wait)

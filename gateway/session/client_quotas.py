@@ -432,8 +432,9 @@ class ClientQuotas:
             sensor.raw_client_id,
             of_topics=sensor.of_topics,
         )
-        most_bytes = counter.max_in_window() if isinstance(key, TopicKey) else None
-        return TopicWait(counter.free_ms(now_ms=now_ms), renewed, most_bytes, wait.by)
+        is_lowered_for = isinstance(key, TopicKey) and counter.max_in_window() is not None
+        fetched = (counter,) if is_lowered_for else ()
+        return TopicWait(counter.free_ms(now_ms=now_ms), renewed, fetched, wait.by)
 
     def leave_topic_wait(self, wait: TopicWait) -> None:
         """Keep a wait for the client's other connections."""

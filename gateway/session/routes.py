@@ -45,16 +45,21 @@ class RewrittenHead:
         reply: what the client is to get.
         sensor: counts the reply of this Fetch.
         asked: how many bytes that may bring.
-        topic: the counter of a topic that it may bring; None: none has a quota.
+        topics: the counters of the topics that it may bring.
     """
 
-    __slots__ = ("asked", "head", "reply", "sensor", "topic")
+    __slots__ = ("asked", "head", "reply", "sensor", "topics")
 
     def __init__(
-        self, head: bytes, reply: Pending, sensor: CachedSensor, asked: int, topic: RateTracker | None = None
+        self,
+        head: bytes,
+        reply: Pending,
+        sensor: CachedSensor,
+        asked: int,
+        topics: tuple[RateTracker, ...] = (),
     ) -> None:
         self.asked = asked
-        self.topic = topic
+        self.topics = topics
         self.head = head
         self.reply = reply
         self.sensor = sensor

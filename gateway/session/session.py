@@ -471,7 +471,7 @@ class ClientSession(Session, ChunkTaker):
                     reply = None
                     self.responses.unanswered = True
                 elif isinstance(outcome, RewrittenHead):
-                    self.throttling.fetch_begins(outcome.sensor, outcome.asked, outcome.topic)
+                    self.throttling.fetch_begins(outcome.sensor, outcome.asked, outcome.topics)
                     self._relay(data, start, at)
                     self.to_upstream.append(outcome.head)
                     start = at + len(outcome.head)

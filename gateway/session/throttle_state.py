@@ -120,13 +120,13 @@ class TopicWait(NamedTuple):
     Attributes:
         until_ms: nothing is to be fetched before.
         sensor: of the counter that asks for it.
-        most_bytes: what the smallest window of theirs can pass; None: they are only observed, or count records.
+        fetched: those counters that a Fetch is lowered for; none that is only observed, or counts records.
         by: the family of the quota that asks for it.
     """
 
     until_ms: int
     sensor: CachedSensor
-    most_bytes: int | None
+    fetched: tuple[RateTracker, ...]
     by: ThrottledBy
 
 
@@ -249,19 +249,19 @@ class ThrottleState:
             if counter not in counters:
                 counter.leave(self)
 
-    def fetch_begins(self, sensor: CachedSensor, asked: int, topic: RateTracker | None = None) -> None:
+    def fetch_begins(self, sensor: CachedSensor, asked: int, topics: tuple[RateTracker, ...] = ()) -> None:
         """A Fetch is forwarded whose answer counts, and may bring so many bytes.
 
         Args:
             sensor: counts it.
             asked: see above.
-            topic: the counter of a topic that is among them; None: none has a quota.
+            topics: the counters of the topics that are among them.
         """
         if self._fetching is None:
             self._fetching = []
         counters = sensor.trackers
-        if topic is not None and topic not in counters:
-            counters = (*counters, topic)
+        if topics:
+            counters = (*counters, *[each for each in topics if each not in counters])
         self._fetching.append((counters, asked))
         for each in counters:
             each.fetches += 1

@@ -537,6 +537,34 @@ def test_topics_without_a_quota_hide_no_topic_that_has_one(version: int) -> None
     assert ask("next").take_upstream() == b""
 
 
+@pytest.mark.parametrize("own_first", [True, False])
+def test_those_that_fetch_a_topic_and_each_another_one_share_its_window(own_first: bool) -> None:
+    c = limited(100, "topic=<default>", key=QuotaKey.CONSUMER_BYTE_RATE)
+    asked = 0
+    for at in range(50):
+        topics = [f"own-{at}", "t"] if own_first else ["t", f"own-{at}"]
+        client = Conversation(core=c.core)
+        client.client_sends(fetch_of(at, *topics, client_id=f"c-{at}"))
+        (frame,) = frames_of(client.take_upstream())
+        asked += wire.decode_request("Fetch", 12, frame).max_bytes
+    assert 1_000 <= asked < 5 * 1_000
+
+
+def test_a_fetch_waits_for_a_topic_behind_one_that_it_has_waited_for() -> None:
+    c = limited(100, "topic=t", "topic=u", key=QuotaKey.CONSUMER_BYTE_RATE)
+    others = [Conversation(core=c.core) for _ in "tu"]
+    for other, topic in zip(others, "tu", strict=True):
+        other.client_sends(fetch_of(1, topic, client_id=f"d-{topic}")).take_upstream()
+    c.client_sends(fetch_of(1, "t"))
+    c.take_upstream()
+    c.upstream_answers(fetched(1, {"t": 1_500}))
+    c.clock.advance(6_000)  # its wait is over
+    for other, topic, size in zip(others, "tu", (9_000, 1_900), strict=True):
+        other.upstream_answers(fetched(1, {topic: size}))
+    c.client_sends(fetch_of(2, "t", "u"))
+    assert c.take_upstream() == b""
+
+
 def test_a_fetch_that_has_waited_for_a_topic_passes_though_others_were_quicker() -> None:
     c = limited(100, "topic=t", "topic=u", key=QuotaKey.CONSUMER_BYTE_RATE)
     slow, quick = Conversation(core=c.core), Conversation(core=c.core)
