@@ -2,7 +2,8 @@
 
 The earlier process has clients until it has drained, and can't see what is asked of its successor: not the quotas,
 unless they are in a topic, nor `sluice enforcement`, nor a reload. So the later one passes on what is in force there.
-At the handover it takes over a mode that was set by hand; brakes end with the process.
+At the handover it takes over a mode that was set by hand, and what was reloaded since it has read the file; brakes
+end with the process.
 """
 
 from __future__ import annotations
@@ -60,12 +61,24 @@ class ForwardedChanges:
         with suppress(ValueError):  # of another version
             mode, configured = map(Enforcement, told)
             operations = self._operations
-            if mode is not operations.mode and configured is operations.config.enforcement.mode:
-                await operations.switch(mode, by=_BY)
+            async with self._one_at_a_time:
+                if mode is not operations.mode and configured is operations.config.enforcement.mode:
+                    await operations.switch(mode, by=_BY)
+
+    def tell_next(self, tell: Tell) -> None:
+        """From now on pass on what a process that starts does not look at again: the file, and the mode."""
+
+        def changed(what: str) -> None:
+            if what == RELOAD:
+                tell(RELOAD, [None])
+            # Also behind a reload: for the other process the file may have had another mode before.
+            tell(MODE, self.mode)
+
+        self._operations.on_change = changed
 
     def tell(self, tell: Tell) -> None:
         """From now on pass on what is changed."""
-        self._operations.on_change = lambda what: tell(what, self.mode if what == MODE else [None])
+        self.tell_next(tell)
         if not self._both_follow:
             self._live.on_change = lambda changes: tell(QUOTAS, list(_rows(changes)))
 
@@ -80,7 +93,8 @@ class ForwardedChanges:
                 await self._operations.reload(by=_BY)
             elif what == MODE:
                 with suppress(ValueError):
-                    await self._operations.switch(Enforcement(body[0]), by=_BY)
+                    if (mode := Enforcement(body[0])) is not self._operations.mode:
+                        await self._operations.switch(mode, by=_BY)
             else:
                 await self._live.follow(list(_changes(body)))
 

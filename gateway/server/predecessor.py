@@ -19,7 +19,7 @@ import structlog
 
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.server.carried import STATES, USE, USER_COUNTS, CarriedCounts, connection_rates, messages
-from gateway.server.forwarded_changes import MODE
+from gateway.server.forwarded_changes import MODE, RELOAD
 from gateway.server.handover_link import DESCRIPTOR, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_socket
 from gateway.server.start_error import StartError
@@ -58,6 +58,8 @@ class Predecessor:
         self._states: list[Any] = []
         self._rates: list[Any] = []
         self._mode: list[str] = []
+        self._reloaded = self._stands_there = False
+        self._steps: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, AcceptedSocket] = {}
         self._counts, self._user_counts = CarriedCounts(2), CarriedCounts(1)
         self._serves = False
@@ -108,13 +110,27 @@ class Predecessor:
             Sockets that wait for their turn, by listener.
         """
         self._gateway = gateway
+        await self._follow(gateway)  # while it serves yet: it may take a while
         self._link.send("ready")
         await self._until("go")
         gateway.carrier.take_states(self._states)
         gateway.connections.take_over(connection_rates(self._rates), now_ms=gateway.now_ms())
-        await gateway.changes.take_mode(self._mode)
+        await self._follow(gateway)
+        self._stands_there = True
         self._states, self._rates = [], []
         return self._waiting
+
+    async def _follow(self, gateway: Replaceable) -> None:
+        """Put in force what was changed in the other process since this one has read the file."""
+        reloaded, self._reloaded = self._reloaded, False
+        if reloaded:
+            await gateway.changes.take(RELOAD, [])
+        await gateway.changes.take_mode(self._mode)
+
+    def _changed(self) -> None:
+        if self._gateway is not None and self._stands_there:
+            self._steps.add(step := asyncio.get_running_loop().create_task(self._follow(self._gateway)))
+            step.add_done_callback(self._steps.discard)
 
     def serving(self) -> None:
         """This process serves."""
@@ -163,6 +179,10 @@ class Predecessor:
             self._rates += body
         elif what == MODE:
             self._mode = body
+            self._changed()
+        elif what == RELOAD:
+            self._reloaded = True
+            self._changed()
         elif what == "waiting":
             name, accepted = waiting_socket(body, descriptors[0])
             self._waiting[name] = accepted

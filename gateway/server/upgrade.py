@@ -7,6 +7,7 @@
                                    <-   lent
     ready: it could serve          ->   accepts no more: connections wait in the kernel
                                    <-   states, rates, counts, mode, waiting (descriptor) ..., go
+                                   <-   reload, mode, at any time so far
     serving                        ->   informs systemd, drains
                                    <-   left (the fleet)
                                    <-   main
@@ -110,6 +111,7 @@ class Upgrade:
             return UpgradeReport(os.getpid(), reason)
         self._done = asyncio.get_running_loop().create_future()
         error = self._start()
+        self._gateway.changes.tell_next(self._send_rows)
         _log.info("upgrade_begun", by=by, **self._pids())
         try:
             async with asyncio.timeout(UPGRADE_S):
@@ -181,6 +183,7 @@ class Upgrade:
 
     async def _go_on(self, error: str) -> None:
         """It was not replaced: all is as before."""
+        self._gateway.changes.stop()
         if self._handed is not None:
             self._handed.cancel()
         for step in (steps := list(self._steps)):
@@ -288,6 +291,7 @@ class Upgrade:
         for accepted in (self._suspended or {}).values():
             accepted.sock.close()
         self.replaced = True
+        self._gateway.changes.stop()
         self._gateway.carrier.tell_use(lambda rows: self._send_counters("use", rows))
         self._tick()
         self._on_replaced(self._process.pid)

@@ -27,6 +27,7 @@ class Process:
 
     def __init__(self, file: dict[str, Any], *, both_follow: bool = False) -> None:
         config = Config.model_validate(file)
+        self.file = file
         self.limits = config.quota_limits()
         layered = LayeredQuotas(self.limits)
         self.live = LiveQuotas(layered, MemoryStore(now_ms=lambda: 0), now_ms=lambda: 0)
@@ -122,3 +123,21 @@ async def test_the_new_process_keeps_a_mode_that_was_set_by_hand(
     for told in (old.changes.mode, [], ["of another version", file_mode]):
         await new.changes.take_mode(told)
     assert new.operations.mode.value == taken_over
+
+
+@pytest.mark.parametrize("new_file_mode", ["enforce", "observe"])
+async def test_a_mode_that_was_set_by_hand_outlives_a_reload_in_both_processes(
+    file: dict[str, Any], new_file_mode: str
+) -> None:
+    """Also where the old process was started with another mode in the file."""
+    old = Process({**file, "enforcement": {"mode": "enforce"}})
+    new_file = {**file, "enforcement": {"mode": new_file_mode}}
+    new = Process(new_file)
+    old.file |= new_file
+    sent: list[tuple[str, Sequence[Any]]] = []
+    new.changes.tell(lambda what, rows: sent.append((what, rows)))
+    await new.operations.switch(Enforcement.OFF, by="a test")
+    await new.operations.reload(by="a test")
+    for what, rows in sent:
+        await old.changes.take(what, rows)
+    assert (old.operations.mode, new.operations.mode) == (Enforcement.OFF, Enforcement.OFF)

@@ -43,7 +43,9 @@ async def test_next_process_that_stops_when_it_is_ready_is_given_up_long_before_
             rates=lambda now_ms: ConnectionRates((), {}, {}), counts=lambda: CarriedConnections({}, {})
         ),
         users=SimpleNamespace(counts=dict),
-        changes=SimpleNamespace(mode=["enforce", "enforce"]),
+        changes=SimpleNamespace(
+            mode=["enforce", "enforce"], tell_next=lambda _tell: None, stop=lambda: calls.append("stop telling")
+        ),
         now_ms=lambda: 0,
     )
     upgrade = Upgrade(
@@ -59,4 +61,4 @@ async def test_next_process_that_stops_when_it_is_ready_is_given_up_long_before_
     assert {line["old_pid"] for line in lines} == {os.getpid()}
     assert len(new_pids := {line["new_pid"] for line in lines}) == 1
     assert new_pids != {os.getpid()}
-    assert calls == ["lend", "suspend", "states", "resume", "take back"]
+    assert calls == ["lend", "suspend", "states", "stop telling", "resume", "take back"]

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import aiohttp
 import pytest
 
 from testkit import wire
-from testkit.broker import PRODUCE, ScriptedBroker
+from testkit.broker import METADATA, PRODUCE, BrokerConnection, Request, ScriptedBroker, answer
 from testkit.clusters import clusters_process
 from testkit.crowd import is_served
 from testkit.frames import produce, produce_reply
@@ -200,3 +201,46 @@ async def test_a_mode_outlives_an_upgrade_and_later_changes_reach_clients_of_the
             await asyncio.wait_for(going_on, PATIENCE_S)
         finally:
             going_on.cancel()
+
+
+def connects_from(pid: int, link: BrokerConnection) -> bool:
+    """Whether this process has the other end."""
+    port = link.transport.get_extra_info("peername")[1]
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if int(row[1].rpartition(":")[2], 16) == port}
+    with suppress(FileNotFoundError):  # a descriptor that was closed meanwhile
+        return any(os.readlink(each) in sockets for each in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_reload_while_the_next_process_starts_holds_in_it(tmp_path: Path, workers: int) -> None:
+    tables = f"[server]\nworkers = {workers}\n" + BEFORE
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port, tables=tables) as gateway:
+        earlier = children(gateway.process.pid)
+        held: list[tuple[BrokerConnection, Request]] = []
+        reached = asyncio.Event()
+
+        def hold(link: BrokerConnection, asked: Request) -> None:
+            held.append((link, asked))
+            if any(connects_from(pid, link) for pid in children(gateway.process.pid) if pid not in earlier):
+                reached.set()
+
+        broker.script(METADATA, hold)
+        broker.scripts_discovery = True
+        upgrading = asyncio.create_task(upgrade(gateway.admin_port))
+        # The next process has read the file, and asks the brokers.
+        await asyncio.wait_for(reached.wait(), PATIENCE_S)
+        rewrite(tmp_path / "gateway.toml", "producer_byte_rate = 1000", "producer_byte_rate = 2000")
+        code, text = await sluice("reload", "--admin", f"http://{HOST}:{gateway.admin_port}")
+        assert code == 0, text
+        assert await quota_of_app(gateway.admin_port) == 2000
+        broker.scripts_discovery = False
+        for link, asked in held:
+            answer(link, asked)
+        code, text = await asyncio.wait_for(upgrading, PATIENCE_S)
+        assert code == 0, text
+        limit = await quota_of_app(gateway.admin_port)
+        os.kill(int(text.split()[1]), signal.SIGTERM)
+        assert await gateway.exit_code(seconds=PATIENCE_S) == 0
+        assert limit == 2000
