@@ -423,7 +423,9 @@ class MutationQuotas:
         tracker.give_back(amount, now_ms=now_ms)
 
     def is_limited(self, user: str, client_id: str, address: str = "") -> bool:
-        """Whether this client has a limit that is enforced, and not only observed."""
+        """Whether this client has a limit that is enforced, and not only observed or switched off."""
+        if not self.enabled:
+            return False
         match = resolve(self._limits, KEY, user, client_id)
         if match.limit is not None and not match.observe:
             return True
@@ -435,6 +437,8 @@ class MutationQuotas:
         self, user: str, client_id: str, *, kind: Kind | None = None, address: str = "", now_ms: int
     ) -> int:
         """How long the debts last that make this client wait, 0 when there is none. Charges nothing."""
+        if not self.enabled:  # a debt outlives that
+            return 0
         counters = self.groups.trackers(user, client_id, address, now_ms=now_ms)
         match = resolve(self._limits, KEY, user, client_id)
         if match.limit is not None and not match.observe:

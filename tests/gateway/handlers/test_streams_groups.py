@@ -15,6 +15,7 @@ from protocol.error_codes import ErrorCode
 from protocol.streams_groups import MOST_ELEMENTS, HeartbeatAnswer
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Enforcement
 from quotas.usage_record import Event
 from testkit import wire
 from testkit.cluster import ScriptedCluster
@@ -272,6 +273,18 @@ def test_clients_without_an_enforced_quota_join_as_ever(observed: bool) -> None:
     c = Conversation(controller_mutation_rate=2 if observed else None, own_topics=("another",))
     c.core.limits.set_observed([QuotaEntity(user="ANONYMOUS")])
     c.client_sends(JOIN).upstream_sees(JOIN)
+
+
+def test_a_client_in_deep_debt_joins_as_ever_once_quotas_are_switched_off() -> None:
+    c = conversation(sources=60)
+    assert send(c).throttle_time_ms == 10_000
+    c.core.limits.set_mode(Enforcement.OFF)
+    other = c.another()
+    join = streams_heartbeat("h", subtopology("source", changelogs=["more"]))
+    other.client_sends(join).upstream_sees(join).reading()
+    assert c.core.mutations.throttle_time_ms("ANONYMOUS", "", now_ms=c.clock.now_ms) == 0
+    c.core.limits.set_mode(Enforcement.ENFORCE)
+    assert c.core.mutations.throttle_time_ms("ANONYMOUS", "", now_ms=c.clock.now_ms) == 20_000
 
 
 @pytest.mark.parametrize("epoch", [-1, -2])
