@@ -91,13 +91,13 @@ class Carrier:
         self._tick()
 
     def stop(self) -> None:
-        """Send what was not sent yet, and no more."""
-        if self._tell is None:
-            return
-        assert self._timer is not None
-        self._timer.cancel()
-        self._tell_once()
-        self._tell = None
+        """Send what was not sent yet, and no more; there is no other process, or it failed."""
+        if self._tell is not None:
+            assert self._timer is not None
+            self._timer.cancel()
+            self._tell_once()
+            self._tell = None
+        self._own = None  # it has counters that may have been forgotten since
         if self._pool is not None:
             self._pool.tell_all("tell_use", False)
 

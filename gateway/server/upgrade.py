@@ -184,6 +184,7 @@ class Upgrade:
     async def _go_on(self, error: str) -> None:
         """It was not replaced: all is as before."""
         self._gateway.changes.stop()
+        self._gateway.carrier.stop()
         if self._handed is not None:
             self._handed.cancel()
         for step in (steps := list(self._steps)):

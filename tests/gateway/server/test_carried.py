@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -128,6 +129,24 @@ def test_what_was_told_of_counters_that_are_gone_is_not_kept(clock: FakeClock) -
     member.produce.expire(now_ms=clock.now_ms)
     assert use.take() == []
     assert len(use._told) == 1
+
+
+async def test_no_counter_is_kept_once_there_is_no_other_process(
+    clock: FakeClock, processes: tuple[FleetMember, FleetMember]
+) -> None:
+    """Also where the other one never served: it was asked to, and failed."""
+    for member, told in zip(processes, (True, False), strict=True):
+        carrier = Carrier(counters_of(member), None, lambda: clock.now_ms)
+        tracker = member.tracker(now_ms=clock.now_ms)
+        tracker.record(1, now_ms=clock.now_ms)
+        await carrier.states()
+        if told:
+            carrier.tell_use(lambda _rows: None)
+        carrier.stop()
+        clock.advance(10_000_000)
+        member.produce.expire(now_ms=clock.now_ms)
+        assert not member.produce.counters
+        assert [each for each in gc.get_referrers(tracker) if isinstance(each, dict) and tracker in each] == []
 
 
 async def test_a_fleet_counts_the_clients_of_both_processes_once_and_both_know_what_it_used(

@@ -38,7 +38,7 @@ async def test_next_process_that_stops_when_it_is_ready_is_given_up_long_before_
         take_back=lambda: done("take back", None),
         suspend=lambda: calls.append("suspend") or {},
         resume=lambda waiting: calls.append("resume"),
-        carrier=SimpleNamespace(states=lambda: done("states", [])),
+        carrier=SimpleNamespace(states=lambda: done("states", []), stop=lambda: None),
         connections=SimpleNamespace(
             rates=lambda now_ms: ConnectionRates((), {}, {}), counts=lambda: CarriedConnections({}, {})
         ),
