@@ -18,6 +18,9 @@ FORMAT: Final = 1
 DESCRIPTOR: Final = "SLUICE_UPGRADE_FD"
 """In the environment of the next process: its end of the link."""
 
+MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
+"""To a process that stands still; beyond, it gets no more of what is only of this moment."""
+
 _MOST_BYTES: Final = 1 << 17
 _ROWS_BYTES: Final = 1 << 15
 _MOST_DESCRIPTORS: Final = 8
@@ -48,6 +51,7 @@ class HandoverLink:
         self._on_message = on_message
         self._on_lost = on_lost
         self._unsent: deque[tuple[bytes, Sequence[int]]] = deque()
+        self._unsent_bytes = 0
         self._all_sent = asyncio.Event()
         self._all_sent.set()
         self._loop = asyncio.get_running_loop()
@@ -67,8 +71,16 @@ class HandoverLink:
         """
         self._queue(json.dumps([what, body]), descriptors)
 
-    def send_rows(self, what: str, rows: Iterable[Any]) -> None:
-        """Send a list in as many messages as it takes."""
+    def send_rows(self, what: str, rows: Iterable[Any], *, only_now: bool = False) -> None:
+        """Send a list in as many messages as it takes.
+
+        Args:
+            what: the kind of message.
+            rows: the list.
+            only_now: it is only of this moment: nothing of it is sent to a process that has stopped reading.
+        """
+        if only_now and self._unsent_bytes >= MOST_UNSENT_BYTES:
+            return
         texts: list[str] = []
         size = 0
         for row in rows:
@@ -83,7 +95,9 @@ class HandoverLink:
     def _queue(self, text: str, descriptors: Sequence[int]) -> None:
         if self.lost:
             return
-        self._unsent.append((text.encode(), [os.dup(each) for each in descriptors]))
+        data = text.encode()
+        self._unsent.append((data, [os.dup(each) for each in descriptors]))
+        self._unsent_bytes += len(data)
         if len(self._unsent) == 1:
             self._all_sent.clear()
             self._send()
@@ -101,6 +115,7 @@ class HandoverLink:
             self._sock.close()
             while self._unsent:
                 _close_all(self._unsent.popleft()[1])
+            self._unsent_bytes = 0
             self._all_sent.set()
 
     def _send(self) -> None:
@@ -115,6 +130,7 @@ class HandoverLink:
                 self._end()
                 return
             self._unsent.popleft()
+            self._unsent_bytes -= len(data)
             _close_all(descriptors)
         self._all_sent.set()
         self._loop.remove_writer(self._sock.fileno())

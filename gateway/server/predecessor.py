@@ -154,7 +154,7 @@ class Predecessor:
 
     def _tell_use(self, rows: list[Any]) -> None:
         for kind, some in messages("use", rows):
-            self._link.send_rows(kind, some)
+            self._link.send_rows(kind, some, only_now=True)
 
     async def _until(self, what: str, within_s: float | None = _ANSWER_S) -> None:
         waits = [asyncio.ensure_future(each.wait()) for each in (self._came[what], self._gone)]

@@ -259,6 +259,11 @@ class Upgrade:
         for kind, some in messages(what, rows):
             self._send_rows(kind, some)
 
+    def _tell_use(self, rows: Sequence[Row]) -> None:
+        if self._link is not None:
+            for kind, some in messages("use", rows):
+                self._link.send_rows(kind, some, only_now=True)
+
     def _hand_sockets(self) -> None:
         for kind, (host, port), sock in self._gateway.sockets():
             self._send("socket", [kind, host, port], [sock.fileno()])
@@ -293,7 +298,7 @@ class Upgrade:
             accepted.sock.close()
         self.replaced = True
         self._gateway.changes.stop()
-        self._gateway.carrier.tell_use(lambda rows: self._send_counters("use", rows))
+        self._gateway.carrier.tell_use(self._tell_use)
         self._tick()
         self._on_replaced(self._process.pid)
         _log.info("replaced", **self._pids())
