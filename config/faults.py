@@ -86,7 +86,7 @@ def _texts(error: ErrorDetails, model: type[BaseModel], hidden: Collection[Key])
         kind, metadata, depth = _found_at(model, key)
         value = error["input"]
         number = kind in (int, float) and isinstance(value, str) and not from_file
-        hint = _hint(str(key[depth - 1]), value) if number else ""
+        hint = _hint(str(key[depth - 1]), value) if number else _hint_of_shape(key[:depth], kind, value)
         shown = "the value, which is from a file," if from_file else _shown(key, value)
         yield key[:depth], f"{shown} is not {_allowed(kind, metadata, value)}{hint}"
 
@@ -94,6 +94,21 @@ def _texts(error: ErrorDetails, model: type[BaseModel], hidden: Collection[Key])
 def _shown(key: Key, value: object) -> str:
     """A value, unless it may be a secret: a token may stand in the wrong place of its table."""
     return "the value" if key[: len(_KEYS)] == _KEYS else value_text(value)
+
+
+def _hint_of_shape(key: Key, kind: Any, value: object) -> str:
+    """What to write for a table that has to be one of several, or for a quota that would limit nothing."""
+    if isinstance(value, dict) and get_origin(kind) is tuple and _is_model(kind):
+        return f"; write [[{'.'.join(str(part) for part in key if isinstance(part, str))}]]"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ""
+    return "; to set no quota, leave the key out" if key[:1] == ("quotas",) and value <= 0 else ""
+
+
+def _is_model(kind: Any) -> bool:
+    """Whether the items of an array are tables."""
+    item, _ = _bare(get_args(kind)[0], [])
+    return isinstance(item, type) and issubclass(item, BaseModel)
 
 
 def _hint(key: str, text: str) -> str:

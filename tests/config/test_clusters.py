@@ -84,7 +84,8 @@ def test_cluster_without_a_store_directory_gets_one_of_its_own() -> None:
         ),
         (
             cluster("a", 2000, '[[clusters.quotas]]\nuser = "u"\nproducer_byte_rate = -1'),
-            'clusters.a.quotas.0.producer_byte_rate (user="u"): -1 is not in 1..9223372036854775807',
+            'clusters.a.quotas.0.producer_byte_rate (user="u"): -1 is not in 1..9223372036854775807; '
+            "to set no quota, leave the key out",
         ),
         ('[[clusters]]\nname = "a"', "clusters.a.upstream: required, but missing"),
         (cluster("a", 2000) + cluster("a", 3000), 'clusters.1.name: "a" is the name of clusters.0 too'),

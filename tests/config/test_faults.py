@@ -113,7 +113,8 @@ def faults(**changed: str) -> list[str]:
     ("client_quota", 'scope = "cluster"',
      'client_quota.scope: "cluster" is not one of "fleet", "gateway", "broker"'),
     ("array_of_quotas", 'user = "a"\ncontroller_mutation_rate = -1',
-     'quotas.0.controller_mutation_rate (user="a"): -1 is not a finite number > 0'),
+     'quotas.0.controller_mutation_rate (user="a"): -1 is not a finite number > 0; '
+     "to set no quota, leave the key out"),
     ("array_of_quotas", 'user = ""\ncontroller_mutation_rate = 1',
      'quotas.0.user: "" is not a string of at least one character'),
     ("array_of_quotas", 'user = "a"\ndefault_user = true\ncontroller_mutation_rate = 1',
@@ -126,7 +127,7 @@ def faults(**changed: str) -> list[str]:
     ("array_of_quotas", 'user = "a"',
      'quotas.0 (user="a"): limits nothing; give ' + " or ".join(USER_KEYS)),
     ("array_of_quotas", 'user = "a"\nconnection_count = 0',
-     'quotas.0.connection_count (user="a"): 0 is not in 1..2147483647'),
+     'quotas.0.connection_count (user="a"): 0 is not in 1..2147483647; to set no quota, leave the key out'),
     ("array_of_quotas", 'group = "a b"\nproducer_byte_rate = 1',
      'quotas.0.group: a b is not a valid name of a group: letters, digits, dot, _ and -, at most 100'),
     ("array_of_quotas", 'group = "g"\nuser = "a"\nproducer_byte_rate = 1',

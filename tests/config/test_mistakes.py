@@ -53,7 +53,12 @@ MISTAKES = [
     added(
         "section with a letter too few", "[limit]  # <-\nmax_mute_ms = 5", "limit: unknown key; did you mean limits?"
     ),
-    Mistake("section for a list", "[[listeners]]", "[listeners]  # <-", "listeners: a table is not an array"),
+    Mistake(
+        "section for a list",
+        "[[listeners]]",
+        "[listeners]  # <-",
+        "listeners: a table is not an array with at least one item; write [[listeners]]",
+    ),
     Mistake("list for a section", "[upstream]", "[[upstream]]  # <-", "upstream: an array is not a table"),
     Mistake(
         "dash for an underscore",
@@ -167,7 +172,8 @@ MISTAKES = [
         "quota of zero",
         RATE,
         "producer_byte_rate = 0  # <-",
-        "quotas.0.producer_byte_rate (default_user=true): 0 is not in 1..",
+        "quotas.0.producer_byte_rate (default_user=true): 0 is not in 1..9223372036854775807; to set no "
+        "quota, leave the key out",
     ),
     added("negative time", "[drain]\ntimeout_ms = -1  # <-", "drain.timeout_ms: -1 is not in 0..2147483647"),
     added(
