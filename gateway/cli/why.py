@@ -32,9 +32,10 @@ _OF_CONNECTIONS: Final = ("connection", "connection_count")
 _OUTCOMES: Final = {"held": "throttled"}
 _WHAT: Final = " that explains throttles"
 _OBSERVED: Final = (
-    ", and none by quotas that are observed only: those throttle no client, and the metrics "
-    "gateway_..._would_throttle_total count what they would throttle"
+    " Quotas that are only observed throttle no client, so the journal has none of theirs: the metrics "
+    "gateway_..._would_throttle_total count what they would throttle."
 )
+_NAMES: Final = " To see whether the name is right: sluice top lists the clients."
 
 
 def add_parser(commands: Any) -> None:
@@ -86,7 +87,9 @@ def _moment(text: str, now_s: float | None = None) -> int:
             moment = datetime.fromisoformat(text)
             moment = moment.replace(tzinfo=moment.tzinfo or UTC)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not a time") from None
+        raise argparse.ArgumentTypeError(
+            f"{json.dumps(text)} is not a time such as 2026-11-22T18:03:00, 18:03, or 5m for five minutes ago"
+        ) from None
     return int(moment.timestamp() * 1000)
 
 
@@ -173,7 +176,9 @@ def text_of(answer: dict[str, Any], clients: str = "") -> str:
         lost = "; some older entries were dropped" if answer["forgotten"] else ""
         brokers = "The journal does not record throttles by the brokers' own quotas"
         observed = answer.get("mode") == "observe" or any(quota["observe"] for quota in answer["quotas"])
-        blocks.append(f"{none}{lost}. {brokers}{_OBSERVED if observed else ''}.")
+        blocks.append(
+            f"{none}{lost}. {brokers}.{_OBSERVED if observed else ''}{_NAMES if answer['quotas'] else ''}"
+        )
     if answer["quotas"]:
         rows = [("NOW", "LIMIT", "LEVEL", "ENTITY")]
         for quota in answer["quotas"]:
