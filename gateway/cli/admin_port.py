@@ -216,8 +216,7 @@ def ask(
         ) from exc
     except OSError as exc:
         reason = getattr(exc, "reason", exc)
-        more = "; --admin-ca names its authority" if isinstance(reason, ssl.SSLCertVerificationError) else ""
-        raise AdminPortError(f"no answer from {url}: {reason}{more}") from exc
+        raise AdminPortError(f"no answer from {url}: {_reason_text(reason)}") from exc
     try:
         found = json.loads(text)
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS):
@@ -234,6 +233,17 @@ def ask(
     if isinstance(found, dict) and "clusters" in found:
         raise AdminPortError(_choice(url, found))
     return status, found
+
+
+def _reason_text(reason: object) -> str:
+    """Why there is no answer, and what to do about it where that is known."""
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return f"{reason}; --admin-ca names its authority"
+    if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
+        return "it does not speak TLS; without TLS, its URL begins with http"
+    if type(reason) is ConnectionRefusedError and reason.strerror:
+        return reason.strerror
+    return str(reason)
 
 
 def read(

@@ -172,7 +172,7 @@ def from_text(text: str) -> QuotaText:
     try:
         document = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as exc:
-        raise QuotaTextError([f"not YAML: {' '.join(str(exc).split())}"]) from exc
+        raise QuotaTextError([f"not YAML: {_yaml_fault(exc)}"]) from exc
     if not isinstance(document, _Row):
         raise QuotaTextError(["has to be one list under the key quotas"])
     faults = [
@@ -185,6 +185,11 @@ def from_text(text: str) -> QuotaText:
     if faults:
         raise QuotaTextError(faults)
     return _Reading(document).read()
+
+
+def _yaml_fault(exc: Exception) -> str:
+    """What YAML says in one line, with the place but without its name for a text that is no file."""
+    return " ".join(str(exc).split()).replace(' in "<unicode string>", line', " at line")
 
 
 class _Reading:

@@ -96,6 +96,7 @@ def test_fault_says_where_and_what(row: str, place: str, fault: str) -> None:
 
 @pytest.mark.parametrize(("text", "fault"), [
     ("quotas:\n- user: a\n  user: b\n  producer_byte_rate: 1\n", "not YAML: user is given twice"),
+    ("quotas\n- user: a\n", "not YAML: mapping values are not allowed in this context at line 2, column "),
     ("quotas:\n- a\n", "quotas.0: has to be a mapping"),
     ("scope: []\nquotas: []\n", "line 1: scope: has to be a list of entities, such as [user=team-a-*]"),
     ("quotas: []\nscope: [5]\n", "line 2: scope: has to be a list of entities"),
