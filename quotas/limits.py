@@ -408,7 +408,7 @@ def validate_entity(entity: QuotaEntity) -> str | None:
 
 def _group_fault(entity: QuotaEntity) -> str | None:
     if entity.family is None:
-        return "Invalid quota entity combination, a group can not be combined with anything"
+        return "Invalid quota entity combination, a group cannot be combined with anything"
     if isinstance(entity.group, Default):
         return "There is no default group"
     return group_name_fault(entity.group or "")

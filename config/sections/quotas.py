@@ -146,9 +146,9 @@ class QuotaRule(Section, frozen=True):
             names = "user, default_user, client_id, default_client_id, ip, default_ip, topic, default_topic or group"
             faults.append(((), f"names no entity; give {names}"))
         elif entity.family is None:
-            what = "an address can not be combined with a user, a client id or a topic"
+            what = "an address cannot be combined with a user, a client id or a topic"
             if entity.group is not None:
-                what = "a group can not be combined with anything"
+                what = "a group cannot be combined with anything"
             elif entity.ip is None:
                 what = "a topic can be combined with a user or a client id, not with both"
             faults.append(((), what))

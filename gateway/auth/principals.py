@@ -120,7 +120,7 @@ def _attribute(content: bytes, all_utf8: bool) -> str:
     if end != len(value):
         raise UnreadableName("an attribute with more than one value")
     if value_tag == _BMP and not all_utf8 and any(0xD8 <= high <= 0xDF for high in value[start:end:2]):
-        raise UnreadableName("a BMPString with letters that it can not have")
+        raise UnreadableName("a BMPString with letters that it cannot have")
     keyword = _KEYWORDS.get(oid)
     if keyword is None or value_tag not in _TEXTS:
         return f"{keyword or oid}=#{value.hex()}"

@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
         help="check a configuration file without starting anything",
         description="Check a configuration file, and the certificates, passwords and secrets that it names. Nothing "
         "is started. Exit code 0: as far as the file says, the gateway starts and gets ready; there may be notes "
-        "about what can hardly be meant. Exit code 2: the file can not be read, or the gateway would not start, "
+        "about what can hardly be meant. Exit code 2: the file cannot be read, or the gateway would not start, "
         "would never be ready, or would do something else than what is written. With --strict, exit code 3: there "
         "are notes and nothing worse.",
         allow_abbrev=False,

@@ -129,7 +129,7 @@ class TlsMetrics(Collector):
         )
         current = GaugeMetricFamily(
             "gateway_tls_certificate_last_reload_successful",
-            "0 while changed certificate files can not be used and the old ones stay in force.",
+            "0 while changed certificate files cannot be used and the old ones stay in force.",
             labels=["section"],
         )
         for each in self._identities:

@@ -188,7 +188,7 @@ class WorkerPool:
         """None while one of them takes connections, and one that dies could be replaced."""
         if not any(worker.serves for worker in self.workers.values()):
             return "no worker serves"
-        return "workers can not be replaced: restart the gateway" if self._nursery.gone else None
+        return "workers cannot be replaced: restart the gateway" if self._nursery.gone else None
 
     async def _fork(self, number: int) -> None:
         ours = None

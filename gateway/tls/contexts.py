@@ -165,9 +165,9 @@ def _load_own(
         if exc.reason == "KEY_VALUES_MISMATCH":
             raise TlsFileFault("key", f'"{key}" does not belong to "{certificate}"') from None
         why = exc.reason or "no PEM key, or another password"
-        raise TlsFileFault("key", f'"{key}" can not be used: {why}') from None
+        raise TlsFileFault("key", f'"{key}" cannot be used: {why}') from None
     except (OSError, ValueError) as exc:
-        raise TlsFileFault("key", f'"{key}" can not be used: {type(exc).__name__}') from None
+        raise TlsFileFault("key", f'"{key}" cannot be used: {type(exc).__name__}') from None
     return expires_s, hosts
 
 
@@ -193,7 +193,7 @@ def _read(key: str, path: str) -> bytes:
     try:
         return read_at_once(path, _MOST_FILE_BYTES)
     except OSError as exc:
-        raise TlsFileFault(key, f'"{path}" can not be read: {exc.strerror}') from None
+        raise TlsFileFault(key, f'"{path}" cannot be read: {exc.strerror}') from None
     except ValueError as exc:
         raise TlsFileFault(key, f'"{path}" {exc}') from None
 

@@ -65,7 +65,7 @@ class UsageSeries(Collector):
             value=sink.failures,
         )
         yield GaugeMetricFamily(
-            "gateway_usage_sink_failing", "1 while usage records can not be delivered.", value=sink.failing
+            "gateway_usage_sink_failing", "1 while usage records cannot be delivered.", value=sink.failing
         )
         if self._stored is not None:
             samples = CounterMetricFamily(

@@ -85,7 +85,7 @@ def faults(**changed: str) -> list[str]:
     ("array_of_quotas", 'ip = "1.2.3.4"\ndefault_ip = true\nconnection_creation_rate = 1',
      "quotas.0.ip (default_ip=true): give ip or default_ip, not both"),
     ("array_of_quotas", 'ip = "1.2.3.4"\nuser = "a"\nconnection_creation_rate = 1',
-     'quotas.0 (user="a", ip="1.2.3.4"): an address can not be combined with a user, a client id or a topic'),
+     'quotas.0 (user="a", ip="1.2.3.4"): an address cannot be combined with a user, a client id or a topic'),
     ("array_of_quotas", 'ip = "10.0.0.1/8"\nconnection_creation_rate = 1',
      'quotas.0.ip: "10.0.0.1/8" is not a block such as 10.0.0.0/8, with nothing set behind its length'),
     ("array_of_quotas", 'ip = "localhost"\nconnection_creation_rate = 1',
@@ -131,7 +131,7 @@ def faults(**changed: str) -> list[str]:
     ("array_of_quotas", 'group = "a b"\nproducer_byte_rate = 1',
      'quotas.0.group: a b is not a valid name of a group: letters, digits, dot, _ and -, at most 100'),
     ("array_of_quotas", 'group = "g"\nuser = "a"\nproducer_byte_rate = 1',
-     'quotas.0 (user="a", group="g"): a group can not be combined with anything'),
+     'quotas.0 (user="a", group="g"): a group cannot be combined with anything'),
     ("array_of_quotas", 'group = "g"\nconnection_creation_rate = 1',
      'quotas.0.connection_creation_rate (group="g"): groups have no such quota; give producer_byte_rate or '
      "consumer_byte_rate or request_percentage or controller_mutation_rate or producer_byte_burst_seconds or "

@@ -301,8 +301,8 @@ def test_certificates_that_can_not_be_used_are_found(file: Path, run: Run) -> No
     for command in (["check-config"], ["serve", "--config"]):
         code, out, err = run(*command, file)
         assert (code, out) == (2, "")
-        assert 'listeners.inside.tls.certificate: "/nowhere.crt" can not be read' in err
-        assert 'listeners.inside.tls.key: "/nowhere.key" can not be read' in err
+        assert 'listeners.inside.tls.certificate: "/nowhere.crt" cannot be read' in err
+        assert 'listeners.inside.tls.key: "/nowhere.key" cannot be read' in err
 
 
 def test_columns_line_up_and_numbers_have_no_needless_fraction() -> None:

@@ -114,9 +114,9 @@ def test_what_is_wrong_with_a_file_is_told_with_its_key_and_path(pki: Pki, tmp_p
     junk.write_text("nothing of the kind")
     ca = str(pki.authority.certificate)
     cases = [
-        ({"certificate": "/nowhere.crt"}, 'certificate: "/nowhere.crt" can not be read: No such file'),
+        ({"certificate": "/nowhere.crt"}, 'certificate: "/nowhere.crt" cannot be read: No such file'),
         ({"certificate": str(junk)}, f'certificate: "{junk}" holds no PEM certificate'),
-        ({"key": str(junk)}, f'key: "{junk}" can not be used'),
+        ({"key": str(junk)}, f'key: "{junk}" cannot be used'),
         ({"key": str(other.key)}, f'key: "{other.key}" does not belong to'),
         ({"client_auth": "required", "client_ca": str(junk)}, f'client_ca: "{junk}" holds no PEM certificate'),
         (
