@@ -215,12 +215,17 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
         if not any(limits.entities(key)):
             unused.append(key.value)
             continue
-        match = resolve(limits, key, user, client_id)
+        match = _match(limits, key, user, client_id)
         facts = [
             ("quota", key.value),
             ("limit", _limit_text(limits, key, match, bursts)),
             ("decided by", "nothing" if match.rule is Rule.NONE else f"level {match.rule.value}"),
-            ("counted by", _counter_text(match)),
+            (
+                "counted by",
+                f"{client_name(user)}, all its connections"
+                if key in CONNECTION_KEYS
+                else _counter_text(match),
+            ),
         ]
         rows = [("", "LEVEL", "ENTITY", "LIMIT", "")]
         for at, step in enumerate(walk(limits, key, user, client_id), start=1):
@@ -271,6 +276,11 @@ def _attributes(limits: Limits, key: QuotaKey, match: Match) -> Iterator[tuple[s
             yield more.value, number(value)
 
 
+def _match(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
+    """What applies; connections count for their user, whatever the client id, which comes later."""
+    return resolve(limits, key, user, "" if key in CONNECTION_KEYS else client_id)
+
+
 def _counter_text(match: Match) -> str:
     user, client_id = match.tracker_key
     if user and client_id:
@@ -287,7 +297,7 @@ def _counter_text(match: Match) -> str:
 def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> str:
     answers = []
     for key in _shown_keys(limits):
-        match = resolve(limits, key, user, client_id)
+        match = _match(limits, key, user, client_id)
         answers.append(
             {
                 "quota": key,

@@ -317,7 +317,10 @@ def test_connections_of_a_user_are_shown_where_any_user_has_such_a_quota(quotas:
         assert "limit       9\n" in count
         for block in (rate, count):
             assert "decided by  level default_user" in block
-            assert "counted by  user=bob" in block
+            assert "counted by  user=bob, all its connections" in block
+    text = WITH_DEFAULT + '[[quotas]]\nuser = "bob"\nconnection_count = 9\nconnection_creation_rate = 4\n'
+    shown = quotas("--user", "alice", "--client-id", "app", text=text)
+    assert shown.count("decided by  nothing\ncounted by  user=alice, all its connections") == 2
 
 
 @pytest.mark.parametrize("argv", [["--ip", "localhost"], ["--ip", "10.0.0.1", "--user", "alice"]])
