@@ -260,7 +260,7 @@ def parse_names(text: str, *, other_spellings: bool = False) -> dict[EntityType,
     while rest:
         type_text, equals, rest = rest.partition("=")
         if not equals:
-            raise ValueError(f"expected type=name, found {type_text!r}")
+            raise ValueError(f"expected type=name, such as client-id=app, found {type_text!r}")
         type_text = type_text.strip()
         if other_spellings:
             type_text = _OTHER_SPELLINGS.get(type_text, type_text)

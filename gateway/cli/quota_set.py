@@ -87,7 +87,8 @@ def _row(entity: QuotaEntity, text: str) -> dict[str, Any]:
     except ValueError as exc:
         raise ValueError(f"{key}: {exc}, or {_REMOVED}") from None
     if (fault := validate(entity, key, limit)) is not None:
-        raise ValueError(f"{entity}: {fault}")
+        removal = f"; {key}={_REMOVED} removes it" if limit <= 0 else ""
+        raise ValueError(f"{entity}: {fault}{removal}")
     return {"entity": entity_json(entity), "quota": key, "limit": limit}
 
 

@@ -345,7 +345,7 @@ def _limit(entity: QuotaEntity, key: str, value: Any) -> float:
         except OverflowError:
             raise ValueError("the number is too large") from None
     if (fault := validate(entity, key, limit)) is not None:
-        raise ValueError(fault)
+        raise ValueError(f"{fault}; to set no quota, leave the key out" if limit <= 0 else fault)
     return limit
 
 

@@ -232,6 +232,7 @@ async def test_set_takes_amounts_with_units(text: str, limit: float, capsys: Cap
     ("1mib", "'1mib' has the unknown unit mib (did you mean 1MiB?); give a number of bytes per second, alone or "),
     ("fast", "'fast' is no number; give a number of bytes per second, alone or with B, kB, MB, GB, TB"),
     ("", "give producer_byte_rate=LIMIT or producer_byte_rate=none"),
+    ("0", "must be greater than 0; producer_byte_rate=none removes it"),
 ])  # fmt: skip
 async def test_set_says_how_to_write_a_limit(text: str, fault: str, capsys: Capsys) -> None:
     async with running_gateway(9) as running:
