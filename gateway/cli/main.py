@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Any, Final, NoReturn
 
@@ -33,8 +34,22 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        # argparse takes what follows a misspelt option for a command.
+        unknown = self._unknown_option() if "invalid choice" in message else None
+        if unknown is not None:
+            close = get_close_matches(unknown, self._option_string_actions, n=1)
+            message = f"unknown option {unknown}" + (f"; did you mean {close[0]}?" if close else "")
         # One line: the usage would bury it.
         self.exit(self.code(self.words), f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _unknown_option(self) -> str | None:
+        """An option that is none of this parser's, if no command was given that could have it."""
+        if any(
+            isinstance(each.choices, dict) and each.choices.keys() & set(self.words) for each in self._actions
+        ):
+            return None
+        options = (word.partition("=")[0] for word in self.words if word.startswith("--"))
+        return next((option for option in options if option not in self._option_string_actions), None)
 
     def code(self, words: Sequence[str]) -> int:
         """Of wrong arguments: that of the command below, if these words name one."""

@@ -42,6 +42,8 @@ def test_version_is_the_packages_and_no_command_is_answered_with_help(run: Run) 
 
 @pytest.mark.parametrize(("argv", "text"), [
     (["serf"], "invalid choice: 'serf'"),
+    (["quotas", "--cliient-id", "app"], "unknown option --cliient-id; did you mean --client-id?"),
+    (["--verbos", "x"], "unknown option --verbos"),
     (["serve", "--conf", "x"], "unrecognized arguments: --conf"),
     (["serve", "--upstream", "kafka"], 'argument --upstream: "kafka" is not host:port with a port in 1..65535'),
     (["check-config"], "arguments are required: FILE"),
