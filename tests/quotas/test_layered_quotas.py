@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.layered_quotas import LayeredQuotas, QuotaChange
+from quotas.layered_quotas import LayeredQuotas, Owner, QuotaChange
 from quotas.limits import Limits
 
 ALICE = QuotaEntity(user="alice")
@@ -102,3 +102,13 @@ def test_any_order_of_reloads_and_alterations_ends_as_overrides_on_top_of_the_fl
         fresh = Limits()
         fresh.replace_all((entity, key, value) for (entity, key), value in (base | overrides).items())
         assert all(fresh.families(key) == mine.limits.families(key) for key in QuotaKey)
+
+
+def test_an_override_has_the_owner_who_set_it_last_until_it_goes() -> None:
+    mine = layered((ALICE, PRODUCE, 100))
+    for owner in (Owner.APPLY, Owner.SET, Owner.UNKNOWN):
+        mine.apply([QuotaChange(ALICE, PRODUCE, 5, owner)])
+        assert mine.owner(ALICE, PRODUCE) is owner
+    mine.apply([QuotaChange(ALICE, PRODUCE, 5, Owner.SET)])
+    mine.apply([QuotaChange(ALICE, PRODUCE, None, Owner.APPLY)])
+    assert mine.owner(ALICE, PRODUCE) is Owner.UNKNOWN

@@ -5,7 +5,8 @@ from quotas.limits import Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker
-from quotas.resolution import TrackerKey
+from quotas.resolution import Match, TrackerKey, resolve
+from quotas.set_aside import bind_alike
 from testkit.clock import FakeClock
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
@@ -283,3 +284,35 @@ def test_full_tables_forgive_nothing_while_the_share_changes(clock: FakeClock) -
         clock.advance(1_000)
         quotas.expire(now_ms=clock.now_ms)
         assert tracker("alice", 0).level(now_ms=clock.now_ms)[1] >= 2 * TWO_WINDOWS - 3 * LIMIT
+
+
+class Counter:
+    """With a limit as of some version."""
+
+    def __init__(self, limit: float | None, version: int) -> None:
+        limits = Limits()
+        if limit is not None:
+            limits.set(ALICE, KEY, limit)
+        self.match, self.version = resolve(limits, KEY, "alice", "c"), version
+
+    def bind(self, match: Match, version: int, *, now_ms: int) -> None:
+        self.match, self.version = match, version
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "limit"),
+    [
+        ((5, 1), (7, 2), 7),
+        ((5, 2), (7, 1), 5),
+        ((5, 1), (7, 1), 5),
+        ((None, 2), (7, 1), 7),
+        ((5, 1), (None, 2), None),
+    ],
+)
+def test_two_counters_have_the_limit_of_the_one_looked_up_last_if_it_has_one(
+    one: tuple[float | None, int], other: tuple[float | None, int], limit: float | None
+) -> None:
+    counters = Counter(*one), Counter(*other)
+    bind_alike(*counters, now_ms=0)
+    assert {each.match.limit for each in counters} == {limit}
+    assert counters[0].version == counters[1].version

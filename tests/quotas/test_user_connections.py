@@ -115,6 +115,13 @@ def test_users_of_a_prefix_share_one_count() -> None:
     assert gateway.enter("team-e", "e").decision is REFUSE
 
 
+def test_connections_from_before_a_prefix_had_a_quota_count_too() -> None:
+    gateway = Gateway(Limits(prefixes=True))
+    assert {gateway.enter(user, user).decision for user in ("team-a", "team-b", "other")} == {ADMIT}
+    gateway.limits.set(QuotaEntity("team-*"), COUNT, 3)
+    assert [gateway.enter(user, user).decision for user in ("team-c", "team-d")] == [ADMIT, REFUSE]
+
+
 def test_a_second_login_of_the_same_user_counts_once_and_uses_no_rate() -> None:
     gateway = limited(connection_count=1, connection_creation_rate=1)
     assert [gateway.enter("alice", "a").decision for _ in range(50)] == [ADMIT] * 50
