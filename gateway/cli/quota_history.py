@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.cli import admin_port
 from gateway.cli.quota_view import MAX_ANSWER_BYTES, refuse_config
-from gateway.cli.table import aligned, number
+from gateway.cli.table import aligned, how_many, number
 from gateway.quota_admin.store.interface import ALL_BROKERS
 from gateway.quota_admin.store.quota_json import BROKER, entity_of
 
@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--limit", type=_limit, default=20, metavar="N", help="show at most N changes; default: 20"
+        "--limit", type=how_many, default=20, metavar="N", help="show at most N changes; default: 20"
     )
     parser.add_argument(
         "--json",
@@ -83,9 +83,3 @@ def _value(value: float | str | None) -> str:
 def _shown(text: str) -> str:
     """A name may hold anything, a terminal must not see it."""
     return text if text.isprintable() else json.dumps(text)
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
-        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not a number in 1..100000")
-    return int(text)

@@ -1,7 +1,9 @@
-"""Aligned columns for text on a terminal."""
+"""Aligned columns for text on a terminal, and how many rows an operator wants."""
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Sequence
 
 
@@ -24,3 +26,14 @@ def number(value: float | None) -> str:
     if value is None:
         return "-"
     return str(int(value)) if value.is_integer() else str(value)
+
+
+def how_many(text: str) -> int:
+    """A number of rows, or of minutes, as an argument.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
+        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not a number in 1..100000")
+    return int(text)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import config
 from gateway.cli.admin_port import add_cluster_argument
-from gateway.cli.table import aligned, number
+from gateway.cli.table import aligned, how_many, number
 from gateway.cli.topic_usage import summarise_topics, topic_blocks, topics_json
 from gateway.usage.reader import Readings, name_of_row, read_last, rows_of
 from quotas.entities import OTHER_CLIENTS, counted, format_name
@@ -77,9 +77,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--config", metavar="FILE", help="the configuration file")
     add_cluster_argument(parser)
     parser.add_argument(
-        "--minutes", metavar="N", type=_positive, default=5, help="how many minutes back; default: 5"
+        "--minutes", metavar="N", type=how_many, default=5, help="how many minutes back; default: 5"
     )
-    parser.add_argument("--top", metavar="N", type=_positive, default=10, help="clients per API; default: 10")
+    parser.add_argument("--top", metavar="N", type=how_many, default=10, help="clients per API; default: 10")
     parser.add_argument("--api", choices=[each.value for each in UsageApi], help="show only this API")
     parser.add_argument(
         "--topics",
@@ -88,13 +88,6 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON with all clients, for programs")
     parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from gateway.cli import admin_port
 from gateway.cli.durations import seconds_of
-from gateway.cli.table import aligned, number
+from gateway.cli.table import aligned, how_many, number
 from quotas.entities import BURST_KEYS, client_name, counted, counter_name
 
 _UNITS: Final = {
@@ -66,7 +66,7 @@ def add_parser(commands: Any) -> None:
         "18:03, or 5m for five minutes ago",
     )
     parser.add_argument(
-        "--limit", metavar="N", type=int, default=10, help="show at most the latest N; default: 10"
+        "--limit", metavar="N", type=how_many, default=10, help="show at most the latest N; default: 10"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.set_defaults(run=run)

@@ -49,6 +49,7 @@ def test_version_is_the_packages_and_no_command_is_answered_with_help(run: Run) 
     (["check-config"], "arguments are required: FILE"),
     (["quotas", "--client-id"], "argument --client-id: expected one argument"),
     *((["quotas", "history", f"--limit={n}"], "1..100000") for n in ("0", "-1", "x", "1e3", "100001", "٣")),
+    *(([*words, "0"], "1..100000") for words in (["why", "--limit"], ["usage", "--top"], ["usage", "--minutes"])),
 ])  # fmt: skip
 def test_wrong_arguments_are_one_line_and_code_2(argv: list[str], text: str, run: Run) -> None:
     code, _, err = run(*argv)
