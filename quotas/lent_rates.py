@@ -279,9 +279,15 @@ class Lender:
         if seen is not None and not seen.came:
             self._seen[name] = replace(seen, came=True)
 
-    def used_by(self, tier: int) -> float:
-        """What a tier used lately, per second; for `quotas.lending.Brake`."""
-        return math.fsum(each[tier] for each in self._used_by_tier) / max(1, len(self._used_by_tier))
+    def used_by(self, tier: int) -> float | None:
+        """What a tier used lately, per second; for `quotas.lending.Brake`. None: it is not known yet."""
+        if not self._used_by_tier:
+            return None
+        return math.fsum(each[tier] for each in self._used_by_tier) / len(self._used_by_tier)
+
+    def replaces(self, before: Lender) -> None:
+        """Other settings are in force from now on; what tiers used stays known."""
+        self._used_by_tier.extend(before._used_by_tier)
 
     @property
     def left(self) -> Match:
@@ -400,12 +406,16 @@ class Lender:
         self._seen = seen
         self._divided_ms = now_ms
         capacity = self.capacity * self._limits.share
+        # At the first division it is not known when counters have recorded what they hold.
+        is_known = self.last is not None or not counters
         self._brake(claims, now_ms)
         self._divide(capacity, claims)
         uses = [
             (name, claim, used_per_s) for claim, (name, _, _, used_per_s) in zip(claims, active, strict=True)
         ]
-        self._sum_up(capacity, uses, idle)
+        self.last = self._sums(capacity, uses, idle)
+        if is_known:
+            self._used_by_tier.append(self.last.by_tier)
         self._used_by_known = used_by_known
         self._shared_by_old = [0.0] * TIERS
         for claim in old if self._usable_of_tiers else ():
@@ -479,7 +489,7 @@ class Lender:
         ceiling = division.limit(claim)
         return replace(claim, ceiling=ceiling, guarantee=min(claim.guarantee, ceiling))
 
-    def _sum_up(self, capacity: float, uses: list[_Use], idle: list[_Use]) -> None:
+    def _sums(self, capacity: float, uses: list[_Use], idle: list[_Use]) -> Lent:
         by_tier = [0.0] * TIERS
         guaranteed = total = 0.0
         waiting = 0
@@ -493,19 +503,17 @@ class Lender:
             MOST_SHARES, uses + idle, key=lambda use: (use[1].guarantee > 0, use[2], use[1].guarantee)
         )
         shares = tuple(self._share(*use) for use in largest)
-        tiers = tuple(by_tier)
-        self.last = Lent(
+        return Lent(
             capacity,
             guaranteed,
             total - guaranteed,
             waiting,
-            tiers,
+            tuple(by_tier),
             self._most_of_tiers,
             self._shed,
             shares,
             tier_uses,
         )
-        self._used_by_tier.append(tiers)
 
     def _share(self, name: Hashable, claim: Claim, used_per_s: float) -> Share:
         limit = self.division.limit(self._under_brake(claim, claim.tier))

@@ -933,7 +933,9 @@ class RateQuotas:
 
     def lend(self, lender: Lender | None, *, now_ms: int) -> None:
         """Divide a capacity from now on; None: divide none."""
-        self.lender = lender
+        before, self.lender = self.lender, lender
+        if before is not None and lender is not None:
+            lender.replaces(before)
         self._new = None
         self._new_of_tiers = {}
         if lender is not None and not lender.observe:

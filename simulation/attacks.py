@@ -267,7 +267,7 @@ class AttackRun(Run):
 
     def _brake(self, gateway: Any, fault: Fault) -> None:
         key, tier, part = QuotaKey.PRODUCER_BYTE_RATE, fault.where, fault.amount / 100
-        used = gateway.client_quotas.produce.lender.used_by(tier)
+        used = gateway.client_quotas.produce.lender.used_by(tier) or 0.0
         brake = Brake(part, gateway._now_ms() + fault.for_ms, "ops", {key: used})
         gateway.limits.brakes = {**gateway.limits.brakes, tier: brake}
         self.braked[tier] = max(part * used, 0.001 * CAPACITY)

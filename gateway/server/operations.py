@@ -213,7 +213,7 @@ class Operations:
                 before.used if before is not None and before.until_ms > now_ms else await self._tier_use(tier)
             )
             if not used:
-                return "no worker has answered what the tier uses; try again"
+                return "it is not known yet what the tier uses; try again in a few seconds"
             brakes[tier] = replace(brake, used=used)
         brakes |= {each: other for each, other in self.brakes.items() if each != tier}
         self.set_brakes(brakes, by=by)

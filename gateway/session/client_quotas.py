@@ -217,11 +217,12 @@ class ClientQuotas:
         self.limits.set_divided(capacity)
 
     def tier_use(self, tier: int) -> dict[QuotaKey, float]:
-        """What a tier used lately, per second, of each quota whose capacity is divided."""
+        """What a tier used lately, per second, of each quota whose capacity is divided; nothing: it is not known."""
         divided = {QuotaKey.PRODUCER_BYTE_RATE: self.produce, QuotaKey.CONSUMER_BYTE_RATE: self.fetch}
-        return {
-            key: quotas.lender.used_by(tier) for key, quotas in divided.items() if quotas.lender is not None
-        }
+        lenders = {key: quotas.lender for key, quotas in divided.items() if quotas.lender is not None}
+        used = {key: lender.used_by(tier) for key, lender in lenders.items()}
+        known = {key: each for key, each in used.items() if each is not None}
+        return known if len(known) == len(used) else {}
 
     def divide(self, *, now_ms: int) -> Iterator[None]:
         """Divide the capacity anew; other work may be done after each step."""

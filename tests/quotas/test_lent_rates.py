@@ -12,7 +12,7 @@ from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.lending import Brake, Cut, CutBy
 from quotas.lent_rates import Lender
 from quotas.limits import Enforcement, Limits
-from quotas.rate_quotas import ByteRateQuotas, RateSettings
+from quotas.rate_quotas import ByteRateQuotas, CounterState, RateSettings
 
 PRODUCE, GUARANTEE = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.PRODUCER_BYTE_GUARANTEE
 MB = 1_000_000
@@ -425,7 +425,9 @@ def braked(world: World, part: float, *, first_s: int, seconds: int, tier: int =
 
     def begin() -> None:
         before = world.limits.brakes.get(tier)
-        used = {PRODUCE: world.lender.used_by(tier)} if before is None else before.used
+        use = world.lender.used_by(tier)
+        assert use is not None
+        used = {PRODUCE: use} if before is None else before.used
         world.limits.brakes = {tier: Brake(part, until_ms, "ops", used)}
 
     return begin
@@ -524,6 +526,40 @@ def test_names_that_live_for_less_than_a_division_count_as_use_of_their_tier() -
     loads = {f"{second}": within(second + 0.2, second + 0.7, 4) for second in range(12)}
     world.run(loads, 12)
     assert world.lender.used_by(2) == pytest.approx(2 * MB, rel=0.05)
+
+
+@pytest.mark.parametrize("after_s", [0, 1, 2, 5])
+def test_what_a_tier_uses_is_known_through_a_reload_of_the_capacity(after_s: int) -> None:
+    """A brake would leave a thousandth of the capacity to it otherwise."""
+    world = World(10 * MB)
+    world.user("copy", tier=3)
+    used = []
+
+    def reload() -> None:
+        world.quotas.lend(Lender(world.limits, PRODUCE, 20 * MB, now_ms=START_MS + 19_700), now_ms=START_MS + 19_700)
+        world.limits.set_divided({PRODUCE})
+
+    def ask() -> None:
+        assert world.quotas.lender is not None
+        used.append(world.quotas.lender.used_by(3))
+
+    events = {20: reload, 20 + after_s: (lambda: (reload(), ask())[1]) if not after_s else ask}
+    world.run({"copy": always(4)}, 28, events)
+    assert used == [pytest.approx(4 * MB, rel=0.05)]
+
+
+def test_of_the_first_division_it_is_not_known_what_a_tier_uses() -> None:
+    """Of counters of the process before, say, it is not known when they recorded what they hold."""
+    world = World(10 * MB)
+    world.user("copy", tier=3)
+    tracker = world.quotas.tracker("copy", "", now_ms=START_MS)
+    assert tracker is not None
+    tracker.take_over(CounterState([(START_MS - 9_000, START_MS, 10.0 * MB)]), now_ms=START_MS)
+    list(world.quotas.divide(now_ms=START_MS + 1_000))
+    assert world.lender.used_by(3) is None
+    tracker.record(2 * MB, now_ms=START_MS + 1_500)
+    list(world.quotas.divide(now_ms=START_MS + 2_000))
+    assert world.lender.used_by(3) == 2 * MB
 
 
 def overloaded(world: World, usable_part: float, *, sheds: bool = True) -> Callable[[], None]:

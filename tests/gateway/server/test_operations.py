@@ -196,6 +196,6 @@ def test_a_brake_keeps_what_its_tier_used_when_the_first_one_began() -> None:
     assert used_after(9_999, 0.5) == {PRODUCE: 8_000}
     assert used_after(19_999, 0.5) == {PRODUCE: 1_600}
     fault = asyncio.run(setup.operations.brake(2, Brake(0.2, 30_000, "ops"), by="ops", now_ms=20_000))
-    assert fault == "no worker has answered what the tier uses; try again"
+    assert fault == "it is not known yet what the tier uses; try again in a few seconds"
     assert asyncio.run(setup.operations.brake(3, None, by="ops", now_ms=20_000)) is None
     assert not setup.limits.brakes
