@@ -106,16 +106,20 @@ class LiveSettings:
         """Put the capacity of a configuration in force, and what is done when brokers are slow."""
         section = config.capacity
         self._client_quotas.set_capacity(section.by_quota(), observe=section.observe, now_ms=self._now_ms())
-        overload = config.overload
-        self._client_quotas.overload = (
-            None
-            if overload.mode is Enforcement.OFF
-            else Overload(
-                overload.broker_time_ms,
-                target_errors=overload.error_percent / 100,
-                enforce=overload.mode is Enforcement.ENFORCE,
+        wanted, overload = config.overload, self._client_quotas.overload
+        enforce, errors = wanted.mode is Enforcement.ENFORCE, wanted.error_percent / 100
+        if wanted.mode is Enforcement.OFF:
+            self._client_quotas.overload = None
+        elif overload is None:
+            self._client_quotas.overload = Overload(
+                wanted.broker_time_ms, target_errors=errors, enforce=enforce
             )
-        )
+        else:  # brokers that are slow are no faster now
+            overload.target_ms, overload.target_errors, overload.enforce = (
+                wanted.broker_time_ms,
+                errors,
+                enforce,
+            )
 
     def _check_limits(self, values: Values) -> None:
         plan_descriptors(self.broker_limits.over(self._config, values), self._descriptor_limit)
