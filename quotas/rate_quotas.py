@@ -89,6 +89,8 @@ class CounterState(NamedTuple):
         samples: see `SampledRate.samples`; of a mutation counter none.
         fill: what the bucket holds, in units of the quota.
         owed_until_ms, left_until_ms, last_value: see `RateTracker`.
+        bound_ms: how long the bucket lasts at the limit; 0: the process is of a version that does not say it.
+        debt: what of `fill` is beyond that.
     """
 
     samples: Sequence[tuple[int, int, float]] = ()
@@ -96,6 +98,8 @@ class CounterState(NamedTuple):
     owed_until_ms: int = 0
     left_until_ms: int = 0
     last_value: float = 0.0
+    bound_ms: float = 0.0
+    debt: float = 0.0
 
 
 class Urgent:
@@ -655,7 +659,10 @@ class RateTracker:
         if self._aside is not None:  # as if the others had done as this process did
             fill += self._aside.fill(now_ms=now_ms)
             samples = _times(samples, 1 / self.match.share)
-        return CounterState(samples, fill, self.owed_until_ms, self.left_until_ms, self.last_value)
+        debt = max(0.0, fill - self._bound_ms / self._ms_per_unit) if self._ms_per_unit else 0.0
+        return CounterState(
+            samples, fill, self.owed_until_ms, self.left_until_ms, self.last_value, self._bound_ms, debt
+        )
 
     def take_over(self, state: CounterState, *, now_ms: int) -> None:
         """Stand at least where the counter of the process stands that this one replaces."""
@@ -664,13 +671,24 @@ class RateTracker:
         # A meter that took over has forgotten nothing yet: what it was given before is part of what it has.
         self._settled = self._meter.recorded if more else self._settled
         self._others = self._meter.recorded if more else self._others
-        self._fill_to(state.fill * share, now_ms)
+        fill = self._fitting(state)
+        self._fill_to(fill * share, now_ms)
         if self._aside is not None:
-            rest = state.fill * (1 - share) - self._aside.fill(now_ms=now_ms)
+            rest = fill * (1 - share) - self._aside.fill(now_ms=now_ms)
             self._aside.add(max(0.0, rest), 0.0, now_ms=now_ms)
         self.owed_until_ms = max(self.owed_until_ms, state.owed_until_ms)
         self.left_until_ms = max(self.left_until_ms, state.left_until_ms)
         self.last_value = self.last_value or state.last_value
+
+    def _fitting(self, state: CounterState) -> float:
+        """What the bucket holds, in units of the quota, of what that of another process had; see `_resize`."""
+        if self.match.burst_s is None or self.match.limit is None or state.bound_ms == self._bound_ms:
+            return state.fill
+        limit = self.match.limit / self.match.share
+        debt = state.debt
+        if not state.bound_ms:  # a version without bursts
+            debt = max(0.0, state.fill - limit * _BOUND_WINDOWS * self.window_ms / 1000)
+        return min(state.fill - debt, limit * self.match.burst_s) + debt
 
     def throttle_time_ms(self, *, now_ms: int) -> int:
         """How long a client would have to wait now, without recording anything; 0 in observe mode."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quotas.entities import BURST_KEYS, DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import MOST_BURST_SECONDS, Enforcement, Limits, validate
-from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker
+from quotas.rate_quotas import ByteRateQuotas, CounterState, RateSettings, RateTracker
 from quotas.resolution import resolve
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
@@ -278,3 +278,44 @@ def test_nobody_waits_at_a_bucket_that_is_only_observed() -> None:
     tracker = quotas.tracker("alice", "", now_ms=2)
     assert tracker is not None
     assert (tracker.wait_ms(one, 10, now_ms=2), tracker.wait_ms(other, 10, now_ms=2)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "of_older_version"),
+    [
+        (None, 3.0, False),
+        (None, 3.0, True),  # it knows no bursts
+        (10.0, 3.0, False),
+        (3.0, 10.0, False),
+        (3.0, None, False),
+        (3.0, 3.0, False),
+    ],
+)
+@pytest.mark.parametrize("used", [900.0, 5_000.0])
+def test_a_burst_that_is_another_in_the_next_process_is_as_one_that_was_changed(
+    before_s: float | None, after_s: float | None, used: float, of_older_version: bool
+) -> None:
+    """A client within its quota does not wait, and a debt is no smaller."""
+
+    def tracker_of(burst_s: float | None) -> tuple[Limits, ByteRateQuotas, RateTracker]:
+        limits = Limits()
+        limits.set(ALICE, KEY, 100.0)
+        if burst_s is not None:
+            limits.set(ALICE, BURST, burst_s)
+        quotas = ByteRateQuotas(limits, KEY, SETTINGS)
+        return limits, quotas, counter(quotas, START_MS)
+
+    limits, quotas, old = tracker_of(before_s)
+    old.record(used, now_ms=START_MS)
+    state = old.state(now_ms=START_MS)
+    if of_older_version:
+        state = CounterState(*state[:5])
+    *_, new = tracker_of(after_s)
+    new.take_over(state, now_ms=START_MS)
+    if after_s is None:
+        limits.remove(ALICE, BURST)
+    else:
+        limits.set(ALICE, BURST, after_s)
+    assert counter(quotas, START_MS) is old
+    assert new.blocked_until_ms == pytest.approx(old.blocked_until_ms)
+    assert new.tokens(now_ms=START_MS) == old.tokens(now_ms=START_MS)
