@@ -239,24 +239,33 @@ class LiveQuotas:
         Two alterations of one entity at once are not waited for: a store that hangs would hold up each in turn.
         """
         slices = Slices()
-        guaranteed = set()
-        for entity, values in new.items():
-            if slices.over:
-                await slices.next()
-            if any(values.get(key) or self.quotas.limits.get(entity, key) for key in GUARANTEE_KEYS.values()):
-                guaranteed.add(entity)
-        for rates, others in self._rates_under_way:
-            if not guaranteed.isdisjoint(rates) or not others.isdisjoint(new):
-                raise StoreError("a change of rates or guarantees of the same entity is under way; try again")
-        for entity in guaranteed:
-            if (fault := self.quotas.guarantee_fault(entity, new[entity])) is not None:
-                raise StoreError(f"{entity}: {fault}")
+        guaranteed: set[QuotaEntity] = set()
         under_way = new, guaranteed
+        self._refuse_beside(under_way)
+        # From here on: a guarantee that came while it looks at the next ones would not be seen.
         self._rates_under_way.append(under_way)
         try:
+            for entity, values in new.items():
+                if slices.over:
+                    await slices.next()
+                if any(
+                    values.get(key) or self.quotas.limits.get(entity, key) for key in GUARANTEE_KEYS.values()
+                ):
+                    guaranteed.add(entity)
+            self._refuse_beside(under_way)
+            for entity in guaranteed:
+                if (fault := self.quotas.guarantee_fault(entity, new[entity])) is not None:
+                    raise StoreError(f"{entity}: {fault}")
             return await self.store.write(alteration)
         finally:
             self._rates_under_way = [each for each in self._rates_under_way if each is not under_way]
+
+    def _refuse_beside(self, under_way: tuple[_Rates, set[QuotaEntity]]) -> None:
+        new, guaranteed = under_way
+        for each in self._rates_under_way:
+            rates, others = each
+            if each is not under_way and not (guaranteed.isdisjoint(rates) and others.isdisjoint(new)):
+                raise StoreError("a change of rates or guarantees of the same entity is under way; try again")
 
     async def _write_limits(self, alteration: Alteration, changes: Sequence[LimitChange]) -> int:
         async with self._one_of_limits:

@@ -7,7 +7,8 @@ import pytest
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import MAX_WAITING, LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
-from quotas.entities import QuotaKey
+from gateway.runtime.slices import Slices
+from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
@@ -108,3 +109,30 @@ async def test_those_that_wait_are_bounded() -> None:
     store.go.set()
     assert len(await asyncio.gather(*tasks)) == MAX_WAITING
     await live.alter(alteration((ALICE, PRODUCE, 5.0)))
+
+
+async def test_a_guarantee_that_comes_while_many_rates_are_looked_at_goes_with_its_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live = live_on(MemoryStore(now_ms=lambda: AT_MS))
+    await live.open()
+    await live.alter(alteration((ALICE, PRODUCE, 200.0)))
+    outcomes: list[int | StoreError] = []
+    looks = 0
+
+    async def look(_slices: Slices) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 5:  # the first four are for the values; alice's rate was looked at
+            try:
+                outcomes.append(await live.alter(alteration((ALICE, GUARANTEE, 100.0))))
+            except StoreError as exc:
+                outcomes.append(exc)
+
+    monkeypatch.setattr("gateway.runtime.slices.SLICE_S", 0.0)
+    monkeypatch.setattr(Slices, "next", look)
+    others = [(QuotaEntity(f"user-{number}"), PRODUCE, 50.0) for number in range(63)]
+    (outcome,) = await asyncio.gather(live.alter(alteration((ALICE, PRODUCE, 50.0), *others)), return_exceptions=True)
+    assert looks > 5
+    rate, guarantee = (live.quotas.limits.get(ALICE, key) for key in (PRODUCE, GUARANTEE))
+    assert (rate, guarantee) in [(50.0, None), (200.0, 100.0)], (outcome, outcomes)
