@@ -71,6 +71,7 @@ class QuotaTopic:
         consumers: all there were, by the order in which gateways were opened.
         first_fault: what the next consumer meets first.
         not_writable: what a producer fails with that takes up its transactional id.
+        refused: what each record of a transaction fails with.
         topic_id: what the brokers say it is; None: there is none.
         tombstones_s: its delete.retention.ms.
         compacted: offsets of records that are gone.
@@ -84,6 +85,7 @@ class QuotaTopic:
         self.consumers: list[Consumer] = []
         self.first_fault: KafkaError | Exception | None = None
         self.not_writable: KafkaError | None = None
+        self.refused: KafkaError | None = None
         self.unreachable = False
         self.all_held = False
         self.topic_id: str | None = "one"
@@ -231,11 +233,17 @@ class Producer:
         value: bytes | None,
         partition: int,
         headers: Mapping[str, str | bytes],
+        on_delivery: Callable[[KafkaError | None, object], None],
     ) -> None:
         assert partition == 0
         self._records.append((key, value, headers))
+        self._on_delivery = on_delivery
 
     def commit_transaction(self, _timeout_s: float) -> None:
+        if (refused := self._topic.refused) is not None:
+            for record in self._records:
+                self._on_delivery(refused, record)
+            raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "see individual delivery reports"))
         self._topic.on_commit(self._commit)
 
     def _commit(self) -> None:

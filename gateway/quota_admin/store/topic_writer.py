@@ -115,6 +115,12 @@ class TopicWriter:
             KafkaException, BufferError: it failed, or may have; `settle` makes it known.
         """
         producer = self._producer
+        refused: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                refused.append(error)
+
         producer.begin_transaction()
         for record in records:
             while True:
@@ -125,6 +131,7 @@ class TopicWriter:
                         value=record.value,
                         partition=0,
                         headers=self._headers(name, record),
+                        on_delivery=delivered,
                     )
                     break
                 except BufferError:
@@ -136,7 +143,10 @@ class TopicWriter:
                 producer.commit_transaction(max(0.1, deadline - time.monotonic()))
                 return
             except KafkaException as exc:
-                if not exc.args[0].retriable() or time.monotonic() > deadline:
+                error = exc.args[0]
+                if refused and error.code() == KafkaError._INCONSISTENT:  # only says how many were refused
+                    raise KafkaException(refused[0]) from exc
+                if not error.retriable() or time.monotonic() > deadline:
                     raise
 
     def _headers(self, name: str | None, record: Written) -> dict[str, str | bytes]:

@@ -95,6 +95,13 @@ async def test_failed_commit_that_was_not_made_is_told_as_such_once_end_was_read
         assert seen.values == {(ALICE, PRODUCE): 2}
 
 
+async def test_why_the_brokers_refused_the_records_is_told(topic: QuotaTopic) -> None:
+    async with opened(store := topic.store()):
+        topic.refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+        with pytest.raises(StoreError, match=r"could not be written; nothing was changed: .*Message size too large"):
+            await store.write(alteration((ALICE, PRODUCE, 1)))
+
+
 async def test_change_that_comes_into_force_after_its_error_is_audited(topic: QuotaTopic) -> None:
     commits: list[Callable[[], None]] = []
 
