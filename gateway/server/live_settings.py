@@ -115,11 +115,9 @@ class LiveSettings:
                 wanted.broker_time_ms, target_errors=errors, enforce=enforce
             )
         else:  # brokers that are slow are no faster now
-            overload.target_ms, overload.target_errors, overload.enforce = (
-                wanted.broker_time_ms,
-                errors,
-                enforce,
-            )
+            overload.target_ms = wanted.broker_time_ms
+            overload.target_errors = errors
+            overload.enforce = enforce
 
     def _check_limits(self, values: Values) -> None:
         plan_descriptors(self.broker_limits.over(self._config, values), self._descriptor_limit)

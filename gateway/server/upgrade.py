@@ -251,18 +251,13 @@ class Upgrade:
         if self._link is not None:
             self._link.send(what, body, descriptors)
 
-    def _send_rows(self, what: str, rows: Sequence[Any]) -> None:
+    def _send_rows(self, what: str, rows: Sequence[Any], *, only_now: bool = False) -> None:
         if self._link is not None:
-            self._link.send_rows(what, rows)
+            self._link.send_rows(what, rows, only_now=only_now)
 
-    def _send_counters(self, what: str, rows: Sequence[Row]) -> None:
+    def _send_counters(self, what: str, rows: Sequence[Row], *, only_now: bool = False) -> None:
         for kind, some in messages(what, rows):
-            self._send_rows(kind, some)
-
-    def _tell_use(self, rows: Sequence[Row]) -> None:
-        if self._link is not None:
-            for kind, some in messages("use", rows):
-                self._link.send_rows(kind, some, only_now=True)
+            self._send_rows(kind, some, only_now=only_now)
 
     def _hand_sockets(self) -> None:
         for kind, (host, port), sock in self._gateway.sockets():
@@ -298,7 +293,7 @@ class Upgrade:
             accepted.sock.close()
         self.replaced = True
         self._gateway.changes.stop()
-        self._gateway.carrier.tell_use(self._tell_use)
+        self._gateway.carrier.tell_use(lambda rows: self._send_counters("use", rows, only_now=True))
         self._tick()
         self._on_replaced(self._process.pid)
         _log.info("replaced", **self._pids())

@@ -75,7 +75,7 @@ async def test_connections_of_users_count_in_the_new_process_until_they_end_in_t
     predecessor = Predecessor(ours)
     predecessor._gateway = new
     upgrade = Upgrade(old, refusal=lambda: None, on_replaced=lambda _pid: None)
-    upgrade._link = SimpleNamespace(send_rows=lambda what, rows: predecessor._received(what, rows, ()))  # type: ignore[assignment]
+    upgrade._link = SimpleNamespace(send_rows=lambda what, rows, only_now: predecessor._received(what, rows, ()))  # type: ignore[assignment]
     try:
         for name in "ab":
             old.connections.admit("a", "10.0.0.1", now_ms=0)
