@@ -40,7 +40,7 @@ _CONNECTIONS: Final = 2_000
 _PATIENCE_S: Final = 120.0
 _BUSY: Final = (0.0, 0.25)
 """By the formula. Requests at fixed times wake the gateway more often, so it is busy for about twice as much. More
-than that the core of the clients and the broker can not make on a machine with two cores."""
+than that the core of the clients and the broker cannot make on a machine with two cores."""
 _OTHERS_BYTES: Final = 65_536
 """Large, so that the core of the clients and the broker has less to do than that of the gateway."""
 _PROBE: Final = (256, 100, 2_000, 250)

@@ -43,7 +43,7 @@ def compile_java(pattern: str) -> re.Pattern[str]:
     """A Python pattern that matches what `java.util.regex.Pattern.compile(pattern)` matches.
 
     Raises:
-        JavaRegexError: the pattern is broken, or uses something that can not be translated.
+        JavaRegexError: the pattern is broken, or uses something that cannot be translated.
     """
     flags = re.ASCII  # Java's \\d, \\w, \\s and (?i) are about ASCII
     if pattern.startswith("(?i)"):

@@ -184,7 +184,7 @@ class Gateway:
 
         Args:
             config: valid.
-            source: where it comes from again at a reload; None: it can not be reloaded.
+            source: where it comes from again at a reload; None: it cannot be reloaded.
             nursery: this process is a supervisor, whose workers it forks; None: it serves by itself.
             worker: this process is a worker, and this leads to its supervisor; None: it accepts by itself.
             predecessor: the process that this one replaces; None: there is none.
@@ -654,7 +654,7 @@ class Gateway:
 
         Raises:
             OSError: a port cannot be bound; nothing stays open.
-            StoreError: the quota store can not be used; nothing stays open.
+            StoreError: the quota store cannot be used; nothing stays open.
             StartError: the brokers, the workers or the process to replace did not answer; nothing stays open.
         """
         if self._worker is None and self._predecessor is None:
@@ -1250,7 +1250,7 @@ def run(
     Args:
         config: valid.
         banner: printed once the gateway listens.
-        source: where the configuration comes from again; None: it can not be reloaded.
+        source: where the configuration comes from again; None: it cannot be reloaded.
         member: this process serves one of several clusters; None: it is the whole gateway.
 
     Returns:

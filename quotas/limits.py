@@ -415,7 +415,7 @@ def _group_fault(entity: QuotaEntity) -> str | None:
 
 
 def group_name_fault(name: str) -> str | None:
-    """Why a group can not be called so."""
+    """Why a group cannot be called so."""
     if _GROUP_NAME.fullmatch(name):
         return None
     return f"{name[:100]} is not a valid name of a group: letters, digits, dot, _ and -, at most 100"

@@ -56,7 +56,7 @@ class _RateMeter:
         return self.rate_per_s * window_ms / 1000 - self._rate.total(now_ms=now_ms)
 
     def record(self, permits: float, *, now_ms: int) -> None:
-        # What is given back can not be more than what is still remembered.
+        # What is given back cannot be more than what is still remembered.
         self._rate.record(max(permits, -self._rate.total(now_ms=now_ms)), now_ms=now_ms)
 
     def throttle_time_ms(self, *, now_ms: int) -> int:

@@ -453,7 +453,7 @@ class MutationQuotas:
     ) -> int:
         """How long a permissive request has to wait before it is decided, 0 for not at all.
 
-        A client that can not be refused goes into debt by one more request on each new connection. Within one window
+        A client that cannot be refused goes into debt by one more request on each new connection. Within one window
         of debt that is Kafka's own behaviour; beyond it the debt is worked off first.
         """
         debt_ms = self.throttle_time_ms(user, client_id, kind=kind, address=address, now_ms=now_ms)

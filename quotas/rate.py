@@ -130,7 +130,7 @@ class SampledRate:
             value: what to record.
             limit_per_s: the limit.
             allowance: ``limit_per_s`` over the S - 1 windows that an average is at least taken over. A total
-                within it can not violate, and a sample that is due to be reset only makes the total larger.
+                within it cannot violate, and a sample that is due to be reset only makes the total larger.
                 So the reset waits for a look that needs it.
             now_ms: the present.
         """

@@ -223,7 +223,7 @@ class RateTracker:
         self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
         self._most_at_once = UNLIMITED  # by a client that has used nothing; within it no average can violate
         self._others = 0.0  # of all that was recorded: what was not recorded by clients of this process
-        self._quiet = 0.0  # until so much was recorded, what others do not know can not matter
+        self._quiet = 0.0  # until so much was recorded, what others do not know cannot matter
         self._urgent = urgent
         self._is_urgent = False  # it has been added to `urgent`, and was not looked at since
         self._on_way = 0.0  # what messages have that the others may not have yet
@@ -565,7 +565,7 @@ class RateTracker:
         return max(until_ms, math.ceil(self.blocked_until_ms))
 
     def near(self, untold: float, members: int, *, now_ms: int) -> bool:
-        """Whether others should know now what was recorded here: so far it can not matter, or it can.
+        """Whether others should know now what was recorded here: so far it cannot matter, or it can.
 
         While each member keeps less to itself than a fourth of its share of what is left, all of them together keep
         less than a third of what is really left: nothing when the limit is reached.

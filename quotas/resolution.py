@@ -280,7 +280,7 @@ def _match(limits: Limits, key: QuotaKey, family: Family, tracker_key: TrackerKe
 def _shadowed_pair(limits: Limits, key: QuotaKey, user: str) -> bool:
     """Whether (user, "") counts the client without an id and not all of the user's clients.
 
-    Both can not be in use at once: a user with a default-client level never reaches the user level.
+    Both cannot be in use at once: a user with a default-client level never reaches the user level.
     """
     if limits.empty_client_id == "kafka":
         return False

@@ -33,7 +33,7 @@ def line_of(seed: int) -> str:
         outcome = run(make(seed))
     except Stuck as exc:
         return f"{seed} stuck {exc}"
-    except Exception as exc:  # noqa: BLE001  (a seed that can not be run is a finding like another)
+    except Exception as exc:  # noqa: BLE001  (a seed that cannot be run is a finding like another)
         return f"{seed} failed {type(exc).__name__}: {exc}"
     return " ".join(
         [str(seed), outcome.digest, *(str(each).replace("\n", " ") for each in outcome.violations)]

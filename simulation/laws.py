@@ -522,7 +522,7 @@ class Laws:
             )
 
     def _most_permits(self, name: str, limit: float, largest: int) -> float:
-        """Burst + one request; one window more for requests that can not be refused; so for each counter."""
+        """Burst + one request; one window more for requests that cannot be refused; so for each counter."""
         section = self.plan.tables.get("mutation_quota", {})
         burst = limit * int(section.get("window_num", 11) * section.get("window_size_seconds", 1))
         users = self._sharers(name)

@@ -36,7 +36,7 @@ HAZARDS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 """Letter -> title, and number -> what it is."""
 
 NOT_APPLICABLE: Final[dict[str, str]] = HAZARDS.pop("not_applicable")
-"""Number -> why it can not happen to Sluice, or is not its task."""
+"""Number -> why it cannot happen to Sluice, or is not its task."""
 
 
 def shown() -> dict[str, list[tuple[str, str]]]:

@@ -155,7 +155,7 @@ class Environment:
             str(self._python),
         ]
         pip = [sys.executable, "-m", "pip", "--python", str(self._python), "install", "-q"]
-        # As the Makefile: uv does not know pip's settings, so where it can not, pip does it.
+        # As the Makefile: uv does not know pip's settings, so where it cannot, pip does it.
         for command in ([*uv, "--offline"], [*uv, "--system-certs"], pip):
             done = subprocess.run(
                 [*command, *words],

@@ -683,7 +683,7 @@ ROWS: Final = (
     _of_tests("R29", "no secret reaches a log, a metric, an answer or a file", "secrets"),
     Row(
         "R30",
-        "usage records that can not be delivered are counted, to the line",
+        "usage records that cannot be delivered are counted, to the line",
         ("usage-outage",),
         (
             Quantity(

@@ -282,7 +282,7 @@ def outside(scope: Scope, lines: Mapping[QuotaEntity, int]) -> list[str]:
 
 
 def key_fault(entity: QuotaEntity, key: str) -> str | None:
-    """Why a valid entity can not have this quota, and which it can; None: it can."""
+    """Why a valid entity cannot have this quota, and which it can; None: it can."""
     allowed = [each for each in QuotaKey if each in allowed_keys(entity)]
     if key in allowed:
         return None

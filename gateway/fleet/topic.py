@@ -79,7 +79,7 @@ class ShareTopic:
         refused: records that are no messages, or not signed as they have to be.
         undelivered: messages that the brokers did not take.
         relay: takes all messages that count, as they came, before they are received; None: nothing does.
-        trouble: why the topic can not be read now; None: it is.
+        trouble: why the topic cannot be read now; None: it is.
     """
 
     def __init__(self, settings: ShareTopicSettings, member: str) -> None:

@@ -109,7 +109,7 @@ class TopicFindings:
         return repeated
 
     def assume_done(self, free: Iterable[TopicMutation]) -> None:
-        """The broker can not validate: it may do each of these topics that the request names once."""
+        """The broker cannot validate: it may do each of these topics that the request names once."""
         self._unproven = {topic.identity for topic in free if self.is_single(topic)}
 
     def take_validation(self, free: Iterable[TopicIdentity], answer: TopicResults) -> None:

@@ -580,7 +580,7 @@ class ProduceTopics:
 
         Raises:
             Truncated: not even the first topic has come.
-            ProtocolError: it can not be read, or names more topics than are counted at once.
+            ProtocolError: it cannot be read, or names more topics than are counted at once.
         """
         counters = self._counters
         if not counters.limited:

@@ -99,7 +99,7 @@ def room_bytes(client: _Client) -> int | None:
 class FittedReads(asyncio.BufferedProtocol):
     """Stands in for `UpstreamChannel` at the broker's transport while the client is slow.
 
-    It ends when the client's socket has room for two of the largest reads. A socket whose buffer can not grow so far
+    It ends when the client's socket has room for two of the largest reads. A socket whose buffer cannot grow so far
     keeps it: then reads are as large as the buffer, since of larger ones the rest would stay in memory.
     """
 

@@ -63,7 +63,7 @@ class LogOutput:
 
 
 def _without_waiting(owner: LogOutput, stream: TextIO) -> _Write | None:
-    """How to write to a pipe or a socket without waiting; None: it is neither, or can not be opened again.
+    """How to write to a pipe or a socket without waiting; None: it is neither, or cannot be opened again.
 
     The pipe is opened again, since others share what we were given, and would not expect that it does not wait.
     """

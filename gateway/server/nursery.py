@@ -95,7 +95,7 @@ class Nursery:
 
     Attributes:
         pid: of the process.
-        gone: it forks no more; the supervisor can not make another one, having threads and ports by now.
+        gone: it forks no more; the supervisor cannot make another one, having threads and ports by now.
     """
 
     def __init__(self, work: WorkerMain, *, longest_drain_ms: int) -> None:

@@ -1,6 +1,6 @@
 """ChunkRelay: passes the usual chunk from one transport to the other in one call.
 
-The channel lives between uvloop's calls and can not be compiled. What it does with nearly every chunk can be: look at
+The channel lives between uvloop's calls and cannot be compiled. What it does with nearly every chunk can be: look at
 the time, ask the session, write. Everything else is left to the channel. What writes and what reads the clock is
 given to it.
 """

@@ -4,7 +4,7 @@ In memory are requests and answers that are collected, what waits behind a mute,
 earlier ones, and what a transport has not sent. What is relayed passes and is not counted.
 
 When the budget is used up (Kafka's queued.max.request.bytes), a connection that collects more than `SMALL_BYTES` is
-not read on. One at a time may continue all the same, the one that misses the least: so the budget can not be filled
+not read on. One at a time may continue all the same, the one that misses the least: so the budget cannot be filled
 with beginnings that never end, and a short request does not wait for a long one. At most the budget is in memory,
 one whole frame above it, and `SMALL_BYTES` and what was just received for each connection.
 

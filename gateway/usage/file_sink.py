@@ -38,7 +38,7 @@ class FileWriter:
 
     Attributes:
         delivered: what is in complete files.
-        lost: always empty: what a file can not take is not taken.
+        lost: always empty: what a file cannot take is not taken.
         completed: files that have their final name.
         removed: files deleted because they were too old or too much.
         recovered: files completed that another process had left.
@@ -136,7 +136,7 @@ class FileWriter:
             self.removed += 1
 
     def close(self, deadline_s: float) -> None:
-        """See `sink.Writer`; a file that can not be completed is left to the next start."""
+        """See `sink.Writer`; a file that cannot be completed is left to the next start."""
         part = self._part
         if part is not None:
             try:

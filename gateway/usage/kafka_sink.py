@@ -87,7 +87,7 @@ class KafkaWriter:
         try:
             self._have_topic()
             self._producer = self._new_producer()
-        except KafkaException as exc:  # such as a certificate that can not be read now
+        except KafkaException as exc:  # such as a certificate that cannot be read now
             raise OSError(f"topic {self._settings.topic}: {exc.args[0].str()}") from exc
 
     def _have_topic(self) -> None:

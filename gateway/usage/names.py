@@ -1,6 +1,6 @@
 """How names are written into records: plain, or as keyed hashes (hazard I11). Pure.
 
-Equal names stay equal, so that what a client used can be followed over time; without the salt names can not be tried.
+Equal names stay equal, so that what a client used can be followed over time; without the salt names cannot be tried.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class PartFile:
         """Create it; its directory is made if only that is missing.
 
         Raises:
-            OSError: it can not be created.
+            OSError: it cannot be created.
         """
         name = f"usage-{gateway}-{boot}-{seq:0{_SEQ_DIGITS}d}{SUFFIX}"
         self._directory = directory
@@ -126,7 +126,7 @@ class PartFile:
             raise
 
     def _move(self) -> None:
-        """Copy what was written to a new file: this one has lost its name, or can not be synced any more."""
+        """Copy what was written to a new file: this one has lost its name, or cannot be synced any more."""
         if os.fstat(self._fd).st_nlink:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
@@ -171,7 +171,7 @@ def recover(part: Path) -> Path | None:
         The complete file; None when another process still writes it, or nothing whole is in it: then it is removed.
 
     Raises:
-        OSError: it can not be read or written now.
+        OSError: it cannot be read or written now.
     """
     with part.open("rb") as left:
         try:

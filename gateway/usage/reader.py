@@ -41,7 +41,7 @@ class Readings:
     Attributes:
         lines: the records of the time asked for, each once, by time.
         unread: lines that are no usage records of this version.
-        unread_files: names of some files with such lines, or that can not be read.
+        unread_files: names of some files with such lines, or that cannot be read.
     """
 
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -71,7 +71,7 @@ def read_last(directory: Path, seconds: int) -> Readings:
         seconds: how long back.
 
     Raises:
-        OSError: the directory can not be read.
+        OSError: the directory cannot be read.
     """
     files = complete_files(directory)
     newest_s = max((each.completed_s for each in files), default=0.0)

@@ -94,7 +94,7 @@ def latest_boot(directory: Path, gateway: str) -> int:
     """The latest start of a gateway that there are files of; 0: none. A new start has to be later (hazard L05).
 
     Raises:
-        OSError: the directory can not be read.
+        OSError: the directory cannot be read.
     """
     names = (FILE_NAME.search(path.name) for path in directory.iterdir())
     return max((int(name["boot"]) for name in names if name and name["gateway"] == gateway), default=0)
@@ -104,7 +104,7 @@ def complete_files(directory: Path) -> list[KeptFile]:
     """The usage files of a directory, in no order; one that goes meanwhile is left out.
 
     Raises:
-        OSError: the directory can not be read.
+        OSError: the directory cannot be read.
     """
     found = []
     with os.scandir(directory) as entries:
@@ -145,7 +145,7 @@ def left_parts(directory: Path) -> list[Path]:
     """Hidden files that are written, or were when a process ended.
 
     Raises:
-        OSError: the directory can not be read.
+        OSError: the directory cannot be read.
     """
     return sorted(path for path in directory.iterdir() if PART_NAME.fullmatch(path.name))
 

@@ -22,7 +22,7 @@ def load_salt(path: Path) -> bytes:
     """The salt in a file; made, and never overwritten, if there is none.
 
     Raises:
-        OSError: it can not be read or made.
+        OSError: it cannot be read or made.
         ValueError: it is too short to be one.
     """
     with contextlib.suppress(FileExistsError):

@@ -117,7 +117,7 @@ class ThreadedSink:
         return True
 
     def start(self) -> None:
-        """Start the thread. It is a daemon: a write that hangs in the kernel can not keep the process."""
+        """Start the thread. It is a daemon: a write that hangs in the kernel cannot keep the process."""
         self._thread = threading.Thread(target=self._run, name="usage-sink", daemon=True)
         self._thread.start()
 

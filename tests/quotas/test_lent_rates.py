@@ -59,7 +59,7 @@ class World:
                 (events or {}).get(int(at_s), lambda: None)()
                 list(self.quotas.divide(now_ms=now_ms))
             for user, load in loads.items():
-                # What can not be sent for a second is given up: a client has bounded buffers.
+                # What cannot be sent for a second is given up: a client has bounded buffers.
                 backlog[user] = min(backlog[user] + load(at_s) * STEP_MS / 1000, load(at_s) + REQUEST)
                 while backlog[user] >= REQUEST and now_ms >= until_ms[user]:
                     tracker = self.quotas.tracker(user, "", now_ms=now_ms)

@@ -146,7 +146,7 @@ async def test_a_file_of_the_format_without_limits_is_upgraded(tmp_path: Path) -
     path = format_1_store(tmp_path)
     assert format_in_file(path) == 1
     async with opened(store := sqlite_store(tmp_path)) as seen:
-        assert format_in_file(path) == FORMAT, "before anything is written that a gateway of format 1 can not read"
+        assert format_in_file(path) == FORMAT, "before anything is written that a gateway of format 1 cannot read"
         assert seen.values == {(ALICE, PRODUCE): 5.0}
         assert await store.write(limit_alteration(max_connections="20")) == 2
     async with opened(store := sqlite_store(tmp_path)) as seen:
