@@ -172,6 +172,8 @@ async def _start(folder: Path, data: Path, broker: int) -> tuple[float, float]:
         "serve",
         "--config",
         file,
+        # An installed package has its bytecode.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
     )

@@ -249,7 +249,7 @@ def _limit_text(limits: Limits, key: QuotaKey, match: Match, bursts: _Bursts) ->
         text += " or less, as its share of the capacity"
     burst = bursts.of(key, match)
     if burst is not None:
-        text += f", in a burst up to {number(burst)} before the debt begins"
+        text += f", bursts up to {number(burst)}"
     text += _burst_text(key, match)
     text += "".join(f", {name} {value}" for name, value in _attributes(limits, key, match))
     return f"{text}; only observed" if match.observe else text

@@ -84,7 +84,7 @@ async def test_walk_is_that_of_the_running_gateway(capsys: Capsys) -> None:
         running.gateway.operations.set_mode(Enforcement.OBSERVE, by="a test")
         _, out, _ = await sluice(running, capsys, "quotas", "--user", "alice", "--client-id", "x")
         assert "enforcement  observe" in out
-        assert "limit       50 B/s, in a burst up to 500" in out
+        assert "limit       50 B/s, bursts up to 500" in out
         _, out, _ = await sluice(running, capsys, "quotas", "--ip", "10.0.0.1")
         assert "10.0.0.1" in out
 

@@ -78,7 +78,7 @@ def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) ->
         "client  user=alice,client-id=app",
         "",
         "quota       controller_mutation_rate",
-        "limit       5/s, in a burst up to 55 before the debt begins",
+        "limit       5/s, bursts up to 55",
         "decided by  level user_client",
         "counted by  user=alice,client-id=app, alone",
         "",
@@ -171,10 +171,10 @@ def test_every_quota_is_walked_with_its_own_unit_and_burst(quotas: Quotas) -> No
     )
     shown = quotas("--user", "alice", text=text)
     assert [line[12:] for line in shown.splitlines() if line.startswith("limit ")] == [
-        "1000 B/s, in a burst up to 10000 before the debt begins",
-        "2000 B/s, in a burst up to 20000 before the debt begins",
+        "1000 B/s, bursts up to 10000",
+        "2000 B/s, bursts up to 20000",
         "12.5 %",
-        "1/s, in a burst up to 11 before the debt begins",
+        "1/s, bursts up to 11",
     ]
     assert "set for nobody" not in shown
     assert [each["burst"] for each in quotas.json("--user", "alice", text=text)["quotas"]] == [
@@ -189,13 +189,13 @@ def test_a_share_of_a_capacity_is_no_limit_with_a_burst_of_windows(quotas: Quota
         + ("producer_byte_rate = 1000\nconsumer_byte_rate = 2000\n")
     )
     for observe, limit in (
-        ("", "1000 B/s or less, as its share of the capacity, in a burst up to 1000 before the debt begins"),
-        ("observe = true\n", "1000 B/s, in a burst up to 10000 before the debt begins"),
+        ("", "1000 B/s or less, as its share of the capacity, bursts up to 1000"),
+        ("observe = true\n", "1000 B/s, bursts up to 10000"),
     ):
         shown = quotas("--user", "alice", text=text.format(observe))
         assert [line[12:] for line in shown.splitlines() if line.startswith("limit ")] == [
             limit,
-            "2000 B/s, in a burst up to 20000 before the debt begins",
+            "2000 B/s, bursts up to 20000",
         ]
 
 
@@ -206,8 +206,8 @@ def test_a_burst_is_shown_with_its_rate_and_limits_of_apis_where_they_are_set(qu
     )
     shown = quotas("--user", "alice", text=text)
     assert [line[12:] for line in shown.splitlines() if line.startswith("limit ")] == [
-        "1000 B/s, in a burst up to 3000 before the debt begins (producer_byte_burst_seconds = 3)",
-        "5/s, in a burst up to 10 before the debt begins",
+        "1000 B/s, bursts up to 3000 (producer_byte_burst_seconds = 3)",
+        "5/s, bursts up to 10",
     ]
     answers = {each["quota"]: each for each in quotas.json("--user", "alice", text=text)["quotas"]}
     assert answers["producer_byte_rate"]["burst_seconds"] == 3
@@ -218,11 +218,11 @@ def test_a_burst_is_shown_with_its_rate_and_limits_of_apis_where_they_are_set(qu
 def test_observed_quotas_and_bursts_of_the_token_bucket_are_told(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nuser = "alice"\nobserve = true\nproducer_byte_rate = 1000\n'
     assert quotas(text=text).splitlines()[1].endswith("observe")
-    assert "before the debt begins; only observed\n" in quotas("--user", "alice", text=text)
+    assert "; only observed\n" in quotas("--user", "alice", text=text)
     assert "only observed" not in quotas("--user", "bob", text=text)
     client = ("--user", "alice", "--client-id", "app")
     bucket = HEAD + QUOTAS + "[mutation_quota]\nwindow_num = 100\n"
-    assert "limit       5/s, in a burst up to 500 before the debt begins\n" in quotas(*client, text=bucket)
+    assert "limit       5/s, bursts up to 500\n" in quotas(*client, text=bucket)
     assert "limit       5/s\n" in quotas(*client, text=bucket + 'algorithm = "rate"\n')
 
 
@@ -313,7 +313,7 @@ def test_connections_of_a_user_are_shown_where_any_user_has_such_a_quota(quotas:
         blocks = quotas("--user", "bob", "--client-id", client_id, text=text).split("\n\n")
         (rate,) = [block for block in blocks if block.startswith("quota       connection_creation_rate")]
         (count,) = [block for block in blocks if block.startswith("quota       connection_count")]
-        assert "limit       4/s, in a burst up to 8 before the debt begins" in rate
+        assert "limit       4/s, bursts up to 8" in rate
         assert "limit       9\n" in count
         for block in (rate, count):
             assert "decided by  level default_user" in block
