@@ -441,7 +441,7 @@ class MutationQuotas:
             return 0
         counters = self.groups.trackers(user, client_id, address, now_ms=now_ms)
         match = resolve(self._limits, KEY, user, client_id)
-        if match.limit is not None and not match.observe:
+        if match.limit is not None:
             own = self._trackers.find(match.tracker_key, match.shared_by, user if kind is None else kind)
             if own is not None:
                 own.bind(match, self._limits.version, now_ms=now_ms)

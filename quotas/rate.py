@@ -182,8 +182,7 @@ class SampledRate:
     def throttle_time_ms(self, limit_per_s: float, *, now_ms: int) -> int:
         """The wait that brings the average down to the limit; 0 within it. Equality is within."""
         window_ms = self.window_size_ms(now_ms=now_ms)
-        rate = self._total / (window_ms / 1000)
-        return 0 if rate <= limit_per_s else throttle_time_ms(rate, limit_per_s, window_ms)
+        return throttle_time_ms(self._total / (window_ms / 1000), limit_per_s, window_ms)
 
     def samples(self, *, now_ms: int) -> list[tuple[int, int, float]]:
         """Start, last event and value of each sample not yet forgotten, the current one last."""

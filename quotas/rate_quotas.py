@@ -290,14 +290,13 @@ class RateTracker:
             # What was lent was within the limit, and stays the same part of it when the lender takes it back. A debt
             # is paid at the new limit where that is higher.
             part = match.limit / old.limit
-            debt = max(0.0, fill - old.limit * (burst_s or 0.0)) if part > 1 else 0.0
+            debt = max(0.0, fill - old.limit * self._bound_ms / 1000) if part > 1 else 0.0
             fill = (fill - debt) * part + debt
         if self._ms_per_unit and not _same(match.whole_limit, old.whole_limit):
             self.left_until_ms = self.owed_until_ms = 0
         if match.share != old.share and match.limit is not None and old.limit is not None:
             fill = self._divide(fill, old.share, match.share, now_ms)
-        if self._ms_per_unit or fill:
-            self.blocked_until_ms = now_ms - self._bound_ms + fill * ms_per_unit
+        self.blocked_until_ms = now_ms - self._bound_ms + fill * ms_per_unit
         self._ms_per_unit = ms_per_unit
         if match.share == 1.0 or match.limit is None:
             self._aside = None
@@ -430,7 +429,7 @@ class RateTracker:
             queue = self.queue = BoundQueue()
         cost_ms = self._next_cost_ms(self.last_value)
         wait_ms = queue.tell(waiter, cost_ms, self.blocked_until_ms, emptied=True, now_ms=now_ms)
-        return max(1, clamp_throttle_ms(wait_ms))
+        return clamp_throttle_ms(wait_ms)
 
     def owe_at_most(self, most_ms: int, *, now_ms: int) -> None:
         """Forgets a debt beyond this: no client is asked to wait for longer."""
@@ -1208,7 +1207,7 @@ def _row(
         client_id=key.tracker_key.client_id,
         rule=match.rule,
         limit=match.limit,
-        tokens=None if other or len(trackers) != 1 else trackers[0].tokens(now_ms=now_ms),
+        tokens=None if other else trackers[0].tokens(now_ms=now_ms),
         rate=rate,
         utilisation=None if match.limit is None else rate / match.limit,
         throttle_time_ms=average_throttle_ms([tracker.throttles for tracker in trackers], now_ms=now_ms),
