@@ -97,6 +97,14 @@ def test_kafkas_window_does_not_matter_where_there_is_a_bucket() -> None:
     assert tracker.record(1, now_ms=START_MS) == 1
 
 
+def test_metrics_have_what_is_left_in_the_bucket_of_each_client_and_of_no_sum() -> None:
+    limits, _ = bursting(1_000, 3)
+    quotas = ByteRateQuotas(limits, KEY, RateSettings(max_trackers=1))
+    counter(quotas, START_MS).record(500, now_ms=START_MS)
+    assert counter(quotas, START_MS, "bob").shared
+    assert [(row.other, row.tokens) for row in quotas.snapshot(now_ms=START_MS)] == [(False, 2_500), (True, None)]
+
+
 def test_without_a_burst_nothing_is_different() -> None:
     limits = Limits()
     limits.set(ALICE, KEY, 1_000)

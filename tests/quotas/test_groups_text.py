@@ -81,6 +81,11 @@ def test_a_group_keeps_at_least_one_member() -> None:
         changed(TEXT, "orders", add={}, remove={"users": ["orders-*"]})
 
 
+def test_a_misspelt_key_is_named_with_the_one_that_was_meant() -> None:
+    with pytest.raises(GroupsFileError, match="unknown key; did you mean client_ids"):
+        read_teams(TEXT.replace("client_ids", "client_id"))
+
+
 def test_lines_that_end_as_in_windows_are_kept_and_comments_with_them() -> None:
     text = changed(TEXT.replace("\n", "\r\n"), "orders", add={"users": ["bob"]}, remove={})
     assert text == changed(TEXT, "orders", add={"users": ["bob"]}, remove={}).replace("\n", "\r\n")

@@ -177,6 +177,7 @@ def test_a_division_that_is_observed_changes_no_limit() -> None:
     assert mean(passed["alice"]) == pytest.approx(5 * MB, rel=0.02)
     assert world.lender.last is not None
     assert world.lender.last.lent == pytest.approx(4 * MB, rel=0.05)
+    assert not world.lender.last.shed  # no broker is slow
 
 
 def test_switched_off_nothing_is_counted() -> None:
@@ -315,18 +316,18 @@ def test_a_new_counter_with_a_guarantee_is_looked_up_once_until_the_next_divisio
     now_ms = START_MS
     tracker = world.quotas.tracker("", "named", now_ms=now_ms)
     assert tracker is not None
-    for _ in range(3):
+    for turn in range(3):
         assert tracker.good_until_ms == now_ms
         assert world.quotas.shared_by_new(tracker, now_ms=now_ms) == ()
         assert tracker.good_until_ms == now_ms + 1_000
         tracker.record(1, now_ms=now_ms)
-        # It came, so the division gives it a share; after some without any use it is new again.
+        # It came, so the division gives it a share; after one without any use it is new, or two where it used any.
         looked_up_again = []
         for _ in range(3):
             now_ms += 1_000
             list(world.quotas.divide(now_ms=now_ms))
             looked_up_again.append(tracker.good_until_ms != math.inf)
-        assert (looked_up_again[0], looked_up_again[-1]) == (False, True)
+        assert looked_up_again == [False, turn == 0, True]
 
 
 def test_a_capacity_that_goes_leaves_nothing_to_be_looked_up_again() -> None:
@@ -340,6 +341,49 @@ def test_a_capacity_that_goes_leaves_nothing_to_be_looked_up_again() -> None:
     assert world.quotas.tracker("alice", "", now_ms=START_MS) is tracker
     assert world.quotas.shared_by_new(tracker, now_ms=START_MS) == ()
     assert tracker.good_until_ms == math.inf
+
+
+def test_a_client_that_comes_back_and_has_to_wait_is_known_to_the_next_division() -> None:
+    world = World(capacity=2 * MB)
+    world.limits.set(QuotaEntity(user=DEFAULT), PRODUCE, 100 * MB)
+
+    def is_new(now_ms: int) -> bool:
+        tracker = world.quotas.tracker("alice", "", now_ms=now_ms)
+        return world.quotas.shared_by_new(tracker, now_ms=now_ms) != ()
+
+    assert is_new(START_MS)
+    for at in (1, 2):  # nothing was used: the second one forgets it
+        list(world.quotas.divide(now_ms=START_MS + at * 1_000))
+    assert is_new(START_MS + 2_500)
+    list(world.quotas.divide(now_ms=START_MS + 3_000))
+    assert not is_new(START_MS + 3_500)
+
+
+def test_a_client_without_a_quota_that_was_there_before_the_capacity_gets_its_limit_once_it_is_used() -> None:
+    limits = Limits()
+    quotas = ByteRateQuotas(limits, PRODUCE, RateSettings())
+    limits.set(QuotaEntity(user="bob"), PRODUCE, MB)
+    tracker = quotas.tracker("alice", "", now_ms=START_MS)
+    assert tracker is not None
+    assert tracker.match.limit is None
+    quotas.lend(Lender(limits, PRODUCE, 10 * MB, now_ms=START_MS), now_ms=START_MS)
+    list(quotas.divide(now_ms=START_MS + 1_000))
+    tracker.record(REQUEST, now_ms=START_MS + 1_500)  # of an answer that was under way, say: it is not looked up
+    list(quotas.divide(now_ms=START_MS + 2_000))
+    assert tracker.match.limit == pytest.approx(10 * MB, rel=0.01)
+
+
+@pytest.mark.parametrize(("part", "waiting"), [(0.4, 0), (0.6, 1)])
+def test_a_client_whose_bucket_is_nearly_full_wants_more_than_it_used(part: float, waiting: int) -> None:
+    world = World(capacity=MB)
+    world.user("alice", ceiling=MB)
+    tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
+    assert tracker is not None
+    list(world.quotas.divide(now_ms=START_MS + 1_000))
+    tracker.record(part * MB, now_ms=START_MS + 2_000)
+    list(world.quotas.divide(now_ms=START_MS + 2_000))
+    assert world.lender.last is not None
+    assert world.lender.last.waiting == waiting
 
 
 def test_members_of_a_fleet_divide_one_capacity() -> None:
@@ -517,6 +561,13 @@ def test_names_that_are_new_each_second_get_no_more_than_a_brake_leaves(count: i
     assert mean(total[2:12]) <= 1.02 * MB
     assert mean(web[2:12]) >= 0.98 * 3 * MB
     assert mean(total[13:]) >= 2 * MB  # its end ends the counter that they share
+
+
+def test_new_names_share_what_known_clients_of_a_braked_tier_do_not_use() -> None:
+    world = World(10 * MB)
+    world.limits.brakes = {2: Brake(1.0, START_MS + 100_000, "ops", {PRODUCE: MB})}
+    world.run({"known": always(0.6)}, 8)
+    assert world.lender.left_of_tiers[2].limit == pytest.approx(0.4 * MB, rel=0.05)
 
 
 def test_names_that_live_for_less_than_a_division_count_as_use_of_their_tier() -> None:

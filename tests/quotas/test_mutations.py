@@ -115,6 +115,8 @@ def test_a_refund_gives_back_what_was_taken_from_the_counter_it_was_taken_from(c
     assert _only(quotas, clock.now_ms).tokens == -10
     quotas.refund(first, 1_000, now_ms=clock.now_ms)
     assert _only(quotas, clock.now_ms).tokens == 20
+    quotas.refund(first, -5, now_ms=clock.now_ms)  # the topic has more partitions by now than were paid for
+    assert _only(quotas, clock.now_ms).tokens == 20
     quotas, limits = _quotas(2)
     decision = quotas.charge("alice", "c", 30, strict=True, now_ms=clock.now_ms)
     limits.set(QuotaEntity("alice", "c"), KEY, 5)
@@ -229,6 +231,10 @@ def test_a_shared_charge_is_refunded_to_the_shared_counter(clock: FakeClock) -> 
     assert decision.tracker_key == TrackerKey("", "newcomer")
     quotas.refund(decision, now_ms=clock.now_ms)
     assert quotas.snapshot(now_ms=clock.now_ms)[-1].tokens == 10
+    decision = quotas.charge("u", "newcomer", 20, strict=True, now_ms=clock.now_ms)
+    quotas.charge("u", "newcomer", 1, strict=True, now_ms=clock.advance(40_000))
+    quotas.refund(decision, now_ms=clock.advance(40_000))  # of which the rate has forgotten the charge
+    assert quotas.snapshot(now_ms=clock.now_ms)[-1].mutation_rate == 0
 
 
 @pytest.mark.parametrize("algorithm", list(MutationAlgorithm))

@@ -114,6 +114,19 @@ def test_a_counter_is_looked_up_once_and_one_that_was_dropped_is_not_recorded_to
     setup.record("u", "a", 50)
     rows = [row for row in setup.quotas.snapshot(now_ms=clock.now_ms) if not row.other]
     assert [(row.client_id, row.rate) for row in rows] == [("a", 5)]
+    (row,) = setup.quotas.snapshot(now_ms=clock.advance(11_000))
+    assert (row.rate, row.utilisation) == (0, 0)
+
+
+def test_a_client_that_shares_a_counter_looks_for_one_of_its_own_once_a_second(clock: FakeClock) -> None:
+    setup = Setup(clock, {QuotaEntity(client_id=DEFAULT): 100}, max_trackers=1)
+    setup.record("u", "a", 50)
+    clock.advance(10_500)
+    assert [setup.tracker("u", client_id).shared for client_id in "bc"] == [True, True]
+    clock.advance(600)  # there is room for it by now
+    assert setup.tracker("u", "b").shared
+    clock.advance(400)
+    assert not setup.tracker("u", "b").shared
 
 
 def test_unchecked_records_weigh_on_the_next_one(clock: FakeClock) -> None:
@@ -192,6 +205,31 @@ def test_long_run_stays_within_limit_and_burst(clock: FakeClock) -> None:
         sent += 500
     elapsed_s = (clock.now_ms - start_ms) / 1000
     assert 0.90 * 1_000 * elapsed_s <= sent <= 1_000 * elapsed_s + 10_000 + 500
+
+
+# -- members of a fleet --------------------------------------------------------------------------------------
+def member_of_four(clock: FakeClock) -> tuple[ByteRateQuotas, RateTracker]:
+    quotas = byte_quotas(1_000)
+    quotas.urgent.members = 4
+    tracker = quotas.tracker("u", "c", now_ms=clock.now_ms)
+    assert tracker is not None
+    return quotas, tracker
+
+
+def test_what_other_members_report_leaves_less_to_this_one(clock: FakeClock) -> None:
+    _, tracker = member_of_four(clock)
+    assert tracker.max_in_window() == 10_000 / 4
+    tracker.record_others(6_000, now_ms=clock.now_ms)
+    assert tracker.max_in_window() == 4_000 / 4
+
+
+def test_each_part_of_the_limit_that_is_used_is_reported_at_once(clock: FakeClock) -> None:
+    quotas, tracker = member_of_four(clock)
+    for _ in range(3):
+        tracker.record(10_000 / 64, now_ms=clock.now_ms)
+        assert [each for _, each in quotas.urgent.found] == [tracker]
+        quotas.urgent.found.clear()
+        tracker.settle(tracker.untold(now_ms=clock.now_ms))
 
 
 # -- time of requests ----------------------------------------------------------------------------------------

@@ -316,3 +316,20 @@ def test_two_counters_have_the_limit_of_the_one_looked_up_last_if_it_has_one(
     bind_alike(*counters, now_ms=0)
     assert {each.match.limit for each in counters} == {limit}
     assert counters[0].version == counters[1].version
+
+
+def test_mutations_have_the_same_permits_left_whether_a_share_shrinks_at_once_or_in_steps(clock: FakeClock) -> None:
+    key = QuotaKey.CONTROLLER_MUTATION_RATE
+
+    def tokens(*shares: float) -> list[float]:
+        limits = Limits()
+        limits.set(ALICE, key, 4)
+        quotas = MutationQuotas(limits, MutationSettings())
+        quotas.charge("alice", "c", 32, strict=True, now_ms=clock.now_ms)
+        for share in shares:
+            limits.set_share(share)
+            counter = quotas.counter_of(TrackerKey("alice", ""), ("", ""), now_ms=clock.now_ms)
+        assert counter is not None
+        return [counter.meter.tokens(now_ms=clock.now_ms), *counter.level(now_ms=clock.now_ms)]
+
+    assert tokens(1 / 2, 1 / 4) == tokens(1 / 4)

@@ -28,6 +28,15 @@ def test_rate_that_was_taken_over_tells_the_same_at_every_later_moment(records: 
         assert after.throttle_time_ms(0.5, now_ms=later_ms) == before.throttle_time_ms(0.5, now_ms=later_ms)
 
 
+def test_nothing_is_left_of_a_rate_that_was_taken_over_when_its_windows_are_over() -> None:
+    """A rounding error that stayed would keep its counter for ever."""
+    before, after = SampledRate(11, 1_000, now_ms=0), SampledRate(11, 1_000, now_ms=9_000)
+    for at_ms in range(0, 9_000, 1_000):
+        before.record(0.1 * at_ms + 0.7, now_ms=at_ms)
+    after.take_over(before.samples(now_ms=9_000), now_ms=9_000)
+    assert after.total(now_ms=21_000) == 0
+
+
 def test_rate_of_other_windows_counts_as_recorded_now() -> None:
     before = SampledRate(11, 1_000, now_ms=0)
     for at_ms in range(0, 9_000, 500):

@@ -176,6 +176,9 @@ def test_a_wait_beyond_what_clients_bear_is_a_refusal() -> None:
     assert [each.decision for each in decided] == [ADMIT] * 3 + [HOLD] * most_s + [REFUSE] * (57 - most_s)
     assert decided[-1].cause is AdmissionCause.USER_RATE
     assert gateway.users.by_user == {"alice": 3 + most_s}
+    for each in range(60):
+        gateway.users.leave(each)
+    assert not gateway.users.by_user
 
 
 def test_one_user_can_hold_a_quarter_of_what_all_may_and_the_rest_is_closed_at_once() -> None:
