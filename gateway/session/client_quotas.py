@@ -17,7 +17,13 @@ from gateway.observability.events import RequestObserver
 from gateway.observability.throttle_journal import JournalClient, Reading, ThrottleJournal
 from gateway.session.api_limits import FAMILIES, ApiLimit
 from gateway.session.response_queue import TimedRequest
-from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES, CachedSensor, ThrottleState, TopicWait
+from gateway.session.throttle_state import (
+    MAX_CACHED_NAME_BYTES,
+    NOT_KEPT,
+    CachedSensor,
+    ThrottleState,
+    TopicWait,
+)
 from gateway.usage.row import UsageRow
 from gateway.usage.table import UsageTable
 from gateway.usage.topic_ids import TopicIds
@@ -338,10 +344,10 @@ class ClientQuotas:
         beside = self._counted_beside(
             quotas, groups, user, client_id, address, broker_id, tracker, row, now_ms
         )
-        if any(each.version == -1 for each in beside):
-            version = -1
+        if any(each.version == NOT_KEPT for each in beside):
+            version = NOT_KEPT
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
-            raw, version = b"", -1
+            raw, version = b"", NOT_KEPT
         records = self.record_counter(api_key, user, client_id, broker_id, kind=kind, now_ms=now_ms)
         by_topic = topics.may_apply(user, client_id)
         of_topics = by_topic or records is not None
@@ -369,7 +375,7 @@ class ClientQuotas:
             for each in groups.trackers(user, client_id, address, scope=scope, now_ms=now_ms):
                 found.append(CachedSensor(client_id, user, version, each, row, b""))
         for new in quotas.shared_by_new(tracker, now_ms=now_ms):
-            found.append(CachedSensor(client_id, user, -1, new, row, b""))
+            found.append(CachedSensor(client_id, user, NOT_KEPT, new, row, b""))
         return tuple(found)
 
     def record_counter(
@@ -477,7 +483,7 @@ class ClientQuotas:
         if self.usage is None:
             return None, self.limits.version
         row = self.usage.row(listener, user, client_id, api, broker_id, tracker)
-        return row, -1 if row.shared else self.limits.version
+        return row, NOT_KEPT if row.shared else self.limits.version
 
     def request_wait_ms(
         self,

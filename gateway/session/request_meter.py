@@ -138,13 +138,12 @@ class RequestMeter:
 
     def left(self, user: str, broker_id: int | None, *, kind: Kind, now_ms: int) -> None:
         """The connection has ended: what was spent on it since the last reply is its client's all the same."""
-        busy_ns, self.busy_ns = self.busy_ns, 0
-        if busy_ns and self.quotas.times_requests:
+        if self.busy_ns and self.quotas.times_requests:
             self.quotas.record_more_time(
                 user,
                 self._client_id,
                 broker_id,
-                busy_ns=busy_ns,
+                busy_ns=self.busy_ns,
                 kind=kind,
                 address=self._address,
                 now_ms=now_ms,

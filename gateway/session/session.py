@@ -830,8 +830,7 @@ class ClientSession(Session, ChunkTaker):
         of_reply = steps is self.responses.stalled
         try:
             steps.send(now_ms)
-            if len(self.steps) > 1:
-                self.steps.append(self.steps.pop(0))
+            self.steps.append(self.steps.pop(0))  # others take their turn
             return
         except StopIteration as end:
             self.steps.pop(0)

@@ -18,21 +18,24 @@ from quotas.rate_quotas import RateTracker
 MAX_CACHED_NAME_BYTES: Final = 1_024
 """Client ids up to here are kept with their connection as they stand in requests; longer ones are read each time."""
 
+NOT_KEPT: Final = -1
+"""In the place of `CachedSensor.version`: what counts the next request is looked for again."""
+
 
 class CachedSensor:
     """What a connection's last request was counted by; kept, as the next one is likely counted by it too.
 
     Attributes:
         client_id, user: whose request it was.
-        version: of the limits; -1 when it is to be looked for again.
+        version: of the limits, or `NOT_KEPT`.
         tracker: the quota's; None when no such quota is set at all.
         row: the usage record's; None when none is kept.
         raw_client_id: with its length, as it stands in the request: one comparison shows that it is the same. Empty
-            where it is too long to be kept; the version is -1 then.
+            where it is too long to be kept.
         of_topics: whether any topic has a quota that counts them too, or their records have one.
         records: what their records are counted by, where no topic has such a quota; None: look at `of_topics`.
         groups: of the client's groups that have a quota: what they count the same requests by. Where a capacity is
-            divided, also what new clients share; the version is -1 then.
+            divided, also what new clients share.
         trackers: its own counter, if there is one, and those of the groups. A longer wait of one is the client's.
     """
 
