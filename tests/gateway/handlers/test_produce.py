@@ -5,14 +5,17 @@ from typing import Any
 import pytest
 
 from gateway.observability.events import CloseCause
+from gateway.session.announced import PASS_ON_BYTES
 from gateway.session.session import MAX_HELD_BYTES
+from gateway.usage.table import UsageTable
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.rate_quotas import RateSettings
+from quotas.usage_record import Row
 from testkit import wire
 from testkit.conversation import Conversation
-from testkit.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST, session_settings
+from testkit.core import FIRST_PORT, GATEWAY_HOST, START_MS, UPSTREAM_HOST, GatewayCore, session_settings
 from testkit.frames import heartbeat, heartbeat_reply, produce, produce_reply
 from testkit.golden import golden
 
@@ -166,6 +169,16 @@ def test_k04_what_others_left_is_served_while_it_is_due() -> None:
     c.client_sends(sized(60, 2)).upstream_answers(produce_reply(2)).client_sees(produce_reply(2)).reading()
     c.core.limits.set(QuotaEntity(user="other"), QuotaKey.PRODUCER_BYTE_RATE, 10)
     c.client_sends(sized(60, 3)).upstream_answers(produce_reply(3)).client_sees(produce_reply(3)).reading()
+
+
+def test_a_request_that_is_cut_off_is_as_large_in_the_usage_records_as_what_came_of_it() -> None:
+    usage = UsageTable()
+    c, came_bytes = Conversation(core=GatewayCore(usage=usage)), 2 * PASS_ON_BYTES
+    c.client_sends(sized(3 * PASS_ON_BYTES)[:PASS_ON_BYTES], sized(3 * PASS_ON_BYTES)[PASS_ON_BYTES:came_bytes])
+    c.session.ended(now_ms=c.clock.now_ms)
+    (row,) = usage.take_listed(now_ms=c.clock.now_ms)
+    values = usage.values(row, begin_ms=START_MS, now_ms=c.clock.now_ms)
+    assert (values[Row.OFFERED], values[Row.MAX_UNITS]) == (came_bytes - 4, came_bytes - 4)
 
 
 def test_c16_a_held_request_is_read_on_so_that_its_end_is_seen_and_drops_with_its_client() -> None:

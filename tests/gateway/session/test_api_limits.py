@@ -286,12 +286,14 @@ def test_a_request_that_a_mutation_debt_puts_back_is_counted_once() -> None:
     c.session.put_back(metadata(2))
     c.unmute(MuteReason.THROTTLED)
     assert tracker.recorded_here == before
+    c.client_sends(metadata(5))
+    assert tracker.recorded_here == before + 1
     # Nothing else is free for it, whatever was put back before.
     c.session.mute(MuteReason.THROTTLED)
     c.session.put_back(produce(3))
     c.unmute(MuteReason.THROTTLED)
     c.client_sends(metadata(4))
-    assert tracker.recorded_here == before + 1
+    assert tracker.recorded_here == before + 2
 
 
 moves = st.lists(

@@ -3,8 +3,10 @@
 import pytest
 
 from gateway.observability.events import CloseCause
+from gateway.runtime.lateness import LATE_MS
 from gateway.session.announced import PASS_ON_BYTES
 from gateway.session.mute import MuteReason
+from protocol.steps import Steps
 from testkit import wire
 from testkit.conversation import Conversation
 from testkit.core import START_MS, session_settings
@@ -58,6 +60,8 @@ def test_chunks_are_relayed_as_they_come_and_bytes_counted() -> None:
     c.client_sends(request[BEGUN + 1 :], heartbeat(2)).upstream_sees(request[BEGUN + 1 :], heartbeat(2))
     c.upstream_answers(produce_reply(1), reply[:9]).client_sees(produce_reply(1), reply[:9])
     c.upstream_answers(reply[9:]).client_sees(reply[9:])
+    c = Conversation().client_sends(heartbeat(1) + request[: BEGUN - 1]).upstream_sees(heartbeat(1))
+    c.client_sends(request[BEGUN - 1 :]).upstream_sees(request)
     c = Conversation()
     c.client_sends(heartbeat(1), piece_bytes=3)
     c.upstream_answers(heartbeat_reply(1), piece_bytes=3)
@@ -150,6 +154,34 @@ def test_c07_a_mute_ends_at_its_ceiling_and_held_bytes_go_on_in_order() -> None:
     assert (first, question) == (heartbeat(1), MuteReason.AWAITING_REPLY)
 
 
+def test_small_requests_that_wait_together_go_on_together() -> None:
+    session = Conversation().session
+    session.mute(MuteReason.UPSTREAM_FULL)
+    requests = [heartbeat(at) for at in range(10)]
+    for each in requests:
+        session.receive_from_client(each, now_ms=START_MS)
+    session.unmute(MuteReason.UPSTREAM_FULL, now_ms=START_MS)
+    assert session.to_upstream == [b"".join(requests)]
+
+
+def test_long_works_of_a_session_take_turns() -> None:
+    done: list[str] = []
+
+    def work(name: str) -> Steps[None]:
+        for _ in range(3):
+            done.append(name)
+            yield
+
+    session = Conversation().session
+    for name in "ab":
+        steps = work(name)
+        next(steps)
+        session.go_on_later(steps)
+    while session.steps:
+        session.take_step(now_ms=START_MS)
+    assert "".join(done) == "ababab"
+
+
 # -- how many requests may wait for replies ------------------------------------------------------------------
 def test_what_is_in_flight_is_bounded_own_replies_too() -> None:
     c = Conversation(settings=session_settings(max_in_flight_requests=4))
@@ -196,7 +228,9 @@ def test_b07_a_half_close_lets_every_request_before_it_have_its_reply() -> None:
     c.client_half_closes().closed(CloseCause.CLIENT_CLOSED)
 
 
-@pytest.mark.parametrize("cut_off", [produce(3, size=500), metadata(3, "a"), produce(3, size=500, acks=0)])
+@pytest.mark.parametrize(
+    "cut_off", [produce(3, size=500), metadata(3, "a"), produce(3, size=500, acks=0), produce(3, size=LARGE)]
+)
 @pytest.mark.parametrize("reason", [None, MuteReason.UPSTREAM_FULL])
 def test_k15_a_fin_in_the_middle_of_a_request_lets_earlier_ones_have_their_replies(
     cut_off: bytes, reason: MuteReason | None
@@ -367,6 +401,12 @@ def test_b21_idleness_closes_a_reply_owed_does_not_and_the_first_cause_counts() 
     c = Conversation(settings=session_settings(idle_timeout_ms=60_000))
     c.client_sends(heartbeat(1)).at(500_000).alive()
     c.upstream_answers(heartbeat_reply(1)).at(559_999).alive().at(560_000).closed(CloseCause.IDLE_TIMEOUT)
+    # A gateway that stood still reads first what came meanwhile.
+    c = Conversation(settings=session_settings(idle_timeout_ms=60_000))
+    c.client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
+    c.clock.advance(60_000 + LATE_MS)
+    c.step(lambda now_ms: c.session.on_timer(now_ms=now_ms)).after(LATE_MS - 1).alive()
+    c.after(1).closed(CloseCause.IDLE_TIMEOUT)
     session = Conversation().session
     session.close(CloseCause.IDLE_TIMEOUT)
     session.close(CloseCause.CLIENT_CLOSED)
