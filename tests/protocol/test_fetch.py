@@ -1,5 +1,6 @@
 """Fetch: the two sizes that a quota lowers, in every version and with everything else as it came."""
 
+import uuid
 from typing import Any
 
 import pytest
@@ -7,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.api_keys import ApiKey, describe, newest_version
+from protocol.error_codes import ErrorCode
 from protocol.errors import ProtocolError
-from protocol.fetch import asked_bytes, clamped_head, counted_bytes
+from protocol.fetch import asked_bytes, clamped_head, counted_bytes, topics_named, without_records
 from testkit import wire
 from testkit.cases import every_case
 
@@ -94,3 +96,29 @@ def test_reply_counts_its_size_field_and_its_body(version: int) -> None:
     size_bytes, correlation_id_bytes, tag_bytes = 4, 4, 1 if version >= 12 else 0
     body = len(frame) - size_bytes - correlation_id_bytes - tag_bytes
     assert counted_bytes(len(frame) - 4, describe(ApiKey.FETCH, version)) == size_bytes + body
+
+
+@every_case("version", VERSIONS)
+def test_topics_are_named_also_where_their_partitions_are_null(version: int) -> None:
+    by_id = version >= 13
+    wanted = [uuid.UUID(int=at).bytes if by_id else b"topic-%d" % at for at in (1, 2)]
+    fields: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1, "forgotten_topics_data": []}
+    topics = [{"topic_id": uuid.UUID(bytes=each)} if by_id else {"topic": each.decode()} for each in wanted]
+    frame = wire.request(
+        "Fetch", version, client_id="c", topics=[each | {"partitions": []} for each in topics], **fields
+    )
+    at, null = frame.index(wanted[0]) + len(wanted[0]), b"\0" if version >= 12 else b"\xff" * 4
+    for each in (frame, frame[:at] + null + frame[at + len(null) :]):
+        assert list(topics_named(each, 0, len(frame) - 4, 1, describe(ApiKey.FETCH, version), most=9)) == wanted
+
+
+@every_case("version", VERSIONS[7:])
+def test_request_that_is_answered_here_is_read_up_to_its_session(version: int) -> None:
+    frame = wire.request("Fetch", version, session_id=0x01020304, session_epoch=0x05060708, topics=[])
+    end = frame.index(b"\1\2\3\4\5\6\7\x08") + 8
+    api = describe(ApiKey.FETCH, version)
+    answer = wire.decode_response("Fetch", version, without_records(frame[:end], api))
+    assert answer.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    for cut in range(14, end):
+        with pytest.raises(ProtocolError):
+            without_records(frame[:cut], api)

@@ -171,5 +171,17 @@ def test_a_reply_for_many_partitions_is_known_at_a_glance_to_name_no_broker(vers
     assert throttle_time_offset(plain, describe(ApiKey.PRODUCE, version)) == len(plain) - 5
     for other in (reply(error_message="m"), reply(record_errors=[{"batch_index": 1}])):
         assert not names_no_broker(version, other, 0, len(other) - 4)
-    tagged = plain[:-7] + b"\1" + plain[-6:]
-    assert not names_no_broker(version, tagged, 0, len(tagged) - 4)
+    # Header tags, two topics; of the last partition record errors, a message, tags.
+    for at in (8, 9, -9, -8, -7):
+        changed = bytearray(plain)
+        changed[at] += 1
+        assert not names_no_broker(version, bytes(changed), 0, len(plain) - 4)
+
+
+def test_a_number_of_partitions_that_takes_three_bytes_is_left_to_the_walk() -> None:
+    rows = [{"index": at} for at in range(16_383)]
+    plain = wire.response("Produce", 12, responses=[{"name": "t", "partition_responses": rows}])
+    # Also where the third byte is the first one of as many partitions.
+    cut = plain.replace(b"\x80\x80\x01", b"\x80\x80")
+    for frame in (plain, cut):
+        assert not names_no_broker(12, frame, 0, len(frame) - 4)

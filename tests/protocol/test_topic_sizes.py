@@ -20,6 +20,7 @@ from testkit.golden import golden
 
 FETCHES = range(newest_version(ApiKey.FETCH) + 1)
 PRODUCES = range(newest_version(ApiKey.PRODUCE) + 1)
+SHARE_FETCHES = range(newest_version(ApiKey.SHARE_FETCH) + 1)
 
 Sizes = list[tuple[bytes, int, int]]
 
@@ -95,6 +96,17 @@ def plainly_fetched(version: int, wanted: list[list[list[tuple[int, int]] | None
     return wire.response("Fetch", version, **fields)
 
 
+def share_fetched(version: int, wanted: list[list[list[tuple[int, int]] | None]]) -> bytes:
+    """An answer with two ranges of acquired records of each partition."""
+    fields = wire.populated("ShareFetch", version)
+    (like,) = fields["responses"][0]["partitions"][:1]
+    fields["responses"] = [
+        named(at, "", True) | {"partitions": [like | {"records": joined(each)} for each in partitions]}
+        for at, partitions in enumerate(wanted)
+    ]
+    return wire.response("ShareFetch", version, **fields)
+
+
 def walked(key: ApiKey, version: int, data: bytes, cuts: list[int]) -> Sizes:
     found: Sizes = []
     walk = TopicWalk(describe(key, version), lambda *each: found.append(each))
@@ -128,6 +140,21 @@ def test_a_fetch_answer_tells_its_topics_at_any_split(
     assert plain in (None, truth)
     if version >= 12 and not aborted and "preferred_read_replica" not in wanted:
         assert wire.decode_response("Fetch", version, frame) is not None
+
+
+@given(st.sampled_from(SHARE_FETCHES), topics, splits)
+def test_a_share_fetch_answer_tells_its_topics_at_any_split(
+    version: int, wanted: list[list[list[tuple[int, int]] | None]], cuts: list[int]
+) -> None:
+    assert walked(ApiKey.SHARE_FETCH, version, share_fetched(version, wanted), cuts) == expected(wanted, True)
+
+
+@pytest.mark.parametrize("value_bytes", [0, 60, 20_000, 2_200_000])
+def test_sizes_of_one_to_four_bytes_are_read_at_a_glance(value_bytes: int) -> None:
+    wanted: Any = [[[(1, value_bytes)], [(2, 20)]]]
+    frame = produce(12, wanted, transactional_id=None)
+    at, api = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3], describe(ApiKey.PRODUCE, 12)
+    assert plain_produce(frame, at, len(frame), api) == expected(wanted, by_id=False)
 
 
 def test_the_quick_look_at_a_fetch_takes_what_nearly_always_comes() -> None:
@@ -192,6 +219,24 @@ def test_many_partitions_are_read_as_if_each_were_looked_at_alone(name: str) -> 
                 assert found is None or found == walked(key, version, changed[at:], [])
 
 
+@pytest.mark.parametrize("value_bytes", [0, 100])
+def test_a_partition_among_plain_ones_with_tags_or_a_batch_of_another_length_is_read_as_by_the_walk(
+    value_bytes: int,
+) -> None:
+    one = batch(1, value_bytes)
+    frame = produce(12, [alike(6, (1, value_bytes))], transactional_id=None)
+    at, api = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3], describe(ApiKey.PRODUCE, 12)
+    stride = (frame.rindex(one) - frame.index(one)) // 5
+    third_at = frame.index(one) + 2 * stride
+    tags_at, length_at = third_at + len(one), third_at + 11
+    assert plain_produce(frame, at, len(frame), api) == walked(ApiKey.PRODUCE, 12, frame[at:], [])
+    tagged = frame[:tags_at] + b"\1" + frame[tags_at + 1 :]
+    assert plain_produce(tagged, at, len(frame), api) is None
+    for byte in (frame[length_at] - 1, frame[length_at] + 1):
+        changed = frame[:length_at] + bytes([byte]) + frame[length_at + 1 :]
+        assert plain_produce(changed, at, len(frame), api) == walked(ApiKey.PRODUCE, 12, changed[at:], [])
+
+
 class Sliced(bytes):
     """Counts what is copied out of it."""
 
@@ -215,11 +260,11 @@ def test_partitions_that_end_each_run_as_it_begins_cost_no_more_than_themselves(
 
 
 @pytest.mark.parametrize("version", [8, 9, 12, 13])
-@pytest.mark.parametrize("value_bytes", [0, 60, 20_000])
-def test_records_of_a_single_batch_are_known_from_its_head_on(version: int, value_bytes: int) -> None:
-    frame = produce(version, [[[(300, value_bytes)]]], transactional_id=None)
+@pytest.mark.parametrize(("records", "value_bytes"), [(300, 0), (1, 60), (300, 20_000)])
+def test_records_of_a_single_batch_are_known_from_its_head_on(version: int, records: int, value_bytes: int) -> None:
+    frame = produce(version, [[[(records, value_bytes)]]], transactional_id=None)
     at, api = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3], describe(ApiKey.PRODUCE, version)
-    truth = 300 if version >= 9 else 0
+    truth = records if version >= 9 else 0
     # Up to the first byte of the records; what follows in the same chunk is no part of it.
     known_at = len(frame) - value_bytes - 3
     for come in (*range(min(known_at + 3, len(frame))), len(frame)):
@@ -253,11 +298,12 @@ def test_a_name_that_is_null_is_left_to_the_walk() -> None:
     assert plain_produce(null, at, len(null), describe(ApiKey.PRODUCE, 12)) is None
 
 
-def test_size_that_is_written_longer_than_it_is_is_left_to_the_walk() -> None:
+@pytest.mark.parametrize("null", [b"\x80\x00", b"\x80\x80\x80\x80\x00"])
+def test_size_that_is_written_longer_than_it_is_is_left_to_the_walk(null: bytes) -> None:
     frame = produce(12, [[None]], transactional_id=None)
     null_at = frame.index(b"topic-0") + 7 + 1 + 4
     assert frame[null_at] == 0
-    longer = frame[:null_at] + b"\x80\x00" + frame[null_at + 1 :]
+    longer = frame[:null_at] + null + frame[null_at + 1 :]
     at = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3]
     api = describe(ApiKey.PRODUCE, 12)
     assert walked(ApiKey.PRODUCE, 12, longer[at:], []) == walked(ApiKey.PRODUCE, 12, frame[at:], [])
