@@ -830,7 +830,8 @@ class ClientSession(Session, ChunkTaker):
         of_reply = steps is self.responses.stalled
         try:
             steps.send(now_ms)
-            self.steps.append(self.steps.pop(0))  # others take their turn
+            if len(self.steps) > 1:
+                self.steps.append(self.steps.pop(0))
             return
         except StopIteration as end:
             self.steps.pop(0)
