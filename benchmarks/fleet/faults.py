@@ -200,7 +200,8 @@ def _suffer(fleet: _Fleet, fault: Fault) -> set[int]:
             time.sleep(fault.for_ms / 1_000)
         return set()
     if fault.what == "topic-delete":
-        _admin(fleet.kafka).delete_topics([_SHARES])[_SHARES].result(20)
+        admin = _admin(fleet.kafka)  # kept: its futures end with it
+        admin.delete_topics([_SHARES])[_SHARES].result(20)
         return set()
     pids = _processes(fleet, fault.where)
     if fault.what.startswith("worker-"):
