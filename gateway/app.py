@@ -1,6 +1,6 @@
 """The composition root: builds, starts, drains and stops all parts; handles the signals of the process.
 
-No logic of its own. The process has signals, the order of its life, and an exit code.
+The module only has signal handlers, the order of start and stop, and the exit code; all logic is in the parts.
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1,
 _DRAIN_POLL_S: Final = 0.02
 _SWITCH_S: Final = 0.0005
 _READY_MS: Final = 20_000
-"""For a new process to reach the brokers."""
+"""How long a new process may take to reach the brokers."""
 _IDLE_MS: Final = 500
-"""Of a process that was replaced: a connection on which nothing passed for so long is closed."""
+"""A process that was replaced closes connections that were idle for this long."""
 _STORE_GRACE_S: Final = 5.0
-"""Beyond the time of an alteration; a topic store asks for 2 s when one has failed."""
+"""Added to the time of an alteration: after a failed write, a topic store takes up to 2 s to learn its outcome."""
 
 _log = structlog.get_logger("gateway.app")
 
@@ -151,23 +151,23 @@ class Gateway:
 
     Attributes:
         registry: all metrics.
-        tls: certificates, and the rate of handshakes.
-        upstreams: by name; `cluster` and `discovery` are those of the main one.
-        limits, live_quotas: the quotas in force, and the store that keeps what is changed of them.
+        tls: certificates and the rate limiter of handshakes.
+        upstreams: by name; `cluster` and `discovery` belong to the main upstream.
+        limits, live_quotas: the quotas in force, and their store, which keeps changes made at run time.
         quota_admin, alterations: the right to change quotas, and changes under way.
-        mutations, client_quotas, connections: what is counted.
-        user_connections: those of users; of a worker they are counted by the supervisor.
+        mutations, client_quotas, connections: the counters.
+        user_connections: the connections of each user; the supervisor counts them for its workers.
         journal: why clients were throttled.
-        traces: spans for OpenTelemetry; None: none are made.
-        usage: the usage records; None: none are kept.
-        fleet: the gateways that share usage with this one; None: none do.
+        traces: spans for OpenTelemetry; None: the gateway makes none.
+        usage: the usage records; None: the gateway keeps none.
+        fleet: the exchange of usage with other gateways; None: this gateway is in no fleet.
         listeners: by name.
-        memory: what their connections hold.
-        announced: what these have announced to brokers.
-        settings: what a reload changes.
-        operations: what can be changed meanwhile.
+        memory: bounds the memory of their connections.
+        announced: bounds the request bytes that these connections have announced to brokers.
+        settings: settings that change at run time.
+        operations: the kill switch, brakes and reloads.
         admin: the admin port.
-        status_routes: its part that only looks.
+        status_routes: the read-only paths of the admin port.
     """
 
     def __init__(
@@ -184,14 +184,14 @@ class Gateway:
 
         Args:
             config: valid.
-            source: where it comes from again at a reload; None: it cannot be reloaded.
-            nursery: this process is a supervisor, whose workers it forks; None: it serves by itself.
-            worker: this process is a worker, and this leads to its supervisor; None: it accepts by itself.
+            source: reads the configuration again at a reload; None: the gateway cannot reload.
+            nursery: forks the workers of this process, a supervisor; None: this process serves clients itself.
+            worker: the link of this process, a worker, to its supervisor; None: this process is no worker.
             predecessor: the process that this one replaces; None: there is none.
-            member: this process serves one of several clusters; None: it is the whole gateway.
+            member: the cluster that this process serves, one of several; None: it is the whole gateway.
 
         Raises:
-            ConfigError: it asks for more than the file descriptors of this process carry.
+            ConfigError: the configuration needs more file descriptors than this process may open.
         """
         loop = self._loop = asyncio.get_running_loop()
         now_ms = self._now_ms = loop_clock(loop)
@@ -207,7 +207,7 @@ class Gateway:
             None if nursery is None else WorkerPool(nursery, config.server.worker_count, now_ms=now_ms)
         )
 
-        # Metrics, and what has no other part of the gateway below it.
+        # Metrics, and parts that depend on no other part of the gateway.
         self.registry = CollectorRegistry()
         self._connection_metrics = ConnectionMetrics(now_ms, MuteReason)
         self._request_metrics = RequestMetrics()
@@ -216,7 +216,7 @@ class Gateway:
         self._long_work = LongWork(loop)
         self.journal = ThrottleJournal(wall_clock_ms, label_value)
 
-        # The brokers, and the ports that stand for them.
+        # The brokers, and the gateway's port for each.
         self._listening = ListeningSockets()
         self._listeners = Listeners(
             on_port_failed=self._connection_metrics.broker_port_failed,
@@ -251,7 +251,7 @@ class Gateway:
         self.alterations = AlterationRunner(self.live_quotas, now_ms)
         self.quota_admin = _build_quota_admin(config, self.live_quotas, self.alterations)
 
-        # What is counted: for quotas, for usage records and for the fleet.
+        # The counters: for quotas, for usage records and for the fleet.
         self.mutations = _build_mutations(process, self.limits)
         self.usage = _build_usage(process, own_clients, self.cluster, self._topic_ids)
         self._stored_sampler = self._build_stored_sampler()
@@ -287,8 +287,8 @@ class Gateway:
         if self.usage is not None:
             self.usage.watch(self.mutations, self.connections, self.user_connections)
 
-        # What serves the clients.
-        # The admin port is the supervisor's: a worker needs none of its keys.
+        # The parts that serve clients.
+        # Only the supervisor has an admin port: a worker needs none of its keys.
         self._admin_keys = AdminKeys(() if worker is not None else config.admin.keys)
         self.tls.look_after(self._admin_keys)
         self.settings = LiveSettings(
@@ -314,7 +314,7 @@ class Gateway:
         for section in config.listeners:
             self._add_listener(section, descriptors, recent_topics)
 
-        # What an operator sees and does.
+        # Operations, metrics and status.
         self.operations = Operations(
             config,
             self.live_quotas.quotas,
@@ -357,7 +357,7 @@ class Gateway:
         self.admin = self._build_admin(admin_tls)
         self.control = Control(lambda by: self.upgrade.run(by))
 
-        # What another process takes over from this one.
+        # The state that another process takes over from this one.
         self._replaceable = Replaceable(
             self.listeners,
             self.connections,
@@ -377,13 +377,13 @@ class Gateway:
         )
 
     def _fleet_counters(self, counters: AllCounters, *, shared: bool) -> AllCounters:
-        """With the rates of connections, where a fleet shares them and this process counts them."""
+        """Add the connection rates, if the fleet shares them and this process counts them."""
         if not (
             shared and self._config.fleet.connection_rates and self._config.client_quota.scope == "fleet"
         ):
             return counters
         workers = self._config.server.worker_count
-        processes = workers + 1 if workers > 1 else 1  # of each gateway, and each is a member
+        processes = workers + 1 if workers > 1 else 1  # per gateway; each of them is a member
         self.connections.share_rates(
             lambda: 1 if self.fleet is None else math.ceil(self.fleet.members / processes)
         )
@@ -440,7 +440,7 @@ class Gateway:
         )
 
     def _remark(self) -> str | None:
-        """What /readyz says beside whether the gateway is ready; None: nothing."""
+        """The remark of /readyz, independent of readiness: isolation, and what the brokers lack; None: no remark."""
         isolation = None if self.fleet is None else self.fleet.isolation()
         lacks = [
             f"{upstream.name} lacks {lack}"
@@ -524,7 +524,7 @@ class Gateway:
         self._listeners.add(listener)
 
     def _fleet_name(self) -> str:
-        """As usage records have it; empty while the cluster is not known."""
+        """The fleet's name as in usage records; empty while the cluster is not known."""
         return counter_scope(self._config, self.cluster.cluster_id).removeprefix(FLEET)
 
     def _status(self) -> Status:
@@ -559,7 +559,7 @@ class Gateway:
                 "not_ready": self.why_not_ready(),
                 "enforcement": self.limits.mode,
                 "brakes": self._brakes_json(),
-                # Of a worker the supervisor counts them.
+                # The supervisor counts the connections of users for its workers.
                 "users": [] if self._worker is not None else users_json(self.user_connections),
                 "journal_entries": len(self.journal),
                 "fleet": [] if self.fleet is None else members_json(self.fleet),
@@ -577,7 +577,7 @@ class Gateway:
         self._quota_metrics.prepare(await in_slices(self._quota_metrics.look(), Slices()))
 
     async def _shown_metrics(self) -> AsyncIterator[Metric]:
-        """What /metrics shows now, of all workers; the loop does other work after each family."""
+        """Yield the current metrics of all workers; the loop does other work after each family."""
         merged = self._merged_metrics
         await (self._prepare_metrics() if merged is None else merged.prepare())
         for family in (merged or self.registry).collect():
@@ -585,7 +585,7 @@ class Gateway:
             await asyncio.sleep(0)
 
     async def _all_metrics(self) -> list[Metric]:
-        """Of a worker, for the page of its supervisor."""
+        """The metrics of a worker, for the /metrics page of its supervisor."""
         return [family async for family in self._shown_metrics()]
 
     def _register_metrics(self, further: Mapping[QuotaKey, RateQuotas]) -> QuotaMetrics:
@@ -643,14 +643,14 @@ class Gateway:
         self._reload_metrics.config_reloaded(report.result, awaiting_restart=len(report.needs_restart))
 
     def why_not_ready(self) -> str | None:
-        """None when clients can be served, otherwise a few words for /readyz."""
+        """The reason why clients cannot be served, in a few words for /readyz; None: they can."""
         if self._draining:
             return "draining"
         pool = None if self.pool is None else self.pool.why_not_ready()
         return self.live_quotas.why_not_ready() or pool or self._unreached()
 
     async def start(self) -> None:
-        """Bind the admin port and every bootstrap port, then begin to look for the brokers.
+        """Bind the admin port and every bootstrap port, then begin discovery of the brokers.
 
         Raises:
             OSError: a port cannot be bound; nothing stays open.
@@ -703,7 +703,7 @@ class Gateway:
     async def _open_other_ports(self, predecessor: Predecessor | None = None) -> None:
         address = self._replaceable.admin_address
         inherited = {} if predecessor is None else predecessor.sockets
-        # The sockets of a cluster are its parent's: the file's address is not theirs, and may have changed.
+        # The parent binds the sockets of a cluster. The address in the file is not theirs, and may have changed.
         here = {} if self._member is None else dict(inherited.keys())
         sockets = inherited.pop((ADMIN, here.get(ADMIN, address)), [])
         if self._member is not None:
@@ -719,7 +719,7 @@ class Gateway:
         self.control.start(own if self._member is None else self._member.control, control)
 
     async def _prepare_to_replace(self, predecessor: Predecessor) -> None:
-        """Do all that can be done while the other process serves."""
+        """Do everything that is possible while the old process still serves."""
         await predecessor.begin()
         self._listening.hold()
         for (kind, address), sockets in predecessor.sockets.items():
@@ -742,10 +742,10 @@ class Gateway:
         return next((reason for reason in reasons if reason is not None), self._listeners.why_not_ready())
 
     async def _replace(self, predecessor: Predecessor) -> None:
-        """Serve in place of the other process.
+        """Serve in place of the old process.
 
         Raises:
-            StoreError: quotas could be changed there, and can't be here.
+            StoreError: the old process could change quotas, and this one cannot.
         """
         if (reason := predecessor.store_lost(self._replaceable)) is not None:
             raise StoreError(reason)
@@ -763,7 +763,7 @@ class Gateway:
                 sock.close()
 
     async def became_main(self) -> None:
-        """Wait until the process that this one replaces has left the fleet and the service; then join."""
+        """Wait until the old process has left the fleet and handed over the service; then join the fleet."""
         if self._predecessor is not None:
             await self._predecessor.main()
             if self.fleet is not None:
@@ -777,12 +777,12 @@ class Gateway:
         return None
 
     def _replaced_by(self, pid: int) -> None:
-        """Another process accepts: close the ports here, without a word to those that wait in their backlogs."""
+        """Close this process's ports: the new process accepts, also the connections that wait in the backlogs."""
         self._draining = True
         self._listeners.close_ports()
         self.control.stop()
         self.admin.connections.stop()
-        # What they change from now on would be lost.
+        # Changes made through these connections from now on would be lost.
         self.admin.connections.end_each()
         if self.otlp_metrics is not None:
             self.otlp_metrics.replaced()
@@ -790,9 +790,9 @@ class Gateway:
         self.replaced.set()
 
     async def leave(self) -> None:
-        """After being replaced: leave the fleet, then the service, to the other process."""
+        """Leave the fleet after being replaced; then make the new process the main process of the service."""
         if self.fleet is not None:
-            if self.pool is not None:  # they would take it for a loss of touch
+            if self.pool is not None:  # else workers would count this as isolation
                 await self.pool.ask_all("leave_fleet")
             await self.fleet.stop(self.upgrade.tell_left)
         self.upgrade.tell_main()
@@ -802,16 +802,16 @@ class Gateway:
         return self.listeners[name]
 
     async def drain(self, *, hurry: asyncio.Event, gently: bool = False) -> None:
-        """Stop accepting, let requests already read get their replies, then close; bounded by the configuration.
+        """Stop accepting, wait for the replies to requests already read, then close all connections.
 
         Args:
-            hurry: when set, what is left is closed at once.
-            gently: another process accepts meanwhile: for half of the time clients may continue, and those are closed
-                that ask nothing at the moment.
+            hurry: when set, remaining connections are closed at once.
+            gently: the new process accepts meanwhile. For `DrainSettings.gently_ms` clients may continue, and only
+                idle connections are closed. The drain itself, at most `drain.timeout_ms`, comes after that.
         """
         self._draining = True
         self.live_quotas.drain()
-        # It could open the port of a broker that has just come.
+        # Discovery could open the port of a broker that has just appeared.
         await self._stop_discovering()
         if not gently:
             self._listeners.drain()
@@ -891,13 +891,13 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """What is given when the parts of a gateway are built.
+    """The inputs from which the parts of a gateway are built.
 
     Attributes:
         config: valid.
         loop: of the process.
         now_ms: its clock.
-        worker: leads to the supervisor; None: this process is no worker.
+        worker: the link to the supervisor; None: this process is no worker.
         supervises: whether this process has workers.
     """
 
@@ -909,7 +909,7 @@ class _Process:
 
 
 def _build_watchdog(loop: asyncio.AbstractEventLoop) -> LoopWatchdog:
-    # In asyncio's debug mode a timer costs thirty times as much, and many processes of the tests are idle.
+    # In asyncio's debug mode a timer costs thirty times as much, and tests run many idle processes.
     return LoopWatchdog(loop, tick_s=10 * TICK_S if loop.get_debug() else TICK_S)
 
 
@@ -1047,13 +1047,13 @@ def _build_recent_topics(worker: WorkerSide | None, mutations: MutationQuotas) -
 
 
 def otlp_classes(config: Config) -> tuple[type[OtlpTraces], type[OtlpMetrics]]:
-    """What sends spans and metrics.
+    """The classes that send spans and metrics to OpenTelemetry.
 
     Raises:
-        ConfigError: the library is not there.
+        ConfigError: their packages are not installed.
     """
     try:
-        # A gateway that sends neither needs none of it.
+        # Imported only here: a gateway that sends neither does not need the packages.
         from gateway.observability.otlp import OtlpTraces
         from gateway.observability.otlp_metrics import OtlpMetrics
     except ImportError as exc:
@@ -1089,7 +1089,7 @@ def _otlp_metrics_of(
         ca=section.ca,
         interval_ms=section.interval_ms,
         resource=_otlp_resource(config),
-        # As the parent shows them at /metrics.
+        # The same label as on the parent's /metrics.
         labels={} if member is None else {LABEL: member.name},
     )
 
@@ -1114,7 +1114,7 @@ async def _serve(
     inherited: socket.socket | None = None,
     member: Member | None = None,
 ) -> int:
-    # A thread that computes, such as one that writes many quotas, holds up each callback of the loop for this long.
+    # A thread that computes, such as one that writes many quotas, delays each callback of the loop by this long.
     sys.setswitchinterval(_SWITCH_S)
     predecessor = None if inherited is None else Predecessor(inherited)
     gateway = Gateway(config, source, nursery=nursery, predecessor=predecessor, member=member)
@@ -1131,13 +1131,13 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         _on_signal(number, on_signal)
     if member is not None:
-        # A terminal sends it to the whole group, and the parent passes it on.
+        # A terminal sends SIGINT to the whole process group, and the parent passes it on.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         member.watch_parent(on_signal)
     reloads: set[asyncio.Task[ReloadReport]] = set()
 
     def on_hangup() -> None:
-        # One that waits reads the file after whatever sent this signal has written it; more change nothing.
+        # One waiting reload is enough: it reads the file after the sender of this signal has written it.
         if len(reloads) < 2:
             gateway.notify.reloading()
             reloads.add(task := asyncio.create_task(gateway.operations.reload(by="SIGHUP")))
@@ -1157,19 +1157,22 @@ async def _serve(
     try:
         return await _serve_until(gateway, stop, hurry, banner)
     finally:
-        # All is done; what is left of the process must not die of a signal (hazard L08).
+        # Everything is stopped: a signal must not kill the process in its last moments (hazard L08).
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
 def _lasting_name(config: Config) -> str | None:
-    """The same at each start of this gateway; None: as long as its admin port is any free one, it has none."""
+    """A name that is the same at each start of this gateway; None: there is none, as the admin port is a free one."""
     port = config.admin.bind.port
     return f"{config.usage.gateway_id or host_id()}-{port}" if port else None
 
 
 def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:
-    """Call it in the loop. The loop's own handlers end with it, and with them the process at the next signal."""
+    """Call a function in the loop at a signal.
+
+    The loop's own handlers would end with the loop, and the next signal would then end the process.
+    """
     loop = asyncio.get_running_loop()
     signal.signal(number, lambda *_: loop.call_soon_threadsafe(call))
 
@@ -1177,7 +1180,7 @@ def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:
 async def _serve_until(
     gateway: Gateway, stop: asyncio.Event, hurry: asyncio.Event, banner: str | None
 ) -> int:
-    freeze_survivors()  # before there are clients that would wait for it
+    freeze_survivors()  # before there are clients that would wait meanwhile
     try:
         if not await _started(gateway, stop):
             return 0
@@ -1221,7 +1224,7 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 
 async def _started(gateway: Gateway, stop: asyncio.Event) -> bool:
-    """Start it; False when the signal came first, since a quota store may wait for its cluster."""
+    """Start the gateway; False: a signal came first, as a quota store may wait for its cluster."""
     starting = asyncio.ensure_future(gateway.start())
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -1250,16 +1253,16 @@ def run(
     Args:
         config: valid.
         banner: printed once the gateway listens.
-        source: where the configuration comes from again; None: it cannot be reloaded.
-        member: this process serves one of several clusters; None: it is the whole gateway.
+        source: reads the configuration again at a reload; None: the gateway cannot reload.
+        member: the cluster that this process serves, one of several; None: it is the whole gateway.
 
     Returns:
-        The process's exit code: 0, or 2 when a port cannot be bound or the quota store can't be used.
+        The process's exit code: 0, or 2 when the gateway could not start.
     """
     inherited = predecessor_socket(os.environ)
     nursery = None
     if config.server.worker_count > 1:
-        # Before the loop, threads and ports: workers are forked from it.
+        # Created before the loop, threads and ports, because it forks the workers.
         nursery = Nursery(partial(_run_worker, source), longest_drain_ms=config.drain.longest_ms)
     return uvloop.run(_serve(config, banner, source, nursery, inherited, member))
 
@@ -1269,7 +1272,7 @@ def _run_worker(source: ConfigSource | None, number: int, sockets: WorkerSockets
 
 
 async def _work(source: ConfigSource | None, number: int, sockets: WorkerSockets) -> None:
-    """The life of a worker: until its supervisor says so, or is gone."""
+    """Run a worker until its supervisor makes it drain or is gone."""
     sys.setswitchinterval(_SWITCH_S)
     worker = WorkerSide(number, sockets)
     try:
