@@ -3,18 +3,18 @@
     GET  /enforcement   {"mode": "enforce", "configured": "enforce"}
     PUT  /enforcement   {"mode": "observe"}: the kill switch
     GET  /shed          {"tiers": [{"tier": 3, "percent": 20, "seconds_left": 59.5, "by": "ops"}]}
-    PUT  /shed          {"tier": 3, "percent": 20, "seconds": 60}: a brake; without percent its end
+    PUT  /shed          {"tier": 3, "percent": 20, "seconds": 60}: set a brake; without percent, end it
     GET  /groups        {"groups": [{"name": "team-a", "users": ["alice"]}]}: of [groups_file]
     PUT  /groups        {"group": "team-a", "add": {"users": ["bob"]}}: changes that file, and reloads
     POST /reload        {}: read the configuration file again, as SIGHUP does; 422 when it is not valid
 
-/quotas, which is in `gateway.server.quota_routes`, and what only looks, in `gateway.server.status_routes`.
+`gateway.server.quota_routes` serves /quotas, and `gateway.server.status_routes` the read-only paths.
 
-`gateway.server.admin_access` decides who may do what. What changes something is never taken from a web page: no
-request with an Origin header, which browsers put into every request of this kind, and only bodies declared as JSON,
-which a form on a foreign page can't send.
+`gateway.server.admin_access` decides which callers may do what. A web page can never change anything. Browsers put an
+Origin header into each such request, and requests with one are refused. Bodies must be declared as JSON, which a form
+on a foreign page cannot do.
 
-aiohttp serves it, with its own bounds on header and request sizes; `gateway.server.admin_connections` accepts.
+aiohttp serves the port and bounds the sizes of headers and requests; `gateway.server.admin_connections` accepts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MAX_BODY_BYTES: Final = 16 * 1024
 _JSON: Final = "application/json"
 
 LATE_S: Final = 1.0
-"""How late an answer is to one of too many requests without a valid key."""
+"""How long the answer to one of too many requests without a valid key is delayed."""
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ChangingHandler: TypeAlias = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
@@ -60,7 +60,7 @@ RenderMetrics: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
 class Access(Protocol):
-    """Decides who may do what: see `AdminAccess`."""
+    """Decides which requests are allowed: see `AdminAccess`."""
 
     def check_routes(self, router: web.UrlDispatcher) -> None:
         """See `AdminAccess.check_routes`."""
@@ -76,14 +76,14 @@ class Access(Protocol):
 
 
 class Reloads(Protocol):
-    """What can only be reloaded."""
+    """Operations that can only reload: a gateway with several clusters has no enforcement mode of its own."""
 
     async def reload(self, *, by: str) -> ReloadReport:
         """See `Operations.reload`."""
 
 
 class ChangingRoutes(Protocol):
-    """Paths of which some change something."""
+    """Paths that include changing ones."""
 
     def add_to(self, router: web.UrlDispatcher, connections: AdminConnections, changing: Changing) -> None:
         """See `QuotaRoutes.add_to`."""
@@ -109,16 +109,16 @@ class AdminServer:
         """Make it; nothing is bound yet.
 
         Args:
-            metrics: shown at /metrics; or makes the text for it.
-            operations: what can be changed. Without an enforcement mode of its own, there is no /enforcement.
-            prepare: awaited before each collection of the metrics; None: nothing is.
+            metrics: the collector for /metrics, or a function that makes the text.
+            operations: reload, enforcement, brakes and groups. With `Reloads` there is only /reload.
+            prepare: awaited before each collection of the metrics; None: no preparation.
             ready: why clients cannot be served right now, None when they can.
-            remark: what /readyz says besides, about a gateway that serves in another way than it should.
-            access: decides who may do what.
+            remark: an additional line of /readyz, such as isolation from the fleet.
+            access: decides which requests are allowed.
             tls: the handshakes; None: plain HTTP.
             quotas: serves /quotas; None: there is no such path.
-            status: serves the page and what it needs; None: there is none.
-            first: gets each request that is allowed before the paths do; None: nothing does.
+            status: serves the status page and its data; None: there is no status page.
+            first: middleware for each allowed request; None: there is none.
         """
         self._metrics: RenderMetrics = metrics if callable(metrics) else partial(render, metrics)
         self._operations = operations
@@ -145,7 +145,7 @@ class AdminServer:
             OSError: the port cannot be bound.
         """
         application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=self._middlewares)
-        # A body that unpacks to more than was sent would have no bound.
+        # Compressed bodies are not unpacked: their size would have no bound.
         self._runner = web.AppRunner(
             application, access_log=None, keepalive_timeout=IDLE_S, shutdown_timeout=1, auto_decompress=False
         )
@@ -188,7 +188,7 @@ class AdminServer:
 
     @web.middleware
     async def _watched(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Every request that is allowed; its connection stays while it is worked on."""
+        """Refuse or serve a request; its connection is not closed meanwhile."""
         with self.connections.working(request.protocol):
             refused = self._access.refusal(request)
             if refused is None:
@@ -206,14 +206,14 @@ class AdminServer:
 
     @property
     def connections(self) -> AdminConnections:
-        """Of the port, which is bound."""
+        """The connections of the port, which must be bound."""
         assert self._connections is not None
         return self._connections
 
     # -- looking ---------------------------------------------------------------------------------------------
 
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
-        # However many ask at once, one text answers them all.
+        # Simultaneous requests share one text.
         if self._rendering is None or self._rendering.done():
             self._rendering = asyncio.create_task(self._render())
         body = await asyncio.shield(self._rendering)
@@ -240,7 +240,7 @@ class AdminServer:
     # -- changing --------------------------------------------------------------------------------------------
 
     def _changing(self, handle: ChangingHandler, content_type: str = _JSON) -> Handler:
-        """A handler of requests that change something, but not for web pages; it gets the caller too."""
+        """Wrap a handler that changes something: requests of web pages are refused, and it also gets the caller."""
 
         async def changing(request: web.Request) -> web.StreamResponse:
             if "Origin" in request.headers:
@@ -252,7 +252,7 @@ class AdminServer:
         return changing
 
     def _guarded(self, handle: Callable[[Any, str], Awaitable[web.Response]]) -> Handler:
-        """The same, for a small body in JSON."""
+        """Wrap a handler in the same way, for a small JSON body."""
 
         async def guarded(request: web.Request, caller: str) -> web.StreamResponse:
             with self.connections.waiting(request.protocol, self.connections.deadline()):
@@ -279,7 +279,7 @@ class AdminServer:
             {
                 "tier": tier,
                 "percent": 100 * brake.part,
-                # Not rounded: the end, which a client computes from it, stays the same each time.
+                # Not rounded: a client computes the end from it, which must be the same each time.
                 "seconds_left": (brake.until_ms - now_ms) / 1000,
                 "by": brake.by,
             }
@@ -351,7 +351,7 @@ def _are_members(found: Any) -> bool:
 
 
 def _team(team: Team) -> dict[str, Any]:
-    """What the file has of it."""
+    """A group and its settings, as in the file."""
     found = {
         key: value for key, value in asdict(team).items() if key != "group" and value not in ("", None, ())
     }

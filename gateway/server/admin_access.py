@@ -1,14 +1,15 @@
-"""Who may do what at the admin port: names of hosts, keys, and one role for each route.
+"""Access to the admin port: allowed host names, keys, and one role for each route.
 
-A request is refused in this order: under a host name that is not ours (421, hazard K22), without a valid key (401),
-with a key that has not the route's role (403). Without any key in the configuration all may look, and changes come
-from this machine only, unless `admin.remote_changes` is true.
+A request is refused in this order: its host name is not ours (421, hazard K22), it has no valid key (401), its key
+lacks the route's role (403). If the configuration has no key, any client may read. Changes are then only accepted
+from this machine, unless `admin.remote_changes` is true.
 
-A key is a bearer token or a client certificate. The password of HTTP Basic is a token too, for browsers; since they
-send it by themselves, it only serves to look. A token in the address of a page is not looked at.
+A key is a bearer token or a client certificate. For browsers, the password of HTTP Basic is a token too. Browsers
+send it by themselves, so it only allows reading. A token in the URL is ignored.
 
-Failures beyond a number per second are answered late, and their connections make way for others meanwhile. A valid
-key is never refused for the failures of others: tokens are too long to be guessed, whatever the rate (hazard K24).
+Failures above a number per second are answered late, and their connections are closed first when places are needed.
+A valid key is never refused because of other clients' failures: tokens are too long to be guessed at any rate (hazard
+K24).
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ ROLES: Final[Mapping[tuple[str, str], AdminRole | None]] = {
     ("PUT", "/groups"): AdminRole.OPERATE,
     ("POST", "/quotas/import"): AdminRole.QUOTAS,
 }
-"""The role that each route needs. None: no key, since probes have none."""
+"""The role that each route needs. None: the route needs no key, since probes have none."""
 
 PASSED_ON: Final = ("/clusters/{name}", "/clusters/{name}/{path}", "/{path}")
-"""Routes of a gateway with several clusters whose `path` is a route of one."""
+"""Routes of a gateway with several clusters; `path` is the route within one cluster."""
 
 MAX_FAILURES_PER_ADDRESS: Final = 5
 MAX_FAILURES: Final = 50
@@ -63,31 +64,34 @@ _REFUSED: Final = "admin_refused"
 _HOLDER: Final = web.RequestKey("holder", Holder)
 _POD_HOSTS: Final = ("*.svc", "*.svc.cluster.local")
 _IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
-"""Kubernetes sets it in each container."""
+"""Kubernetes sets this variable in each container."""
 
 _log = audit_logger()
 
 
 def pod_hosts(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of Services, if this process is in a pod; no name in public DNS ends like them."""
+    """The host names of Services, if this process is in a pod; no name in public DNS ends like them."""
     return _POD_HOSTS if _IN_A_POD in environment else ()
 
 
 class FailureRate:
-    """How many requests failed in this second. Pure: time is an argument. Keeps at most `MAX_FAILURES` networks."""
+    """Counts failed requests of this second. Pure: time is an argument. Keeps at most `MAX_FAILURES` networks."""
 
     def __init__(self) -> None:
-        """None has."""
+        """No request has failed."""
         self._since_ms = 0
         self._total = 0
         self._by_network: Counter[str] = Counter()
 
     def exceeded(self, network: str, *, now_ms: int) -> bool:
-        """Count a failure; whether it is beyond what is answered at once.
+        """Count a failure.
 
         Args:
-            network: of the address.
-            now_ms: the time.
+            network: of the peer's address.
+            now_ms: the present.
+
+        Returns:
+            Whether there are too many failures to answer this one at once.
         """
         if now_ms - self._since_ms >= _WINDOW_MS:
             self._since_ms, self._total = now_ms, 0
@@ -122,7 +126,7 @@ class AdminAccess:
             keys: in force.
             now_ms: the clock.
             tls: reads the names in certificates; None: there is no TLS.
-            hosts: host names that are always answered, beside those of the settings.
+            hosts: host names that are always allowed, besides those of the settings.
         """
         self._settings = settings
         self._keys = keys
@@ -133,7 +137,7 @@ class AdminAccess:
         self.refusals: Counter[AdminRefusal] = Counter()
 
     def refusal(self, request: web.Request) -> tuple[web.Response, bool] | None:
-        """The answer to a request that is not allowed, and whether it is to be sent late; None: it is allowed."""
+        """The response that refuses a request, and whether to send it late; None: the request is allowed."""
         named = request.headers.get("Host")
         if named is not None and not self._ours(host_of(named)):
             self._record(request, AdminRefusal.HOST, host=named)
@@ -159,10 +163,10 @@ class AdminAccess:
 
     @staticmethod
     def check_routes(router: web.UrlDispatcher) -> None:
-        """Each route has a role, so that none is served by oversight.
+        """Check that each route has a role, so that none is unprotected by oversight.
 
         Raises:
-            RuntimeError: one is not in `ROLES`.
+            RuntimeError: a route is not in `ROLES`.
         """
         for route in router.routes():
             path = "" if route.resource is None else route.resource.canonical
@@ -170,14 +174,14 @@ class AdminAccess:
                 raise RuntimeError(f"{route.method} {path} has no role")
 
     def caller(self, request: web.Request) -> str:
-        """Who asks, for the log and the history: the address, the key's name and the role that it is used for."""
+        """The caller, for the log and the history: the address, the key's name and the role that the route needs."""
         holder = request.get(_HOLDER)
         if holder is None:
             return f"admin port, {request.remote}"
         return f"admin port, {request.remote}, key {holder.name} ({ROLES.get(route_of(request))})"
 
     def still_allows(self, request: web.Request) -> bool:
-        """Whether a request that was allowed would be so now: its answer has no end, and keys change."""
+        """Whether an allowed request with an endless response would still be allowed: keys may have changed."""
         holder, _, _ = self._holder(request)
         return not self._keys or (holder is not None and ROLES.get(route_of(request)) in holder.roles)
 
@@ -192,7 +196,7 @@ class AdminAccess:
         )
 
     def _holder(self, request: web.Request) -> tuple[Holder | None, bool, AdminRefusal]:
-        """The holder of the request's key, whether it came by Basic, and why there is none."""
+        """The holder of the request's key, whether the key came by Basic, and the reason if there is no holder."""
         given = request.headers.getall("Authorization", [])
         if not given:
             return self._certified(request)
@@ -223,7 +227,7 @@ class AdminAccess:
         if reason is AdminRefusal.REMOTE:
             return answer(403, "only from this machine, since admin.remote_changes is false"), False
         if holder is not None:
-            # Not among the failures, which are of those who guess: it has a valid key.
+            # Not counted as a failure, which stands for guessing: this request has a valid key.
             return answer(
                 403, f"the key {holder.name} does not have the role {role}, or not by password"
             ), False
@@ -254,9 +258,9 @@ _WHAT_TO_DO: Final = {
 
 
 def route_of(request: web.Request) -> tuple[str, str]:
-    """The route that serves it, however its path is spelled; that of HEAD is that of GET.
+    """The route that serves a request, independent of the path's spelling; HEAD counts as GET.
 
-    A request that is passed on to a cluster has the cluster's route.
+    A request that is passed on to a cluster has the route within that cluster.
     """
     resource = request.match_info.route.resource
     path = "" if resource is None else resource.canonical
@@ -266,7 +270,7 @@ def route_of(request: web.Request) -> tuple[str, str]:
 
 
 def is_this_machine(address: str | None) -> bool:
-    """Whether a peer's address is a loopback address, IPv4 inside IPv6 included."""
+    """Whether a peer's address is a loopback address, also as IPv4 inside IPv6."""
     try:
         ip = ipaddress.ip_address(address or "")
     except ValueError:
@@ -283,7 +287,7 @@ def host_of(named: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether this is an address and no name."""
+    """Whether a host is an address and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

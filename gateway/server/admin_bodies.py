@@ -1,7 +1,7 @@
-"""Long bodies on the admin port: read line by line, written row by row, in slices of the loop's time.
+"""Long bodies on the admin port: read line by line and written row by row, in slices of the loop's time.
 
-Nothing is parsed before it is known to be small: a JSON text of 30 MB may have ten million values, and it is parsed,
-and let go of, in one piece (hazard K21).
+Only small texts are parsed. A JSON text of 30 MB may have ten million values, and parsing and freeing it would each
+block the loop in one piece (hazard K21).
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from gateway.runtime.slices import Slices
 from gateway.server.admin_connections import AdminConnections
 
 MAX_LINE_BYTES: Final = 128 * 1024
-"""Two names as long as Kafka's format allows, as text."""
+"""Enough for two names as long as Kafka's format allows, as text."""
 
 _PIECE_BYTES: Final = 32 * 1024
 
 
 class BodyTooLargeError(Exception):
-    """A body, or a line of it, has more than may be; the text says what."""
+    """A body or one of its lines is too large; the text names the limit."""
 
 
 async def read_lines(
     request: web.Request, connections: AdminConnections, *, max_bytes: int, max_lines: int
 ) -> list[bytes]:
-    """The lines of a body, those without text left out. As bytes: nothing is made of them yet.
+    """The lines of a body as bytes, not parsed, without blank lines.
 
     Args:
         request: its head was read.
-        connections: where it waits for its peer.
-        max_bytes: of the body.
-        max_lines: with text.
+        connections: keeps the deadline while this waits for the peer.
+        max_bytes: the most bytes of the body.
+        max_lines: the most lines that are not blank.
 
     Raises:
-        BodyTooLargeError: there is more; the rest was not read.
+        BodyTooLargeError: the body is larger; the rest was not read.
         ConnectionError, OSError: the peer left, or took too long.
     """
     until = connections.deadline()
@@ -65,13 +65,13 @@ async def read_lines(
 
 
 class RowWriter:
-    """Writes answers with many rows. However many are asked for, one row is made at a time."""
+    """Writes responses with many rows. All responses together make one row at a time."""
 
     def __init__(self, connections: AdminConnections) -> None:
         """Nothing is written yet.
 
         Args:
-            connections: where they wait for their peers.
+            connections: keeps the deadline while a response waits for its peer.
         """
         self._connections = connections
         self._turn = asyncio.Lock()
@@ -79,13 +79,13 @@ class RowWriter:
     async def answer(
         self, request: web.Request, head: Mapping[str, Any], name: str, rows: Iterable[Any]
     ) -> web.StreamResponse:
-        """``{**head, name: [rows]}``, as JSON; what it takes is bounded by the deadline of the connection.
+        """Write ``{**head, name: [rows]}`` as JSON, within the deadline of the connection.
 
         Args:
             request: to be answered.
             head: few values.
-            name: of the rows.
-            rows: each is made when its turn has come.
+            name: the key of the rows.
+            rows: each is made only when it is written.
         """
         until = self._connections.deadline()
         response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
@@ -103,7 +103,7 @@ class RowWriter:
                         part.append(json.dumps(row))
                         if slices.over:
                             break
-                    # With the turn, so that many that are asked for at once have one slice together.
+                    # While the lock is kept, so that simultaneous responses share one slice.
                     await asyncio.sleep(0)
                 text += ("" if first or not part else ", ") + ", ".join(part)
                 first = first and not part

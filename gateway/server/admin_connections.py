@@ -1,12 +1,12 @@
 """Connections to the admin port: a fixed number; the longest silent one is closed for a new one (hazard K20).
 
-Accepting is ours, as for clients: the loop would accept as many as come. When all places are taken, the connection
-whose peer has kept us waiting for longest makes way for the next; what is being worked on stays, and while that is
-all there is, nothing is accepted. Further connections wait in the kernel's queue, where they cost no descriptor.
+This module accepts by itself, as for clients: the loop would accept without limit. When all places are taken, a new
+connection replaces the one that has waited longest for its peer. A connection whose request is being worked on stays.
+If all are, nothing is accepted. Further connections wait in the kernel's queue, where they cost no descriptor.
 
-A peer has a moment to send its request before it makes way: of many scrapers at a time each gets its answer. The
-moment is `GRACE_S`, times the part of the latest connections that asked for something. A flood of silent connections
-so takes the moment away, and each of them makes way at once.
+A new peer has a grace period to send its request before it can be replaced, so that each of many simultaneous
+scrapers gets its response. The period is `GRACE_S` times the share of the latest connections that sent a request. So
+a flood of silent connections makes it shorter, until each of them can be replaced at once.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from gateway.server.control import user_of
 
 MAX_CONNECTIONS: Final = 32
 ACCEPTS_PER_TURN: Final = 4
-"""Few, so that the request of a newcomer is read before as many others have come as there are places."""
+"""Few, so that a new connection's request is read before as many others come as there are places."""
 BACKLOG: Final = 128
 
 FIRST_REQUEST_S: Final = 10.0
-"""From accept to a whole head."""
+"""The most time from accept to a complete head."""
 IDLE_S: Final = 75.0
-"""For a body to arrive, a reply to be taken, the next request to come: beyond the usual minute between scrapes."""
+"""The longest wait for a body, for a reply to be read, or for the next request: above scrapers' usual minute."""
 GRACE_S: Final = 0.5
-"""For a peer to be waited for, before it makes way for another."""
+"""How long a new peer may be silent before it can be replaced, while all connections send requests."""
 _LOOK_S: Final = 1.0
 _LOOK_WHEN_FULL_S: Final = 0.05
 
@@ -46,7 +46,7 @@ class _Wait(NamedTuple):
 
 
 class Handshake(Protocol):
-    """A protocol to its socket, as long as TLS is being agreed on."""
+    """The protocol of a socket during its TLS handshake."""
 
     def abort(self) -> None:
         """Close the socket at once."""
@@ -59,7 +59,7 @@ class Handshakes(Protocol):
         """The protocol of an accepted socket."""
 
     def under_way(self, handler: RequestHandler) -> Handshake | None:
-        """The handshake of a connection; None: it is over."""
+        """The handshake of a connection; None: it is done."""
 
 
 class AdminConnections:
@@ -74,12 +74,12 @@ class AdminConnections:
         first_request_s: float = FIRST_REQUEST_S,
         idle_s: float = IDLE_S,
     ) -> None:
-        """Nothing is bound yet; to be made in the running loop.
+        """Nothing is bound yet; needs the running loop.
 
         Args:
-            make: the HTTP side of a connection.
+            make: makes the HTTP side of a connection.
             tls: the handshakes; None: plain HTTP.
-            most: connections at a time.
+            most: the most connections at a time.
             first_request_s, idle_s: see the constants.
         """
         self._make = make
@@ -93,19 +93,19 @@ class AdminConnections:
         # Connections that wait for their peer; the one that has waited longest comes first.
         self._waiting: dict[RequestHandler, _Wait] = {}
         self._working: set[RequestHandler] = set()
-        self._asked: set[RequestHandler] = set()  # within `working`
+        self._asked: set[RequestHandler] = set()  # connections with a request
         self._attaching: dict[asyncio.Task[None], RequestHandler] = {}
         self._look: asyncio.TimerHandle | None = None
         self._look_when_full: asyncio.TimerHandle | None = None
-        # Whether each of the latest connections that had a place asked for something.
+        # Whether each of the latest connections that had a place sent a request.
         self._latest: deque[bool] = deque([True] * most, most)
-        self._new: set[RequestHandler] = set()  # have not asked for anything yet
+        self._new: set[RequestHandler] = set()  # connections that have not sent a request yet
 
     async def listen(self, host: str, port: int, inherited: Sequence[socket.socket] = ()) -> int:
-        """Bind every address of a name, and accept.
+        """Bind every address of a host name, and accept.
 
         Args:
-            host: the name.
+            host: the host name.
             port: 0 is any free one.
             inherited: sockets that listen there already; then nothing is bound.
 
@@ -113,7 +113,7 @@ class AdminConnections:
             The port.
 
         Raises:
-            OSError: it cannot be bound; nothing stays open.
+            OSError: an address cannot be bound; nothing stays open.
         """
         if inherited:
             self.sockets += inherited
@@ -123,7 +123,7 @@ class AdminConnections:
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, address in dict.fromkeys((each[0], each[4]) for each in found):
-                # Any free port: the same for all addresses.
+                # With port 0, all addresses get the same port.
                 self._bind(family, (address[0], port or self.port, *address[2:]))
         except OSError:
             self.stop()
@@ -134,14 +134,14 @@ class AdminConnections:
 
     @property
     def port(self) -> int:
-        """Where it is bound; 0: at no port."""
+        """The bound port; 0: none is bound."""
         if not self.sockets or self.sockets[0].family == socket.AF_UNIX:
             return 0
         return int(self.sockets[0].getsockname()[1])
 
     @property
     def count(self) -> int:
-        """Connections there are."""
+        """The number of connections."""
         begun = sum(
             each not in self._waiting and each not in self._working for each in self._attaching.values()
         )
@@ -149,16 +149,16 @@ class AdminConnections:
 
     @property
     def grace_s(self) -> float:
-        """How long a peer is waited for, before it makes way for another."""
+        """How long a new peer may be silent before it can be replaced."""
         return GRACE_S * sum(self._latest) / len(self._latest)
 
     def deadline(self) -> float:
-        """When a body that begins now has to be there."""
+        """The time by which a body that begins now must have arrived (s, by the loop's clock)."""
         return self._loop.time() + self._idle_s
 
     @contextmanager
     def working(self, connection: RequestHandler) -> Iterator[None]:
-        """Meanwhile the peer waits for us: the connection is not closed."""
+        """The gateway works on a request in this context: the connection is not closed."""
         self._waiting.pop(connection, None)
         self._working.add(connection)
         self._asked.add(connection)
@@ -174,7 +174,7 @@ class AdminConnections:
 
     @contextmanager
     def waiting(self, connection: RequestHandler, until: float) -> Iterator[None]:
-        """Within `working`: the connection waits for its peer after all, for a body, or to take a reply.
+        """Within `working`: the connection waits for its peer, which sends a body or reads a reply.
 
         Args:
             connection: of the request.
@@ -186,7 +186,7 @@ class AdminConnections:
         if connection.transport is None:
             raise ConnectionResetError
         self._working.discard(connection)
-        # A body that comes byte by byte is one wait.
+        # A body that comes byte by byte counts as one wait.
         self._waiting[connection] = _Wait(until - self._idle_s, until)
         self._resume()
         try:
@@ -196,24 +196,24 @@ class AdminConnections:
             self._working.add(connection)
 
     def give_away(self) -> list[socket.socket]:
-        """Accept no more; the sockets are the caller's from now on."""
+        """Accept no more; the caller owns the sockets from now on."""
         self._pause()
         given = list(self.sockets)
         self.sockets.clear()
         return given
 
     def end_each(self) -> None:
-        """Close each connection once its request is answered; at once, if there is none."""
+        """Close each connection after its response; close connections without a request at once."""
         for connection in self._asked:
             connection.close()
         for connection in [each for each in self._waiting if each not in self._asked]:
             if connection.transport is None:
-                self._close(connection)  # still agrees on TLS
+                self._close(connection)  # in the TLS handshake
             else:
                 connection.force_close()
 
     def stop(self) -> None:
-        """Close the port; the connections are the HTTP server's to end."""
+        """Close the port; the HTTP server ends the connections."""
         self._pause()
         for look in (self._look, self._look_when_full):
             if look is not None:
@@ -262,11 +262,11 @@ class AdminConnections:
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
             except OSError:
-                # No descriptors: until the next look, or the next connection that is done with.
+                # No descriptors: accept again at the next look, or after the next connection ends.
                 self._pause()
                 return
             if sock.family == socket.AF_UNIX and user_of(sock) not in (0, os.geteuid()):
-                sock.close()  # every user of this machine reaches it
+                sock.close()  # every user of this machine can reach the socket
                 continue
             sock.setblocking(False)
             connection = self._make()
@@ -294,7 +294,7 @@ class AdminConnections:
             self._waiting[connection] = self._wait(self._first_request_s)
 
     def _transport(self, connection: RequestHandler) -> asyncio.Transport | Handshake | None:
-        """Of a connection; None: it is closed."""
+        """The transport of a connection; None: it is closed."""
         shaking_hands = None if self._tls is None else self._tls.under_way(connection)
         return connection.transport or shaking_hands
 

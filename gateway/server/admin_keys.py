@@ -1,11 +1,11 @@
-"""Keys of the admin port in force: the digests of tokens, the names in certificates, and the roles of each.
+"""Keys of the admin port in force: digests of tokens, names in certificates, and the roles of each key.
 
-Only SHA-256 digests of tokens are kept, and a presented token is compared with all of them in constant time. Token
-files are read at the start, at each reload, and when they change. A file that cannot be used at a reload refuses the
-reload; one that changes into something that cannot be used leaves its earlier tokens in force.
+Only SHA-256 digests of tokens are kept. A presented token is compared with all of them in constant time. Token files
+are read at the start, at each reload, and when they change. If a file is unusable at a reload, the reload is refused.
+If a file changes and becomes unusable, its earlier tokens stay in force.
 
-A file without lines has no tokens, so that who removes the last line ends the last token. A file that is gone has
-none either, once it was read; at the start and at a reload it is a fault, since its path may be wrong.
+A file without lines has no tokens, so removing the last line revokes the last token. So does removing a file that was
+read before. At the start and at a reload a missing file is an error, since its path may be wrong.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MIN_TOKEN_CHARS: Final = 32
 """As many as 16 random bytes have in hexadecimal."""
 _MAX_TOKEN_CHARS: Final = 1_024
 _LEAST_DIFFERENT: Final = 8
-"""Characters of a token that differ: "aaaa..." is no secret."""
+"""The least number of different characters in a token: "aaaa..." is no secret."""
 _MAX_TOKENS: Final = 8
 _MAX_FILE_BYTES: Final = 16 * 1024
-# What a header can carry as a token (RFC 6750).
+# The characters of a token in a header (RFC 6750).
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 _FORM: Final = (
     f"a token has {MIN_TOKEN_CHARS} to {_MAX_TOKEN_CHARS} letters, digits or -._~+/=, at least {_LEAST_DIFFERENT} of "
@@ -43,7 +43,7 @@ _log = structlog.get_logger("gateway.admin")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What is known of a request with a valid key.
+    """The key of an authenticated request.
 
     Attributes:
         name: of the key.
@@ -82,17 +82,17 @@ class AdminKeys:
             keys: of the configuration.
 
         Raises:
-            ConfigError: a file or a token can't be used; names all of them, and shows no token.
+            ConfigError: files or tokens are unusable; the text names all of them, and shows no token.
         """
         self.last_reload_failed = False
         self._keys = _warned(load_all(keys))
         self._prepared: tuple[tuple[AdminKey, ...], _Keys] = (keys, self._keys)
         self._faults: dict[str, str] = {}
-        # Files are looked at in a thread, and must not bring keys back that a reload has just taken away.
+        # A thread checks the files. It must not bring back keys that a reload has just removed.
         self._exchange = threading.Lock()
 
     def __bool__(self) -> bool:
-        """Whether requests need a key."""
+        """Whether requests need a key: the configuration has one."""
         return bool(self._keys)
 
     @property
@@ -101,7 +101,7 @@ class AdminKeys:
         return any(each.key.certificate is not None for each in self._keys)
 
     def of_token(self, token: bytes) -> Holder | None:
-        """The holder of a token; None: it is no key. The time that it takes does not depend on which byte differs."""
+        """The holder of a token; None: no key has it. The time taken does not depend on which byte differs."""
         presented = _digest(token)
         found = None
         for each in self._keys:
@@ -111,11 +111,11 @@ class AdminKeys:
         return found
 
     def of_certificate(self, name: str) -> Holder | None:
-        """The holder of a verified certificate with this name; None: it is no key."""
+        """The holder of a verified certificate with this name; None: no key has the name."""
         return next((each.holder for each in self._keys if each.key.certificate == name), None)
 
     def prepare(self, keys: tuple[AdminKey, ...]) -> None:
-        """Read the files of other keys, for `use`. May block on the file system.
+        """Read the files of new keys, for `use`. May block on the file system.
 
         Raises:
             ConfigError: as at the start; nothing changes.
@@ -123,7 +123,7 @@ class AdminKeys:
         self._prepared = (keys, _warned(load_all(keys)))
 
     def use(self, keys: tuple[AdminKey, ...]) -> None:
-        """Put keys in force that were prepared."""
+        """Put prepared keys in force."""
         prepared, loaded = self._prepared
         if prepared == keys:
             with self._exchange:
@@ -135,11 +135,11 @@ class AdminKeys:
         """Read token files again. May block on the file system.
 
         Args:
-            only_if_changed: leave out files that look as when they were last read.
+            only_if_changed: skip files that look as they did when last read.
             by: the reason, for the log.
 
         Returns:
-            Whether all files that were read could be used.
+            Whether all files that were read were usable.
         """
         before = self._keys
         after: list[_Loaded] = []
@@ -166,7 +166,7 @@ class AdminKeys:
         return not faults
 
     def _again(self, loaded: _Loaded, only_if_changed: bool) -> _Loaded:
-        """A key as its file is now.
+        """A key with the present tokens of its file.
 
         Raises:
             ValueError: as `_load`.
@@ -184,9 +184,9 @@ class AdminKeys:
 
 
 def _undo_duplicates(before: _Keys, after: list[_Loaded], faults: dict[str, str]) -> None:
-    """A key that brings a token of another one keeps those that it had, as long as there is such a key.
+    """Give a key its earlier tokens back if it now has a token of another key.
 
-    Ends, since each turn takes one key back to `before`, which has no duplicates.
+    This ends: each turn resets one key to `before`, which has no duplicates.
     """
     while True:
         owners: dict[bytes, int] = {}
@@ -227,7 +227,7 @@ def load_all(keys: tuple[AdminKey, ...]) -> _Keys:
 
 
 def _warned(loaded: _Keys) -> _Keys:
-    """The same; the log names those that open nothing."""
+    """The same keys; logs a warning for each key without tokens."""
     for each in loaded:
         if each.key.token_file is not None and not each.digests:
             _log.warning("admin_key_without_tokens", key=each.key.name, file=each.key.token_file)
@@ -235,20 +235,20 @@ def _warned(loaded: _Keys) -> _Keys:
 
 
 class _FileIsGone(ValueError):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 def _load(key: AdminKey) -> _Loaded:
     """A key with its tokens.
 
     Raises:
-        ValueError: they can't be used; the text has no token.
+        ValueError: its tokens are unusable; the text has no token.
     """
     if key.token is not None:
         return _Loaded(key, tuple(_digests([key.token.get_secret_value().encode()])), None)
     if key.token_file is None:
         return _Loaded(key, (), None)
-    # Looked at before it is read: what changes meanwhile is seen next time.
+    # The stamp is taken before the file is read, so that a change meanwhile is found next time.
     stamp = stamp_of((key.token_file,))
     return _Loaded(key, tuple(_digests(read_tokens(key.token_file))), stamp)
 
@@ -257,7 +257,7 @@ def read_tokens(file: str) -> list[bytes]:
     """The tokens of a file, one per line; none, if it has no lines.
 
     Raises:
-        ValueError: it can't be read, or is too large; the text has no token.
+        ValueError: the file is unreadable or too large; the text has no token.
     """
     try:
         text = read_at_once(file, _MAX_FILE_BYTES)

@@ -24,16 +24,16 @@ from gateway.tls.transport import HandshakeRefused, StreamProtocol, TlsTransport
 from quotas.ip_limits import IPV6_PREFIX_BITS, normalise
 
 ADMIN_PORT: Final = "admin port"
-"""Among the listeners in metrics and logs; no listener can have this name."""
+"""The admin port's name among the listeners in metrics and logs; no listener can have it."""
 
 _log = structlog.get_logger("gateway.tls")
 
 
 class _Handler:
-    """An HTTP handler whose connection does not end in the loop's turn in which it began.
+    """An HTTP handler whose connection ends in a later turn of the loop than it began.
 
-    aiohttp begins to serve in a task, and that task fails if the connection is over before its first step. TLS can
-    bring both at once, since a peer may reset the connection while the handshake is computed.
+    aiohttp begins to serve in a task, and that task fails if the connection ends before its first step. With TLS both
+    can happen in one turn, since a peer may reset the connection while the handshake is computed.
     """
 
     def __init__(self, handler: RequestHandler, loop: asyncio.AbstractEventLoop) -> None:
@@ -67,12 +67,12 @@ class AdminTls:
         """Make it.
 
         Args:
-            section: of the configuration.
+            section: TLS of the admin port, from the configuration.
             identity: gives the context of each handshake.
-            loop: gives timers.
+            loop: for timers.
             handshake_limiter: shared with all listeners.
             buffer, steps: of this loop.
-            metrics: counts.
+            metrics: count handshakes.
         """
         self._identity = identity
         self._rules = MappingRules.parse(section.principal_mapping_rules)
@@ -86,7 +86,7 @@ class AdminTls:
         self._transports: dict[RequestHandler, TlsTransport] = {}
 
     def transport_for(self, handler: RequestHandler, ip: str) -> TlsTransport:
-        """The protocol of an accepted socket, until the handshake is done and the handler gets its bytes."""
+        """The protocol of an accepted socket until the handshake is done; then the handler gets the bytes."""
         transport = TlsTransport(
             self._identity.context,
             self,
@@ -100,7 +100,7 @@ class AdminTls:
         return transport
 
     def under_way(self, handler: RequestHandler) -> TlsTransport | None:
-        """The handshake of a connection; None: it is over."""
+        """The handshake of a connection; None: it is done."""
         return self._transports.get(handler)
 
     def stop(self) -> None:
@@ -109,7 +109,7 @@ class AdminTls:
             transport.abort()
 
     def name_of(self, tls: ssl.SSLObject) -> str | None:
-        """The name in the certificate that a client has presented; None: there is none, or no rule is for it."""
+        """The name in a client's certificate; None: there is no certificate, or no mapping rule matches."""
         certificate = tls.getpeercert(binary_form=True)
         if certificate is None:
             return None
@@ -153,7 +153,7 @@ class AdminTls:
             _log.info("tls_failed", listener=ADMIN_PORT, peer=ip, reason=failure.value, detail=detail)
 
     def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
-        """See `TlsUser`; the connection ends."""
+        """See `TlsUser`: an established connection breaks."""
         _log.debug("tls_broken", listener=ADMIN_PORT, reason=failure.value, detail=detail)
 
     def _remove(self, transport: TlsTransport) -> tuple[RequestHandler, str]:

@@ -1,9 +1,9 @@
-"""Connection limits at start: what is not configured follows from the file descriptors (hazard F01).
+"""Connection limits at start: limits that are not configured follow from the file descriptors (hazard F01).
 
-A client costs two descriptors, its own and its broker's; a throttled socket one, and one that was closed with bytes
-unsent one for a while longer. What is left over serves listening ports, the admin port, discovery, files, and the
-slots that the protected listener may take beyond the cap. The limit of descriptors is raised as far as the system
-allows. A configuration that asks for more than they carry is refused at the start, with the numbers, so that accept
+A client costs two descriptors, its own and its broker's. A throttled socket costs one, and so does a closed
+connection that still sends its last bytes. The rest serves listening ports, the admin port, discovery, files, and the
+slots that the protected listener may take beyond the cap. The process raises its descriptor limit as far as the
+system allows. A configuration that needs more descriptors is refused at the start, with the numbers, so that accept
 never runs out of them.
 """
 
@@ -39,11 +39,11 @@ def raise_descriptor_limit() -> int:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorPlan:
-    """What the descriptors carry, for one configuration.
+    """How the descriptors are divided, for one configuration.
 
     Attributes:
         max_connections: of all listeners but a protected one.
-        protected_slots: more connections of the protected listener; 0 without one.
+        protected_slots: additional connections of the protected listener; 0 without one.
         max_held: sockets throttled by the rate of their address.
         max_lingering: closed connections of one listener whose last bytes are still on their way.
     """
@@ -58,13 +58,13 @@ def connection_cap(descriptor_limit: int, *, ports: int, max_held: int, protecte
     """The most client connections, derived from the soft limit of descriptors (RLIMIT_NOFILE).
 
     Args:
-        descriptor_limit: see above.
-        ports: listening sockets, broker ports included.
+        descriptor_limit: the soft limit.
+        ports: listening sockets, including broker ports.
         max_held: most sockets throttled by the rate of their address.
         protected_slots: connections that the protected listener may have beyond the cap.
 
     Returns:
-        0 when not even one fits.
+        0 when not even one client fits.
     """
     left = descriptor_limit - reserved(
         descriptor_limit, ports=ports, max_held=max_held, protected_slots=protected_slots
@@ -73,13 +73,13 @@ def connection_cap(descriptor_limit: int, *, ports: int, max_held: int, protecte
 
 
 def reserved(descriptor_limit: int, *, ports: int, max_held: int, protected_slots: int) -> int:
-    """How many descriptors everything else may take; arguments as for `connection_cap`."""
+    """How many descriptors all other uses may take; arguments as for `connection_cap`."""
     clients = DESCRIPTORS_PER_CLIENT * protected_slots
     return OTHER_DESCRIPTORS + ports + max_held + lingering_cap(descriptor_limit) + clients
 
 
 def lingering_cap(descriptor_limit: int) -> int:
-    """The most closed connections whose last bytes may still be on their way."""
+    """The most closed connections that may still send their last bytes."""
     return max(4, min(256, descriptor_limit // 32))
 
 
@@ -96,7 +96,7 @@ def plan_descriptors(config: Config, descriptor_limit: int) -> DescriptorPlan:
         descriptor_limit: of the process.
 
     Raises:
-        ConfigError: the configuration asks for more than that.
+        ConfigError: the configuration needs more than that.
     """
     section = config.connections
     ports = sum(1 + len(listener.ports_of_brokers) for listener in config.listeners)
@@ -132,7 +132,7 @@ def connection_limits(config: Config, plan: DescriptorPlan) -> ConnectionLimits:
     }
     protected = next((each.name for each in config.listeners if each.protected), None)
     if protected is not None and plan.protected_slots:
-        # Exempt from the limit of all, but not from that of the descriptors.
+        # Exempt from the common limit, but not from that of the descriptors.
         own = running[protected]
         most = plan.max_connections + plan.protected_slots
         running[protected] = ListenerLimits(

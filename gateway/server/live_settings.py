@@ -22,10 +22,10 @@ from quotas.overload import Overload
 class LiveSettings:
     """Checks such changes against the file descriptors, and puts them in force.
 
-    What reads the configuration in force at each use needs nothing here.
+    Code that reads the configuration in force at each use needs nothing here.
 
     Attributes:
-        broker_limits: connection limits that were set by Kafka's API; they go before those of the file.
+        broker_limits: connection limits that were set by Kafka's API; they override those of the file.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class LiveSettings:
             config: in force.
             descriptor_limit: of the process.
             set_session_settings: puts the bounds of new connections in force.
-            limits_changed: called when the limits of connections have changed.
+            limits_changed: called after a change of connection limits.
             connections: get the limits of connections.
             quota_admin: gets the rights.
             handshake_limiter: gets its rate.
-            admin_keys: get other keys.
+            admin_keys: get new keys.
             client_quotas: get the capacity.
             now_ms: the clock.
         """
@@ -74,7 +74,7 @@ class LiveSettings:
         )
 
     def check(self, config: Config) -> None:
-        """Whether the descriptors carry a configuration, with the broker limits over it.
+        """Check that the descriptors suffice for a configuration with the broker limits applied.
 
         Raises:
             ConfigError: they do not.
@@ -90,7 +90,7 @@ class LiveSettings:
         self._admin_keys.prepare(config.admin.keys)
 
     def apply(self, plan: ReloadPlan) -> None:
-        """Put in force what a reload changes besides quotas and the log."""
+        """Put the changes of a reload in force, except for quotas and the log."""
         self._config = plan.config
         self._set_session_settings(session_settings(plan.config))
         rights = plan.config.quota_admin
@@ -103,7 +103,7 @@ class LiveSettings:
             self._apply_limits(self.broker_limits.values)
 
     def set_capacity(self, config: Config) -> None:
-        """Put the capacity of a configuration in force, and what is done when brokers are slow."""
+        """Put the capacity of a configuration in force, and the reaction to slow brokers."""
         section = config.capacity
         self._client_quotas.set_capacity(section.by_quota(), observe=section.observe, now_ms=self._now_ms())
         wanted, overload = config.overload, self._client_quotas.overload
@@ -114,7 +114,7 @@ class LiveSettings:
             self._client_quotas.overload = Overload(
                 wanted.broker_time_ms, target_errors=errors, enforce=enforce
             )
-        else:  # brokers that are slow are no faster now
+        else:  # keeps what is known about slow brokers
             overload.target_ms = wanted.broker_time_ms
             overload.target_errors = errors
             overload.enforce = enforce

@@ -1,7 +1,7 @@
-"""Operations on a running gateway: the kill switch, brakes of tiers, and reading the configuration file again.
+"""Operations on a running gateway: the kill switch, brakes of tiers, and reloads of the configuration file.
 
-Connections are never ended by them. A mute that was issued keeps its time, since its client knows of it; what
-changes is what the next request meets. Every change is a line in the log, with its author.
+They never close connections. A mute that has begun keeps its duration, since its client knows it; a change applies to
+the next request. Every change is logged with its author.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _log = structlog.get_logger("gateway.operations")
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """Where the configuration came from and comes from again.
+    """The source of the configuration.
 
     Attributes:
-        read: the file as it is now; may block, raises `config.ConfigError`.
-        set_log: puts other log settings in force.
+        read: reads the present file; may block, raises `config.ConfigError`.
+        set_log: puts new log settings in force.
     """
 
     read: Callable[[], Config]
@@ -45,10 +45,10 @@ class ConfigSource:
 
 
 class GroupsNotChanged(Exception):
-    """The file of groups is as it was before; one line for people.
+    """The file of groups is unchanged; the text is one line for people.
 
     Attributes:
-        invalid: the change is not valid. Else the gateway cannot carry it out.
+        invalid: the change is not valid; otherwise the gateway cannot carry it out.
     """
 
     def __init__(self, text: str, *, invalid: bool) -> None:
@@ -58,12 +58,12 @@ class GroupsNotChanged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
-    """What came of reading the file again.
+    """The outcome of a reload.
 
     Attributes:
         result: see `ReloadResult`.
         applied: settings that have changed.
-        needs_restart: settings that differ and have not.
+        needs_restart: settings that differ in the file, but only change at a restart.
         faults: why nothing has changed, one line each.
     """
 
@@ -74,21 +74,21 @@ class ReloadReport:
 
 
 def log_findings(found: Iterable[Finding]) -> None:
-    """A line for each; those that keep the gateway from being ready, or from what is written, are errors."""
+    """Log each finding: as an error if the gateway would not be ready or not do what the file says."""
     for each in found:
         log = _log.error if each.severity is Severity.ERROR else _log.warning
         log("config_suspicious", detail=str(each))
 
 
 Spread: TypeAlias = Callable[..., Awaitable[Any]]
-"""(what, values)."""
+"""Takes the kind of a change, the change and its author."""
 
 
 TierUse: TypeAlias = Callable[[int], Awaitable[Mapping[QuotaKey, float]]]
 
 
 async def _spread_nowhere(*_: Any) -> None:
-    """There is one process."""
+    """There is no other process."""
 
 
 class Operations:
@@ -96,7 +96,7 @@ class Operations:
 
     Attributes:
         config: what is in force.
-        on_change: called with "mode" or "reload" when that has changed something; None: nothing is.
+        on_change: called with "mode" or "reload" after such a change; None: no callback.
     """
 
     def __init__(
@@ -116,15 +116,15 @@ class Operations:
 
         Args:
             config: what the gateway started with.
-            quotas: the quotas in force; what the file says of them is its base.
+            quotas: the quotas in force; those of the file are their base.
             source: None for a gateway without a configuration file.
-            check: raises `config.ConfigError` when this machine can't do what would be in force.
+            check: raises `config.ConfigError` if this machine cannot carry out a configuration.
             read_files: reads files that the configuration names, for `apply`; may block. Raises
-                `config.ConfigError` when one can't be used.
+                `config.ConfigError` when one is unusable.
             apply: puts the rest of a plan in force: all but quotas, their enforcement and the log.
-            on_reload: notified of every attempt.
-            tier_use: what a tier used lately; see `ClientQuotas.tier_use`.
-            spread: informs other processes of this gateway; returns when it is in force there too.
+            on_reload: called with the report of every attempt.
+            tier_use: the recent usage of a tier; see `ClientQuotas.tier_use`.
+            spread: sends a change to the gateway's other processes; returns when it is in force there too.
         """
         self.config = config
         self.on_change: Callable[[str], None] | None = None
@@ -141,14 +141,14 @@ class Operations:
 
     @property
     def mode(self) -> Enforcement:
-        """What is done with all quotas."""
+        """The mode of all quotas."""
         return self._limits.mode
 
     def set_mode(self, mode: Enforcement, *, by: str) -> None:
-        """Throw the kill switch; it stays until it is thrown again or the file's own mode changes.
+        """Set the mode of all quotas; it stays until it is set again or the file's own mode changes.
 
         Args:
-            mode: from the next request on.
+            mode: applies to the next request.
             by: the author, for the log.
         """
         before = self._limits.mode
@@ -164,12 +164,12 @@ class Operations:
 
     @property
     def brakes(self) -> Mapping[int, Brake]:
-        """By tier, those that are set, also when their time is over."""
+        """The brakes that are set, by tier, including expired ones."""
         return self._limits.brakes
 
     @property
     def cannot_brake(self) -> str | None:
-        """Why a brake would do nothing; None: it would."""
+        """Why a brake would have no effect; None: it would have one."""
         capacity = self.config.capacity
         if not capacity.by_quota():
             return "a brake needs [capacity] in the configuration: it divides what a tier has left"
@@ -178,7 +178,7 @@ class Operations:
         return None
 
     def set_brakes(self, brakes: Mapping[int, Brake], *, by: str) -> None:
-        """Put these in force instead of those before. They end by themselves, or with the process.
+        """Replace all brakes. A brake ends when it expires, or with the process.
 
         Args:
             brakes: by tier.
@@ -198,17 +198,17 @@ class Operations:
 
         Args:
             tier: which.
-            brake: without what the tier used; None: there is to be none.
+            brake: its `used` is filled in here; None: end the brake.
             by: the author, for the log.
             now_ms: the present.
 
         Returns:
-            Why it was not set; None: it was.
+            Why the brake was not set; None: it was.
         """
         brakes = {}
         if brake is not None:
             before = self.brakes.get(tier)
-            # A brake that comes after another one is a part of the same.
+            # A brake that replaces an active one is a part of the same usage.
             used = (
                 before.used if before is not None and before.until_ms > now_ms else await self._tier_use(tier)
             )
@@ -221,7 +221,7 @@ class Operations:
         return None
 
     async def reload(self, *, by: str) -> ReloadReport:
-        """Read the file again; a file that is not valid changes nothing.
+        """Read the file again; an invalid file changes nothing.
 
         Args:
             by: the author, for the log.
@@ -232,26 +232,26 @@ class Operations:
         return report
 
     async def groups(self) -> tuple[Team, ...]:
-        """The groups of `[groups_file]`, as they are in the file.
+        """The groups of `[groups_file]`, as written in the file.
 
         Raises:
             GroupsNotChanged: there is no such file, or it cannot be read.
         """
         try:
-            # A thread: a file may have hundreds of thousands of members.
+            # In a thread: a file may have hundreds of thousands of members.
             return await asyncio.to_thread(_read_teams, self._groups_file())
         except GroupsFileError as exc:
             raise GroupsNotChanged(_one_line(exc), invalid=True) from None
 
     async def change_groups(self, change: Callable[[str], str], *, by: str) -> ReloadReport:
-        """Write the file of groups anew, and reload the configuration, which reads it.
+        """Write a new version of the file of groups, and reload the configuration, which reads the file.
 
         Args:
-            change: from the text of the file to its new text.
+            change: makes the new text of the file from the old one.
             by: the author, for the log.
 
         Raises:
-            GroupsNotChanged: the file is as it was, or the text says that it could not be put back.
+            GroupsNotChanged: the file is unchanged, or could not be restored, as the text then says.
         """
         path = self._groups_file()
         async with self._one_at_a_time:
@@ -263,7 +263,7 @@ class Operations:
                 raise GroupsNotChanged(_one_line(exc), invalid=True) from None
             report = await self._reload(by)
             faults = list(report.faults)
-            if faults:  # such as a name that the configuration has too
+            if faults:  # for example a name that the configuration has too
                 try:
                     await asyncio.to_thread(_write_groups, path, after, before)
                 except GroupsNotChanged as exc:
@@ -289,7 +289,7 @@ class Operations:
             _log.error("config_not_reloaded", by=by, fault=fault)
             return ReloadReport(ReloadResult.NO_FILE, faults=(fault,))
         try:
-            # A thread: the file system may be slow, and thousands of quotas take their time.
+            # In a thread: the file system may be slow, and thousands of quotas take time.
             wanted = await asyncio.to_thread(self._source.read)
             decided = plan(self.config, wanted)
             self._check(decided.config)
@@ -310,7 +310,7 @@ class Operations:
         return ReloadReport(decided.result, decided.applies, decided.needs_restart)
 
     def put_in_force(self, decided: ReloadPlan, *, by: str) -> None:
-        """Carry out a plan, of this process or of its supervisor."""
+        """Carry out a reload plan, of this process or of its supervisor."""
         config = decided.config
         if decided.changes("quotas"):
             self._quotas.replace_base(config.quota_items())
@@ -343,7 +343,7 @@ def _read_teams(path: Path) -> tuple[Team, ...]:
 
 
 def _write_groups(path: Path, before: str, after: str) -> None:
-    """What others have written since `before` was read is not overwritten."""
+    """Write the file, unless it has changed since `before` was read."""
     if _read_groups(path) != before:
         raise GroupsNotChanged(f"{path} was changed meanwhile; try again", invalid=False)
     try:

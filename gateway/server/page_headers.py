@@ -1,4 +1,4 @@
-"""Headers of answers of the admin port that no other site may read, frame or include."""
+"""Headers for responses of the admin port, so that no other site may read, frame or include them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_FOR_OTHER_SITES: Final[Mapping[str, str]] = {
 
 
 def page_headers(policy: str) -> dict[str, str]:
-    """Those of a page.
+    """The headers of a page.
 
     Args:
         policy: its Content-Security-Policy.

@@ -1,18 +1,18 @@
 """The quota paths of the admin port: list, history, import.
 
-    GET  /quotas            every quota in force and where it came from; what `sluice quotas` needs to explain it
-    GET  /quotas/history    ?limit=N: the latest changes, the last one first
-    POST /quotas/import     ?dry_run=true&user=NAME&file=NAME&sha256=DIGEST: make the store say what the body does, a
-                            quota a line:
+    GET  /quotas            every quota in force and its origin, as `sluice quotas` needs it to explain a quota
+    GET  /quotas/history    ?limit=N: the latest changes, newest first
+    POST /quotas/import     ?dry_run=true&user=NAME&file=NAME&sha256=DIGEST: put the body's quotas into the store, one
+                            quota per line:
                             {"entity": [{"type": "user", "name": "alice"}], "quota": "producer_byte_rate", "limit": 5,
                              "expected": 7}
-                            where the limit is null the store is to say nothing. Where something else is in the
-                            store than expected nothing is changed: 409, with what was found. The answer has the
-                            changes, and notes on entities that no client can match. With the name of a file the
-                            quotas have the owner "apply" from then on, otherwise "set"
+                            The limit null removes the quota from the store. If the store has another value than
+                            expected, nothing changes: the response is 409 with the values found. Otherwise the
+                            response has the changes, and notes on entities that no client can match. With the name
+                            of a file the quotas get the owner "apply", otherwise "set"
 
-An import is one alteration: one fault, and nothing is changed. One is made at a time. All of it is done in slices,
-since there may be a hundred thousand quotas (hazards K21, L04).
+An import is one alteration: one error, and nothing changes. There is one import at a time. Everything is done in
+slices, since there may be a hundred thousand quotas (hazards K21, L04).
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _BY: Final = "admin port"
 _MAX_NAME: Final = 64
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _SHOWN_DIGITS: Final = 12
-"""Of a file's digest in the history; the audit has all."""
+"""Digits of a file's digest in the history; the audit log has all."""
 _LEAST_LINES: Final = 10_000
-"""That may be read although so many quotas can't be kept, which the store says."""
+"""So many lines may be read even if fewer quotas can be stored: the error then comes from the store."""
 _MANY: Final = 5_000
 _MOST_NOTES: Final = 100
 
 Changes: TypeAlias = list[tuple[QuotaChange, float | None]]
-"""Each with the override before it."""
+"""Each change with the override before it."""
 
 Handle: TypeAlias = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 Changing: TypeAlias = Callable[[Handle, str], Callable[[web.Request], Awaitable[web.StreamResponse]]]
@@ -83,7 +83,7 @@ class QuotaRoutes:
 
         Args:
             live: the quotas.
-            config: what is in force of the configuration.
+            config: the configuration in force.
         """
         self._live = live
         self._config = config
@@ -92,13 +92,13 @@ class QuotaRoutes:
         self._snapshot_version = 0
 
     def add_to(self, router: web.UrlDispatcher, connections: AdminConnections, changing: Changing) -> None:
-        """Serve them.
+        """Add the quota paths to the admin port.
 
         Args:
             router: of the admin port.
             connections: of the admin port.
-            changing: makes a handler that only those come to who may change something, of one that gets the caller's
-                address too, and the type of the body.
+            changing: makes a handler for callers that may change something. Its arguments are a handler that also
+                gets the caller's address, and the content type of the body.
         """
         self._connections = connections
         self._writer = RowWriter(connections)
@@ -136,7 +136,7 @@ class QuotaRoutes:
         return await self._writer.answer(request, head, "quotas", rows)
 
     def _quotas_now(self) -> LayeredSnapshot:
-        """One copy for all that ask for the same, for as long as one of them needs it."""
+        """A snapshot of the quotas, shared by simultaneous requests while one of them needs it."""
         version = self._live.quotas.limits.version
         snapshot = self._snapshot() if version == self._snapshot_version else None
         if snapshot is None:
@@ -172,7 +172,7 @@ class QuotaRoutes:
                 max_bytes=MAX_IMPORT_BYTES,
                 max_lines=max(_LEAST_LINES, self._config().quota_store.max_quotas),
             )
-            # Its peer is not waited for in here.
+            # Nothing in here waits for the peer.
             with without_collections():
                 head, changes = await self._carry_out(lines, caller, request.query)
                 if head["made"] and len(changes) > _MANY:
@@ -203,7 +203,7 @@ class QuotaRoutes:
                     422, "the quotas are not valid", faults=rows.faults, fault_count=rows.fault_count
                 )
             if not dry_run:
-                # What another gateway has made a moment ago may be what this one is to replace.
+                # A value that this import replaces may be another gateway's change of a moment ago.
                 await self._live.catch_up()
             source = _Source.of(query)
             changes = await self._differences(rows, source.owner)
@@ -241,7 +241,7 @@ class QuotaRoutes:
             raise _RefusedError(422, "the quotas are not valid", faults=shown, fault_count=len(faults))
 
     async def _notes(self, rows: QuotaRows) -> list[str]:
-        """Entities that no client can match, and quotas that have no effect, and why."""
+        """Notes on entities that no client can match, and on quotas without an effect."""
         config = self._config()
         attributes = {QuotaKey.WEIGHT, QuotaKey.TIER} if config.capacity.by_quota() else set()
         limits = self._live.quotas.limits
@@ -287,7 +287,7 @@ class QuotaRoutes:
 
 
 def _is_unexpected(rows: QuotaRows, change: QuotaChange, old: float | None) -> bool:
-    """Whether the store has to look at a change although it changes nothing: another value was to be replaced."""
+    """Whether the store must check a change that changes nothing, because another value was expected."""
     return rows.expected.get((change.entity, change.key), old) != old
 
 
@@ -300,10 +300,10 @@ def _found(exc: ChangedMeanwhileError) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where an import comes from. The caller may say anything here: it is for history and audit only.
+    """The origin of an import. The caller may claim anything here: it is for history and audit only.
 
     Attributes:
-        owner: of what it sets.
+        owner: of the quotas that the import sets.
         words: for the history.
         fields: for the audit.
     """
@@ -330,7 +330,7 @@ def _printable(text: str) -> str:
 
 
 async def _parsed(lines: list[bytes]) -> QuotaRows:
-    """The quotas of these lines, which are let go of."""
+    """The quotas of these lines; frees the lines."""
     rows = QuotaRows(removals=True)
     slices = Slices(every=1)
     lines.reverse()

@@ -1,8 +1,8 @@
 """The plan of a reload: which changed settings apply now and which need a restart. Pure.
 
-A configuration is valid as a whole before it comes here. Settings that can change while clients are connected do;
-what the others say is kept for the next start and reported, as PostgreSQL does it: an operator who has prepared the
-next restart in the file can still change a quota today.
+A configuration is valid as a whole before it comes here. Settings that can change while clients are connected apply
+at once. Other changed settings are kept for the next start and reported, as in PostgreSQL. So an operator who has
+prepared the next restart in the file can still change a quota today.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIVE: Final = frozenset(
         "overload",
     }
 )
-"""Sections that change in a running gateway; `limits` does for connections that come afterwards."""
+"""Sections that change in a running gateway; `limits` applies to new connections."""
 
 LIVE_EXCEPT: Final = frozenset(
     {
@@ -44,20 +44,20 @@ LIVE_EXCEPT: Final = frozenset(
         "admin.max_entity_series",
     }
 )
-"""Settings of those sections that do not."""
+"""Settings of those sections that need a restart."""
 
 LIVE_OF_LISTENERS: Final = ("max_connections", "max_connection_creation_rate", "protected")
-"""What changes of a listener that runs; everything else about listeners needs a restart."""
+"""Settings of a running listener that can change; everything else about listeners needs a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadPlan:
-    """What is to be done.
+    """The plan of a reload.
 
     Attributes:
-        config: what is in force afterwards.
+        config: in force afterwards.
         applies: settings that change now, as ``section.key``.
-        needs_restart: settings of the file that differ from `config` all the same, each by its whole path.
+        needs_restart: settings whose value in the file differs from `config`, each by its whole path.
     """
 
     config: Config
@@ -77,11 +77,11 @@ class ReloadPlan:
 def plan(running: Config, wanted: Config) -> ReloadPlan:
     """How to get from one configuration to another without ending a connection.
 
-    The mode of [enforcement] is compared with what the file said before and not with what is in force, so that a
-    kill switch thrown by hand outlives a reload that is about something else.
+    The mode of [enforcement] is compared with the mode that the file had before, and not with the mode in force. So a
+    kill switch set by hand outlives a reload that changes something else.
 
     Args:
-        running: what is in force: `ReloadPlan.config` of the last reload, or what the gateway started with.
+        running: the configuration in force: `ReloadPlan.config` of the last reload, or that of the start.
         wanted: the file as it is now.
     """
     applies: list[str] = []
@@ -118,13 +118,13 @@ def waiting_settings(differences: Container[str]) -> frozenset[str]:
 
 
 def changed_settings(before: Section, after: Section, path: str) -> Iterator[str]:
-    """The paths of the settings that differ, in the tables below too.
+    """The paths of the settings that differ, including those of nested tables.
 
-    A default that follows from another setting is not one that the file has changed.
+    If a default depends on another setting, its change is not reported.
 
     Args:
         before, after: of one model.
-        path: theirs.
+        path: of both.
     """
     for key in type(after).model_fields:
         old, new = getattr(before, key), getattr(after, key)
@@ -137,7 +137,7 @@ def changed_settings(before: Section, after: Section, path: str) -> Iterator[str
 
 
 def _named(in_force: Config, wanted: Config, key: str) -> Iterator[str]:
-    """The settings behind a difference that waits."""
+    """The paths of the settings behind a difference that needs a restart."""
     section, _, name = key.partition(".")
     before, after = getattr(in_force, section), getattr(wanted, section)
     if name:
@@ -156,7 +156,7 @@ def _named(in_force: Config, wanted: Config, key: str) -> Iterator[str]:
 
 
 def _listeners(running: Config, wanted: Config) -> tuple[ListenerSettings, ...]:
-    """The listeners that run, with what can change of those that the file still names."""
+    """The running listeners, with the changeable settings of those that the file still has."""
     named = {listener.name: listener for listener in wanted.listeners}
     return tuple(
         listener.model_copy(

@@ -11,12 +11,12 @@ from gateway.session.routes import Routes, SaslListener, sasl_listener
 
 
 def sasl_of(section: ListenerSettings, routes: Routes, observer: RequestObserver) -> SaslListener | None:
-    """What clients of a listener may send before they have authenticated; None: they do not have to.
+    """What clients of a listener may send before they have authenticated; None: no authentication is needed.
 
     Args:
         section: of the listener.
-        routes: everything, with the handlers for SASL.
-        observer: notified of how exchanges end.
+        routes: all routes, including the SASL handlers.
+        observer: notified of the outcome of exchanges.
     """
     if not section.security_protocol.sasl:
         return None

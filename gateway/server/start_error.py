@@ -1,7 +1,7 @@
-"""Why a gateway cannot start, other than a port that cannot be bound or a quota store that cannot be used."""
+"""The error of a gateway that cannot start, except for ports that cannot be bound and unusable quota stores."""
 
 from __future__ import annotations
 
 
 class StartError(Exception):
-    """Something that the gateway waits for at its start did not happen; the text says what, and what to check."""
+    """The start failed because the gateway waited in vain; the text says for what, and what to check."""

@@ -1,15 +1,16 @@
 """The status paths of the admin port: page, snapshot, event stream, and why clients waited.
 
-    GET /               the status page; needs nothing but the next two
-    GET /status.json    a snapshot, at most a second old or as old as the pace below
+    GET /               the status page; needs only the next two paths
+    GET /status.json    a snapshot, at most a second old, or older if snapshots are expensive
     GET /events         snapshots as server-sent events, for few viewers at a time
-    GET /why            ?user=NAME&client_id=ID, or ?ip=ADDRESS: what the journal has of a client, which quotas apply
-                        to it now, and the latest changes of these; with &of=counter, of all clients of a counter;
-                        without user or client_id, of all clients with the other one (quotas: of the latest client)
+    GET /why            ?user=NAME&client_id=ID, or ?ip=ADDRESS: a client's entries in the journal, the quotas that
+    apply
+                        to it now, and their latest changes. With &of=counter, for all clients of a counter. Without
+                        user or client_id, for all clients with the other one; the quotas are the latest client's
 
-Nothing of it changes anything, and none of it is for other sites: a browser says where a request comes from, and no
-answer may be read, framed or included elsewhere (docs/decisions/0016-seen.md). Making and sending snapshots takes
-at most 1.5 percent of a core, however many ask.
+These paths change nothing. They are not for other sites: a browser sends the origin of a request, and no response may
+be read, framed or included elsewhere (docs/decisions/0016-seen.md). Making and sending snapshots takes at most 1.5
+percent of a core, whatever the number of viewers.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, ma
 MAX_VIEWERS: Final = 8
 LEAST_INTERVAL_S: Final = 1.0
 SHARE: Final = 0.015
-"""Of a core, for making and sending snapshots."""
+"""The part of a core for making and sending snapshots."""
 
 SEND_S_PER_BYTE: Final = 3e-9
 SEND_S: Final = 10.0
-"""For a viewer to take a snapshot."""
+"""How long a viewer may take to receive a snapshot."""
 
 MAX_TOLD: Final = 200
 _CHANGES_LOOKED_AT: Final = 200
@@ -56,13 +57,13 @@ _OWN: Final = ("same-origin", "none")
 
 
 class StatusFeed:
-    """Makes snapshots while there is somebody to look at them, all look at the same."""
+    """Makes snapshots on demand; all viewers get the same."""
 
     def __init__(self, build: Callable[[], Any]) -> None:
-        """None is made yet.
+        """No snapshot is made yet.
 
         Args:
-            build: makes one: `Status.build`.
+            build: makes a snapshot: `Status.build`.
         """
         self._build = build
         self._building: asyncio.Task[Built] | None = None
@@ -70,7 +71,7 @@ class StatusFeed:
         self._next_s = 0.0
 
     async def latest(self) -> Built:
-        """The latest snapshot; a new one when it is due."""
+        """The latest snapshot, or a new one if it is due."""
         if self._building is None:
             if self._latest is not None and time.monotonic() < self._next_s:
                 return self._latest
@@ -78,7 +79,7 @@ class StatusFeed:
         return await asyncio.shield(self._building)
 
     async def after(self, seen: Built) -> Built:
-        """The one after this, when it is due."""
+        """Wait for the snapshot after this one."""
         while self._latest is seen:
             wait_s = self._next_s - time.monotonic()
             if wait_s <= 0:
@@ -96,12 +97,12 @@ class StatusFeed:
             self._building = None
 
     def sent(self, size_bytes: int) -> None:
-        """So much went out: the next snapshot comes later by what that costs."""
+        """Count sent bytes: the next snapshot is delayed by their cost."""
         self._next_s += size_bytes * SEND_S_PER_BYTE / SHARE
 
 
 class Merged(Protocol):
-    """The same of all processes of a gateway."""
+    """Snapshots and journals of all processes of a gateway."""
 
     async def build(self) -> Built:
         """A snapshot."""
@@ -128,8 +129,8 @@ class StatusRoutes:
             status: makes the snapshots.
             journal: why clients waited.
             limits: the quotas in force.
-            history: their latest so many changes, the last one first.
-            merged: the same of all processes of the gateway; None: there is one.
+            history: the latest changes of quotas, up to a number, newest first.
+            merged: snapshots and journals of all processes; None: this process is the only one.
         """
         self._history = history
         self._merged = merged
@@ -143,7 +144,7 @@ class StatusRoutes:
 
     @property
     def viewers(self) -> int:
-        """How many follow the stream."""
+        """The number of viewers of the stream."""
         return self._viewers
 
     def add_to(
@@ -152,7 +153,7 @@ class StatusRoutes:
         connections: AdminConnections,
         still_allowed: Callable[[web.Request], bool],
     ) -> None:
-        """Serve them.
+        """Add the status paths to the admin port.
 
         Args:
             router: of the admin port.
@@ -167,11 +168,11 @@ class StatusRoutes:
         router.add_get("/why", self._serve_why)
 
     def stop(self) -> None:
-        """No more snapshots to those that follow the stream."""
+        """Send no more snapshots to viewers of the stream."""
         self._stopping = True
 
     async def _serve_page(self, request: web.Request) -> web.Response:
-        # A link on another page may lead here; it learns nothing by that.
+        # A link on another page may lead here; that page learns nothing by it.
         if request.headers.get("Sec-Fetch-Dest", "document") != "document":
             return _foreign()
         headers = page_headers(self._policy)
@@ -200,7 +201,7 @@ class StatusRoutes:
             built = await self.feed.latest()
             while not self._stopping and self._still_allowed(request):
                 await self._send(request, response, b"data: " + built.text + b"\n\n")
-                # The newest: what a slow one has missed is not made up for.
+                # Always the newest: a slow viewer skips snapshots.
                 built = await self.feed.after(built)
         except ConnectionError:
             pass  # the viewer left, or took nothing for too long
@@ -266,7 +267,7 @@ class StatusRoutes:
         return web.json_response(answer, headers=NOT_FOR_OTHER_SITES)
 
     def _shown_keys(self) -> list[QuotaKey]:
-        """Kafka's, and those of APIs and of connections that any client has a quota of."""
+        """Kafka's quota keys; of our own, those for APIs and connections for which a client quota exists."""
         limits = self._limits
         return [
             key
@@ -287,7 +288,7 @@ class StatusRoutes:
         return found[-MAX_TOLD:] if what == "of_counter" else found
 
     async def _changes(self, wanted: Sequence[tuple[QuotaKey, QuotaEntity | None]]) -> list[dict[str, Any]]:
-        """The latest changes of these quotas, the last one first; of those that are not long ago."""
+        """The latest changes of these quotas, newest first; only recent changes of the history are searched."""
         try:
             latest = await self._history(_CHANGES_LOOKED_AT)
         except StoreError:
@@ -310,7 +311,7 @@ def _quota_json(quota: QuotaKey, match: Match) -> dict[str, Any]:
 
 
 def _is_foreign(request: web.Request) -> bool:
-    """Whether a page of another site asks. What is no browser says nothing of it."""
+    """Whether a page of another site sent the request. Clients other than browsers do not send these headers."""
     return request.headers.get("Sec-Fetch-Site", "none") not in _OWN or "Origin" in request.headers
 
 
@@ -319,7 +320,7 @@ def _foreign() -> web.Response:
 
 
 def _policy(page: str) -> str:
-    """What the page may do: its own script and style, by hash, and ask where it came from."""
+    """The Content-Security-Policy: the page's own script and style, by hash, and requests to its own origin."""
     allowed = {
         name: " ".join(
             f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""TLS from the configuration: certificates and the watch over their files, handshake rate limiter, acceptors."""
+"""TLS from the configuration: certificates and checks of their files, handshake rate limiter, acceptors."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from gateway.upstream.tls import BrokerTls
 from gateway.upstream.topology import NamedBrokers
 
 LOOK_S: Final = 5.0
-"""How often certificate files are looked at; a look is one system call for each of them."""
+"""The interval of checks of certificate files; a check is one system call per file."""
 
 MAX_WAITING: Final = 4_096
-"""Handshakes that wait for the rate limiter, of all listeners. Each is a counted connection with 20 KiB at most."""
+"""The most handshakes that wait for the rate limiter, over all listeners. Each is a counted connection of at most
+20 KiB."""
 
 _log = structlog.get_logger("gateway.tls")
 
 
 def load_identities(config: Config) -> tuple[dict[str, Certificates], dict[str, TlsIdentity]]:
-    """The certificates of the listeners and of the upstreams that have TLS, by name.
+    """The certificates of the listeners and of the upstreams that use TLS, by name.
 
-    The admin port is one of the listeners, `ADMIN_PORT`.
+    The admin port counts as a listener, `ADMIN_PORT`.
 
     Args:
         config: valid.
 
     Raises:
-        ConfigError: files can't be used; names all of them.
+        ConfigError: files are unusable; the text names all of them.
     """
     faults: list[str] = []
 
@@ -74,11 +75,11 @@ def load_identities(config: Config) -> tuple[dict[str, Certificates], dict[str, 
 
 
 class TlsParts:
-    """What all TLS connections of a gateway share.
+    """Everything that the TLS connections of a gateway share.
 
     Attributes:
         metrics: to be registered.
-        handshake_limiter: how fast handshakes begin.
+        handshake_limiter: bounds the rate of handshakes.
         identities: certificates in force.
     """
 
@@ -90,7 +91,7 @@ class TlsParts:
             loop: gives timers.
 
         Raises:
-            ConfigError: a file can't be used.
+            ConfigError: a file is unusable.
         """
         self.metrics = TlsMetrics()
         self.handshake_limiter = HandshakeRateLimiter(
@@ -117,12 +118,12 @@ class TlsParts:
 
         Args:
             listener: its settings.
-            brokers: those that its clients name; None: each has a port.
+            brokers: the brokers that clients choose by server name; None: each broker has a port.
         """
         section = listener.tls
         if section is None:
             return None
-        # With SASL it is the SASL exchange that names the user, as with Kafka.
+        # With SASL, the SASL exchange determines the user, as in Kafka.
         by_certificate = section.client_auth != "none" and not listener.security_protocol.sasl
         return TlsAcceptor(
             listener.name,
@@ -155,7 +156,7 @@ class TlsParts:
         )
 
     def look_after(self, user: FileUser) -> None:
-        """Look after the files of another user too; before `start`."""
+        """Check the files of this user too; to be called before `start`."""
         self._file_users.append(user)
 
     def upstream_identity(self, name: str) -> TlsIdentity | None:
@@ -177,18 +178,18 @@ class TlsParts:
         )
 
     def start(self) -> None:
-        """Look after the files from now on."""
+        """Check the files from now on."""
         if self._file_users:
             self._looking = asyncio.create_task(self._look())
 
     async def stop(self) -> None:
-        """Look no more, and begin no handshake that waits."""
+        """Stop checking the files, and begin no waiting handshake."""
         self.handshake_limiter.stop()
         self._steps.stop()
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
-            # However it has ended, what is stopped after this has to be.
+            # Even if the task has failed, the rest must be stopped.
             await asyncio.gather(looking, return_exceptions=True)
 
     async def _look(self) -> None:
@@ -198,13 +199,13 @@ class TlsParts:
                 async with asyncio.timeout(LOOK_S):
                     asked = await self._asked.wait()
             self._asked.clear()
-            # When asked they are read in any case: a file on some network file system may look the same as before.
+            # At a reload, files are read in any case: on network file systems a changed file may look the same.
             by = "reload" if asked else "change of the files"
-            # A thread: the file system may be slow.
+            # In a thread: the file system may be slow.
             try:
                 await asyncio.to_thread(reload_all, self._file_users, only_if_changed=not asked, by=by)
-            except Exception:  # noqa: BLE001  (nothing else looks at them)
-                _log.exception("certificates_not_looked_at")  # and looked at again
+            except Exception:  # noqa: BLE001  (no other task checks the files)
+                _log.exception("certificates_not_looked_at")  # the next check follows
 
     def look_now(self) -> None:
         """Read the files again, whether they seem to have changed or not."""
