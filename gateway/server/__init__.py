@@ -1,1 +1,1 @@
-"""Around the data path: admin port, reload, live settings, supervisor and workers, upgrades."""
+"""The server around the data path: admin port, reload, live settings, supervisor and workers, upgrades."""

@@ -1,8 +1,9 @@
 """Controller mutations in a worker: the supervisor has the counters, so each is charged in one place (KIP-599).
 
-The methods are those of `MutationQuotas`, and block until the supervisor has answered: what is decided decides what
-the handler does next. What needs no counter is not asked. Where the supervisor says nothing in time, this worker
-counts by itself until it does: a client then has its quota once more, and is not let through without one.
+The methods are those of `MutationQuotas`. They block until the supervisor has answered, because the handler's next
+step depends on the decision. Calls that touch no counter are not sent. If the supervisor does not answer in time,
+this worker counts by itself until the supervisor answers again. A client then has its quota once more, but is not let
+through without a quota.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from quotas.trackers import Kind
 ASKED: Final = frozenset(
     {"charge", "charge_request", "refund", "throttle_time_ms", "count_throttle", "level"}
 )
-"""What a worker may call of the supervisor's counters."""
+"""The methods of the supervisor's counters that a worker may call."""
 
 _Answer = TypeVar("_Answer")
 
@@ -34,11 +35,11 @@ class AskedMutations(MutationQuotas):
     """See the module."""
 
     def __init__(self, limits: Limits, settings: MutationSettings, asking: BlockingLink) -> None:
-        """Nothing is asked yet.
+        """Nothing is sent yet.
 
         Args:
             limits, settings: as for `MutationQuotas`; the same as the supervisor's.
-            asking: leads to it.
+            asking: the link to the supervisor.
         """
         super().__init__(limits, settings)
         self._asking = asking

@@ -1,9 +1,9 @@
 """Connections of users in a worker: the supervisor counts them, so each is decided on in one place.
 
-The methods are those of `UserConnections`. While no connections of users are limited, nothing is asked: this worker
-notes its connections, and reports them once a limit is set. Questions and ends go by one socket, in order, so an end
-never overtakes its beginning. Where the supervisor does not answer in time, a connection passes: it counts as soon as
-the supervisor reads on, and its end is reported then.
+The methods are those of `UserConnections`. While connections of users have no limit, nothing is sent: this worker
+keeps a list of its connections, and reports them once a limit is set. Questions and ends of connections use one
+socket, in order, so an end never overtakes its beginning. If the supervisor does not answer in time, the connection
+is admitted. It counts as soon as the supervisor reads the question, and its end is reported later.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class AskedUsers:
 
         Args:
             limits: of this process.
-            asking: leads to the supervisor.
-            soon: calls something in the next turn of the loop.
+            asking: the link to the supervisor.
+            soon: calls a function in the next turn of the loop.
         """
         self._soon = soon
         self._limits = limits
@@ -56,7 +56,7 @@ class AskedUsers:
         except LinkLost as exc:
             if not flooded("supervisor_silent"):
                 _log.warning("supervisor_silent", question="user_enters", error=str(exc))
-            # The question may be read later, and its answer does not matter any more.
+            # The supervisor may still read the question; its answer no longer matters.
             self._unreported[connection] = user
             return _ADMITTED
         assert isinstance(admission, Admission)
@@ -72,8 +72,8 @@ class AskedUsers:
             self._ended.append(connection)
 
     def tick(self) -> None:
-        """Report what is still to be reported."""
-        with suppress(LinkLost):  # with the next tick
+        """Report what was not reported yet: ends, and connections under a new limit."""
+        with suppress(LinkLost):  # the next tick reports it
             self._report()
 
     def _report(self) -> None:

@@ -1,11 +1,11 @@
-"""The state that an upgrade hands over: counters, and what either process records from then on.
+"""The state that an upgrade hands over: counters, and what either process records afterwards.
 
-Both processes are on one machine and share its monotonic clock, so a counter goes over as it is, sample for sample:
-nothing is forgiven, and nothing counts longer than it would have. While the earlier process has connections, each
-sends the other what its own clients use; it is recorded there as usage of others. Pure: rows of JSON and `now_ms`.
+Both processes are on one machine and share its monotonic clock. So counters are copied sample by sample: nothing is
+forgiven, and nothing counts longer than it otherwise would. While the old process has connections, each process sends
+the usage of its own clients to the other, which records it as usage of others. Pure: rows of JSON and `now_ms`.
 
-The two processes may be different versions: rows of topics and groups go in messages of their own, which a version
-without them passes over, and rows that are not understood here are passed over too.
+The two processes may be different versions. Rows of topics and groups have messages of their own, which versions
+without them ignore. Rows that this version does not understand are ignored too.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Row: TypeAlias = list[Any]
 
 STATES: Final = ("states", "topic_states")
 USE: Final = ("use", "topic_use")
-"""Messages of rows: of clients, and of topics and groups."""
+"""Kinds of messages with rows: of clients, and of topics and groups."""
 
 USER_COUNTS: Final = "user_counts"
-"""Messages of connections by user, which earlier versions pass over."""
+"""The message with connections by user; earlier versions ignore it."""
 
 _NOTHING: Final = 0.0, 0
 _OF_TOPIC: Final = 4
-"""Where a row of a topic or a group has its family, as text."""
+"""The index of the family, a text, in a row of a topic or a group."""
 
 
 def states(counters: AllCounters, *, now_ms: int) -> Iterator[Row]:
-    """Where all counters stand that have a limit."""
+    """The state of all counters that have a limit."""
     for quota, each in counters.items():
         for key, counter in list(each.own()):
             if counter.match.limit is not None:
@@ -47,7 +47,7 @@ def states(counters: AllCounters, *, now_ms: int) -> Iterator[Row]:
 
 
 def messages(what: str, rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """These rows as messages: those of clients, and those of topics and groups under a name of their own."""
+    """Rows as messages: those of clients, and those of topics and groups under a kind of their own."""
     parts: dict[str, list[Row]] = {}
     for row in rows:
         parts.setdefault(f"topic_{what}" if isinstance(row[_OF_TOPIC], str) else what, []).append(row)
@@ -55,7 +55,7 @@ def messages(what: str, rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
 
 
 def take_states(counters: AllCounters, rows: Iterable[Row], *, now_ms: int) -> None:
-    """Have counters stand at least there."""
+    """Raise counters to at least these states."""
     for *name, (samples, *rest) in rows:
         counter = _counter(counters, name, now_ms)
         if counter is not None:
@@ -66,7 +66,7 @@ def take_states(counters: AllCounters, rows: Iterable[Row], *, now_ms: int) -> N
 
 
 def furthest(rows: Iterable[Row]) -> list[Row]:
-    """Of the states of several workers, each of which has counted what the others sent: those furthest on."""
+    """The highest states of several workers; each has counted its own usage and what the others sent."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         *name, state = row
@@ -77,18 +77,18 @@ def furthest(rows: Iterable[Row]) -> list[Row]:
 
 
 class OwnUse:
-    """What clients of this process have used since it was taken last."""
+    """The usage of this process's clients since the last `take`."""
 
     def __init__(self, counters: AllCounters) -> None:
-        """From now on."""
+        """Counts from now on."""
         self._counters = counters
-        # By counter: a hash of its names would cost more than all else.
+        # By counter object: hashing its names would cost more than all else.
         self._told: dict[Counter, tuple[float, int]] = {}
         for _ in self._changed():
             pass
 
     def take(self) -> list[Row]:
-        """By counter: its name, the amount, and how long mutes last that connections left behind."""
+        """Per counter: its name, the amount, and until when mutes last whose connections have ended."""
         return list(self._changed())
 
     def _changed(self) -> Iterator[Row]:
@@ -102,37 +102,37 @@ class OwnUse:
                     self._told[counter] = now
                     if counter.match.limit is not None:
                         yield [*_name(quota, key), now[0] - before[0], now[1]]
-        if len(self._told) > seen:  # clients may invent names all the time
+        if len(self._told) > seen:  # counters were forgotten: clients may invent names all the time
             own = {counter for each in self._counters.values() for _, counter in each.own()}
             self._told = {counter: told for counter, told in self._told.items() if counter in own}
 
 
 class Heard:
-    """What clients of other gateways have used, as a fleet reports it, for the process that is no member of it."""
+    """Usage reported by other gateways of a fleet, for the process of an upgrade that is not a member."""
 
     def __init__(self) -> None:
-        """Nothing."""
+        """Empty."""
         self._amounts: dict[tuple[QuotaKey, CounterKey], float] = {}
 
     def add(self, quota: QuotaKey, used: Iterable[Used]) -> None:
-        """One message's."""
+        """Add the usage of one message."""
         amounts = self._amounts
         for key, amount in used:
             amounts[quota, key] = amounts.get((quota, key), 0.0) + amount
 
     def take(self) -> list[Row]:
-        """All since it was taken last, as `OwnUse` has it."""
+        """All usage since the last `take`, in the form of `OwnUse.take`."""
         amounts, self._amounts = self._amounts, {}
         return [[*_name(quota, key), amount, 0] for (quota, key), amount in amounts.items()]
 
 
 def take_use(counters: AllCounters, rows: Iterable[Row], *, for_fleet: bool = False, now_ms: int) -> None:
-    """Record what the clients of the other process have used.
+    """Record the usage of the other process's clients.
 
     Args:
         counters: of this process.
         rows: see `OwnUse.take`.
-        for_fleet: this process is the one that reports it to the fleet.
+            for_fleet: this process reports that usage to the fleet.
         now_ms: the present.
     """
     for *name, amount, left_until_ms in rows:
@@ -141,12 +141,12 @@ def take_use(counters: AllCounters, rows: Iterable[Row], *, for_fleet: bool = Fa
             at_ms = max(now_ms, counter.last_ms)
             counter.record_others(amount, now_ms=at_ms)
             if for_fleet:
-                counter.settle(-amount)  # the others do not know it yet
+                counter.settle(-amount)  # not reported to the other members yet
             counter.take_over(CounterState(left_until_ms=left_until_ms), now_ms=at_ms)
 
 
 def connection_rows(rates: ConnectionRates) -> Iterator[Row]:
-    """Where connection rates stand."""
+    """The state of connection rates, as rows."""
     yield ["gateway", "", list(rates.gateway)]
     for kind, of_all in (("listener", rates.by_listener), ("ip", rates.by_ip)):
         for name, samples in of_all.items():
@@ -154,27 +154,27 @@ def connection_rows(rates: ConnectionRates) -> Iterator[Row]:
 
 
 def connection_rates(rows: Iterable[Row]) -> ConnectionRates:
-    """The same, read."""
+    """Connection rates from their rows."""
     found: dict[str, dict[str, Any]] = {"gateway": {"": ()}, "listener": {}, "ip": {}}
     for kind, name, samples in rows:
-        # As `take_states`: JSON has no tuples, and compiled code takes no list for one.
+        # As in `take_states`: JSON has no tuples, and compiled code accepts no lists in their place.
         found[kind][name] = [tuple(sample) for sample in samples]
     return ConnectionRates(found["gateway"][""], found["listener"], found["ip"])
 
 
 class CarriedCounts:
-    """The connections of the earlier process, as they end: by listener and address, or by user."""
+    """Counts of the old process's connections as they end: by listener and address, or by user."""
 
     def __init__(self, kinds: int) -> None:
-        """None is known.
+        """No count is known.
 
         Args:
-            kinds: by how many names they are counted.
+            kinds: how many mappings of names to counts there are.
         """
         self._counts: Sequence[Mapping[str, int]] = [{} for _ in range(kinds)]
 
     def changed(self, now: Sequence[Mapping[str, int]]) -> Row | None:
-        """What to send of these counts; None: nothing has changed."""
+        """The rows to send for these counts; None: nothing has changed."""
         before, self._counts = self._counts, now
         rows = [
             [index, name, counts.get(name, 0)]
@@ -185,7 +185,7 @@ class CarriedCounts:
         return rows or None
 
     def take(self, rows: Row) -> list[dict[str, int]]:
-        """The counts after such a change."""
+        """The counts after a change of these rows."""
         counts = [dict(each) for each in self._counts]
         for index, name, count in rows:
             counts[index][name] = count
@@ -196,7 +196,7 @@ class CarriedCounts:
 
 
 def _name(quota: QuotaKey, key: CounterKey) -> list[Any]:
-    assert not isinstance(key, ConnectionKey)  # these go with `connection_rows`
+    assert not isinstance(key, ConnectionKey)  # `connection_rows` has connection rates
     topic = [key.family.value, key.topic] if isinstance(key, TopicKey) else []
     if isinstance(key, GroupKey):
         topic = [Family.GROUP.value, key.group]
@@ -213,7 +213,7 @@ def _counter(counters: AllCounters, name: list[Any], now_ms: int) -> Counter | N
             of = Family(family)
             is_group = of is Family.GROUP
             key = GroupKey(scope, called) if is_group else TopicKey(scope, of, called, user, client_id)
-    except ValueError:  # of another version
+    except ValueError:  # a row of another version
         return None
     return None if of_quota is None else of_quota.counter_of(key, KIND, now_ms=now_ms)
 

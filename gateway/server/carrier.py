@@ -1,11 +1,11 @@
 """Sends counters from a process to the one that replaces it, with and without workers. [io]
 
-See `gateway.server.carried`. With workers the byte rates and the request time are theirs, the mutations the
-supervisor's: the supervisor asks its workers and informs them.
+See `gateway.server.carried`. With workers, the workers have the counters of byte rates and request time, and the
+supervisor has those of mutations. The supervisor collects the state of its workers and passes rows on to them.
 
-Of two processes of a gateway one is the member of its fleet: the earlier one until it leaves, then the later one. The
-member sends the other also what the fleet has used, and from when the earlier one has left, the later one sends the
-fleet what clients of both use.
+Of the two processes of a gateway, one is the member of its fleet: the old process until it leaves, then the new one.
+The member also sends the fleet's usage to the other process. After the old process has left, the new process reports
+the usage of both processes' clients to the fleet.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from quotas.entities import QuotaKey
 from quotas.shared_rate import ConnectionKey
 
 TELL_S: Final = 0.1
-"""Between two messages of what was used."""
+"""The interval between two messages of usage."""
 
 _PART: Final = 10
-"""Looking through all counters, of which clients may have made many, takes at most a tenth of the time."""
+"""Looking through all counters, which may be many, takes at most a tenth of the time."""
 
 
 class Carrier:
-    """The counters of a gateway, wherever they are."""
+    """The counters of a gateway, in this process and in its workers."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class Carrier:
         now_ms: NowMs,
         exchange: Exchange | None = None,
     ) -> None:
-        """Nothing is carried yet.
+        """Nothing is sent yet.
 
         Args:
-            counters: of this process that count.
+            counters: those of this process.
             pool: the workers; None: there are none.
             now_ms: the clock.
-            exchange: with a fleet; None: there is none.
+            exchange: with the fleet; None: there is no fleet.
         """
         self._counters = counters
         self._pool = pool
@@ -67,7 +67,7 @@ class Carrier:
             pool.on_ready.append(self._worker_ready)
 
     async def states(self) -> list[Row]:
-        """Where all counters stand; what is used from here on is in what is sent later."""
+        """The state of all counters; usage from here on is sent later."""
         self._own = OwnUse(self._counters)
         rows = list(states(self._counters, now_ms=self._now_ms()))
         if self._pool is not None:
@@ -76,13 +76,13 @@ class Carrier:
         return rows
 
     def take_states(self, rows: Sequence[Row]) -> None:
-        """Stand at least there."""
+        """Raise the counters to at least these states."""
         take_states(self._counters, rows, now_ms=self._now_ms())
         if self._pool is not None:
             self._pool.tell_all("take_counter_states", rows)
 
     def tell_use(self, tell: TellUse) -> None:
-        """From now on send what clients use."""
+        """From now on send the usage of clients."""
         self._tell = tell
         if self._own is None:
             self._own = OwnUse(self._counters)
@@ -91,35 +91,35 @@ class Carrier:
         self._tick()
 
     def stop(self) -> None:
-        """Send what was not sent yet, and no more; there is no other process, or it failed."""
+        """Send the remaining usage, then nothing more: the other process is gone or has failed."""
         if self._tell is not None:
             assert self._timer is not None
             self._timer.cancel()
             self._tell_once()
             self._tell = None
-        self._own = None  # it has counters that may have been forgotten since
+        self._own = None  # until a next upgrade, its counters may be forgotten
         if self._pool is not None:
             self._pool.tell_all("tell_use", False)
 
     def take_use(self, rows: Sequence[Row]) -> None:
-        """Record what clients of the other process have used."""
+        """Record the usage of the other process's clients."""
         take_use(self._counters, rows, for_fleet=self._for_fleet, now_ms=self._now_ms())
         if self._pool is not None:
-            if self._for_fleet:  # workers are members, which hear of it; the fleet knows no mutes
+            if self._for_fleet:  # workers get usage from the fleet, as members; the fleet has no mutes
                 rows = [[*name, 0.0, left_until_ms] for *name, _, left_until_ms in rows if left_until_ms]
             self._pool.tell_all("take_use", rows)
 
     def tell_now(self) -> None:
-        """Send what was used so far."""
+        """Send the usage so far."""
         if self._tell is not None:
             self._tell_once()
 
     def earlier_left_fleet(self) -> None:
-        """From now on this process reports to the fleet what clients of the earlier one use."""
+        """From now on this process reports the usage of the old process's clients to the fleet."""
         self._for_fleet = self._name is not None
 
     def _hear(self, member: Member, quota: QuotaKey, used: Sequence[Used]) -> None:
-        # What this gateway's own processes use they report by themselves.
+        # The gateway's own processes report their usage themselves.
         if self._tell is not None and member.id.rpartition("/")[0] != self._name != member.id:
             self._heard.add(quota, [each for each in used if not isinstance(each[0], ConnectionKey)])
 
@@ -149,7 +149,7 @@ class WorkerCarrier:
         """Answer the supervisor from now on.
 
         Args:
-            worker: leads to it.
+            worker: the link to the supervisor.
             counters: of this process.
             now_ms: the clock.
         """

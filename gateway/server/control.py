@@ -1,7 +1,8 @@
-"""The socket through which `sluice upgrade` asks a gateway to be replaced; only its user and root may. [io]
+"""The socket through which `sluice upgrade` requests that a gateway is replaced. [io]
 
-Its name is in Linux' abstract namespace, made of the admin port's address: no file is left behind, and it goes over
-to the next process like other ports. Each side asks the kernel for the other's user.
+Only the gateway's user and root may use it: each side asks the kernel for the other's user. The name is in Linux'
+abstract namespace and contains the admin port's address. So no file is left behind, and the socket is handed to the
+next process like other ports.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _log = structlog.get_logger("gateway.upgrade")
 
 @dataclass(frozen=True, slots=True)
 class UpgradeReport:
-    """What came of an upgrade.
+    """The outcome of an upgrade.
 
     Attributes:
         pid: of the process that serves now.
-        error: why it is the same as before; None: it is another.
+        error: why the upgrade failed and the old process still serves; None: the new process serves.
     """
 
     pid: int
@@ -40,7 +41,7 @@ class UpgradeReport:
 
 
 def control_name(host: str, port: int) -> str:
-    """The socket's name, of the gateway with this admin port."""
+    """The name of the control socket of the gateway with this admin port."""
     return f"\0sluice-control-{host}:{port}"
 
 
@@ -48,21 +49,21 @@ class Control:
     """The gateway's side.
 
     Attributes:
-        sock: what listens; None: nothing does.
+        sock: the listening socket; None: there is none.
     """
 
     def __init__(self, upgrade: Callable[[str], Awaitable[UpgradeReport]]) -> None:
         """Nothing listens yet.
 
         Args:
-            upgrade: replaces this process; called with the one who asked.
+            upgrade: replaces this process; its argument is the author.
         """
         self.sock: socket.socket | None = None
         self._upgrade = upgrade
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, name: str, inherited: socket.socket | None = None) -> None:
-        """Listen under this name; where that is not possible, say so and continue."""
+        """Listen under this name; if that fails, log a warning and continue."""
         sock = inherited
         if sock is None:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -78,19 +79,19 @@ class Control:
         asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
 
     def give_away(self) -> socket.socket | None:
-        """Accept no more; the socket is the caller's from now on."""
+        """Accept no more; the caller owns the socket from now on."""
         given, self.sock = self.sock, None
         if given is not None:
             asyncio.get_running_loop().remove_reader(given.fileno())
         return given
 
     def stop(self) -> None:
-        """Ask for nothing more; those that wait get their answers."""
+        """Accept no more requests; those already accepted get their answers."""
         if (sock := self.give_away()) is not None:
             sock.close()
 
     async def answered(self) -> None:
-        """Wait until all have their answers."""
+        """Wait until all requests have their answers."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_REQUEST_S)
 
@@ -99,7 +100,7 @@ class Control:
             sock, _ = listening.accept()
         except BlockingIOError:
             return
-        except OSError:  # out of descriptors: what waits to be accepted would wake the loop all the time
+        except OSError:  # no descriptors: a waiting connection would wake the loop all the time
             loop = asyncio.get_running_loop()
             loop.remove_reader(listening.fileno())
             loop.call_later(_RETRY_S, self._listen_again, listening)
@@ -125,21 +126,21 @@ class Control:
             if request == _REQUEST:
                 report = await self._upgrade(f"sluice upgrade, user {user}")
                 await loop.sock_sendall(sock, json.dumps(asdict(report)).encode() + b"\n")
-        except OSError:  # it does not wait for the answer
+        except OSError:  # the client does not wait for the answer
             pass
         finally:
             sock.close()
 
 
 def ask_for_upgrade(name: str, *, within_s: float) -> UpgradeReport:
-    """Ask the gateway with this control socket, and wait.
+    """Request an upgrade through this control socket, and wait for its outcome.
 
     Args:
         name: see `control_name`.
-        within_s: for each step of it.
+        within_s: the timeout of each step.
 
     Raises:
-        OSError: none of this user's answers.
+        OSError: no gateway of this user answers.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(within_s)
@@ -156,6 +157,6 @@ def ask_for_upgrade(name: str, *, within_s: float) -> UpgradeReport:
 
 
 def user_of(sock: socket.socket) -> int:
-    """The user of the process at the other end, as the kernel knows it."""
+    """The user of the process at the other end, according to the kernel."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[1])

@@ -1,4 +1,4 @@
-"""Divides the capacity of the brokers among clients, once per second, and reports slow brokers. [io]"""
+"""Divides the brokers' capacity among clients once per second, and reports slow brokers. [io]"""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _log = structlog.get_logger("gateway.overload")
 
 
 class DivisionTimer:
-    """Takes the steps of `ClientQuotas.divide` in slices; without a capacity there are none.
+    """Runs the steps of `ClientQuotas.divide` in slices; without a configured capacity there are none.
 
     Attributes:
-        episodes: in which slow brokers took from tiers.
+        episodes: spans of time in which slow brokers reduced the capacity of tiers.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class DivisionTimer:
 
         Args:
             quotas: of the gateway.
-            divided: those with a capacity, by the word that their metrics begin with.
+            divided: the quotas with a capacity, by the word that their metrics begin with.
             loop: the running loop.
             now_ms: the clock.
-            wall_ms: the clock of people.
+            wall_ms: the wall clock.
         """
         self._divided = divided
         self._wall_ms = wall_ms
@@ -51,7 +51,7 @@ class DivisionTimer:
         self._now_ms = now_ms
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._usable = 1.0  # as reported
+        self._usable = 1.0  # the last reported value
 
     def start(self) -> None:
         """Divide now and from then on."""
@@ -75,7 +75,7 @@ class DivisionTimer:
         self._report()
 
     def _report(self) -> None:
-        """A line when brokers become slow, and when all of the capacity can be used again; and for each tier."""
+        """Log when brokers become slow, when all of the capacity is usable again, and the episodes of each tier."""
         overload = self._quotas.overload
         for each in self.episodes.follow(overload, self._divided, wall_ms=self._wall_ms()):
             _log.warning(

@@ -1,9 +1,9 @@
-"""Quotas and the mode of enforcement while two processes serve: what is changed in the later one holds in both. [io]
+"""Quotas and enforcement while two processes serve: a change in the new process is in force in both. [io]
 
-The earlier process has clients until it has drained, and can't see what is asked of its successor: not the quotas,
-unless they are in a topic, nor `sluice enforcement`, nor a reload. So the later one passes on what is in force there.
-At the handover it takes over a mode that was set by hand, and what was reloaded since it has read the file; brakes
-end with the process.
+The old process has clients until it has drained, but does not receive changes made in the new process: quotas (unless
+they are in a topic), `sluice enforcement`, and reloads. So the new process forwards them. At the handover the new
+process takes over a mode that was set by hand, and reloads made since it read the file. Brakes end with the old
+process.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from quotas.layered_quotas import Owner, QuotaChange
 from quotas.limits import Enforcement, validate
 
 MODE: Final = "mode"
-"""A message with the mode in force, and that of the configuration file."""
+"""The message with the mode in force and the mode of the configuration file."""
 
 RELOAD: Final = "reload"
 QUOTAS: Final = "quotas"
 CHANGES: Final = (MODE, RELOAD, QUOTAS)
-"""Messages that an earlier version passes over."""
+"""Messages that an earlier version ignores."""
 
 _BY: Final = "the other process of an upgrade"
 
@@ -39,26 +39,26 @@ class ForwardedChanges:
     """One process's side."""
 
     def __init__(self, live: LiveQuotas, operations: Operations, *, both_follow: bool = False) -> None:
-        """Nothing is passed on.
+        """Nothing is forwarded yet.
 
         Args:
             live: quotas in force.
             operations: the mode, and reloads.
-            both_follow: each process reads changes of quotas by itself.
+            both_follow: both processes read changes of quotas from the store, so quotas are not forwarded.
         """
         self._both_follow = both_follow
         self._live = live
         self._operations = operations
-        self._one_at_a_time = asyncio.Lock()  # and in the order in which they come
+        self._one_at_a_time = asyncio.Lock()  # keeps the order of arrival
 
     @property
     def mode(self) -> list[str]:
-        """What `MODE` says."""
+        """The body of a `MODE` message."""
         return [self._operations.mode.value, self._operations.config.enforcement.mode.value]
 
     async def take_mode(self, told: Sequence[str]) -> None:
-        """Follow the process before this one, unless the file says something else than it did there."""
-        with suppress(ValueError):  # of another version
+        """Take over the old process's mode, unless the file's mode differs from the one that it read."""
+        with suppress(ValueError):  # a mode of another version
             mode, configured = map(Enforcement, told)
             operations = self._operations
             async with self._one_at_a_time:
@@ -66,28 +66,28 @@ class ForwardedChanges:
                     await operations.switch(mode, by=_BY)
 
     def tell_next(self, tell: Tell) -> None:
-        """From now on pass on what a process that starts does not look at again: the file, and the mode."""
+        """From now on forward reloads and the mode, which a starting process has read once already."""
 
         def changed(what: str) -> None:
             if what == RELOAD:
                 tell(RELOAD, [None])
-            # Also behind a reload: for the other process the file may have had another mode before.
+            # Also after a reload: the other process may have read a file with another mode.
             tell(MODE, self.mode)
 
         self._operations.on_change = changed
 
     def tell(self, tell: Tell) -> None:
-        """From now on pass on what is changed."""
+        """From now on forward all changes."""
         self.tell_next(tell)
         if not self._both_follow:
             self._live.on_change = lambda changes: tell(QUOTAS, list(_rows(changes)))
 
     def stop(self) -> None:
-        """There is no other process any more."""
+        """Forward no more: there is no other process."""
         self._operations.on_change = self._live.on_change = None
 
     async def take(self, what: str, body: Sequence[Any]) -> None:
-        """Put in force what was changed in the other process."""
+        """Put a change of the other process in force."""
         async with self._one_at_a_time:
             if what == RELOAD:
                 await self._operations.reload(by=_BY)
@@ -101,13 +101,13 @@ class ForwardedChanges:
 
 def _rows(changes: Iterable[StoredChange]) -> Iterator[list[Any]]:
     for change in changes:
-        if isinstance(change, QuotaChange):  # limits of brokers are those of the process that accepts
+        if isinstance(change, QuotaChange):  # broker limits concern only the process that accepts
             yield [entity_json(change.entity), change.key.value, change.value, change.owner.value]
 
 
 def _changes(rows: Iterable[list[Any]]) -> Iterator[QuotaChange]:
     for row in rows:
-        with suppress(ValueError):  # of another version
+        with suppress(ValueError):  # a row of another version
             of, key, value, owner = row
             entity = entity_of(of)
             if value is None or validate(entity, key, value) is None:

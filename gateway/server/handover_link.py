@@ -1,7 +1,7 @@
 """The link between a gateway and the process that is to replace it: JSON and descriptors, in order. [io]
 
-The two may be different versions of the program: no pickles, and what one does not know it passes over. The socket
-has no name; only the process that was started with it has the other end.
+The two may be different versions of the program. So there are no pickles, and unknown messages are ignored. The
+socket has no name; only the process that was started with it has the other end.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias
 
 FORMAT: Final = 1
 DESCRIPTOR: Final = "SLUICE_UPGRADE_FD"
-"""In the environment of the next process: its end of the link."""
+"""The environment variable with the new process's end of the link."""
 
 MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
-"""To a process that stands still; beyond, it gets no more of what is only of this moment."""
+"""The most unsent bytes to a process that does not read; beyond that, rows sent with `only_now` are dropped."""
 
 _MOST_BYTES: Final = 1 << 17
 _ROWS_BYTES: Final = 1 << 15
@@ -28,7 +28,7 @@ _PER_TURN: Final = 16
 
 
 OnMessage: TypeAlias = Callable[[str, Any, Sequence[int]], None]
-"""Takes a message: its kind, its body, and the descriptors that came with it, which are its own from then on."""
+"""Takes a message: its kind, its body, and the descriptors that came with it, which the callee owns."""
 
 
 class HandoverLink:
@@ -42,8 +42,8 @@ class HandoverLink:
         """Use this socket, from `open` on.
 
         Args:
-            sock: of whole messages.
-            on_message: see there.
+            sock: of type SOCK_SEQPACKET, which keeps messages whole.
+            on_message: takes messages; see `OnMessage`.
             on_lost: called once when the other process is gone.
         """
         self.lost = False
@@ -62,7 +62,7 @@ class HandoverLink:
         self._loop.add_reader(self._sock.fileno(), self._receive)
 
     def send(self, what: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
-        """Send it; nothing happens when the other process is gone. Descriptors are copied at once.
+        """Send a message; does nothing if the other process is gone. Descriptors are copied at once.
 
         Args:
             what: the kind of message.
@@ -77,7 +77,7 @@ class HandoverLink:
         Args:
             what: the kind of message.
             rows: the list.
-            only_now: it is only of this moment: nothing of it is sent to a process that has stopped reading.
+            only_now: the rows only matter at this moment: if the other process has stopped reading, drop them.
         """
         if only_now and self._unsent_bytes >= MOST_UNSENT_BYTES:
             return
@@ -103,11 +103,11 @@ class HandoverLink:
             self._send()
 
     async def flush(self) -> None:
-        """Wait until nothing waits here to be sent."""
+        """Wait until everything is sent."""
         await self._all_sent.wait()
 
     def close(self) -> None:
-        """End it from this side."""
+        """Close the link from this side."""
         if not self.lost:
             self.lost = True
             self._loop.remove_reader(self._sock.fileno())

@@ -1,8 +1,8 @@
 """The link between supervisor and worker: messages and questions, in order. [io]
 
-A frame is its length in four bytes and a pickle; both ends are the same program and the socket has no name, so none
-but the two can write to it. `Link` lives on the loop. `BlockingLink` asks the loop at the other end and waits for the
-answer: for the few questions whose answer decides in the middle of a handler.
+A frame is its length in four bytes and a pickle. Both ends are the same program and the socket has no name, so no
+other process can write to it. `Link` lives on the loop. `BlockingLink` sends a question to the loop at the other end
+and blocks until the answer: for the few questions whose answer decides the next step of a handler.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ import structlog
 from gateway.quota_admin.store.interface import StoreError
 
 BLOCKED_S: Final = 0.25
-"""The longest that a blocking question holds its worker's loop, with all clients of it.
+"""The longest that a blocking question may block its worker's loop, with all its clients.
 
-An answer takes a turn of the supervisor's loop, whose steps are cut at some milliseconds: this is many of them, and
-less than a broker takes at times. A handler charges in the middle of a step, so that nothing comes between what it
-looks at and what it charges; a question that let others continue meanwhile would lose that.
+An answer takes a turn of the supervisor's loop, whose steps are bounded to some milliseconds: this is many of them,
+and less than a broker sometimes takes. A handler charges in the middle of a step, so that nothing happens between its
+check and its charge. A question that lets other clients continue meanwhile would lose that.
 """
 
 MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
-"""To a process that stands still; beyond, it gets no more of what is only of this moment."""
+"""The most unsent bytes to a process that does not read; beyond that, `tell_now` drops messages."""
 
 _LENGTH: Final = struct.Struct("!I")
 _READ_BYTES: Final = 1 << 16
 
 Handlers: TypeAlias = Mapping[str, Callable[..., Any]]
-"""What can be sent or asked: called in the order of the frames; of a coroutine the answer is its result."""
+"""Functions for messages and questions, called in the order of the frames. A coroutine's result is the answer."""
 
 _log = structlog.get_logger("gateway.link")
 
 
 class LinkLost(ConnectionError):
-    """The other process is gone, or says nothing."""
+    """The other process is gone, or does not answer."""
 
 
 def _frame(*values: Any) -> bytes:
@@ -61,7 +61,7 @@ class Link(asyncio.Protocol):
         """Not open yet.
 
         Args:
-            handlers: what the other end may send and ask.
+            handlers: for messages and questions of the other end.
             on_lost: called once when the other process is gone.
         """
         self.lost = False
@@ -80,12 +80,12 @@ class Link(asyncio.Protocol):
         await loop.create_unix_connection(lambda: self, sock=sock)
 
     def tell_now(self, what: str, *values: Any) -> None:
-        """Say what is only of this moment: not to a process that has not taken what was said long before."""
+        """Send a message that only matters at this moment; drop it if the other process has stopped reading."""
         if self._transport is not None and self._transport.get_write_buffer_size() < MOST_UNSENT_BYTES:
             self.tell(what, *values)
 
     def tell(self, what: str, *values: Any) -> None:
-        """Say it; nothing comes back, and nothing happens when the other process is gone."""
+        """Send a message without an answer; does nothing if the other process is gone."""
         if self._transport is not None and not self.lost:
             self._transport.write(_frame(0, what, values))
 
@@ -93,8 +93,8 @@ class Link(asyncio.Protocol):
         """Ask, and wait for the answer.
 
         Raises:
-            LinkLost: there is none, as the other process is gone.
-            StoreError: the other end's.
+            LinkLost: the other process is gone.
+            StoreError: the other end raised it.
         """
         if self._transport is None or self.lost:
             raise LinkLost("the other process is gone")
@@ -108,7 +108,7 @@ class Link(asyncio.Protocol):
             self._answers.pop(asked, None)
 
     def close(self) -> None:
-        """End it from this side, once all messages have left."""
+        """Close the link from this side, once all messages are sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -116,7 +116,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        # uvloop's is none of its subclasses.
+        # uvloop's transports are no subclass of asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -132,7 +132,7 @@ class Link(asyncio.Protocol):
                 frame = pickle.loads(memoryview(self._received)[at + _LENGTH.size : end])
                 at = end
                 self._take(*frame)
-        finally:  # what was taken is not taken again, whatever it did
+        finally:  # a frame is not taken twice, even if its handler raises
             del self._received[:at]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -168,7 +168,7 @@ class Link(asyncio.Protocol):
             value = await coroutine
         except (StoreError, LinkLost) as exc:
             self._answer(asked, done=False, value=exc)
-        except Exception as exc:  # noqa: BLE001  (a bug of ours; the one that asked must get an answer)
+        except Exception as exc:  # noqa: BLE001  (a bug of ours; the asking process must get an answer)
             _log.error("link_failed", exc_info=exc)
             self._answer(asked, done=False, value=LinkLost("the other process failed"))
         else:
@@ -180,17 +180,17 @@ class Link(asyncio.Protocol):
 
 
 class BlockingLink:
-    """Asks a `Link` at the other end; holds the loop until the answer is there.
+    """Asks a `Link` at the other end, and blocks the loop until the answer arrives.
 
-    Once an answer did not come in time, nothing is asked until it has come: a process that stands still holds this
-    one up once, and not at each question. So it is with a socket that is full. What has left it in part leaves first.
+    After a timeout nothing is asked until the late answer has arrived, so that a process that hangs blocks this one
+    once and not at each question. The same applies to a full socket. A partly sent frame is completed first.
     """
 
     def __init__(self, sock: socket.socket, *, within_s: float = BLOCKED_S) -> None:
         """Use this socket.
 
         Args:
-            sock: of this process alone.
+            sock: used by this process only.
             within_s: the longest wait for an answer.
         """
         self._sock = sock
@@ -204,10 +204,10 @@ class BlockingLink:
         self._value: tuple[bool, Any] = (True, None)
 
     def tell(self, what: str, *values: Any) -> None:
-        """Say it.
+        """Send a message without an answer.
 
         Raises:
-            LinkLost: the other process is gone, or takes nothing.
+            LinkLost: the other process is gone, or does not read.
         """
         self._catch_up()
         self._send(_frame(0, what, values))
@@ -216,7 +216,7 @@ class BlockingLink:
         """Ask, and wait for the answer.
 
         Raises:
-            LinkLost: there is none in time.
+            LinkLost: no answer came in time.
         """
         self._catch_up()
         self._send(_frame(self._last_id + 1, what, values))
@@ -249,7 +249,7 @@ class BlockingLink:
             raise LinkLost("the other process stands still") from exc
 
     def _send(self, data: bytes) -> None:
-        """Send it, or at least a part, of which the rest follows with the next message."""
+        """Send data, or at least a part; the rest is sent before the next message."""
         end_s = time.monotonic() + (0 if self._full else self._within_s)
         sent = 0
         try:
@@ -268,7 +268,7 @@ class BlockingLink:
         self._unsent = data[sent:]
 
     def _receive(self) -> None:
-        """Take what has come, and the answers in it."""
+        """Read from the socket, and take the answers."""
         received = self._received
         data = self._sock.recv(_READ_BYTES)
         if not data:

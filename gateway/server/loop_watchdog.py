@@ -1,12 +1,13 @@
 """Measures how long events block the loop, and which code did it.
 
-A timer in the loop measures how late it is called; a thread beside it looks at the loop's stack when it is overdue.
-The data path pays nothing. While hardly anything happens the timer is called more rarely: waking an idle process a
-hundred times a second takes 1.8 % of a core. The first event of a stall from quiet may then be reported as so much
-shorter. The thread sees C code that keeps the interpreter's lock only once that is over, and names
-the frame that called it.
+A timer in the loop measures how late it is called. When it is overdue, a thread looks at the loop's stack. The data
+path pays nothing. While hardly anything happens, the timer is called less often, because waking an idle process a
+hundred times a second takes 1.8 % of a core. The first stall after a quiet time may then be reported as shorter by up
+to that interval. If C code keeps the interpreter's lock, the thread sees the stack only afterwards, and names the
+frame that called the C code.
 
-A machine whose cores are busy elsewhere delays the timer as well; `cpu_ms` in the log line distinguishes the two.
+A machine whose cores are busy with other work delays the timer as well; `cpu_ms` in the log line distinguishes the
+two.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from prometheus_client.registry import Collector
 
 TICK_S: Final = 0.01
 QUIET_TICKS: Final = 5
-"""As many `TICK_S` are between two signs of life when the loop's thread worked less than `_QUIET` of the last one."""
+"""The interval, in `TICK_S`, if the loop's thread worked less than `_QUIET` of the last interval."""
 
 _QUIET: Final = 0.1
 STALL_S: Final = 0.02
-"""The longest that one event may hold the loop."""
+"""How late the timer must be to count as a stall."""
 
 _LONG_S: Final = 0.5
 
@@ -50,7 +51,7 @@ class LoopWatchdog(Collector):
 
         Args:
             loop: the running loop, in its own thread.
-            tick_s: how often the loop is asked for a sign of life.
+            tick_s: the interval of the timer.
         """
         self._loop = loop
         self._tick_s = tick_s
@@ -59,14 +60,14 @@ class LoopWatchdog(Collector):
         self._armed_s = self._due_s = 0.0
         self._cpu_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._seen: tuple[float, str | None] = (0.0, None)  # when it was due, and where the loop was then
+        self._seen: tuple[float, str | None] = (0.0, None)  # when it was due; the place
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin; to be called in the loop's thread."""
         self._arm(self._tick_s)
-        # Daemonic: a loop that never comes back must not keep the process from ending.
+        # A daemon: a loop that hangs must not keep the process from ending.
         self._thread = threading.Thread(
             target=self._watch, args=(threading.get_ident(),), name="loop-watchdog", daemon=True
         )
@@ -81,11 +82,11 @@ class LoopWatchdog(Collector):
             self._thread.join()
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: names are checked by the tests, not at registration."""
+        """Nothing: tests check the names, not the registration."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The histogram of all signs of life."""
+        """The histogram of the timer's lateness."""
         family = HistogramMetricFamily(
             "gateway_event_loop_stall_seconds", "How late the event loop came back to its timer."
         )
@@ -99,7 +100,7 @@ class LoopWatchdog(Collector):
 
     @property
     def overdue_in(self) -> str | None:
-        """Where the loop was when it was overdue; None: it is not, or this is not known yet."""
+        """Where the loop was when it was overdue; None: it is not overdue, or the place is not known yet."""
         due_s, place = self._seen
         return place if due_s == self._due_s else None
 
@@ -117,7 +118,7 @@ class LoopWatchdog(Collector):
         place = self.overdue_in
         if late_s >= STALL_S and place is not None:
             stall_ms, cpu_ms = round(late_s * 1000), round((time.thread_time() - self._cpu_s) * 1000)
-            # Without work of its own the loop waited: for a core, which is no fault of ours, or for the kernel.
+            # Without CPU time the loop waited: for a core, which is no fault of ours, or for the kernel.
             log = _log.warning if 2 * cpu_ms >= stall_ms or late_s >= _LONG_S else _log.debug
             log("event_loop_stalled", stall_ms=stall_ms, cpu_ms=cpu_ms, handler=place)
         quiet = time.thread_time() - self._cpu_s < _QUIET * (now_s - self._armed_s)
@@ -133,15 +134,16 @@ class LoopWatchdog(Collector):
             wait_s = self._tick_s
             if self.overdue_in is None:
                 frame = frame_of(loop_thread)
-                # With the time, so that what comes too late is not taken for the place of a later stall.
+                # With the due time, so that a late look is not taken for the place of a later stall.
                 self._seen = (due_s, None if frame is None else place_of(frame))
 
 
 def frame_of(thread: int) -> FrameType | None:
-    """Where a thread is.
+    """The present frame of a thread.
 
-    CPython up to 3.11.8 holds the list of its threads locked meanwhile, and allocates. A collection begun by that
-    runs finalizers, which may let go of the interpreter's lock: to a thread that starts another one, say, and waits
+    CPython up to 3.11.8 allocates while it keeps the list of its threads locked. An allocation may start a garbage
+    collection, whose finalizers may release the interpreter's lock. Another thread that then starts a thread, for
+    example, waits for the list forever (python/cpython issue 106883).
     for the list for good (python/cpython issue 106883).
     """
     collects = gc.isenabled()
@@ -154,7 +156,7 @@ def frame_of(thread: int) -> FrameType | None:
 
 
 def place_of(frame: FrameType) -> str | None:
-    """``module:function`` of the handler that is at work, else of our innermost function; None: none of ours is."""
+    """``module:function`` of the running handler, else of our innermost function; None: no frame is ours."""
     innermost = None
     each: FrameType | None = frame
     while each is not None:

@@ -1,10 +1,14 @@
 """Merges the metrics of all processes of a gateway into one page.
 
-Counters and histograms are added up; those of a worker that has died stay in the sums, as of the last time that it
-was asked, so that no counter ever shrinks. Gauges are added up too, but for those of a client's counter: workers
-report each other what they recorded, so each of them knows about the whole and the largest is shown. Of the part of a
-capacity that brokers can take, it is the smallest. What the supervisor alone knows is shown as it has it. Only the
-series of processes have the label `worker`.
+Counters and histograms are summed. When a worker dies, its last reported values stay in the sums, so no counter ever
+shrinks. Gauges are summed too, with exceptions:
+
+* Gauges of a client's counter show the largest value: workers report their usage to each other, so each knows the
+  whole.
+* The usable part of the brokers' capacity shows the smallest value.
+
+Metrics that only the supervisor knows (`SUPERVISORS`) are taken from it. Only the metrics of processes have the label
+`worker`.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ SUPERVISORS: Final = (
     "gateway_overall_connection",
     "gateway_ip_connection_accept_rate",
 )
-"""Beginnings of names; what workers have of these is not shown."""
+"""Beginnings of the names of metrics that are only taken from the supervisor."""
 
 LARGEST: Final = (
     "gateway_produce_",
@@ -41,10 +45,10 @@ LARGEST: Final = (
     "gateway_controller_mutation_",
     "gateway_group_",
 )
-"""Beginnings of the names of gauges of which the largest is shown."""
+"""Beginnings of the names of gauges that show the largest value."""
 
 SMALLEST: Final = ("gateway_produce_usable_capacity_ratio",)
-"""Names of gauges of which the smallest is shown: each worker follows its own clients, the supervisor has none."""
+"""Names of gauges that show the smallest value: each worker measures its own clients, the supervisor has none."""
 
 _GROWING: Final = ("counter", "histogram")
 
@@ -52,7 +56,7 @@ _Samples: TypeAlias = "dict[tuple[str, tuple[tuple[str, str], ...]], Any]"
 
 
 class _Family:
-    """One family in the making."""
+    """A family while it is merged."""
 
     def __init__(self, family: Metric) -> None:
         self._family = Metric(family.name, family.documentation, family.type)
@@ -80,7 +84,7 @@ class _Family:
 
 
 def merged(own: Iterable[Metric], others: Iterable[Iterable[Metric]]) -> list[Metric]:
-    """The families of all processes as those of one.
+    """The families of all processes as one list.
 
     Args:
         own: the supervisor's.
@@ -97,24 +101,24 @@ def merged(own: Iterable[Metric], others: Iterable[Iterable[Metric]]) -> list[Me
 
 
 class Departed:
-    """What workers that have died had counted."""
+    """The counts of workers that have died."""
 
     def __init__(self) -> None:
-        """None has."""
+        """No worker has died."""
         self.families: list[Metric] = []
         self._latest: dict[int, list[Metric]] = {}
 
     def seen(self, by_worker: Mapping[int, list[Metric]]) -> None:
-        """What living workers have counted so far, by number."""
+        """Take the present counts of living workers, by number."""
         self._latest.update(by_worker)
 
     def lost(self, worker: int) -> None:
-        """This one has died."""
+        """A worker has died: keep its last counts."""
         counted = [family for family in self._latest.pop(worker, ()) if family.type in _GROWING]
         self.families = merged((), [self.families, counted])
 
     def others(self, answered: Mapping[int, list[Metric]]) -> list[list[Metric]]:
-        """What to add to the supervisor's: of a worker that does not answer, its last answer."""
+        """What to add to the supervisor's metrics; for a worker that does not answer, its last answer."""
         self.seen(answered)
         return [*self._latest.values(), self.families]
 
@@ -124,12 +128,12 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def _usage_of(pid: int) -> tuple[float, int]:
-    """CPU seconds and resident bytes of a process; none of one that is gone."""
+    """CPU seconds and resident bytes of a process; zeros if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0, 0
-    # See proc(5); what follows the name begins with field 3.
+    # See proc(5); the part after the name begins with field 3.
     return (int(fields[11]) + int(fields[12])) * _TICK_S, int(fields[21]) * _PAGE_BYTES
 
 
@@ -140,10 +144,10 @@ class _Pool(Protocol):
 
 
 class ProcessMetrics(Collector):
-    """The processes of a gateway: the only series with the label `worker`."""
+    """Metrics of the processes of a gateway: the only ones with the label `worker`."""
 
     def __init__(self, pool: _Pool) -> None:
-        """Show these.
+        """Show the processes of a pool.
 
         Args:
             pool: gives name, process id and connections of each process, and how many workers were replaced.

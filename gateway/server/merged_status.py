@@ -20,15 +20,15 @@ _ADDED: Final = ("throttled", "refused", "would_throttle")
 
 
 class MergedMetrics(Collector):
-    """The metrics of all processes; `prepare` is due before each `collect`."""
+    """The metrics of all processes; call `prepare` before each `collect`."""
 
     def __init__(self, own: Collector, pool: WorkerPool, prepare: Callable[[], Awaitable[None]]) -> None:
-        """Show these.
+        """Merge the metrics of these.
 
         Args:
-            own: the supervisor's.
+            own: the supervisor's metrics.
             pool: the workers.
-            prepare: of the supervisor's.
+            prepare: prepares the supervisor's metrics.
         """
         self._own = own
         self._pool = pool
@@ -38,7 +38,7 @@ class MergedMetrics(Collector):
         pool.on_lost.append(self._lost)
 
     async def prepare(self) -> None:
-        """Ask the workers."""
+        """Collect the metrics of the workers."""
         await self._prepare_own()
         self._others = self._departed.others(await self._pool.ask_all("metrics"))
 
@@ -54,10 +54,10 @@ class MergedStatus:
     """Snapshots of the whole gateway."""
 
     def __init__(self, own: Callable[[], Awaitable[Built]], pool: WorkerPool) -> None:
-        """Make them of these.
+        """Merge the snapshots of these.
 
         Args:
-            own: makes the supervisor's.
+            own: makes the supervisor's snapshot.
             pool: the workers, which are asked for theirs.
         """
         self._own = own
@@ -74,7 +74,7 @@ class MergedStatus:
         return Built(text.encode(), own.spent_s + time.perf_counter() - began_s)
 
     async def throttles(self, what: str, *values: Any) -> list[tuple[JournalClient, Throttles]]:
-        """Entries of the workers' journals; the arguments are a method of `ThrottleJournal` and its own."""
+        """Entries of the workers' journals; takes a method name of `ThrottleJournal` and its arguments."""
         answers = await self._pool.ask_all("throttles", what, values)
         return [entry for entries in answers.values() for entry in entries]
 
@@ -113,14 +113,14 @@ def _merged(own: dict[str, Any], others: Mapping[int, Mapping[str, Any]]) -> dic
 
 
 def _most_used(name: str, capacities: Sequence[Mapping[str, Any]]) -> Any:
-    """The division of the process that knows of most use: workers hear of each other's, the supervisor of none."""
+    """The division by the process that knows the most usage: workers share theirs, the supervisor gets none."""
     known = [each[name] for each in capacities if name in each]
     found = max(known, key=lambda each: float(each["guaranteed"] + each["lent"]))
     return {**found, "tiers": [_tier(each) for each in zip(*(each["tiers"] for each in known), strict=True)]}
 
 
 def _tier(known: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A tier: what it uses as the process that knows most, and what is left to it as the one that leaves least."""
+    """A tier, with the highest reported usage and the lowest remaining capacity."""
     found = dict(max(known, key=lambda each: float(each["used"])))
     found["shed"] = max(each["shed"] for each in known)
     for limit in ("brake", "overload"):
@@ -129,7 +129,7 @@ def _tier(known: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _slowest(overloads: Sequence[Mapping[str, Any] | None]) -> Any:
-    """Of the process whose clients lose most, with the episodes of all: each worker follows its own clients."""
+    """The process with the least usable capacity, with the episodes of all: each worker measures its own clients."""
     known = [each for each in overloads if each is not None]
     if not known:
         return None
@@ -168,5 +168,5 @@ def _cell(field: str, mine: Any, other: Any) -> Any:
         return other if mine is None else mine
     if field == "rule":
         return mine
-    # Each process knows about the whole counter.
+    # Each process knows the whole counter.
     return mine + other if field in _ADDED else max(mine, other)

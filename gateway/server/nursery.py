@@ -1,13 +1,13 @@
 """The nursery: a process with one thread and all modules loaded, which forks workers. [io]
 
-It is forked before the supervisor has a loop, a thread or a port. A fork of the supervisor itself would copy locks
-that other threads hold, the listening sockets, and clients' connections on their way to another worker. Importing
-takes 1.8 s, a fork milliseconds, and the modules' memory is shared.
+The nursery is forked before the supervisor has a loop, a thread or a port. A fork of the supervisor itself would copy
+locks that other threads hold, the listening sockets, and clients' connections on their way to another worker.
+Importing the modules takes 1.8 s, a fork milliseconds, and forked processes share the modules' memory.
 
-The supervisor learns of a worker's end by its sockets: a worker is the nursery's child, not its own.
+A worker is a child of the nursery, so the supervisor detects a worker's end by its sockets.
 
 When the supervisor is gone, workers drain by themselves. The nursery lives until the last of them has ended. It kills
-those that take longer than a drain may take: a worker that stands still must not stay for ever.
+workers that exceed the longest drain, so that a worker that hangs does not stay forever.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ IGNORED: Final = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""In the nursery and in workers: they reach the whole group or unit, and the supervisor says what follows of them."""
+"""The nursery and workers ignore these: they reach the whole group or unit, and the supervisor handles them."""
 
 _ANSWER_S: Final = 5.0
-"""For the nursery to fork; it has nothing else to do."""
+"""How long the nursery may take to fork; it has no other work."""
 
 _SOCKETS: Final = 3
 _REQUEST: Final = struct.Struct("!iI")
-"""The number of the worker to fork, or `_NONE`; and the longest drain in ms."""
+"""The number of the worker to fork, or `_NONE`, and the longest drain in ms."""
 _NONE: Final = -1
 _REPLY: Final = struct.Struct("!i")
 
 _END_S: Final = 5.0
-"""For a worker to end after its drain."""
+"""How long a worker may take to end after its drain."""
 _LOOK_S: Final = 0.1
 
 _log = structlog.get_logger("gateway.workers")
@@ -54,12 +54,12 @@ _log = structlog.get_logger("gateway.workers")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSockets:
-    """What a worker and its supervisor share; each end has its own.
+    """The sockets between a worker and its supervisor; each has its own ends.
 
     Attributes:
-        handover: whole messages: accepted sockets.
+        handover: whole messages, each with an accepted socket.
         link: a stream: see `gateway.server.link`.
-        asking: a stream: blocking questions of the worker.
+        asking: a stream with blocking questions of the worker.
     """
 
     handover: socket.socket
@@ -87,19 +87,19 @@ class WorkerSockets:
 
 
 WorkerMain = Callable[[int, WorkerSockets], None]
-"""The life of a worker, from its number and its sockets."""
+"""Runs a worker, given its number and its sockets."""
 
 
 class Nursery:
     """The supervisor's end.
 
     Attributes:
-        pid: of the process.
-        gone: it forks no more; the supervisor cannot make another one, having threads and ports by now.
+        pid: of the nursery process.
+        gone: it forks no more. The supervisor has threads and ports by now, so it cannot start another nursery.
     """
 
     def __init__(self, work: WorkerMain, *, longest_drain_ms: int) -> None:
-        """Fork it. Must be called while the process has one thread and no loop.
+        """Fork the nursery. Must be called while the process has one thread and no loop.
 
         Args:
             work: run by each worker, in a process of its own.
@@ -120,14 +120,14 @@ class Nursery:
         self.gone = False
 
     def fork(self, number: int, sockets: WorkerSockets) -> int:
-        """Have a worker forked.
+        """Fork a worker.
 
         Args:
             number: for its name in logs and metrics.
             sockets: the worker's end; closed here.
 
         Returns:
-            Its process id.
+            The worker's process id.
 
         Raises:
             OSError: the nursery is gone, or the system can't fork.
@@ -139,7 +139,7 @@ class Nursery:
             socket.send_fds(self._sock, [_REQUEST.pack(number, self._longest_drain_ms)], descriptors)
             reply = self._sock.recv(_REPLY.size)
         except (TimeoutError, ConnectionError):
-            self._give_up()  # a reply that comes late would be taken for the next one's
+            self._give_up()  # a late reply would be taken for the next one
             raise
         finally:
             sockets.close()
@@ -152,7 +152,7 @@ class Nursery:
         return int(pid)
 
     def set_longest_drain(self, longest_drain_ms: int) -> None:
-        """Say how long workers may drain when this process is gone; then they are killed."""
+        """Set how long workers may drain after this process is gone; then the nursery kills them."""
         self._longest_drain_ms = longest_drain_ms
         if not self.gone:
             try:
@@ -161,11 +161,11 @@ class Nursery:
                 self._give_up()
 
     def stop(self) -> None:
-        """End it; workers that are left have been asked to end before."""
+        """End the nursery; remaining workers were asked to end before."""
         self.set_longest_drain(0)
         self._sock.close()
         if self.gone:
-            # It may stand still; it was not waited for yet, so the number is its own.
+            # It may hang. It was not reaped yet, so the process id is still its own.
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
@@ -175,7 +175,7 @@ class Nursery:
 
 
 def _in_child(live: Callable[[], None]) -> None:
-    """The rest of a forked process's life; never returns into the code that forked it."""
+    """Run the rest of a forked process; never returns into the code that forked it."""
     status = 1
     try:
         for number in IGNORED:
@@ -190,9 +190,9 @@ def _in_child(live: Callable[[], None]) -> None:
 
 
 def _nurse(requests: socket.socket, work: WorkerMain) -> None:
-    workers: dict[int, int] = {}  # by process id: their numbers
+    workers: dict[int, int] = {}  # process id -> number
     longest_drain_ms = 0
-    # Workers that have ended are asked for; a signal that comes before it is waited for is kept.
+    # SIGCHLD is blocked and not ignored: `_await_end` waits for it, also if it came earlier.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while True:
@@ -208,7 +208,7 @@ def _nurse(requests: socket.socket, work: WorkerMain) -> None:
         if number == _NONE:
             continue
         received = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-        if len(received) < _SOCKETS:  # this process is out of them for now
+        if len(received) < _SOCKETS:  # this process has no free descriptors
             for sock in received:
                 sock.close()
             _reply(requests, -errno.EMFILE)
@@ -228,7 +228,7 @@ def _nurse(requests: socket.socket, work: WorkerMain) -> None:
 
 
 def _reply(requests: socket.socket, pid: int) -> None:
-    with suppress(ConnectionError):  # the supervisor is gone: the next turn finds out
+    with suppress(ConnectionError):  # the supervisor is gone, which the next turn detects
         requests.send(_REPLY.pack(pid))
 
 
@@ -238,7 +238,7 @@ def _work(work: WorkerMain, number: int, sockets: WorkerSockets) -> None:
 
 
 def _forget_ended(workers: dict[int, int]) -> None:
-    """Until a process that has ended is asked for here, its id is not given to another one."""
+    """Reap workers that have ended. Until then the system does not reuse their process ids."""
     while workers:
         pid, _ = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -247,8 +247,8 @@ def _forget_ended(workers: dict[int, int]) -> None:
 
 
 def _await_end(workers: dict[int, int], within_s: float) -> None:
-    """Wait until all have ended; kill those that have not by then."""
-    # By looks and not by a clock: a time during which this process stood still with its workers does not count.
+    """Wait until all workers have ended; kill those that have not by then."""
+    # Counts looks instead of using a clock: time in which this process itself was stopped does not count.
     looks = round(within_s / _LOOK_S)
     _forget_ended(workers)
     while workers and looks > 0:

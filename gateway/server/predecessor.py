@@ -1,6 +1,6 @@
 """The new process of an upgrade: what it receives from the old one. `upgrade.py` has the order. [io]
 
-When the other process is gone before all was handed over, this one serves with what it has.
+If the old process ends before everything was handed over, this one serves with what it received.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Predecessor:
     """See the module.
 
     Attributes:
-        draining: it has connections yet.
-        sockets: what listens, by kind and address.
+        draining: the old process still has connections.
+        sockets: the listening sockets, by kind and address.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        """Nothing is asked yet; the loop runs.
+        """Nothing is sent yet; needs a running loop.
 
         Args:
             sock: this end of the link.
@@ -66,20 +66,20 @@ class Predecessor:
         self._lent_writable = False
 
     async def begin(self) -> None:
-        """Get the sockets that listen."""
+        """Get the listening sockets."""
         self._link.open()
         self._link.send("hello", os.getpid())
         await self._until("sockets_end")
 
     async def borrow_store(self) -> None:
-        """Have it let go of the store's file."""
+        """Have the old process close the store's file."""
         self._link.send("lend")
         await self._until("lent")
         if self._gone.is_set():
             await self._ended()
 
     async def _ended(self) -> None:
-        """Wait for the end of a process that was killed: its link is closed a moment before its files are."""
+        """Wait for the end of a killed process: its link is closed a moment before its files."""
         try:
             ends = os.pidfd_open(self._pid)
         except OSError:
@@ -96,21 +96,21 @@ class Predecessor:
             os.close(ends)
 
     def store_lost(self, gateway: Replaceable) -> str | None:
-        """Why quotas could be changed before, and can't be now; None: they can, or could not."""
+        """Why the old process could change quotas and this one cannot; None: there is no such difference."""
         store = gateway.store
         return store.read_only if store is not None and self._lent_writable else None
 
     async def take_over(self, gateway: Replaceable) -> dict[str, AcceptedSocket]:
-        """Have it accept nothing more, and stand where it stands.
+        """Have the old process stop accepting, and take over its state.
 
         Args:
-            gateway: this process's, which could serve.
+            gateway: this process's gateway, which is ready to serve.
 
         Returns:
-            Sockets that wait for their turn, by listener.
+            Accepted sockets that still wait, by listener.
         """
         self._gateway = gateway
-        await self._follow(gateway)  # while it serves yet: it may take a while
+        await self._follow(gateway)  # early, as it may take a while: the old process still serves
         self._link.send("ready")
         await self._until("go")
         gateway.carrier.take_states(self._states)
@@ -121,7 +121,7 @@ class Predecessor:
         return self._waiting
 
     async def _follow(self, gateway: Replaceable) -> None:
-        """Put in force what was changed in the other process since this one has read the file."""
+        """Put changes in force that the old process has made since this one read the file."""
         reloaded, self._reloaded = self._reloaded, False
         if reloaded:
             await gateway.changes.take(RELOAD, [])
@@ -133,7 +133,7 @@ class Predecessor:
             step.add_done_callback(self._steps.discard)
 
     def serving(self) -> None:
-        """This process serves."""
+        """Report to the old process that this one serves, and begin to send usage and changes."""
         assert self._gateway is not None
         self._serves = True
         if self.draining:
@@ -142,14 +142,14 @@ class Predecessor:
         self._link.send("serving", os.getpid())
 
     async def main(self) -> None:
-        """Wait until this process is the service."""
+        """Wait until this process is the main process of the service."""
         await self._until("main", None)
-        if self._gateway is not None:  # sent by a version that says nothing of the fleet
+        if self._gateway is not None:  # a version that sends no "left" has left the fleet too
             self._gateway.carrier.earlier_left_fleet()
 
     def stop(self) -> None:
-        """This process ends."""
-        if self._serves:  # else the reason is still to be sent
+        """Close the link, because this process ends."""
+        if self._serves:  # otherwise `tell_failure` still needs the link
             self._link.close()
 
     def _tell_use(self, rows: list[Any]) -> None:
@@ -224,20 +224,20 @@ class Predecessor:
 
 
 def predecessor_socket(environment: MutableMapping[str, str]) -> socket.socket | None:
-    """The link to the process that this one replaces; None: it was started by hand."""
+    """The link to the process that this one replaces; None: this process was started by hand."""
     descriptor = environment.pop(DESCRIPTOR, None)
     if descriptor is None:
         return None
     sock = socket.socket(fileno=int(descriptor))
     sock.set_inheritable(False)
-    # Processes that workers are forked from must not keep it open when this one dies.
+    # Forked workers must not keep it open when this process dies.
     os.register_at_fork(after_in_child=sock.close)
     _inherited.append(sock)
     return sock
 
 
 def tell_failure(environment: MutableMapping[str, str], reason: str) -> None:
-    """Send the reason to the process that this one cannot replace; nothing where there is none."""
+    """Send the reason to the process that this one cannot replace; does nothing if there is none."""
     predecessor_socket(environment)
     for sock in _inherited:
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """The supervisor's quota store as a worker uses it: one more `QuotaStore`.
 
-A write is asked of the supervisor and comes back as a change for all workers, this one among them, before the answer.
+A write is sent to the supervisor. Before the answer, the change comes back to all workers, including this one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class RemoteStore:
     """See the module.
 
     Attributes:
-        version, read_only, bad_records, unsigned_records, stale: see `QuotaStore`; all but the version are as of a
-            store without faults, as the supervisor reports those.
+        version, read_only, bad_records, unsigned_records, stale: see `QuotaStore`. Only the version is real. The
+            others have the values of a store without faults, as the supervisor reports faults.
     """
 
     def __init__(self, link: Link, handlers: dict[str, Callable[..., Any]]) -> None:
@@ -26,7 +26,7 @@ class RemoteStore:
 
         Args:
             link: to the supervisor.
-            handlers: gets what the supervisor asks of the store.
+            handlers: gets the handler for changes that the supervisor sends.
         """
         self.version = 0
         self.read_only: str | None = None
@@ -59,7 +59,7 @@ class RemoteStore:
         return found
 
     async def close(self) -> None:
-        """Nothing is kept."""
+        """Nothing to close."""
 
     async def _ask(self, what: str, *values: Any) -> Any:
         try:

@@ -68,12 +68,12 @@ class Replaceable:
         listeners: by name.
         connections: their counts and rates.
         users: the connections of users.
-        store: of quotas, where only one process may have it open; None: it may be open in several.
+        store: the quota store, if only one process may have it open; None: several processes may.
         admin: the sockets of the admin port, when it is open.
-        control: its socket.
-        admin_address: where the admin port is configured to listen.
+        control: the control socket.
+        admin_address: the configured address of the admin port.
         carrier: has the counters.
-        changes: of quotas and of their enforcement.
+        changes: forwards changes of quotas and of their enforcement.
         now_ms: the clock.
     """
 
@@ -89,7 +89,7 @@ class Replaceable:
     now_ms: NowMs
 
     def sockets(self) -> Iterator[tuple[str, Address, socket.socket]]:
-        """All that listen."""
+        """All listening sockets, with kind and address."""
         for listener in self.listeners.values():
             for address, sock in listener.open_sockets():
                 yield LISTENER, address, sock
@@ -99,16 +99,16 @@ class Replaceable:
             yield CONTROL, self.admin_address, self.control.sock
 
     async def lend(self) -> bool:
-        """Let the other process have what only one may have, and say whether that could be written."""
+        """Let the other process open the store, and say whether the store was writable."""
         return self.store is not None and await self.store.lend()
 
     async def take_back(self) -> None:
-        """The other process is gone."""
+        """Use the store again: the other process is gone."""
         if self.store is not None:
             await self.store.take_back()
 
     def suspend(self) -> dict[str, AcceptedSocket]:
-        """Accept no client; sockets that wait for their turn, by listener."""
+        """Stop accepting clients; returns accepted sockets that still wait, by listener."""
         waiting = {name: listener.suspend() for name, listener in self.listeners.items()}
         return {name: accepted for name, accepted in waiting.items() if accepted is not None}
 
@@ -119,12 +119,12 @@ class Replaceable:
 
 
 def waiting_row(listener: str, accepted: AcceptedSocket) -> list[Any]:
-    """An accepted socket that waits for its turn, without its descriptor."""
+    """An accepted socket that still waits, as a row without its descriptor."""
     return [listener, accepted.sock.family, accepted.ip, accepted.port, accepted.broker_id, accepted.recorded]
 
 
 def waiting_socket(row: list[Any], descriptor: int) -> tuple[str, AcceptedSocket]:
-    """The same, read."""
+    """The accepted socket of such a row."""
     listener, family, ip, port, broker_id, recorded = row
     sock = PlainSocket(family, socket.SOCK_STREAM, 0, fileno=descriptor)
     return listener, AcceptedSocket(sock, ip, port, broker_id, recorded=recorded)

@@ -1,9 +1,9 @@
 """Recent changes of topics, shared by all workers (see `gateway.handlers.recent_topics`). [io]
 
-Each worker has all notes. It sends its own notes to the supervisor, which keeps the order; what others noted it
-fetches before it decides, on the same blocking socket on which it then has the mutations charged. A client that was
-answered by one worker and continued at another thus finds what the first has noted. Which request creates a topic
-that several ask Metadata for at once the supervisor decides.
+Each worker has all notes. It sends its own notes to the supervisor, which keeps their order. Before a decision it
+fetches the notes of the other workers. It uses the same blocking socket on which the mutations are then charged. So a
+client that was answered by one worker and continues at another finds the first worker's notes. If several Metadata
+requests name a topic at the same time, the supervisor decides which of them creates it.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from gateway.handlers.recent_topics import MOST_NOTES, Creations, OpenCharge, Re
 from gateway.server.link import BlockingLink, LinkLost
 
 Event: TypeAlias = tuple[Any, ...]
-"""The name of what was done, and its arguments."""
+"""The name of an event, and its arguments."""
 
 _MOST_EVENTS: Final = 20_000
 
 
 class TopicEvents:
-    """The supervisor's part: what workers have noted, in the order in which it was sent.
+    """The supervisor's part: the notes of workers, in the order in which they were sent.
 
     Attributes:
-        creations: by Metadata and for streams groups, of all workers.
+        creations: topics that all workers' Metadata requests and streams groups are creating.
     """
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """No event yet."""
         self.creations = Creations()
         self._events: deque[tuple[int, Event]] = deque(maxlen=_MOST_EVENTS)
         self._count = 0
         self._seen: dict[int, int] = {}
 
     def joined(self, worker: int) -> None:
-        """What was sent before concerns a new worker no more: it has no client yet."""
+        """Skip earlier events for a new worker, which has no client yet."""
         self._seen[worker] = self._count
 
     def told(self, worker: int, event: Event) -> None:
-        """One event of a worker, which is named by its process."""
+        """Add an event of a worker, given by its process id."""
         self._events.append((worker, event))
         self._count += 1
 
     def fetched(self, worker: int) -> list[tuple[int, Event]]:
-        """What others have sent since this one asked last."""
+        """The events of the other workers since this worker's last fetch."""
         new = self._count - self._seen.get(worker, 0)
         self._seen[worker] = self._count
         return [each for each in self._last(new) if each[0] != worker]
 
     def forget(self, worker: int) -> None:
-        """It is gone."""
+        """The worker is gone."""
         self._seen.pop(worker, None)
 
     def _last(self, count: int) -> Iterator[tuple[int, Event]]:
@@ -60,14 +60,14 @@ class TopicEvents:
 
 
 class SharedRecentTopics(RecentTopics):
-    """A worker's notes, and those of the others."""
+    """A worker's notes, and those of the other workers."""
 
     def __init__(self, asking: BlockingLink, needed: Callable[[], bool]) -> None:
-        """Nothing is noted.
+        """No notes yet.
 
         Args:
-            asking: leads to the supervisor.
-            needed: whether anything is decided by what is noted; if not, nothing is sent.
+            asking: the link to the supervisor.
+            needed: whether any decision depends on the notes; if not, nothing is sent.
         """
         super().__init__()
         self._asking = asking
@@ -77,7 +77,7 @@ class SharedRecentTopics(RecentTopics):
         self._of_others: dict[tuple[int, int], TopicChange] = {}
 
     def catch_up(self) -> None:
-        """Take over what others have noted."""
+        """Take over the notes of the other workers."""
         if not self._needed():
             return
         try:
@@ -88,12 +88,12 @@ class SharedRecentTopics(RecentTopics):
             self._apply(worker, what, values)
 
     def claim_creations(self, names: Sequence[bytes], *, now_ms: int) -> list[bytes]:
-        """See `RecentTopics`; one question for all of them."""
+        """See `RecentTopics`; asks the supervisor once for all names."""
         if names and self._needed():
             try:
                 return cast("list[bytes]", self._asking.ask("claim_creations", names, now_ms))
             except LinkLost:
-                pass  # as one process alone
+                pass  # decides alone
         return super().claim_creations(names, now_ms=now_ms)
 
     def end_creation(self, name: bytes) -> None:
@@ -156,7 +156,7 @@ class SharedRecentTopics(RecentTopics):
             try:
                 self._asking.tell(what, value)
             except LinkLost:
-                return  # the question that follows is logged
+                return  # the next question logs the loss
 
     def _apply(self, worker: int, what: str, values: list[Any]) -> None:
         if what == "stir":

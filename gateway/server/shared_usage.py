@@ -1,10 +1,10 @@
-"""Sends what a worker has recorded to the other workers, through the supervisor. [io]
+"""Sends the usage that a worker has recorded to the other workers, through the supervisor. [io]
 
-The exchange is that of a fleet (docs/decisions/0022-one-quota-over-a-fleet.md), its members the workers; the
-supervisor passes each message to all of them. Mutations are no part of it: the supervisor has their counters.
+The exchange is that of a fleet (docs/decisions/0022-one-quota-over-a-fleet.md), with the workers as members. The
+supervisor passes each message to all of them. Mutations are not exchanged, as the supervisor has their counters.
 
-Where gateways are a fleet, each worker is a member of that: the supervisor passes messages between its workers and
-the topic. It is a member itself, for mutations; it hears of all else too, so that it can inform a new worker.
+If gateways are a fleet, each worker is a member of it: the supervisor passes messages between its workers and the
+topic. The supervisor is a member too, for mutations. It also receives all other usage, to inform new workers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ _log = structlog.get_logger("gateway.fleet")
 
 
 class SupervisorsTopic:
-    """The topic of a fleet as a worker has it: the supervisor writes and reads it. As `gateway.fleet.topic`.
+    """A fleet's topic as a worker uses it: the supervisor reads and writes it. Same interface as
+    `gateway.fleet.topic`.
 
     Attributes:
-        refused, undelivered: counted by the supervisor.
-        trouble: known to the supervisor; without touch this worker is isolated as others are.
+        refused, undelivered: always 0, as the supervisor counts them.
+        trouble: always None, as the supervisor knows it; without contact this worker is isolated as other members
+            are.
     """
 
     refused = 0
@@ -38,10 +40,10 @@ class SupervisorsTopic:
     trouble: str | None = None
 
     def __init__(self, worker: WorkerSide) -> None:
-        """Nothing is received yet; the supervisor informs workers that serve.
+        """Nothing is received yet; the supervisor only informs workers that serve.
 
         Args:
-            worker: leads to the supervisor.
+            worker: the link to the supervisor.
         """
         self._worker = worker
         self._receive: Callable[[Sequence[Share]], None] = lambda _shares: None
@@ -57,10 +59,10 @@ class SupervisorsTopic:
             self._worker.link.tell_now("shares", [encode_share(share) for share in shares])
 
     def begin_again(self) -> None:
-        """The supervisor does."""
+        """Nothing: only the supervisor reconnects."""
 
     async def stop(self) -> None:
-        """The supervisor does."""
+        """Nothing: only the supervisor stops the topic."""
 
     def _received(self, messages: Sequence[bytes]) -> None:
         self._receive(list(_decoded(messages)))
@@ -70,7 +72,7 @@ def _decoded(messages: Sequence[bytes]) -> Iterator[Share]:
     for message in messages:
         try:
             yield decode_share(message)
-        except MalformedShare as exc:  # a fault of ours, and no reason to end what all else goes by
+        except MalformedShare as exc:  # a bug of ours, which must not end the link
             if not flooded("share_malformed"):
                 _log.error("share_malformed", error=str(exc))
 
@@ -79,19 +81,19 @@ class SharedUsage:
     """One worker's part.
 
     Attributes:
-        exchange: what is sent and received.
+        exchange: makes and takes the messages.
     """
 
     def __init__(self, worker: WorkerSide, counters: AllCounters, workers: int, now_ms: NowMs) -> None:
-        """Send and receive from when the worker serves on.
+        """Send and receive as soon as the worker serves.
 
         Args:
-            worker: leads to the supervisor.
+            worker: the link to the supervisor.
             counters: of this process.
-            workers: how many there are to be.
+            workers: the configured number.
             now_ms: the clock.
         """
-        # A worker without its supervisor drains, and counts for itself until then.
+        # A worker without its supervisor drains, and counts by itself until its end.
         rules = FleetRules(interval_ms=int(TICK_S * 1000), members=workers, on_isolation=OnIsolation.LOCAL)
         self.exchange = Exchange(
             Member(f"worker-{worker.number}", secrets.token_hex(8)),
@@ -106,8 +108,8 @@ class SharedUsage:
         worker.on_tick.append(self._tick)
 
     def _tick(self) -> None:
-        # What is not taken is not sent: others ask where counters stand once they miss it.
-        if self._urgent is None:  # it serves from now on
+        # Messages may be dropped: other workers then notice the gap and request levels.
+        if self._urgent is None:  # the first tick: the worker serves
             self._urgent = UrgentMessages(self.exchange, self._send, self._now_ms)
         self._send(self.exchange.tick(now_ms=self._now_ms()))
 

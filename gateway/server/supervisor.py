@@ -1,6 +1,6 @@
 """The supervisor's services for its workers: quotas, mutations, broker ports, connection slots. [io]
 
-The parts are those of a gateway of one process; workers ask for them by their links (docs/decisions/0021-workers.md).
+The parts are those of a gateway of one process; workers use them through links (docs/decisions/0021-workers.md).
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Supervisor:
             pool: not started yet.
             listeners: by name.
             open_port: opens the port of a broker for a listener.
-            connections: counts connections, wherever they are served.
-            users: counts those of users.
-            live_quotas: the store, and what is in force.
+            connections: counts the connections of all workers.
+            users: counts the connections of users.
+            live_quotas: the quotas in force, and their store.
             mutations: the counters.
             operations: the configuration in force and its changes.
             on_usage: takes workers' lines of usage records.
             now_ms: the clock.
-            fleet_topic: messages of workers go through it; None: gateways are no fleet.
+            fleet_topic: carries messages of workers; None: there is no fleet.
         """
         self._pool = pool
         self._fleet_topic = fleet_topic
@@ -119,7 +119,7 @@ class Supervisor:
         }
         pool.on_ready.append(self._bring_up_to_date)
         live_quotas.spread = self._quotas_changed
-        # By process id: what a worker began with, until it serves.
+        # By process id: what a worker started with, until it serves.
         self._began: dict[int, tuple[Config, Enforcement]] = {}
 
     # -- what workers begin with -----------------------------------------------------------------------------
@@ -131,13 +131,13 @@ class Supervisor:
         return Start(share_of(operations.config, self._pool.count), operations.mode)
 
     def _bring_up_to_date(self, worker: Worker) -> None:
-        """What has changed since the worker began, and before it was asked like the others."""
+        """Send a new worker the changes since it began, which were not sent to it with the others."""
         operations = self._operations()
         config, mode = self._began.pop(worker.pid)
         missed = plan(config, operations.config)
         if missed.applies:
             worker.link.tell("reload", self._shared(missed), "start")
-        # What was missed says what mode it was when it was sent: it may have been another one since.
+        # The missed reload carries the mode of its time, which may have changed since.
         if missed.applies or operations.mode is not mode:
             worker.link.tell("mode", operations.mode, "start")
         if operations.brakes:
@@ -156,7 +156,7 @@ class Supervisor:
         await self._pool.ask_all(what, value, by)
 
     async def tier_use(self, tier: int) -> dict[QuotaKey, float]:
-        """What a tier used lately: of each quota the most that a worker knows of. {}: none has answered."""
+        """The recent usage of a tier: for each quota the most that a worker reports. {}: none has answered."""
         most: dict[QuotaKey, float] = {}
         for use in (await self._pool.ask_all("tier_use", tier)).values():
             for key, used in use.items():
@@ -182,9 +182,9 @@ class Supervisor:
     # -- what is counted here --------------------------------------------------------------------------------
 
     def _share(self, _worker: Worker, messages: Sequence[bytes]) -> None:
-        """To all workers, its sender among them: so it knows that it is in touch.
+        """Pass messages to all workers, including the sender, which detects by this that it is connected.
 
-        With a fleet all of it goes by the topic, and comes back from there.
+        With a fleet all messages go through the topic, and come back from there.
         """
         if self._fleet_topic is not None:
             self._fleet_topic.send_encoded(messages)
@@ -193,7 +193,7 @@ class Supervisor:
 
     def _relay(self, messages: Sequence[bytes]) -> None:
         for worker in self._pool.workers.values():
-            if worker.serves:  # else it does not know yet what to do with them
+            if worker.serves:  # otherwise it does not handle them yet
                 worker.link.tell_now("shares", messages)
 
     def _ask_mutations(
@@ -211,7 +211,7 @@ class Supervisor:
     # -- connections -----------------------------------------------------------------------------------------
 
     def hand_over(self, listener: str, accepted: AcceptedSocket) -> None:
-        """Give an admitted socket to a worker; where that is too many, another connection is closed."""
+        """Give an admitted socket to a worker; if there are too many connections then, close another one."""
         self._pool.hand_over(listener, accepted)
         if self._evicting is None and self._crowded():
             self._evicting = asyncio.ensure_future(self._evict())
@@ -220,7 +220,7 @@ class Supervisor:
         return [name for name in self._listeners if self._connections.must_close_one(name)]
 
     async def _evict(self) -> None:
-        """Close the connections that were idle the longest, as long as the protected listener needs their places."""
+        """Close the connections that were idle longest while the protected listener needs their places."""
         try:
             while names := self._crowded():
                 idle = [
@@ -234,7 +234,7 @@ class Supervisor:
                 _, number, name = min(idle)
                 worker = self._pool.workers.get(number)
                 if worker is not None:
-                    with suppress(LinkLost):  # its places are free in any case
+                    with suppress(LinkLost):  # the worker is gone, and its places are free
                         await worker.link.ask("evict", name)
         finally:
             self._evicting = None

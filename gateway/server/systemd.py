@@ -1,6 +1,6 @@
 """Notifies systemd: sd_notify(3) over its datagram socket. [io]
 
-Only where systemd set NOTIFY_SOCKET; else nothing is sent. Nothing of it may hold up or end the gateway.
+It sends only if systemd has set NOTIFY_SOCKET. Failures must neither delay nor end the gateway.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Notify:
 
         Args:
             environment: of the process.
-            successor: this process replaces another one, which the watchdog was set for.
+            successor: this process replaces another one, for which systemd has set the watchdog.
         """
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._sock: socket.socket | None = None
@@ -36,13 +36,13 @@ class Notify:
             self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
     def ready(self) -> None:
-        """The gateway serves, at the start, after a reload, or in place of another process; feeds the watchdog."""
+        """The gateway serves: at the start, after a reload, or in place of another process. Feeds the watchdog."""
         self._send("READY=1")
         if self._timer is None:
             self._feed()
 
     def reloading(self) -> None:
-        """The configuration is read again."""
+        """A reload begins."""
         usec = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send(f"RELOADING=1\nMONOTONIC_USEC={usec}")
 
@@ -51,7 +51,7 @@ class Notify:
         self._send("STOPPING=1")
 
     def replaced_by(self, pid: int) -> None:
-        """Another process is the service from now on; nothing this one says counts any more."""
+        """Another process is the service's main process from now on; systemd ignores later messages of this one."""
         self._send(f"MAINPID={pid}")
         self.close()
 
@@ -65,7 +65,7 @@ class Notify:
             self._sock = None
 
     def _feed(self) -> None:
-        # A loop that stands still feeds nothing.
+        # A loop that hangs does not feed the watchdog.
         if self._watchdog_s and self._sock is not None:
             self._send("WATCHDOG=1")
             self._timer = asyncio.get_running_loop().call_later(self._watchdog_s / 3, self._feed)

@@ -1,9 +1,9 @@
 """The old process of an upgrade: starts the new one, hands its state over, and drains. [io]
 
-    next                                this one
+    new process                         this process
     hello                          ->
                                    <-   socket (descriptor) ..., sockets_end
-    lend                           ->   lets go of the store's file; alterations are refused from here on
+    lend                           ->   closes the store's file; alterations are refused from here on
                                    <-   lent
     ready: it could serve          ->   accepts no more: connections wait in the kernel
                                    <-   states, rates, counts, mode, waiting (descriptor) ..., go
@@ -11,13 +11,13 @@
     serving                        ->   informs systemd, drains
                                    <-   left (the fleet)
                                    <-   main
-    use                           <->   use, counts, until this one ends
-    quotas, mode, reload           ->   in force here too, as soon as it is there
+    use                           <->   use, counts, until this process ends
+    quotas, mode, reload           ->   in force here too, as soon as they arrive
 
 Rows of topics are sent as topic_states and topic_use.
 
-Until `serving` is read nothing is final: when the next one ends, or takes too long, this one continues with all that
-it had. Afterwards there is no way back, and none is needed.
+Nothing is final until this process reads `serving`. If the new process ends or takes too long before that, this one
+continues with all that it had. Afterwards there is no way back, and none is needed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gateway.server.replacement import Replaceable, waiting_row
 
 UPGRADE_S: Final = 60.0
 HANDED_S: Final = 15.0
-"""From when nothing is accepted any more: so long new connections wait for a process that may have stopped."""
+"""How long new connections wait for a new process that may hang, from the moment at which none is accepted."""
 _TELL_S: Final = 0.1
 _END_S: Final = 5.0
 
@@ -52,7 +52,7 @@ _log = structlog.get_logger("gateway.upgrade")
 
 
 def command_of_this_process() -> list[str]:
-    """The command that this process was started with; a script is looked up again, as another may be there now."""
+    """The command that started this process; a script is looked up again, since a new one may be installed."""
     script = Path(sys.argv[0])
     if script.suffix != ".py" and (found := shutil.which(script)) is not None:
         return [found, *sys.argv[1:]]
@@ -63,7 +63,7 @@ class Upgrade:
     """See the module.
 
     Attributes:
-        replaced: another process serves; this one is to drain.
+        replaced: the new process serves; this one drains.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Upgrade:
         """Nothing is started yet.
 
         Args:
-            gateway: to be replaced.
-            refusal: why it can't be now; None: it can.
-            on_replaced: called with the process id of the one that serves.
-            command: starts the next process; None: see `command_of_this_process`.
+            gateway: the gateway to replace.
+            refusal: why an upgrade is not possible now; None: it is.
+            on_replaced: called with the process id of the new process.
+            command: starts the new process; None: see `command_of_this_process`.
         """
         self.replaced = False
         self._gateway = gateway
@@ -98,7 +98,7 @@ class Upgrade:
         self._handed: asyncio.TimerHandle | None = None
 
     async def run(self, by: str) -> UpgradeReport:
-        """Have another process take over.
+        """Have a new process take over.
 
         Args:
             by: the author, for the log.
@@ -125,13 +125,13 @@ class Upgrade:
         return UpgradeReport(os.getpid(), error)
 
     def abort(self) -> None:
-        """This process is to end: the next one, if it does not serve yet, ends too."""
+        """End a new process that does not serve yet, because this process is to end."""
         self._aborted = True
         if self._done is not None and not self._done.done():
             self._done.set_result("the gateway was stopped meanwhile")
 
     async def stop(self) -> None:
-        """This process ends; the next one gets what it has not received yet, if it reads."""
+        """Send what the new process has not received yet, if it reads; then close the link. This process ends."""
         if self._timer is not None:
             self._timer.cancel()
         link = self._link
@@ -153,7 +153,7 @@ class Upgrade:
         except OSError as exc:
             return f"it can't be started: {exc}"
         environment = {**os.environ, DESCRIPTOR: str(theirs.fileno())}
-        environment.pop("WATCHDOG_PID", None)  # the watchdog goes over
+        environment.pop("WATCHDOG_PID", None)  # the new process takes over the watchdog
         try:
             self._process = subprocess.Popen(
                 self._command or command_of_this_process(),
@@ -171,7 +171,7 @@ class Upgrade:
         return None
 
     def _pids(self) -> dict[str, int]:
-        """For the log, in which both processes write."""
+        """Process ids for the log, to which both processes write."""
         new = {} if self._process is None else {"new_pid": self._process.pid}
         return {"old_pid": os.getpid(), **new}
 
@@ -182,7 +182,7 @@ class Upgrade:
             self._done.set_result("the new process ended before it served; its log says why")
 
     async def _go_on(self, error: str) -> None:
-        """It was not replaced: all is as before."""
+        """Continue as before, since the upgrade failed."""
         self._gateway.changes.stop()
         self._gateway.carrier.stop()
         if self._handed is not None:
@@ -202,7 +202,7 @@ class Upgrade:
         self._forget_counts()
         self._done = None
         _log.error("upgrade_failed", reason=error, **pids)
-        if self._aborted:  # it drains
+        if self._aborted:  # this process drains
             for accepted in (suspended or {}).values():
                 accepted.sock.close()
             return
@@ -211,7 +211,7 @@ class Upgrade:
         if lent:
             try:
                 await self._gateway.take_back()
-            except Exception as exc:  # noqa: BLE001  (whatever it is, alterations stay refused and clients are served)
+            except Exception as exc:  # noqa: BLE001  (then alterations stay refused, and clients are served)
                 _log.error("quota_store_not_taken_back", error=str(exc))
 
     # -- messages --------------------------------------------------------------------------------------------
@@ -300,12 +300,12 @@ class Upgrade:
         self._done.set_result(None)
 
     def tell_left(self) -> None:
-        """This process has left the fleet: the other one reports what its clients use from now on."""
+        """Report that this process has left the fleet: the new one reports its clients' usage from now on."""
         self._gateway.carrier.tell_now()
         self._send("left")
 
     def tell_main(self) -> None:
-        """The other process is the service from now on."""
+        """Report that the new process is the main process of the service from now on."""
         self._send("main")
 
     def _tick(self) -> None:

@@ -1,7 +1,7 @@
 """The worker's side of the link: what it receives from its supervisor and sends to it. [io]
 
-The supervisor hands over accepted sockets; everything else goes by the link. When the supervisor is gone, the worker
-drains: no process would hand it another connection, and those that it has lose nothing.
+The supervisor hands over accepted sockets; everything else uses the link. When the supervisor is gone, the worker
+drains: it would get no more connections, and its present connections lose nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HANDOVER_BYTES: Final = 1024
 """The longest message with a socket: names of listeners and addresses are short."""
 
 TICK_S: Final = 0.1
-"""How often a worker gives a sign of life, and sends what its counters have recorded."""
+"""The interval of signs of life, and of messages with recorded usage."""
 
 _RECEIVED_PER_TURN: Final = 8
 
@@ -37,11 +37,11 @@ _log = structlog.get_logger("gateway.worker")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a worker begins with.
+    """What a worker starts with.
 
     Attributes:
-        config: in force, with this worker's share of what is divided.
-        mode: what is done with quotas.
+        config: in force, with this worker's share of the divided limits.
+        mode: the mode of enforcement.
     """
 
     config: Config
@@ -49,7 +49,7 @@ class Start:
 
 
 def share_of(config: Config, workers: int) -> Config:
-    """The configuration of one of so many workers: bytes and handshakes of the whole gateway are divided."""
+    """A worker's configuration: byte budgets and handshakes per second of the gateway are divided by workers."""
     limits, connections = config.limits, config.connections
     divided = {
         name: max(1, getattr(limits, name) // workers)
@@ -65,7 +65,7 @@ def share_of(config: Config, workers: int) -> Config:
 
 
 def handover_message(listener: str, accepted: AcceptedSocket) -> bytes:
-    """What goes with an accepted socket."""
+    """The message that accompanies an accepted socket."""
     values = (
         listener,
         accepted.sock.family,
@@ -86,7 +86,7 @@ def _accepted(message: bytes, descriptor: int) -> tuple[str, AcceptedSocket]:
 
 
 class Reports:
-    """Reports connections that have ended to the supervisor: their places are free. See `Places`."""
+    """Reports ended connections to the supervisor, which frees their places. See `Places`."""
 
     def __init__(self, link: Link) -> None:
         """Use this link."""
@@ -100,11 +100,11 @@ class Reports:
         self._ended.append((listener, ip))
 
     def must_close_one(self, _listener: str) -> bool:
-        """The supervisor counts, and says so."""
+        """Never: the supervisor counts, and decides."""
         return False
 
     def flush(self) -> None:
-        """Report those that have ended."""
+        """Report the connections that have ended."""
         ended, self._ended = self._ended, []
         if ended:
             self._link.tell("ended", ended)
@@ -128,7 +128,7 @@ class _Listener(Protocol):
 
 
 class Worked(Protocol):
-    """The gateway in a worker, as far as its supervisor is concerned."""
+    """A worker's gateway, as its link uses it."""
 
     @property
     def operations(self) -> _Operations: ...
@@ -143,11 +143,11 @@ class WorkerSide:
     Attributes:
         number: of this worker.
         link, asking: see `gateway.server.link`.
-        places: takes the ends of connections.
-        on_tick: called ten times a second while it serves.
-        drain, hurry: set when the worker is to drain, and at once.
-        gently: how it is to drain; see `Gateway.drain`.
-        handlers: what the supervisor may send and ask; others add theirs before `serve`.
+        places: reports the ends of connections.
+        on_tick: called ten times a second while the worker serves.
+        drain, hurry: set when the worker must drain, and when it must close connections at once.
+        gently: how to drain; see `Gateway.drain`.
+        handlers: for messages and questions of the supervisor; other modules add theirs before `serve`.
     """
 
     def __init__(self, number: int, sockets: WorkerSockets) -> None:
@@ -171,7 +171,7 @@ class WorkerSide:
         self.on_tick: list[Callable[[], None]] = []
 
     async def begin(self) -> Start:
-        """Open the link and learn what to begin with.
+        """Open the link and receive the start configuration.
 
         Raises:
             LinkLost: the supervisor is gone.
@@ -182,14 +182,18 @@ class WorkerSide:
         return start
 
     def open_port(self, listener: str, broker_id: int) -> bool:
-        """Have the supervisor accept clients of a broker; whether it does."""
+        """Have the supervisor open a broker's port.
+
+        Returns:
+            Whether the port is open.
+        """
         try:
             return bool(self.asking.ask("open_port", listener, broker_id))
         except LinkLost:
             return False
 
     def serve(self, worked: Worked) -> None:
-        """Take sockets from now on."""
+        """Take sockets from now on, and send signs of life."""
         self._worked = worked
         operations = worked.operations
         self.handlers |= {
@@ -205,7 +209,7 @@ class WorkerSide:
         self._alive()
 
     def close(self) -> None:
-        """Send nothing more, once all messages have left."""
+        """Close the link, once all messages have left."""
         asyncio.get_running_loop().remove_reader(self._sockets.handover.fileno())
         if self._tick is not None:
             self._tick.cancel()
@@ -223,7 +227,7 @@ class WorkerSide:
     def _evict(self, name: str) -> bool:
         assert self._worked is not None
         evicted = self._worked.listener(name).evict_one()
-        # The place is given back before the answer: the supervisor would have another one closed.
+        # The place is freed before the answer, as otherwise the supervisor would evict another connection.
         self.places.flush()
         return evicted
 
@@ -252,7 +256,7 @@ class WorkerSide:
                 return
             if descriptors:
                 yield _accepted(message, descriptors[0])
-            else:  # this process is out of them
+            else:  # this process has no free descriptors
                 listener, _, ip, *_ = pickle.loads(message)
                 self.places.release(listener, ip)
 

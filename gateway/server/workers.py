@@ -1,7 +1,7 @@
 """The supervisor's side of workers: starts them, gives them connections, replaces dead ones. [io]
 
-A connection that was admitted goes to the worker with the fewest open ones. Its place is given back when the worker
-reports its end, or dies. What has to be in force in all workers is asked of all of them at once.
+An admitted connection goes to the worker with the fewest connections. Its place is freed when the worker reports its
+end, or dies. Changes that must be in force in all workers are sent to all of them at once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gateway.server.start_error import StartError
 from gateway.server.worker import handover_message
 
 ACKNOWLEDGED_S: Final = 2.0
-"""How long an answer waits for workers to have a change in force."""
+"""How long an answer waits until all workers have a change in force."""
 
 SILENT_MS: Final = 1_000
-"""A worker that has given no sign of life for so long gets no connections while others do."""
+"""A worker without a sign of life for so long gets no connections while others give signs."""
 
 _START_S: Final = 30.0
 _END_S: Final = 5.0
@@ -48,13 +48,13 @@ class Worker:
     """One worker, as the supervisor sees it.
 
     Attributes:
-        number: its name in logs and metrics; that of the one it replaces.
+        number: its name in logs and metrics; a replacement keeps the number.
         pid: the process.
-        link: to it.
+        link: to the worker.
         places: its open connections, by listener and address.
-        connections: how many.
+        connections: their number.
         serves: it takes connections.
-        follows: it has the quotas of the store, and is to have what changes of them.
+        follows: it has the store's quotas, and must get their changes.
         heard_ms: its last sign of life.
     """
 
@@ -74,7 +74,7 @@ class Worker:
         self._retry: asyncio.TimerHandle | None = None
 
     def hand_over(self, listener: str, accepted: AcceptedSocket) -> None:
-        """It is the worker's from now on; this process closes its copy."""
+        """Send an accepted socket to the worker; this process closes its copy."""
         self.places[listener, accepted.ip] += 1
         self.connections += 1
         self._unsent.append((handover_message(listener, accepted), accepted))
@@ -82,7 +82,7 @@ class Worker:
             self._send()
 
     def ended(self, listener: str, ip: str) -> None:
-        """One of its connections has."""
+        """One of its connections has ended."""
         self.connections -= 1
         self.places[listener, ip] -= 1
         if not self.places[listener, ip]:
@@ -111,8 +111,8 @@ class Worker:
                 return
             except OSError as exc:
                 if exc.errno in _GONE:
-                    break  # as the link will report
-                # Out of buffers, or of descriptors under way: the kernel has some again as workers take theirs.
+                    break  # the link reports it
+                # Out of buffers, or of descriptors in transit: the kernel has some again as workers receive theirs.
                 self._retry = loop.call_later(_SEND_AGAIN_S, self._send)
                 return
             accepted.sock.close()
@@ -124,11 +124,12 @@ class WorkerPool:
     """See the module.
 
     Attributes:
-        count: how many workers there are to be.
-        workers: those that live, by number.
+        count: the configured number of workers.
+        workers: the living ones, by number.
         restarts: how many were replaced.
-        handlers: what workers may send and ask, each called with the worker first; others add theirs before `start`.
-        on_ready, on_lost: called with a worker that serves from now on, and of one that is gone.
+        handlers: for messages and questions of workers, each called with the worker first; others add theirs before
+            `start`.
+        on_ready, on_lost: called with a worker that serves from now on, or that is gone.
     """
 
     def __init__(self, nursery: Nursery, count: int, *, now_ms: NowMs) -> None:
@@ -158,14 +159,14 @@ class WorkerPool:
         self._forking: set[asyncio.Future[None]] = set()
 
     def give_back_to(self, places: _Places, on_place_freed: Callable[[str], None]) -> None:
-        """Where places are counted, and what is called after one of a listener is free."""
+        """Set where places are counted, and the callback for a freed place of a listener."""
         self._places, self._on_place_freed = places, on_place_freed
 
     async def start(self) -> None:
-        """Start all of them; returns when all take connections.
+        """Start all workers; returns when all take connections.
 
         Raises:
-            StartError: they do not.
+            StartError: a worker did not start in time.
         """
         for number in range(self.count):
             await self._fork(number)
@@ -185,7 +186,7 @@ class WorkerPool:
         self._nursery.set_longest_drain(longest_drain_ms)
 
     def why_not_ready(self) -> str | None:
-        """None while one of them takes connections, and one that dies could be replaced."""
+        """None while a worker takes connections and dead workers can be replaced."""
         if not any(worker.serves for worker in self.workers.values()):
             return "no worker serves"
         return "workers cannot be replaced: restart the gateway" if self._nursery.gone else None
@@ -266,7 +267,7 @@ class WorkerPool:
             return
         self.restarts += 1
         _log.error("worker_lost", worker=number, pid=pid, connections=worker.connections)
-        # One that dies as soon as it lives is not forked in a tight loop.
+        # A worker that dies before it serves is not forked again in a tight loop.
         if worker.serves:
             self._replace(number)
         else:
@@ -280,7 +281,7 @@ class WorkerPool:
     # -- all of them -----------------------------------------------------------------------------------------
 
     def tell_all(self, what: str, *values: Any, but: Worker | None = None) -> None:
-        """Send to every worker, or to all but one."""
+        """Send a message to every worker, or to all but one."""
         for worker in self.workers.values():
             if worker is not but:
                 worker.link.tell(what, *values)
@@ -288,12 +289,12 @@ class WorkerPool:
     async def ask_all(
         self, what: str, *values: Any, following: bool = False, within_s: float = ACKNOWLEDGED_S
     ) -> dict[int, Any]:
-        """Ask every worker that serves; the answers that came in time, by worker.
+        """Ask every worker that serves; returns the answers that came in time, by worker.
 
         Args:
             what, values: the question.
-            following: ask those that follow the store, also when they do not serve yet.
-            within_s: workers that have not answered by then are left out, with a line in the log.
+            following: ask workers that follow the store, even if they do not serve yet.
+            within_s: workers that have not answered by then are left out, and logged.
         """
         workers = {
             number: worker
@@ -315,19 +316,19 @@ class WorkerPool:
         return {
             number: each.result()
             for number, each in asked.items()
-            # Reports of one that is gone by now are with those of the dead already (`on_lost`).
+            # The last report of a worker that is gone was already counted by `on_lost`.
             if each in done and not each.exception() and self.workers.get(number) is workers[number]
         }
 
     # -- the end ---------------------------------------------------------------------------------------------
 
     async def drain(self, within_s: float, *, hurry: asyncio.Event, gently: bool = False) -> None:
-        """They take nothing more, and end when no reply is outstanding.
+        """Drain all workers: they accept nothing more, and end when no reply is outstanding.
 
         Args:
-            within_s: the time that they have for it; those that take much longer are killed.
-            hurry: when set, they close what is left at once.
-            gently: another process accepts; see `Gateway.drain`.
+            within_s: how long they may take; workers that take much longer are killed.
+            hurry: when set, workers close remaining connections at once.
+            gently: the new process accepts; see `Gateway.drain`.
         """
         self._stopping = True
         self.tell_all("drain", gently)
@@ -350,7 +351,7 @@ class WorkerPool:
             self.tell_all("hurry")
 
     def stop(self) -> None:
-        """End what is left, and the nursery."""
+        """End remaining workers, and the nursery."""
         self._stopping = True
         for worker in list(self.workers.values()):
             self._lost(worker.number, worker.pid)
