@@ -3,10 +3,10 @@
 from typing import Final
 
 MEMBER: Final = "SLUICE_CLUSTER_PARENT"
-"""The variable of the environment by which the process of a cluster knows its parent."""
+"""The environment variable by which a cluster's process knows its parent."""
 
 IN_PLACE: Final = "SLUICE_CLUSTERS"
-"""The variable in which a parent's program leaves its clusters for the next one in the same process."""
+"""The environment variable by which a parent passes its clusters to its next program in the same process."""
 
 CALLER: Final = "X-Sluice-Caller"
-"""The header in which the parent says who asks."""
+"""The header in which the parent names the caller."""

@@ -9,8 +9,8 @@
     ANY  /PATH?cluster=NAME       the same
     ANY  /PATH                    an error with the names of the clusters
 
-A cluster answers by its own rules; the parent says which address asks. A request that changes something has to be
-allowed here, too.
+A cluster answers by its own rules; the parent sends it the caller's address. A request that changes something must be
+allowed by the parent too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from gateway.server.page_headers import page_headers
 from gateway.server.quota_routes import Changing
 
 ASK_S: Final = 2.0
-"""For a cluster to say whether it is ready."""
+"""How long a cluster may take to report whether it is ready."""
 METRICS_S: Final = 5.0
 """For a cluster's metrics: below the 10 s that Prometheus waits for all of them."""
 ANSWER_S: Final = 90.0
-"""For the next bytes of an answer: an import of many quotas takes a while."""
+"""How long a cluster may take for the next bytes of a response: an import of many quotas takes a while."""
 GRACE_S: Final = 60.0
-"""So long a cluster that is not ready keeps the whole gateway from being ready."""
+"""So long after its start, a cluster that is not ready keeps the whole gateway from being ready."""
 
 _STREAM: Final = "/events"
 _PIECE_BYTES: Final = 64 * 1024
@@ -74,7 +74,7 @@ class Front:
     """See the module.
 
     Attributes:
-        draining: the gateway ends.
+        draining: the gateway is stopping.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Front:
         access: Access,
         own: Callable[[], Iterable[Metric]] = lambda: (),
     ) -> None:
-        """Nothing is served yet; to be made in the running loop.
+        """Nothing is served yet; needs the running loop.
 
         Args:
             clusters: by name; may change.
-            access: decides who may do what.
+            access: decides which requests are allowed.
             own: metrics of the parent.
         """
         self._access = access
@@ -102,7 +102,7 @@ class Front:
         self._changing: Changing | None = None
 
     def add_to(self, router: web.UrlDispatcher, connections: AdminConnections, changing: Changing) -> None:
-        """Serve them; see `QuotaRoutes.add_to`."""
+        """Add the paths; see `QuotaRoutes.add_to`."""
         self._connections, self._changing = connections, changing
         router.add_get("/", self._serve_index)
         router.add_get("/status.json", self._serve_status)
@@ -112,7 +112,7 @@ class Front:
 
     @web.middleware
     async def for_one(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A request with `cluster` in its query is for that cluster, also where this port has the same path."""
+        """Pass a request with `cluster` in its query to that cluster, even if this port has the same path."""
         if "cluster" not in request.query:
             return await handler(request)
         if "name" in request.match_info:
@@ -126,14 +126,14 @@ class Front:
         self._sessions.clear()
 
     async def forget(self, name: str) -> None:
-        """This cluster is not there any more."""
+        """Close the connections to a removed cluster."""
         if (session := self._sessions.pop(name, None)) is not None:
             await session.close()
 
     # -- of all clusters -------------------------------------------------------------------------------------
 
     def why_not_ready(self) -> str | None:
-        """None: at least one cluster is ready, and each other one is, or has had its time since its start."""
+        """None: at least one cluster is ready, and each other one has had `GRACE_S` since its start."""
         if self.draining:
             return "draining"
         now = asyncio.get_running_loop().time()
@@ -144,11 +144,11 @@ class Front:
         return None
 
     def _away_now(self) -> list[ClusterProcess]:
-        # One that was removed from the file ends as it should.
+        # A cluster that was removed from the file is expected to end.
         return [each for each in self._clusters.values() if each.not_ready is not None and not each.removed]
 
     def remark(self) -> str | None:
-        """What /readyz says of a gateway that is ready: the clusters that are not."""
+        """The line of /readyz for a gateway that is ready: the clusters that are not."""
         if self.why_not_ready() is not None:
             return None
         return _lines(self._away_now()) or None
@@ -174,7 +174,7 @@ class Front:
             )
 
     async def metrics(self) -> bytes:
-        """Of all clusters that answer, and which ones do."""
+        """The metrics of all clusters that answer, and which clusters answer."""
         names = list(self._clusters)
         found = await asyncio.gather(*(self.ask(name, "metrics", within_s=METRICS_S) for name in names))
         texts = {
@@ -190,14 +190,14 @@ class Front:
     async def ask(
         self, name: str, path: str, *, within_s: float, method: str = "GET", by: str = ""
     ) -> tuple[int, bytes] | None:
-        """Status and text of a cluster's answer; None: it has none.
+        """Status and text of a cluster's response; None: it did not answer.
 
         Args:
             name: of the cluster.
             path: of its admin port, without the first slash.
-            within_s: for all of it.
+            within_s: the timeout of the whole exchange.
             method: of the request; its body is empty JSON if it is not GET.
-            by: the address for which it is asked.
+            by: the address of the caller.
         """
         timeout = aiohttp.ClientTimeout(total=within_s)
         body: dict[str, str] | None = None if method == "GET" else {}
@@ -213,7 +213,7 @@ class Front:
         if name not in self._sessions:
             address = self._clusters[name].address
             self._sessions[name] = aiohttp.ClientSession(
-                # A connection that is kept would lead to the process that was replaced, which still drains.
+                # A kept connection would lead to the replaced process, which still drains.
                 connector=_Connector(f"\0{address[1:].decode()}", limit=0, force_close=True),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -240,7 +240,7 @@ class Front:
     # -- of one cluster --------------------------------------------------------------------------------------
 
     async def _to_directory(self, request: web.Request) -> web.StreamResponse:
-        # The page asks for what is beside it.
+        # The page requests paths relative to its own.
         name = request.match_info["name"]
         if name not in self._clusters:
             return self._unknown(name)
@@ -283,7 +283,7 @@ class Front:
         return await self._changing(passed, request.content_type)(request)
 
     async def _exchange(self, request: web.Request, name: str, path: str, query: str) -> web.StreamResponse:
-        if request.method not in ("GET", "HEAD"):  # the kill switch must find a place
+        if request.method not in ("GET", "HEAD"):  # for example the kill switch: it is never refused
             return await self._exchanged(request, name, path, query)
         share = max(1, MAX_CONNECTIONS // (len(self._clusters) + 1))
         under_way = self._under_way.setdefault(name, [])
@@ -317,7 +317,7 @@ class Front:
             return self._away(name, str(exc) or type(exc).__name__)
 
     def _away(self, name: str, reason: str) -> web.Response:
-        # By the names the commands see that this is no answer of a cluster.
+        # By the field `clusters`, commands see that this is not a cluster's response.
         body = {"error": f"cluster {name} does not answer: {reason}", "clusters": list(self._clusters)}
         return web.json_response(body, status=503)
 
@@ -339,24 +339,24 @@ class Front:
             with self._connections.waiting(request.protocol, self._connections.deadline()):
                 await response.prepare(request)
             async for data in found.content.iter_any():
-                # An answer without an end; keys change.
+                # A stream has no end, and keys may change meanwhile.
                 if route_of(request)[1] == _STREAM and not self._access.still_allows(request):
                     raise ConnectionResetError
                 with self._connections.waiting(request.protocol, self._connections.deadline()):
                     await response.write(data)
             await response.write_eof()
         except (aiohttp.ClientError, TimeoutError):
-            # The head was sent: only an end that comes too early says that something is missing.
+            # The head was sent already: only a premature end shows that something is missing.
             if request.transport is not None:
                 request.transport.abort()
-        except ConnectionError:  # the peer left, took too long, or may see no more
+        except ConnectionError:  # the peer left, took too long, or is no longer allowed
             if request.transport is not None:
                 request.transport.abort()
         return response
 
 
 class _Connector(aiohttp.UnixConnector):
-    """uvloop takes no abstract name, only a socket that is connected to it."""
+    """uvloop accepts no abstract socket name, only a connected socket."""
 
     async def _create_connection(
         self, req: Any, traces: Any, timeout: aiohttp.ClientTimeout
@@ -375,7 +375,7 @@ class _Connector(aiohttp.UnixConnector):
 
 
 class ClusterMetrics(Collector):
-    """What the parent itself knows of its clusters."""
+    """The parent's own metrics about its clusters."""
 
     def __init__(
         self,
@@ -383,12 +383,12 @@ class ClusterMetrics(Collector):
         up: Mapping[str, bytes],
         more: Callable[[], Iterable[Metric]] = lambda: (),
     ) -> None:
-        """Show these.
+        """Show these metrics.
 
         Args:
             restarts: by cluster.
             up: the clusters that have answered.
-            more: what else there is of the parent.
+            more: further metrics of the parent.
         """
         self._more = more
         self._restarts = restarts

@@ -13,7 +13,7 @@ _HASH: Final = 8
 
 
 def with_own_id(config: Config, cluster: str) -> Config:
-    """The same with a gateway id that no other cluster has: of the file, or made of host and cluster."""
+    """The configuration with a unique gateway id: that of the file, or one made of host and cluster."""
     if config.usage.gateway_id is not None:
         return config
     usage = config.usage.model_copy(update={"gateway_id": f"{_host(_MOST - len(cluster) - 1)}.{cluster}"})

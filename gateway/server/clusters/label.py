@@ -1,7 +1,7 @@
 """Metrics of several clusters in one text: each series of a cluster gets the label `cluster`. Pure.
 
-The texts are not parsed into values. Only the name at the beginning of a line is looked at, so that nothing in the
-value of a label can be taken for something else.
+Values are not parsed. Only the name at the beginning of a line is examined, so that text in the value of a label
+cannot be mistaken for something else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def labelled(texts: Mapping[str, bytes], own: bytes = b"") -> bytes:
 
     Args:
         own: of the parent, in the same format; gets no label.
-        texts: by cluster, whose name is plain text; each in this format, with HELP and TYPE before each family.
+        texts: by cluster, whose name is plain text. Each is in this format, with HELP and TYPE before each family.
     """
     families: dict[bytes, _Family] = {}
     labels = {f'{LABEL}="{cluster}"'.encode(): text for cluster, text in texts.items()}
@@ -27,7 +27,7 @@ def labelled(texts: Mapping[str, bytes], own: bytes = b"") -> bytes:
             if line.startswith(b"#"):
                 keyword, name = line.split(b" ", 3)[1:3]
                 family = families.setdefault(name, _Family({}, []))
-                # Two versions of the program may describe it in other words; it must be described once.
+                # Versions of the program may differ in the description, of which only one is allowed.
                 family.head.setdefault(keyword, line)
             elif line:
                 family.samples.append(_with(label, line) if label else line)

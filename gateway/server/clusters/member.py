@@ -1,7 +1,7 @@
-"""The process of one cluster: what it gets from the parent, and what makes it one of several. [io]
+"""The process of one cluster: what it gets from the parent, and how it differs from a whole gateway. [io]
 
-It is `sluice serve --config FILE --cluster NAME`, started by the parent with one variable of the environment. A
-process that replaces it in an upgrade inherits that variable.
+The parent starts it as `sluice serve --config FILE --cluster NAME`, with one environment variable. A process that
+replaces it in an upgrade inherits the variable.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gateway.server.handover_link import DESCRIPTOR
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What the process of a cluster gets.
+    """What the process of a cluster gets from the parent.
 
     Attributes:
         name: of the cluster.
-        parent: process id; it stays the same for as long as the gateway runs.
-        admin: listens for the parent; None: the process to replace hands it over.
-        control: name of the socket through which this cluster is asked to upgrade; see `gateway.server.control`.
+        parent: process id; it stays the same as long as the gateway runs.
+        admin: the listening socket for the parent; None: the process to replace hands it over.
+        control: the name of the socket for upgrade requests to this cluster; see `gateway.server.control`.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Member:
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """`admin`, if it is here."""
+        """`admin`, if this process has it."""
         return [] if self.admin is None else [self.admin]
 
     def watch_parent(self, on_gone: Callable[[], object]) -> None:
-        """Call it once the parent has ended: nothing of a gateway outlives it."""
+        """Call a function once the parent has ended: no process of a gateway outlives it."""
         loop = asyncio.get_running_loop()
         try:
             ends = os.pidfd_open(self.parent)
@@ -60,25 +60,25 @@ class Member:
 
 
 class ParentsAccess:
-    """The access of requests that the parent passes on: it has decided, and no other process may connect."""
+    """Access for requests that the parent passes on: it has decided already, and no other process may connect."""
 
     def check_routes(self, router: web.UrlDispatcher) -> None:
-        """The parent decides by the roles of the cluster's routes."""
+        """See `AdminAccess`. The parent decides by the roles of the cluster's routes."""
         AdminAccess.check_routes(router)
 
     def refusal(self, request: web.Request) -> tuple[web.Response, bool] | None:
-        """None: it is allowed. What does not come through the parent's socket never is."""
+        """None: the request is allowed, as it came through the parent's socket. All other requests are refused."""
         sock = None if request.transport is None else request.transport.get_extra_info("socket")
         if sock is not None and sock.family == socket.AF_UNIX:
             return None
         return answer(403, "only the parent of this cluster may ask"), False
 
     def caller(self, request: web.Request) -> str:
-        """Who asks, as the parent says."""
+        """The caller, as sent by the parent."""
         return request.headers.get(CALLER, "admin port")
 
     def still_allows(self, _request: web.Request) -> bool:
-        """The parent ends answers that are not allowed any more."""
+        """Always: the parent ends responses that are no longer allowed."""
         return True
 
 
@@ -95,18 +95,18 @@ def cluster_control_name(host: str, port: int, cluster: str) -> str:
 def environment_of_member(
     environment: Mapping[str, str], admin: socket.socket, control: str
 ) -> dict[str, str]:
-    """The environment for the process of a cluster. To be called in the parent.
+    """The environment for a cluster's process. To be called in the parent.
 
     Args:
         environment: of the parent.
-        admin: listens; has to be inherited.
+        admin: the listening socket, which the process must inherit.
         control: see `Member`.
     """
     return {**environment, MEMBER: f"{os.getpid()}:{admin.fileno()}:{control[1:]}"}
 
 
 def member_of(environment: MutableMapping[str, str], name: str | None) -> Member | None:
-    """What this process got; None: it is no process of a cluster.
+    """What this process got from a parent; None: it is not the process of a cluster.
 
     Args:
         environment: of the process.

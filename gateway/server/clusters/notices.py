@@ -1,7 +1,7 @@
-"""What the processes of clusters say to the parent, in systemd's protocol (sd_notify(3)). [io]
+"""Messages of the clusters' processes to the parent, in systemd's protocol (sd_notify(3)). [io]
 
 The parent's side of `gateway.server.systemd`. The kernel names the process that sent a message. Messages of other
-users count for nothing, since every user of this machine reaches the socket.
+users are ignored, since every user of this machine can reach the socket.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _MOST_BYTES: Final = 4096
 
 
 class Notices:
-    """The socket that these messages come to."""
+    """The socket for these messages."""
 
     def __init__(self, on_notice: Callable[[int, str], None], inherited: int | None = None) -> None:
-        """Listen; to be made in the running loop.
+        """Listen; needs the running loop.
 
         Args:
-            on_notice: called with the process that sent a line, and the line.
-            inherited: the descriptor of the same socket, before this program was started in place.
+            on_notice: called with the id of the sending process, and a line.
+            inherited: the descriptor of the same socket, from the program that ran in this process before.
         """
         if inherited is None:
             self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -41,12 +41,12 @@ class Notices:
 
     @property
     def address(self) -> str:
-        """For NOTIFY_SOCKET."""
+        """The value of NOTIFY_SOCKET."""
         name: bytes = self.sock.getsockname()
         return f"@{name[1:].decode()}"
 
     def stop_reading(self) -> None:
-        """Leave what comes in the socket."""
+        """Stop reading; later messages stay in the socket."""
         asyncio.get_running_loop().remove_reader(self.sock.fileno())
 
     def stop(self) -> None:

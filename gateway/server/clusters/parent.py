@@ -1,7 +1,7 @@
 """The parent of a gateway with several clusters: starts, watches, reloads, upgrades and ends their processes. [io]
 
-It serves no client of Kafka. An upgrade of the parent starts its new program in place, with the same process id; the
-new program gets clusters and sockets by one variable of the environment.
+It serves no Kafka clients. An upgrade of the parent starts its new program in place, with the same process id; the
+new program gets clusters and sockets through one environment variable.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _AWAY_S: Final = 5.0
 _SETTLED_S: Final = 20.0
 _RELOAD_S: Final = 60.0
 _AT_A_TIME: Final = 4
-"""Clusters that are upgraded together: each starts a program."""
+"""Clusters that are upgraded at the same time; each upgrade starts a program."""
 _CHECK_S: Final = 60.0
 _END_S: Final = 15.0
-"""Beyond the longest drain, for a process to end."""
+"""How long a process may take to end, in addition to the longest drain."""
 _IGNORED: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 _log = structlog.get_logger("gateway.clusters")
@@ -63,12 +63,12 @@ _log = structlog.get_logger("gateway.clusters")
 
 @dataclass(frozen=True, slots=True)
 class ClustersSource:
-    """Where the clusters come from and come from again.
+    """The source of the clusters' configuration.
 
     Attributes:
         file: its path.
-        read: the file as it is now; may block, raises `config.ConfigError`.
-        set_log: puts other log settings in force.
+        read: reads the present file; may block, raises `config.ConfigError`.
+        set_log: puts new log settings in force.
     """
 
     file: str
@@ -77,12 +77,12 @@ class ClustersSource:
 
 
 def run(found: Clusters, source: ClustersSource, *, banner: str) -> int:
-    """Serve until SIGTERM or SIGINT; a second one ends the drains at once.
+    """Serve until SIGTERM or SIGINT; a second signal ends the drains at once.
 
     Args:
         found: valid.
-        source: where it came from.
-        banner: printed once all clusters serve or have tried.
+        source: of `found`.
+        banner: printed once all clusters serve or have tried to.
 
     Returns:
         The process's exit code: 0, or 2 when the admin port cannot be bound.
@@ -132,7 +132,7 @@ async def _serve(
     await _first_of(stop, parent.upgraded)
     if not stop.is_set():
         state = await parent.leave()
-        for number in _IGNORED:  # until the new program says what they mean
+        for number in _IGNORED:  # until the new program handles them
             signal.signal(number, signal.SIG_IGN)
         return state
     await parent.drain()
@@ -160,13 +160,13 @@ class ClusterParent:
 
     Attributes:
         clusters: their processes, by name.
-        settled: each cluster serves, or has tried.
-        upgraded: the clusters were upgraded; this process is to start its new program.
-        notify: systemd, which started this process.
+        settled: each cluster serves, or has tried to.
+        upgraded: the clusters are upgraded; this process must start its new program.
+        notify: messages to systemd, which started this process.
     """
 
     def __init__(self, found: Clusters, source: ClustersSource) -> None:
-        """Nothing runs yet; to be made in the running loop."""
+        """Nothing runs yet; needs the running loop."""
         self.clusters: dict[str, ClusterProcess] = {}
         self.settled, self.upgraded = asyncio.Event(), asyncio.Event()
         self.notify = Notify(os.environ)
@@ -210,7 +210,7 @@ class ClusterParent:
         """Bind the admin port and start a process for each cluster.
 
         Args:
-            left: what the program before this one in the same process has left; None: there was none.
+            left: the state that the previous program in this process left; None: there was none.
 
         Raises:
             OSError: the admin port cannot be bound; nothing runs.
@@ -260,21 +260,21 @@ class ClusterParent:
         self._control.start(control_name(bind.host, self._admin.port), next(iter(controls), None))
 
     async def _move(self, before: HostPort, sockets: list[socket.socket]) -> list[socket.socket]:
-        """Serve the admin port at its new address; the old sockets are returned where only they can be served."""
+        """Serve the admin port at its new address; returns the old sockets if only they can be served."""
         bind = self._found.shared.admin.bind
         while True:
             try:
                 await self._admin.start(bind.host, bind.port)
                 break
             except OSError as exc:
-                # The clusters serve on.
+                # The clusters continue to serve.
                 _log.error("admin_port_not_bound", error=str(exc))
                 if sockets and (exc.errno != errno.EADDRINUSE or sockets[0].getsockname()[1] != bind.port):
                     await self._admin.start(before.host, before.port, sockets)
                     return sockets
             if not sockets:
                 await asyncio.sleep(_LOOK_S)
-            # Another address of the same port: the old sockets are in its way.
+            # The new address has the same port as the old one: the old sockets block it.
             for each in sockets:
                 each.close()
             sockets = []
@@ -302,7 +302,7 @@ class ClusterParent:
                 del self.clusters[name]
                 await self._front.forget(name)
                 cluster.admin.close()
-                if name in self._found.by_name and not self._draining:  # it is there again
+                if name in self._found.by_name and not self._draining:  # a reload has added it again
                     self._add(name)
 
         self._tasks.add(task := asyncio.create_task(forget()))
@@ -322,7 +322,7 @@ class ClusterParent:
             env=environment,
             pass_fds=[cluster.admin.fileno()],
         )
-        process.returncode = 0  # ClusterProcess waits for it
+        process.returncode = 0  # keeps Popen from waiting: ClusterProcess does
         return process.pid
 
     def _on_notice(self, pid: int, line: str) -> None:
@@ -353,12 +353,12 @@ class ClusterParent:
             await asyncio.sleep(_LOOK_S)
 
     def hurry(self) -> None:
-        """End what drains at once."""
+        """End draining processes at once."""
         for cluster in self.clusters.values():
             cluster.stop()
 
     async def drain(self) -> None:
-        """End all clusters; bounded by their drains."""
+        """End all clusters; the time is bounded by their drains."""
         self._draining = self._front.draining = True
         self.notify.stopping()
         self._control.stop()
@@ -397,7 +397,7 @@ class ClusterParent:
     # -- reload ----------------------------------------------------------------------------------------------
 
     async def reload_by_signal(self, by: str) -> None:
-        """As `reload`, and say so to systemd."""
+        """Run `reload`, and report it to systemd."""
         self.notify.reloading()
         try:
             await self.reload(by=by)
@@ -405,9 +405,9 @@ class ClusterParent:
             self.notify.ready()
 
     async def reload(self, *, by: str) -> ReloadReport:
-        """Read the file again: each cluster takes its part, a new one is started.
+        """Read the file again: each cluster applies its part, and new clusters are started.
 
-        A file that is not valid changes nothing. A cluster that is gone from it serves on until an upgrade.
+        An invalid file changes nothing. A cluster that is no longer in the file serves until an upgrade.
 
         Args:
             by: the author, for the log.
@@ -446,7 +446,7 @@ class ClusterParent:
         applied, waits = (
             list(dict.fromkeys(applied)),
             list(dict.fromkeys(waits)),
-        )  # shared ones came once a cluster
+        )  # shared settings came once per cluster
         _log.info("config_reloaded", by=by, changed=",".join(applied) or "nothing")
         for key in waits:
             _log.warning("config_needs_restart", by=by, setting=key)
@@ -458,7 +458,7 @@ class ClusterParent:
         return ReloadReport(result, tuple(applied), tuple(waits), tuple(faults))
 
     def _admin_of(self, wanted: AdminSettings) -> AdminSettings:
-        """What is in force of it after a reload."""
+        """The settings of the admin port that are in force after a reload."""
         found = self._found.shared.admin
         waiting = waiting_settings([f"admin.{key}" for key in _differences(found, wanted)])
         kept = [key.removeprefix("admin.") for key in waiting if key.startswith("admin.")]
@@ -518,7 +518,7 @@ class ClusterParent:
         finally:
             self._checking = False
         wanted = set(self.clusters)
-        with suppress(ConfigError):  # it may have keys that only the new program knows
+        with suppress(ConfigError):  # the file may have keys that only the new program knows
             found = await asyncio.to_thread(self._source.read)
             if isinstance(found, Config):
                 return _no_clusters(self._source.file)
@@ -537,7 +537,7 @@ class ClusterParent:
         failed = [f"cluster {name}: {reason}" for name, reason in zip(names, reasons, strict=True) if reason]
         if failed and len(failed) == len(names):
             return "; ".join(failed)
-        # Answered before the program starts.
+        # The caller gets its answer before the new program starts.
         self._loop.call_soon(self.upgraded.set)
         if not failed:
             return None
@@ -552,7 +552,7 @@ class ClusterParent:
             return f"it cannot be asked: {exc}"
 
     async def leave(self) -> dict[str, Any]:
-        """Stop everything but the clusters, for the program that follows in this process; what that needs."""
+        """Stop everything but the clusters; returns the state for the next program in this process."""
         await self._control.answered()
         await self._end_tasks()
         assert self._notices is not None
@@ -576,7 +576,7 @@ class ClusterParent:
 
 
 def _without_clients(found: Clusters) -> Config:
-    """A configuration with the certificates of the admin port alone."""
+    """A configuration that has only the certificates of the admin port."""
     config = next(iter(found.by_name.values()))
     upstream = UpstreamSettings(bootstrap=config.upstream.bootstrap)
     return config.model_copy(
@@ -595,7 +595,7 @@ def _no_clusters(file: str) -> str:
 
 
 def _keys_of_file(name: str, keys: Iterable[str]) -> Iterator[str]:
-    """What a cluster reports of its keys, as they are in the file; [admin] is the parent's."""
+    """The paths in the file of the settings that a cluster reports; [admin] belongs to the parent."""
     for key in keys:
         section = key.partition(".")[0]
         if section != "admin":
@@ -607,7 +607,7 @@ def _differences(before: Any, after: Any) -> list[str]:
 
 
 def _why_not_valid(file: str) -> str | None:
-    """What the program that is installed now says against the file; None: nothing."""
+    """The errors that the installed program finds in the file; None: there are none."""
     command = command_of_this_process()
     program = command[: len(command) - len(sys.argv) + 1]
     try:
@@ -629,7 +629,7 @@ def _why_not_valid(file: str) -> str | None:
 
 
 def _reap_orphans() -> None:
-    """As the first process of a container: wait for processes that lost their parents."""
+    """Reap orphaned processes, as the first process of a container."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

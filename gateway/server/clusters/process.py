@@ -1,7 +1,7 @@
-"""The processes of one cluster, as the parent sees them: started, watched, started again, ended. [io]
+"""The processes of one cluster, as the parent sees them: started, watched, restarted, ended. [io]
 
-One process serves; after an upgrade the one before it drains. A process is followed by a descriptor (pidfd): one that
-took over in an upgrade is no child of the parent.
+One process serves; after an upgrade the old one drains. Each process is watched by a descriptor (pidfd), because a
+process that took over in an upgrade is no child of the parent.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import structlog
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 30.0
 GOOD_S: Final = 60.0
-"""A process that served for so long is started again after the shortest wait."""
+"""A process that served for so long is restarted after the shortest wait."""
 STALLED_S: Final = 30.0
-"""A loop that stands still for so long is a fault: the process is killed."""
+"""A process whose loop hangs for so long is killed."""
 
 _log = structlog.get_logger("gateway.clusters")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What another program of the parent takes over; JSON.
+    """The state that the parent's next program takes over, as JSON.
 
     Attributes:
         pid: of the process that serves or starts; None: there is none.
@@ -37,7 +37,7 @@ class ClusterState:
         admin: descriptor of the cluster's admin socket.
         restarts: see `ClusterProcess.restarts`.
         control: see `ClusterProcess.control`.
-        age_s: how long ago the cluster was started.
+        age_s: the time since the cluster was started.
         serves: see `ClusterProcess.serves`.
         not_ready: see `ClusterProcess.not_ready`.
     """
@@ -57,14 +57,14 @@ class ClusterProcess:
 
     Attributes:
         name: of the cluster.
-        admin: the socket of the cluster's admin port; kept while processes come and go.
-        address: its name.
-        control: name of the socket through which the process is asked to upgrade.
+        admin: the socket of the cluster's admin port; it outlives the processes.
+        address: the socket's name.
+        control: the name of the socket for upgrade requests.
         pid: of the process that serves or starts; None: there is none now.
         restarts: how often a process ended by itself.
-        serves: the process has said that it is ready to serve.
-        settled: it served, or ended, at least once.
-        removed: the file does not have this cluster any more, and its processes end.
+        serves: the process has reported that it serves.
+        settled: a process has served, or ended, at least once.
+        removed: the file no longer has this cluster, and its processes end.
         since: when the cluster was started, in the loop's time.
         not_ready: why clients cannot be served now; None: they can.
     """
@@ -81,7 +81,7 @@ class ClusterProcess:
 
         Args:
             name: of the cluster.
-            admin: listens.
+            admin: the listening socket.
             start: starts a process and returns its id; raises OSError.
             stalled_s: see the constant.
         """
@@ -101,7 +101,7 @@ class ClusterProcess:
         self._fed_at: float | None = None
         self._failures = 0
         self._again: asyncio.TimerHandle | None = None
-        self._ends: dict[int, int] = {}  # by process: its descriptor
+        self._ends: dict[int, int] = {}  # process id -> pidfd
         self._ended = asyncio.Event()
         self._stopping = False
 
@@ -120,7 +120,7 @@ class ClusterProcess:
         _log.info("cluster_started", cluster=self.name, pid=pid)
 
     def adopt(self, state: ClusterState) -> None:
-        """Take over what an earlier program of this process has started."""
+        """Take over the processes that an earlier program of this process started."""
         self.restarts = state.restarts
         self.control = state.control
         self.since = self._loop.time() - state.age_s
@@ -133,11 +133,11 @@ class ClusterProcess:
         else:
             self._follow_main(state.pid)
             self.serves = state.serves
-            if self.serves:  # one that only starts feeds no watchdog yet
+            if self.serves:  # a starting process feeds no watchdog yet
                 self._served_at = self._fed_at = self._loop.time()
 
     def state(self) -> ClusterState:
-        """For another program of this process."""
+        """The state for the next program of this process."""
         older = [pid for pid in self._ends if pid != self.pid]
         return ClusterState(
             self.pid,
@@ -151,7 +151,7 @@ class ClusterProcess:
         )
 
     def stop(self) -> None:
-        """End all its processes; asked again, at once."""
+        """Ask all processes to end; a second call ends them at once."""
         self._stopping = True
         if self._again is not None:
             self._again.cancel()
@@ -160,12 +160,12 @@ class ClusterProcess:
         self._look_if_over()
 
     def start_anew(self) -> None:
-        """End a process that does not serve yet; the next one runs the program that is installed now."""
+        """End a process that does not serve yet; its successor runs the program that is now installed."""
         if self.pid is not None and not self.serves:
             self._signal(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End those that have not ended."""
+        """Kill all processes that have not ended."""
         self._signal_all(signal.SIGKILL)
 
     async def over(self) -> None:
@@ -173,7 +173,7 @@ class ClusterProcess:
         await self._ended.wait()
 
     def let_go(self) -> None:
-        """Follow the processes no more; they are another program's."""
+        """Stop watching the processes; the next program watches them."""
         if self._again is not None:
             self._again.cancel()
         for descriptor in self._ends.values():
@@ -184,7 +184,7 @@ class ClusterProcess:
     # -- what comes ------------------------------------------------------------------------------------------
 
     def notice(self, pid: int, line: str) -> bool:
-        """A line that a process sent; True: it was one of this cluster's that serves or starts."""
+        """Take a line that a process sent; True: the process is one of this cluster's."""
         if pid != self.pid:
             return pid in self._ends
         key, _, value = line.partition("=")
@@ -203,7 +203,7 @@ class ClusterProcess:
         return True
 
     def look(self) -> None:
-        """Kill a process whose loop stands still. To be called every second or so."""
+        """Kill a process whose loop hangs. To be called about every second."""
         if self.pid is None or self._fed_at is None or self._stopping:
             return
         stood_s = self._loop.time() - self._fed_at
@@ -213,7 +213,7 @@ class ClusterProcess:
             self._signal(self.pid, signal.SIGKILL)
 
     def was_away(self) -> None:
-        """This process stood still itself, so it cannot say who else did."""
+        """The parent itself hung, so it cannot judge which processes did: measure from now on."""
         if self._fed_at is not None:
             self._fed_at = self._loop.time()
 
@@ -228,7 +228,7 @@ class ClusterProcess:
     def _follow(self, pid: int) -> None:
         try:
             descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:  # it has ended meanwhile
+        except ProcessLookupError:  # the process has ended already
             self._loop.call_soon(self._process_ended, pid)
             return
         self._ends[pid] = descriptor
@@ -239,7 +239,7 @@ class ClusterProcess:
             self._loop.remove_reader(descriptor)
             os.close(descriptor)
         status = None
-        with suppress(ChildProcessError):  # it was started by the process before it
+        with suppress(ChildProcessError):  # its parent is the process before it
             _, status = os.waitpid(pid, os.WNOHANG)
         if pid == self.pid:
             self._main_ended(pid, status)
@@ -271,7 +271,7 @@ class ClusterProcess:
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
-            # The descriptor: another process may have the number by now.
+            # By descriptor: another process may have the process id by now.
             signal.pidfd_send_signal(self._ends[pid], number)
 
     def _look_if_over(self) -> None:
@@ -279,7 +279,7 @@ class ClusterProcess:
             self._ended.set()
 
     def summary(self) -> dict[str, Any]:
-        """For the index of all clusters."""
+        """An entry in the index of all clusters."""
         return {
             "name": self.name,
             "ready": self.not_ready is None,
