@@ -16,7 +16,7 @@ from quotas.topic_quotas import TopicKey, TopicQuotas
 from quotas.trackers import Kind
 
 KIND: Final[Kind] = ("", "fleet")
-"""Of counters that were made for other members' clients; they give way first where there are too many."""
+"""The kind of counters made for other members' clients; they are dropped first when there are too many."""
 
 
 class Counter(Protocol):
@@ -56,29 +56,29 @@ class Counters(Protocol):
     """The counters of one quota."""
 
     def own(self) -> Iterable[tuple[CounterKey, Counter]]:
-        """Those of one client, topic or group each."""
+        """All counters of a single client, topic or group."""
 
     def stirred(self) -> Iterable[tuple[CounterKey, Counter]]:
-        """Those of which others may need a message."""
+        """The counters about which others may need a message."""
 
     def on_urgent(self, wake: Callable[[], None]) -> None:
-        """Has it called when others need a message about one before the interval is over."""
+        """Set the function to call when others need a message about a counter before the interval is over."""
 
     def urgent(self) -> list[tuple[CounterKey, Counter]]:
-        """Those, once."""
+        """The counters that need such a message; each is returned once."""
 
     def hold_back(self, members: int, exchange_ms: int, again_ms: int) -> None:
-        """From now on they hold back what the others do not know of; see `Urgent`. Below 2 members they do not."""
+        """Make requests wait while the others do not know earlier usage; see `Urgent`. Below 2 members none waits."""
 
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
-        """The one for what others have recorded; None: nothing limits it here, or there is no place for it."""
+        """The counter for usage of others; None: it has no limit here, or there is no place for it."""
 
 
 AllCounters: TypeAlias = Mapping[QuotaKey, Counters]
 
 
 class RateCounters:
-    """`RateQuotas` as `Counters`, and with them those of topics and groups, which count the same."""
+    """`RateQuotas` as `Counters`, together with those of topics and groups, which count in the same way."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class RateCounters:
         *,
         holds_back: bool = False,
     ) -> None:
-        """Begin to look at them; `holds_back`: requests may wait until the others know of those before."""
+        """Watch these; `holds_back`: requests may wait until the others know earlier usage."""
         self._clients = clients
         self._topics = topics
         self._groups = groups
@@ -124,7 +124,7 @@ class RateCounters:
         return found
 
     def hold_back(self, members: int, exchange_ms: int, again_ms: int) -> None:
-        """See `Counters`. A wait that is sent to the client, as for the rates of an API, would be too long."""
+        """See `Counters`. API rates do not wait: clients are sent their wait, which would be too long."""
         if self._holds_back:
             for each in self._urgent:
                 each.members, each.exchange_ms, each.again_ms = members, exchange_ms, again_ms
@@ -141,7 +141,7 @@ class RateCounters:
 
 
 class MutationCounters:
-    """`MutationQuotas` as `Counters`, and with them those of groups: mutations have no scope."""
+    """`MutationQuotas` as `Counters`, together with those of groups; mutations have no scope."""
 
     def __init__(self, mutations: MutationQuotas) -> None:
         self._mutations = mutations
@@ -161,14 +161,14 @@ class MutationCounters:
                 yield group, tracker
 
     def on_urgent(self, wake: Callable[[], None]) -> None:
-        """Mutations are rare, and few come in an interval."""
+        """Nothing is urgent: mutations are rare, and few happen in an interval."""
 
     def urgent(self) -> list[tuple[CounterKey, Counter]]:
-        """None is."""
+        """None: see `on_urgent`."""
         return []
 
     def hold_back(self, members: int, exchange_ms: int, again_ms: int) -> None:
-        """See `Counters`. The bucket of mutations takes what comes late as debt."""
+        """Nothing waits: the bucket of mutations takes late usage as debt."""
 
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""
@@ -199,7 +199,7 @@ class ConnectionCounters:
                 yield key, rate
 
     def on_urgent(self, wake: Callable[[], None]) -> None:
-        """See `Counters`. Of the other rates few connections come in an interval."""
+        """See `Counters`. The rates of addresses, listeners and gateways change little in an interval."""
         self._users.on_urgent(wake)
 
     def urgent(self) -> list[tuple[CounterKey, Counter]]:
@@ -207,7 +207,7 @@ class ConnectionCounters:
         return self._users.urgent()
 
     def hold_back(self, members: int, exchange_ms: int, again_ms: int) -> None:
-        """See `Counters`. No connection waits for messages."""
+        """Nothing: connections do not wait for messages."""
 
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""
@@ -230,10 +230,10 @@ def counters_of(
 
     Args:
         produce, fetch, request_time: of clients.
-        mutations: None: these are charged elsewhere.
-        topics: what is produced to them and what is fetched; None: not shared.
-        groups: what they produce and fetch, and the time of their requests; None: not shared.
-        further: rates that Kafka has not.
+        mutations: None: another process has their counters.
+        topics: the quotas for producing to topics and for fetching from them; None: not shared.
+        groups: the quotas for produced bytes, fetched bytes and request time of groups; None: not shared.
+        further: rates that Kafka does not have.
     """
     produced, fetched = topics or (None, None)
     of_produce, of_fetch, of_time = groups or (None, None, None)

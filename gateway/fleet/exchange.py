@@ -1,20 +1,20 @@
 """The exchange of usage between members: what to report, and how to count reports. Pure: `now_ms` in, messages out.
 
-Every member has its own counters and throttles by them alone. What others have recorded is recorded here too, as
-theirs, and Kafka's arithmetic over the sum gives the throttle times. Messages mention a counter when that can matter
-(`RateTracker.near`), so messages grow with the counters near their limit, not with clients. In a burst a counter lets
-nothing pass until this member's own message has come back (`RateTracker.most_alone`): all members read one log, so
-then it knows all that others wrote before.
+Every member has its own counters and throttles by them alone. It also records the other members' usage in them,
+marked as theirs, and Kafka's arithmetic over the sum gives the throttle times. A message only has counters whose
+usage can matter to others (`RateTracker.near`). So messages grow with the counters near their limit, not with
+clients. In a burst a counter lets nothing pass until this member's own message has come back
+(`RateTracker.most_alone`). All members read one log, so the member then knows all that others wrote before.
 
-A message that did not come is asked for again. Levels alone would not do: of two members that lack a message of each
-other, neither counter has both, and the larger one is what both would continue with.
+A missing message is requested again. Exchanging levels alone would not suffice: if each of two members lacks a
+message of the other, neither counter has both, and both members would continue with the larger one. A member that has
+just started, was isolated, or does not get a message again asks the others for the levels of their counters, and
+raises its own to them. With the question it sends all usage that it has recorded, so that their answers include it.
+So nothing counts twice, whatever the order.
 
-A member that has just begun, was cut off, or does not get a message again asks the others where counters stand, and
-raises its own to what they answer. It sends all it has recorded with the question, so that their answers include it:
-whatever the order, nothing counts twice.
-
-Whether a member is in touch it knows by its own messages: they come back to it. What it hears later than that is not
-counted, but asked for. Without contact it continues by `OnIsolation`. Times are monotonic, of this process alone.
+A member is connected if its own messages come back to it. Otherwise it is isolated and continues by `OnIsolation`. It
+does not count messages that arrive meanwhile, but asks for levels afterwards. Times are monotonic, of this process
+alone.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from quotas.rate_quotas import ScopedKey
 
 _ANSWERERS: Final = 3
 _FROM_ANY: Final = 3
-"""From this time of asking on, members answer that know as little: all may have begun at once."""
+"""From this attempt on, members without the others' levels answer too: all may have started at once."""
 _ASK_AGAIN_MS: Final = 1_000
 _MOST_KEPT_BACK_MS: Final = 10_000
-"""A member that is back waits no longer for others to report what they have let through."""
+"""After an isolation, a member waits at most so long for the others' levels."""
 _REMEMBERED_MS: Final = 60_000
-"""A member that is silent for less may only be cut off, and still use its share."""
+"""A member that is silent for a shorter time may only be isolated, and still use its share."""
 _RATE_SPAN_MS: Final = 1_000
 _MOST_UNHEARD: Final = 1_000
 _MOST_KEPT: Final = 20_000
-"""Counters in the messages that can be sent again."""
+"""The most counters in messages that are kept to be sent again."""
 _MOST_USERS: Final = 1_024
 _MOST_ASKERS: Final = 256
-"""Answered at once; others ask again."""
+"""The most members that are answered at once; others ask again."""
 _AT_ONCE: Final = 64
-"""Counters of one step."""
+"""The most counters in one step."""
 _URGENT_AFTER_MS: Final = 10
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ Counted: TypeAlias = list[tuple[Counter, float]]
 
 @dataclass(slots=True)
 class _Kept:
-    """A message that can be sent again, and when it was."""
+    """A message that can be sent again, and when it was sent first and last."""
 
     share: Share
     sent_ms: int
@@ -76,11 +76,11 @@ class _Kept:
 
 
 class OnIsolation(StrEnum):
-    """What a member without touch with the others does."""
+    """The limits of an isolated member."""
 
     SHARE = "share"  # the limit divided by the members seen last
     LOCAL = "local"  # the limit
-    LAST = "last"  # the limit, less what the others used last
+    LAST = "last"  # the limit, less the others' last usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,11 @@ class FleetRules:
     Attributes:
         interval_ms: the time between two messages about a counter near its limit.
         heartbeat_ms: the time between two messages when no counter has changed.
-        timeout_ms: a member that was not heard for so long is not there; this one is isolated then.
-        max_counters_per_s: sent and received by a member; beyond, the interval grows.
-        on_isolation: see there.
-        members: how many there are at least, as long as they were not seen.
+        timeout_ms: a member that is silent for so long counts as absent. A member whose own messages stay away for so
+            long is isolated.
+        max_counters_per_s: the most counters that a member sends and receives; above it, the interval grows.
+        on_isolation: the limits while this member is isolated.
+        members: the number of members before any was seen, and the least number for an isolated member's share.
     """
 
     interval_ms: int = 100
@@ -110,20 +111,20 @@ class Exchange:
     Attributes:
         member: this one.
         connected: its own messages come back to it.
-        peers: the others.
+        peers: the other members.
         lag_ms: how long its last message took to come back.
         `told`, `heard`: counters in messages, sent and received.
-        on_use: called with what another member has recorded; None: nothing is.
-        used_by: what each member has recorded of a quota so far, this one included, as far as it was reported.
+        on_use: called with the usage of another member; None: no callback.
+        used_by: reported usage so far, by member (including this one) and quota.
     """
 
     def __init__(self, member: Member, counters: AllCounters, rules: FleetRules, *, now_ms: int) -> None:
-        """It is not in touch yet.
+        """Isolated until its first message comes back.
 
         Args:
             member: this one.
             counters: of this process.
-            rules: see there; the same for all members.
+            rules: the same for all members.
             now_ms: the present.
         """
         self.member = member
@@ -141,24 +142,24 @@ class Exchange:
         self._touch_ms = now_ms  # when the last own message that came back was sent
         self._sent_ms = now_ms - rules.heartbeat_ms
         self._members_seen = rules.members
-        self._ignorant = True  # it has not learnt yet where others' counters stand
-        self._was_isolated = False  # and that because it was out of touch
-        self._back_ms = now_ms  # since when it is in touch
+        self._ignorant = True  # it does not have the others' levels yet
+        self._was_isolated = False  # and this is because it was isolated
+        self._back_ms = now_ms  # when it last became connected
         self._members_told = 0
-        # The question: how often it was asked, when last, since which of our messages, and of whom.
+        # The question for levels: how often and when it was sent, from which own message on, and to which members.
         self._asked = 0
         self._asked_ms = now_ms - _ASK_AGAIN_MS
         self._asking_since: int | None = 1
         self._asking_of: set[str] = set()
-        self._to_answer: dict[Member, int] = {}  # the last question of each
-        self._all_again_ms = float(now_ms)  # until then it does not send everything once more
-        # What was sent and has not come back: the number of the last message, and what counters have in it.
+        self._to_answer: dict[Member, int] = {}  # the number of each member's last question
+        self._all_again_ms = float(now_ms)  # earlier than this it does not send all usage again
+        # Usage that was sent and has not come back: the number of the last message, and the amount of each counter.
         self._on_way: deque[tuple[int, Counted]] = deque()
-        # What was sent lately, by number, and which of it is to be sent again.
+        # Recent messages by number, and the numbers of those to send again.
         self._kept: dict[int, _Kept] = {}
         self._kept_counters = 0
         self._again: set[int] = set()
-        # Counters sent and received lately, and when counters are looked at next.
+        # The recent rate of counters sent and received, and when counters are examined next.
         self._load = 0.0
         self._load_ms = now_ms
         self._look_ms = now_ms
@@ -167,24 +168,24 @@ class Exchange:
     # -- what the gateway asks -------------------------------------------------------------------------------
 
     def members(self, *, now_ms: int) -> int:
-        """How many members there are, this one included; without touch, how many there were."""
+        """The number of members, including this one; the last known number while this one is isolated."""
         if self.connected:
-            # As of the last touch: silence since then may be this member's own.
+            # As of the last contact: a silence since then may be this member's own isolation.
             seen = 1 + len(self.peers.present(now_ms=min(now_ms, self._touch_ms)))
-            # Back in touch it has not heard all of them yet.
+            # Shortly after an isolation it may not have heard all of them.
             self._members_seen = max(self._members_seen, seen) if self._was_isolated else seen
         return self._members_seen
 
     def _members_remembered(self, now_ms: int) -> int:
-        """How many there are if those that are silent are only cut off."""
+        """The number of members if silent ones are only isolated."""
         remembered = self.peers.remembered(within_ms=_REMEMBERED_MS, now_ms=min(now_ms, self._touch_ms))
         return max(self.members(now_ms=now_ms), 1 + len(remembered - {self.member.id}))
 
     def share(self, *, now_ms: int) -> float:
-        """By what limits are multiplied here now.
+        """The factor for the limits of this member now.
 
-        One that is back in touch keeps its part until it knows what the others have let through meanwhile: with the
-        whole limit it would pass another burst before the answers come.
+        After an isolation a member keeps its share until it has the others' levels. With the whole limit it would let
+        another burst pass before their answers arrive.
         """
         if self._rules.on_isolation is not OnIsolation.SHARE or self.in_agreement:
             return 1.0
@@ -192,16 +193,16 @@ class Exchange:
 
     @property
     def in_agreement(self) -> bool:
-        """Whether it is in touch and, if it was not, knows what the others have let through meanwhile."""
+        """Whether it is connected and, after an isolation, has the others' levels."""
         return self.connected and not self._was_isolated
 
     @property
     def caught_up(self) -> bool:
-        """Whether it knows where the others' counters stand."""
+        """Whether it is connected and has the others' levels."""
         return self.connected and self._asking_since is None
 
     def isolated_ms(self, *, now_ms: int) -> int:
-        """For how long it has heard nothing of itself; 0: it is in touch."""
+        """How long it has been isolated; 0: it is connected."""
         return 0 if self.connected else now_ms - self._touch_ms
 
     def interval_ms(self, *, now_ms: int) -> int:
@@ -213,11 +214,11 @@ class Exchange:
     # -- sending ---------------------------------------------------------------------------------------------
 
     def tick(self, *, now_ms: int) -> list[Share]:
-        """What is to be sent now, in this order; to be called every `FleetRules.interval_ms`."""
+        """The messages to send now, in this order; to be called every `FleetRules.interval_ms`."""
         return finish(self.tick_in_steps(now_ms=now_ms))
 
     def tick_in_steps(self, *, now_ms: int) -> Steps[list[Share]]:
-        """The same in steps between which clients may be served and messages received."""
+        """`tick` in steps, between which clients may be served and messages received."""
         self._look_at_touch(now_ms)
         if not self.connected and self._recent is not None:
             self._assume(now_ms)
@@ -230,16 +231,16 @@ class Exchange:
         use: list[tuple[QuotaKey, Used]] = []
         counted: Counted = []
         members = self._hold_back(now_ms)
-        # What counters hold back has to be sent, also while all others are silent.
+        # Usage for which requests wait must be sent, even if all other members are silent.
         if self.connected and (asks or answers or (members > 1 and now_ms >= self._look_ms)):
-            # More members mean that less may be kept back.
+            # With more members, less usage may stay unreported.
             everything = asks or answers
             grown, self._members_told = members > self._members_told, members
             use = yield from self._take_untold(members, everything, grown, counted, now_ms)
             self._look_ms = now_ms + self.interval_ms(now_ms=now_ms)
         levels = (yield from self._levels(now_ms)) if answers else []
         if asks or answers:
-            # Asked all the time, even by members that do not keep to the rules, it bears no more than its rate.
+            # Even members that break the rules and ask all the time cannot make it send more than its rate.
             counters = len(use) + len(levels)
             self._all_again_ms = now_ms + 1000 * counters / self._rules.max_counters_per_s
         repeated = self._repeat(now_ms)
@@ -261,7 +262,7 @@ class Exchange:
         return repeated + self._sent(shares, counted, now_ms)
 
     def _hold_back(self, now_ms: int) -> int:
-        """Has counters hold back what the others do not know of, while these hear of it; for how many members."""
+        """Make requests wait while the others do not know earlier usage; returns the number of members."""
         interval_ms = self.interval_ms(now_ms=now_ms)
         oldest_ms = now_ms - self._sent_at[0][1] if self._sent_at else 0
         remembered = self._members_remembered(now_ms) if self.connected else 1
@@ -286,14 +287,14 @@ class Exchange:
         return shares
 
     def on_urgent(self, wake: Callable[[], None]) -> None:
-        """Has it called when `tell_urgent` should not wait for the next tick."""
+        """Set the function to call when `tell_urgent` should not wait for the next tick."""
         for counters in self._counters.values():
             counters.on_urgent(wake)
 
     def tell_urgent(self, *, now_ms: int) -> list[Share]:
-        """What is to be sent before the next tick: of counters that used much since the last message about them.
+        """The messages to send before the next tick, about counters with much usage since their last message.
 
-        Without it each member passes in a burst what it can within an interval before it knows of the others' bursts.
+        Otherwise each member would let pass what it can within an interval, before it knows the others' bursts.
         """
         members = self._members_remembered(now_ms)
         stretched = self.interval_ms(now_ms=now_ms) > self._rules.interval_ms
@@ -302,16 +303,16 @@ class Exchange:
         counted: Counted = []
         for quota, counters in self._counters.items():
             urgent = counters.urgent()
-            if told:  # if not, they wait for the tick, as all do
+            if told:  # otherwise they wait for the tick, like all counters
                 use += finish(self._untold_of(quota, urgent[:_AT_ONCE], members, False, counted, now_ms))
         return self._sent(self._messages(use, [], []), counted, now_ms)
 
     def urgent_after_ms(self, *, now_ms: int) -> int:
-        """The time between two calls of `tell_urgent`: all members together send at most a thousand such a second."""
+        """The time between two calls of `tell_urgent`: the fleet sends at most a thousand such messages a second."""
         return max(_URGENT_AFTER_MS, self.members(now_ms=now_ms))
 
     def _keep(self, share: Share, now_ms: int) -> None:
-        """Keeps what it reports of use, for as long as it may be asked for again."""
+        """Keep the usage in a message for as long as it may be requested again."""
         kept = self._kept
         again = Share(self.member, share.seq, use=share.use, repeated=True)
         kept[share.seq] = _Kept(again, now_ms, now_ms)
@@ -325,9 +326,9 @@ class Exchange:
             self._kept_counters -= oldest.share.counters
 
     def _repeat(self, now_ms: int) -> list[Share]:
-        """What was asked for again, under its old number: it counts where it did not come, and only there.
+        """The messages that were requested again, under their old numbers: members that have them ignore them.
 
-        Members ask a second after it was due: it is sent once for all that ask within half of that.
+        Members ask a second after a message was due. It is sent once for all that ask within half a second.
         """
         repeated = []
         for seq in sorted(self._again):
@@ -343,7 +344,7 @@ class Exchange:
         return repeated
 
     def leave(self, *, now_ms: int) -> list[Share]:
-        """The last messages of this member: what it has not sent yet. From now on nothing waits for messages."""
+        """The last messages of this member, with its unsent usage. From now on no request waits for messages."""
         for counters in self._counters.values():
             counters.hold_back(1, 0, 0)
         use = finish(self._take_untold(1, True, True, [], now_ms)) if self.connected else []
@@ -353,7 +354,7 @@ class Exchange:
         if not self.connected or self._asking_since is None or now_ms - self._asked_ms < _ASK_AGAIN_MS:
             return False
         if self._asked:
-            self._asking_of = set()  # it does not answer
+            self._asking_of = set()  # no answer from them: ask any member
             if not self.peers.present(now_ms=now_ms):
                 self._asking_since = None  # alone
                 self._ignorant = self._was_isolated = False
@@ -369,7 +370,7 @@ class Exchange:
     ) -> Steps[list[tuple[QuotaKey, Used]]]:
         found: list[tuple[QuotaKey, Used]] = []
         for quota, counters in self._counters.items():
-            counters.urgent()  # they are among these
+            counters.urgent()  # forgets them: they are included below
             look_at = list(counters.own() if everything or look_at_all else counters.stirred())
             found += yield from self._untold_of(quota, look_at, members, everything, counted, now_ms)
         return found
@@ -411,7 +412,7 @@ class Exchange:
                     yield
                 if counter.match.limit is not None:
                     total, fill = counter.level(now_ms=now_ms)
-                    # Since `use` was taken; it is sent later.
+                    # Usage since `use` was taken is sent later.
                     untold = max(0.0, counter.untold(now_ms=max(now_ms, counter.last_ms)))
                     total, fill = max(0.0, total - untold), max(0.0, fill - untold)
                     if (total > 0 or fill > 0) and can_be_told(key):
@@ -436,11 +437,11 @@ class Exchange:
     # -- receiving -------------------------------------------------------------------------------------------
 
     def receive(self, share: Share, *, now_ms: int) -> None:
-        """Takes a message, its own included: all that pass where the members' messages pass."""
+        """Take a message of any member, including this one."""
         finish(self.receive_in_steps(share, now_ms=now_ms))
 
     def receive_in_steps(self, share: Share, *, now_ms: int) -> Steps[None]:
-        """The same in steps; one message after the other."""
+        """`receive` in steps; finish one message before the next."""
         self._look_at_touch(now_ms)
         if share.member == self.member:
             self._hear_itself(share, now_ms)
@@ -500,7 +501,7 @@ class Exchange:
                 self._ignorant = self._was_isolated = False
 
     def _is_asked(self, share: Share, now_ms: int) -> bool:
-        """Three members answer, those that follow the one that asks by their names; more when it asks again."""
+        """Whether to answer: three members do, the next ones by name after the asking one; more if it asks again."""
         if share.of:
             return self.member.id in share.of
         if self._ignorant and share.hello < _FROM_ANY:
@@ -518,7 +519,7 @@ class Exchange:
             if seq == share.seq:
                 self.lag_ms = now_ms - sent_ms
                 self._touch_ms = max(self._touch_ms, sent_ms)
-                # One that was sent before the touch was lost says nothing.
+                # A message from before the isolation does not show that it is over.
                 if not self.connected and self.lag_ms < self._rules.timeout_ms:
                     self.connected = True
                     self._back_ms = now_ms
@@ -527,7 +528,7 @@ class Exchange:
         self._take_off_way(share.seq, now_ms)
 
     def _take_off_way(self, seq: int, now_ms: int) -> None:
-        """Messages up to this one have come back, or are waited for no more."""
+        """Messages up to this one have come back, or are no longer expected."""
         while self._on_way and self._on_way[0][0] <= seq:
             for counter, amount in self._on_way.popleft()[1]:
                 counter.delivered(amount, now_ms=now_ms)
@@ -547,7 +548,7 @@ class Exchange:
                 self._recent.isolate(self._touch_ms)
 
     def _ask(self, of: set[str]) -> None:
-        """Asks for levels with the next message; what was asked before is not enough."""
+        """Ask for levels with the next message; answers to earlier questions do not suffice."""
         self._asking_since = self._seq + 1
         self._asking_of = of
         self._asked = 0
@@ -581,7 +582,7 @@ class Exchange:
 
 
 class _RecentUse:
-    """What others have recorded lately, by counter: two spans of time, so that one of them is whole."""
+    """The others' recent usage, by counter: two spans of time, so that one of them is complete."""
 
     SPAN_MS: Final = 5_000
 
@@ -598,7 +599,7 @@ class _RecentUse:
         self._now[quota, key] = self._now.get((quota, key), 0.0) + amount
 
     def isolate(self, since_ms: int) -> None:
-        """From now on, `since_last` has what they would have recorded."""
+        """From now on, `since_last` has the usage that the others would have recorded."""
         span_ms = self.SPAN_MS + max(since_ms, self._last_ms) - self._began_ms
         self._rates = {
             name: max(0.0, self._before.get(name, 0.0) + self._now.get(name, 0.0)) / span_ms
@@ -621,7 +622,7 @@ class _RecentUse:
 
 
 def _by_clients(used: Sequence[Used]) -> float:
-    """What clients have recorded; the bytes of a topic are among theirs."""
+    """The usage of clients, which already includes the bytes of topics."""
     return sum(amount for key, amount in used if isinstance(key, ScopedKey))
 
 

@@ -1,8 +1,8 @@
-"""The other members of the fleet: who is present, and which of their messages count. Pure.
+"""The other members of the fleet: which are present, and which of their messages count. Pure.
 
-A message counts once. Numbers that were passed over are noted for a while, so that one that comes late counts too.
-Its sender is asked for it again meanwhile; one that does not come in that time is lost, and its sender is asked
-where counters stand.
+A message counts once. Skipped numbers are noted for a while, so that a late message counts too. Meanwhile the message
+is requested again from its sender. If it does not arrive in that time, it is lost, and its sender is asked for the
+levels of its counters.
 """
 
 from __future__ import annotations
@@ -13,29 +13,28 @@ from typing import Final
 from gateway.fleet.shares import Again, Member, Share
 
 MOST_PEERS: Final = 4_096
-"""Runs that are remembered, those that have ended included."""
+"""The most starts of members that are remembered, including those that have ended."""
 
 _MOST_MISSING: Final = 256
 _MOST_WANTED: Final = 2_000
-"""Asked for in one message; Kafka's clients refuse one of 1 MB."""
+"""The most messages requested in one message; Kafka's clients refuse messages of 1 MB."""
 
 
 @dataclass(slots=True)
 class Peer:
-    """One other member.
+    """Another member.
 
     Attributes:
-        member: which.
-        heard_ms: when its last message came.
+        member: its name and start.
+        heard_ms: when its last message arrived.
         last_seq: the highest number of its messages.
-        missing: the numbers below that did not come, and since when they are missed.
-        wanted: those of them that count when they are sent again; the others are in levels.
-        asked_ms: when messages were last asked for again.
-        anew: its messages up to the next one are left to levels.
-        `told`: what it has recorded, by its messages, for the share of each member.
-        lost: messages that never came.
-        repeated: messages that came again.
-        left: it has said that it ends.
+        missing: lower numbers that did not arrive, and when each was noticed.
+        wanted: those of them that count when they are sent again; levels include the others.
+        asked_ms: when messages were last requested again.
+        anew: levels include its messages up to the next one.
+        lost: messages that never arrived.
+        repeated: messages that arrived again.
+        left: it has announced its end.
     """
 
     member: Member
@@ -52,13 +51,13 @@ class Peer:
 
 
 class Peers:
-    """All other members, the one that was silent for longest first."""
+    """All other members, the longest silent one first."""
 
     def __init__(self, *, timeout_ms: int, patience_ms: int) -> None:
-        """None is known yet.
+        """No member is known yet.
 
         Args:
-            timeout_ms: one that was not heard for so long is not there.
+            timeout_ms: a member that is silent for so long counts as absent.
             patience_ms: how long a message may be late.
         """
         self._timeout_ms = timeout_ms
@@ -66,11 +65,11 @@ class Peers:
         self._known: dict[Member, Peer] = {}
 
     def take(self, share: Share, *, now_ms: int) -> bool:
-        """Notes a message, and says whether it counts: it was not there before."""
+        """Note a message, and return whether it counts: it did not arrive before."""
         peer = self._known.pop(share.member, None)
         if peer is None:
             if share.repeated:
-                return False  # sent before this member listened: levels have it
+                return False  # sent before this member listened: levels include it
             peer = Peer(share.member, now_ms, share.seq)
             while len(self._known) >= MOST_PEERS:
                 del self._known[next(iter(self._known))]
@@ -87,7 +86,7 @@ class Peers:
         return True
 
     def present(self, *, now_ms: int) -> list[Peer]:
-        """Those that are there."""
+        """The members that are present."""
         return [
             peer
             for peer in self._known.values()
@@ -95,7 +94,7 @@ class Peers:
         ]
 
     def remembered(self, *, within_ms: int, now_ms: int) -> set[str]:
-        """Names of those that were heard so lately and have not said that they end: some may only be cut off."""
+        """Names of members that sent a message lately and have not announced their end; some may be isolated."""
         return {
             peer.member.id
             for peer in self._known.values()
@@ -103,7 +102,7 @@ class Peers:
         }
 
     def lost(self, *, now_ms: int) -> list[Peer]:
-        """Those of which a message has been lost since the last call."""
+        """Members that a message was lost of since the last call."""
         found = []
         for peer in self._known.values():
             if peer.missing and now_ms - min(peer.missing.values()) >= self._patience_ms:
@@ -114,17 +113,17 @@ class Peers:
         return found
 
     def leave_to_levels(self, *, anew: bool = False) -> None:
-        """What is missing does not count when it is sent again: the levels that are asked for, or came, may have it.
+        """Do not count missing messages when they are sent again: levels that are due, or arrived, may include them.
 
         Args:
-            anew: this member was out of touch, so what it missed shows with the next messages only.
+            anew: this member was isolated, so only the next messages show which ones it missed.
         """
         for peer in self._known.values():
             peer.wanted.clear()
             peer.anew = peer.anew or anew
 
     def wanted(self, *, after_ms: int, now_ms: int) -> list[Again]:
-        """Messages that have been missed for so long, and were not asked for again as long."""
+        """Messages that have been missing for so long, and were not requested again for as long."""
         found = []
         count = 0
         for peer in self._known.values():
@@ -140,11 +139,11 @@ class Peers:
         return found
 
     def lost_total(self) -> int:
-        """Messages that never came."""
+        """The number of messages that never arrived."""
         return sum(peer.lost for peer in self._known.values())
 
     def repeated_total(self) -> int:
-        """Messages that came more than once."""
+        """The number of messages that arrived more than once."""
         return sum(peer.repeated for peer in self._known.values())
 
 

@@ -24,18 +24,19 @@ from quotas.record_signature import RecordSigner
 
 _JOIN_S: Final = 5.0
 _MOST_WAITING: Final = 1_000
-"""Messages that came and were not looked at yet."""
+"""The most received messages that wait to be taken."""
 
 _log = structlog.get_logger("gateway.fleet")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What part of a gateway a member is: all of it, or one of its processes, each of which is a member.
+    """Which part of a gateway a member is: the whole gateway, or one of its processes.
 
     Attributes:
-        of_share: by what its share of a limit is multiplied. Members are processes: those of a gateway that count a
-            quota have the shares of all of its processes together.
+        of_share: the factor for its share of a limit. Members are processes: those that count a quota together have
+            the shares of all processes of their gateway.
+        of_limit: its part of the limit, if an isolated gateway enforces the limit.
         of_limit: how much of the limit it enforces where an isolated gateway enforces the limit.
     """
 
@@ -44,12 +45,12 @@ class Part:
 
     @classmethod
     def of_supervisor(cls, workers: int) -> Part:
-        """It alone counts mutations."""
+        """The supervisor alone counts mutations."""
         return cls(of_share=workers + 1.0)
 
     @classmethod
     def of_worker(cls, workers: int) -> Part:
-        """Workers count all else."""
+        """Workers count all other quotas."""
         return cls(of_share=(workers + 1) / workers, of_limit=1 / workers)
 
 
@@ -57,9 +58,9 @@ class FleetService:
     """One member of a fleet: a gateway, or a process of it.
 
     Attributes:
-        exchange: what is sent and received.
-        topic: how.
-        isolations: how often it lost touch.
+        exchange: makes and takes the messages.
+        topic: transports them.
+        isolations: how often this member became isolated.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class FleetService:
 
         Args:
             exchange: of this member.
-            topic: a `ShareTopic`, or what leads to that of the supervisor.
+            topic: a `ShareTopic`, or a worker's link to that of the supervisor.
             rules: those of the exchange.
-            limits: multiplied by the share without touch.
+            limits: multiplied by this member's share while it is isolated.
             now_ms: the loop's clock.
-            part: of its gateway; None: it is all of it.
+            part: of its gateway; None: the whole gateway.
         """
         self.exchange = exchange
         self.topic = topic
@@ -111,19 +112,19 @@ class FleetService:
         now_ms: NowMs,
         worker: tuple[int, Any] | None = None,
     ) -> FleetService | None:
-        """As the configuration has it; None: this gateway shares nothing.
+        """Make the service as configured; None: this gateway shares nothing.
 
         Args:
             config: valid.
-            counters: what is shared.
+            counters: to be shared.
             limits: in force here.
-            gateway: its name, where [fleet] gives none.
+            gateway: the member's name, if [fleet] has none.
             client: librdkafka's settings for reaching the cluster.
             now_ms: the loop's clock.
-            worker: the number of this one, and what leads to its supervisor's topic; None: the topic is used here.
+            worker: this worker's number and its link to the supervisor's topic; None: this process uses the topic.
 
         Raises:
-            ConfigError: a file with a secret can't be read.
+            ConfigError: a file with a secret is unreadable.
         """
         if config.client_quota.scope != "fleet":
             return None
@@ -159,14 +160,14 @@ class FleetService:
         return cls(exchange, ShareTopic(settings, member.id), rules, limits, now_ms, part)
 
     async def start(self) -> None:
-        """Begin, and wait a while until it is known where the others' counters stand; then it continues without."""
+        """Begin, and wait a limited time for the others' levels; then continue without them."""
         self.begin()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_JOIN_S):
                 await self._caught_up.wait()
 
     def begin(self) -> None:
-        """Begin; until it is in touch, it behaves as an isolated one."""
+        """Begin; until it is connected, this member counts as isolated."""
         self._loop = asyncio.get_running_loop()
         now_ms = self._now_ms()
         self._again_ms = now_ms + 2 * self._rules.timeout_ms
@@ -176,10 +177,10 @@ class FleetService:
         self._tick()
 
     async def stop(self, on_left: Callable[[], None] = lambda: None) -> None:
-        """Announce to the others that it ends.
+        """Announce to the others that this member ends.
 
         Args:
-            on_left: called when the last message is made: what is recorded from then on is not sent.
+            on_left: called when the last message is made; later usage is not sent.
         """
         if self._timer is None or self._urgent is None:
             return
@@ -194,8 +195,8 @@ class FleetService:
         await self.topic.stop()
 
     def receive(self, shares: Sequence[Share]) -> None:
-        """Messages that came by the topic; taken one after the other, in slices."""
-        # What is left out is missed, and asked for.
+        """Take messages from the topic, one after the other, in slices."""
+        # Dropped messages are noticed as missing, and requested again.
         self._came.extend(shares[: max(0, _MOST_WAITING - len(self._came))])
         if self._receiving is None:
             self._receiving = self._loop.create_task(self._receive_all())
@@ -251,15 +252,15 @@ class FleetService:
         elif self.topic.trouble is not None:
             self._again_ms = now_ms + 2 * self._rules.timeout_ms
         elif self._again_ms is None:
-            # A process that was stopped is back in touch sooner than that.
+            # A process that was suspended is connected again before that.
             self._again_ms = now_ms + self._rules.timeout_ms // 4
         elif now_ms >= self._again_ms:
-            # It seems to be read, and nothing that was sent comes back.
+            # The topic seems to be readable, but no message comes back.
             self._again_ms = now_ms + 2 * self._rules.timeout_ms
             self.topic.begin_again()
 
     def _share(self, now_ms: int) -> float:
-        """By what limits are multiplied in this process now."""
+        """The factor for the limits of this process now."""
         if self.exchange.in_agreement:
             return 1.0
         if self._rules.on_isolation is OnIsolation.LOCAL:
@@ -267,7 +268,7 @@ class FleetService:
         return min(1.0, self.exchange.share(now_ms=now_ms) * self._part.of_share)
 
     def isolation(self) -> str | None:
-        """Why quotas are not those of the fleet now, in a few words; None: they are."""
+        """Why the fleet's quotas are not in force now, in a few words; None: they are."""
         now_ms = self._now_ms()
         isolated_ms = self.exchange.isolated_ms(now_ms=now_ms)
         if not isolated_ms:
@@ -282,23 +283,23 @@ class FleetService:
 
     @property
     def members(self) -> int:
-        """How many there are, this one included."""
+        """The number of members, including this one."""
         return self.exchange.members(now_ms=self._now_ms())
 
     @property
     def interval_s(self) -> float:
-        """Between two messages about a counter near its limit."""
+        """The time between two messages about a counter near its limit."""
         return self.exchange.interval_ms(now_ms=self._now_ms()) / 1000
 
     def ages(self) -> Iterator[tuple[str, float]]:
-        """Every other member that is there, and for how many seconds it has said nothing."""
+        """Every other member that is present, and the seconds since its last message."""
         now_ms = self._now_ms()
         for peer in self.exchange.peers.present(now_ms=now_ms):
             yield peer.member.id, (now_ms - peer.heard_ms) / 1000
 
 
 def _signer(config: Config) -> RecordSigner | None:
-    """With the secrets of the fleet, or those of the quota topic."""
+    """A signer with the secrets of the fleet, or else those of the quota topic."""
     section, name = (
         (config.fleet, "fleet") if config.fleet.secret_file else (config.quota_store, "quota_store")
     )

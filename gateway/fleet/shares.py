@@ -1,4 +1,4 @@
-"""The message format of a fleet: what a member has recorded since its last message. Pure.
+"""The message format of a fleet: the usage that a member has recorded since its last message. Pure.
 
 One JSON object::
 
@@ -10,16 +10,21 @@ One JSON object::
      "topic_levels": {"p": [[null, "alice", "", "user_topic", "orders", 410000, 300000]]},
      "bye": true, "repeated": true}
 
-All but the first four fields may be absent: then it is a sign of life. Counters are listed by quota, ``p``
-(producer_byte_rate), ``f`` (consumer_byte_rate), ``r`` (request_percentage), ``m`` (controller_mutation_rate), each
-with scope, user and client id as they are counted, in units of the quota. Counters of topics (``p``, ``f``) stand by
-themselves, with the family of their quota and the topic: members of a version that does not know them pass them over.
-So do those of groups (``group_use``, ``group_levels``; also ``r``), with scope and group, and mutations of groups
-(``group_mutation_use``, ``group_mutation_levels``). So do those of
-rates that Kafka has not (``rate_use``, ``rate_levels``): by the names of their quotas, of which a member passes over
-those that it does not know. Rates of connections (``connection_use``, ``connection_levels``) stand by what they are
-of: ``gateway``, ``listener`` or ``ip``, each with its name.
-There is no time in it: clocks may differ.
+All but the first four fields are optional; a message without them is a sign of life. Counters are listed by quota:
+``p`` (producer_byte_rate), ``f`` (consumer_byte_rate), ``r`` (request_percentage), ``m`` (controller_mutation_rate).
+Each has the scope, user and client id by which it is counted, and an amount in units of the quota.
+
+Further counters have fields of their own, which members of a version without them ignore:
+
+* ``topic_use``, ``topic_levels``: counters of topics (``p``, ``f``), with the family of their quota and the topic.
+* ``group_use``, ``group_levels``: counters of groups (``p``, ``f``, ``r``), with scope and group.
+* ``group_mutation_use``, ``group_mutation_levels``: mutations of groups.
+* ``rate_use``, ``rate_levels``: rates that Kafka does not have, by name of the quota; a member ignores unknown names.
+* ``connection_use``, ``connection_levels``: rates of connections, by ``gateway``, ``listener`` or ``ip``, each with
+its
+  name.
+
+Messages have no time, since clocks may differ.
 """
 
 from __future__ import annotations
@@ -40,10 +45,10 @@ from quotas.shared_rate import ConnectionKey
 from quotas.topic_quotas import TopicKey
 
 MOST_COUNTERS: Final = 2_000
-"""In one message; a receiver works on a message without a pause."""
+"""The most counters in one message, which a receiver works on without a pause."""
 
 MOST_BYTES: Final = 500_000
-"""Of counters in one message: Kafka's clients refuse 1 MB, and names, which clients choose, may take 2 KB of each."""
+"""The most bytes of counters in one message. Kafka's clients refuse 1 MB, and each client's names may take 2 KB."""
 
 _FORMAT: Final = 1
 _CODES: Final = {
@@ -60,23 +65,23 @@ _MOST: Final = 1e18
 _MOST_NAME_CHARS: Final = 255
 _DIGITS: Final = 6
 _COUNTER_BYTES: Final = 120
-"""Of all but names, at most."""
+"""The most bytes of a counter without its names."""
 
 _TOPIC: Final = "topic"
-"""In place of a code, of all counters of topics."""
+"""In place of a code, for all counters of topics."""
 
 _GROUP: Final = "group:"
-"""In front of a code, of counters of groups."""
+"""Before a code, for counters of groups."""
 
 _CONNECTION_KINDS: Final = ("gateway", "listener", "ip")
 _CONNECTION: Final = "connection:"
-"""In front of a kind, of rates of connections."""
+"""Before a kind, for rates of connections."""
 
 T = TypeVar("T")
 
 
 class MalformedShare(ValueError):
-    """It is no message of a member; it counts for nothing."""
+    """The bytes are no message of a member; they count for nothing."""
 
 
 class Member(NamedTuple):
@@ -87,23 +92,23 @@ class Member(NamedTuple):
 
 
 Used: TypeAlias = tuple[CounterKey, float]
-"""A counter and what was recorded by it."""
+"""A counter and the amount recorded by it."""
 
 Level: TypeAlias = tuple[CounterKey, float, float]
-"""A counter, what its average comes from and what its bucket holds; see `RateTracker.level`."""
+"""A counter, the total that its average comes from, and the fill of its bucket; see `RateTracker.level`."""
 
 Told = TypeVar("Told", Used, Level)
 
 
 class Answer(NamedTuple):
-    """Whose question levels answer: a member, and the number of its message."""
+    """The question that levels answer: its sender, and the number of its message."""
 
     member: Member
     seq: int
 
 
 class Again(NamedTuple):
-    """Which messages of a member did not come."""
+    """The messages of a member that did not arrive."""
 
     member: Member
     seqs: tuple[int, ...]
@@ -114,17 +119,17 @@ class Share:
     """One message.
 
     Attributes:
-        member: its sender.
+        member: the sender.
         seq: 1, 2, ... for each of its messages.
-        use: what was recorded since the last one, by quota.
-        hello: the sender asks where counters stand, for the first, second, ... time; 0: it does not.
-        of: who is asked; empty: some of all.
-        levels: where counters stand for the sender, `use` included.
-        to: whom that answers.
-        last: no more levels follow for these.
-        again: messages that are to be sent again.
-        repeated: it was asked for again.
-        bye: it is the sender's last message.
+        use: usage recorded since its last message, by quota.
+        hello: the sender asks for levels, for the first, second, ... time; 0: it does not.
+        of: the members that are asked; empty: some of all.
+        levels: the sender's levels, which include `use`.
+        to: the questions that the levels answer.
+        last: no more levels follow for these questions.
+        again: requests to send messages again.
+        repeated: the message was requested again.
+        bye: the sender's last message.
     """
 
     member: Member
@@ -141,23 +146,23 @@ class Share:
 
     @property
     def counters(self) -> int:
-        """How many counters it has."""
+        """The number of counters in the message."""
         return sum(map(len, self.use.values())) + sum(map(len, self.levels.values()))
 
 
 def told_amount(value: float) -> float:
-    """A number as it is sent: whole where it nearly is, so that sender and receivers count the same."""
+    """A number as it is sent: whole if it nearly is, so that sender and receivers count the same."""
     rounded = round(value, _DIGITS)
     return int(rounded) if rounded == int(rounded) else rounded
 
 
 def in_messages(counters: Sequence[tuple[QuotaKey, Told]]) -> Iterator[Sequence[tuple[QuotaKey, Told]]]:
-    """Counters in as many parts as it takes messages; none for no counters."""
+    """Counters, divided into parts for one message each; no parts for no counters."""
     begin = size = 0
     for at, (_, told) in enumerate(counters):
         key: CounterKey = told[0]
         names = _names(key)
-        # Quotes are two bytes, what is no ASCII four, control characters six.
+        # In JSON, quotes take two bytes, characters beyond ASCII four, and control characters six.
         own_size = _COUNTER_BYTES + len(names) * (2 if names.isascii() and names.isprintable() else 6)
         if at - begin >= MOST_COUNTERS or (size + own_size > MOST_BYTES and at > begin):
             yield counters[begin:at]
@@ -177,7 +182,7 @@ def _names(key: CounterKey) -> str:
 
 
 def can_be_told(key: CounterKey) -> bool:
-    """Whether the names of a counter are text: half of a surrogate pair is not."""
+    """Whether the names of a counter can be sent as text: half of a surrogate pair cannot."""
     names = _names(key)
     return names.isascii() or not any("\ud800" <= each <= "\udfff" for each in names)
 
@@ -210,7 +215,7 @@ def encode_share(share: Share) -> bytes:
 
 
 def _listed(name: str, counters: Mapping[QuotaKey, Sequence[tuple[Any, ...]]]) -> dict[str, Any]:
-    """The field of this name, and those of topics and groups, as far as there is anything in them."""
+    """The field of this name, and the fields of further counters, without empty ones."""
     fields: dict[str, dict[str, list[Any]]] = {}
     for quota, some in counters.items():
         for key, *values in some:
@@ -236,10 +241,10 @@ def _listed(name: str, counters: Mapping[QuotaKey, Sequence[tuple[Any, ...]]]) -
 
 
 def decode_share(data: bytes) -> Share:
-    """The message of these bytes.
+    """The message in these bytes.
 
     Raises:
-        MalformedShare: they are none, or of another format.
+        MalformedShare: they are no message, or have another format.
     """
     try:
         body = orjson.loads(data)
@@ -270,7 +275,7 @@ def decode_share(data: bytes) -> Share:
 
 
 def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[QuotaKey, list[T]]:
-    """What all fields contain: of clients, of topics, of groups and of connections."""
+    """The counters of all fields: of clients, topics, groups, further rates and connections."""
     found = {_KEYS[code]: [read(each, code) for each in some] for code, some in body.get(name, {}).items()}
     for code, some in body.get(f"topic_{name}", {}).items():
         found.setdefault(_TOPIC_KEYS[code], []).extend(read(each, _TOPIC) for each in some)
@@ -315,7 +320,7 @@ def _named(names: list[Any], code: str) -> CounterKey:
         return _key(scope, user, client_id)
     scope, user, client_id, family, topic = names
     key = _key(scope, user, client_id)
-    # Longer names are cut where they are counted.
+    # The counting member has cut longer names already.
     if (
         type(topic) is not str
         or max(map(len, (*key.tracker_key, topic))) > MAX_NAME_CHARS

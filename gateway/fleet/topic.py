@@ -1,9 +1,9 @@
 """The topic through which gateways exchange their messages. [io]: librdkafka's threads, and one that reads.
 
-One partition, so that all read the same order, their own messages included. Nothing in it is worth keeping: reading
-begins at its end, and retention is a minute. A topic that is gone is made again.
+The topic has one partition, so that all members read the same order, including their own messages. Nothing in it is
+worth keeping: reading begins at its end, and retention is a minute. A topic that is gone is created again.
 
-Messages are sent without waiting: one that is lost on the way shows as a gap at the others (`peers.py`).
+Messages are sent without waiting: the others notice a lost message as a gap (`peers.py`).
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class ShareTopicSettings:
 
     Attributes:
         topic: its name.
-        replication_factor: when it is made; None: 3, or as many brokers as there are.
-        give_up_ms: a message that is not delivered in this time is too old.
+        replication_factor: for creating the topic; None: 3, or the number of brokers if there are fewer.
+        give_up_ms: a message that is not delivered in this time is dropped.
         client: librdkafka's settings for reaching the cluster.
-        signer: signs messages, and recognises those that count; None: all do.
+        signer: signs messages, and decides which ones count; None: all do.
     """
 
     topic: str
@@ -76,17 +76,17 @@ class ShareTopic:
     """See the module. All methods are called in the loop.
 
     Attributes:
-        refused: records that are no messages, or not signed as they have to be.
-        undelivered: messages that the brokers did not take.
-        relay: takes all messages that count, as they came, before they are received; None: nothing does.
-        trouble: why the topic cannot be read now; None: it is.
+        refused: records that are no messages, or lack a valid signature.
+        undelivered: messages that the brokers did not accept.
+        relay: gets all messages that count, as encoded, before they are received; None: there is no relay.
+        trouble: why the topic cannot be read now; None: it can.
     """
 
     def __init__(self, settings: ShareTopicSettings, member: str) -> None:
         """Nothing is connected yet.
 
         Args:
-            settings: see there.
+            settings: of the topic.
             member: the key of all messages of this gateway.
         """
         self.refused = 0
@@ -98,7 +98,7 @@ class ShareTopic:
         self._producer: Any = None
         self._producer_age = ClientAge(settings.client)
         self._consumer_age = ClientAge(settings.client)
-        self._dropped: list[Any] = []  # producers, to be ended where that may take its time
+        self._dropped: list[Any] = []  # producers that the thread ends, as that may take a while
         self._receive: Callable[[Sequence[Share]], None]
         self._loop: asyncio.AbstractEventLoop
         self._stopped = threading.Event()
@@ -109,7 +109,7 @@ class ShareTopic:
         """Begin to read.
 
         Args:
-            receive: called in the loop with messages as they come, this gateway's own among them.
+            receive: called in the loop with arriving messages, including this gateway's own.
         """
         self._receive = receive
         self._loop = asyncio.get_running_loop()
@@ -117,11 +117,11 @@ class ShareTopic:
         self._thread.start()
 
     def send(self, shares: Sequence[Share]) -> None:
-        """Hand messages to librdkafka; it does not wait."""
+        """Pass messages to librdkafka, without waiting."""
         self.send_encoded([encode_share(share) for share in shares])
 
     def send_encoded(self, values: Sequence[bytes]) -> None:
-        """As `send`, messages of a worker of this gateway among them."""
+        """Send encoded messages, of this process or of its workers."""
         if self._producer is None:
             if self._stopped.is_set():  # workers send until they have drained
                 return
@@ -152,18 +152,18 @@ class ShareTopic:
         producer.poll(0)
 
     def begin_again(self) -> None:
-        """Use it with new clients: what was sent does not come back."""
+        """Use new clients, because sent messages do not come back."""
         self.trouble = f"topic {self._settings.topic} is being read with a new connection"
         self._again.set()
 
     async def stop(self) -> None:
-        """End it; what was sent last has a second to leave."""
+        """Stop; the last messages have a second to be sent."""
         if self._thread is None:
             return
         self._stopped.set()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleet-end") as executor:
             loop = asyncio.get_running_loop()
-            # It may wait for a cluster that is away.
+            # The thread may wait for a cluster that is unreachable.
             await loop.run_in_executor(executor, self._thread.join, _END_S)
             if (producer := self._producer) is not None:
                 self._producer = None
@@ -184,7 +184,7 @@ class ShareTopic:
                 "compression.type": "lz4",
                 "message.timeout.ms": self._settings.give_up_ms,
                 "topic.metadata.refresh.interval.ms": 10_000,
-                # A deleted topic that a broker makes by itself would keep what is sent for days.
+                # A deleted topic that a broker creates by itself would keep messages for days.
                 "allow.auto.create.topics": False,
             },
             logger=_client_log,
@@ -200,7 +200,7 @@ class ShareTopic:
                 self._in_loop(self._drop_producer)
                 self._follow()
                 told = ""
-            except Exception as exc:  # noqa: BLE001  (whatever it is: a member that reads nothing must say so)
+            except Exception as exc:  # noqa: BLE001  (a member that reads nothing must report it in any case)
                 text = reason_of_topic(exc)
                 if told != text:
                     told = text
@@ -232,7 +232,7 @@ class ShareTopic:
             if made is fallback:
                 _log.warning("fleet_topic_made_with_defaults", topic=settings.topic, refused=config)
         except KafkaException as exc:
-            # A gateway that may not make it may still use it.
+            # A gateway without the right to create the topic may still use it.
             if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *FORBIDDEN):
                 raise
         if (
@@ -248,7 +248,7 @@ class ShareTopic:
         consumer = Consumer(
             {
                 **self._settings.client,
-                # A group has to be named, but the partition is assigned by hand and nothing is committed.
+                # The client requires a group, but the partition is assigned by hand and nothing is committed.
                 "group.id": "sluice-fleet",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
@@ -274,12 +274,12 @@ class ShareTopic:
             consumer.close()
 
     def _look_at_topic(self, consumer: Any) -> None:
-        # Asked for by itself, the partition's leader comes only with the next look of a second.
+        # Without this request, the consumer learns the partition's leader only a second later.
         try:
             found = consumer.list_topics(self._settings.topic, _ASK_S).topics[self._settings.topic]
         except KafkaException:
             return
-        if found.error is not None and found.error.code() in FORBIDDEN:  # the consumer would say nothing
+        if found.error is not None and found.error.code() in FORBIDDEN:  # the consumer would not report it
             raise KafkaException(found.error)
 
     def _take(self, messages: Sequence[Any]) -> None:
@@ -326,7 +326,7 @@ class ShareTopic:
     # -- in the loop, from the thread ------------------------------------------------------------------------
 
     def _drop_producer(self) -> None:
-        # Of a topic that was made again the epochs of leaders begin again too; librdkafka takes them for old news.
+        # A recreated topic begins with leader epoch 0 again, which librdkafka takes for outdated.
         if self._producer is not None:
             self._dropped.append(self._producer)
             self._producer = None
@@ -334,7 +334,7 @@ class ShareTopic:
     def _set_trouble(self, why: str) -> None:
         self.trouble = f"topic {self._settings.topic}: {why}"
         if self._producer is not None:
-            self._producer.poll(0)  # it logs now what happens now, though nothing is sent
+            self._producer.poll(0)  # lets it log present errors, although nothing is sent
 
     def _hand_over(
         self, shares: Sequence[Share], values: Sequence[bytes], refused: int, at_end: bool

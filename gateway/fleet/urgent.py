@@ -1,4 +1,4 @@
-"""Messages that do not wait for the next interval, in a burst. [io]: timers of the loop."""
+"""Messages that are sent in a burst before the next interval. [io]: timers of the loop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gateway.runtime.clock import NowMs
 
 
 class UrgentMessages:
-    """The first is sent in the loop's next turn, more after `Exchange.urgent_after_ms`."""
+    """The first message is sent in the loop's next turn, later ones after `Exchange.urgent_after_ms`."""
 
     def __init__(self, exchange: Exchange, send: Callable[[Sequence[Share]], None], now_ms: NowMs) -> None:
-        """From now on, until `stop`; in a running loop.
+        """Send urgent messages until `stop`; needs a running loop.
 
         Args:
             exchange: of this member.
-            send: takes its messages.
+            send: takes the messages.
             now_ms: the loop's clock.
         """
         self._exchange = exchange
@@ -42,7 +42,7 @@ class UrgentMessages:
             self._send(shares)
 
     def stop(self) -> None:
-        """What comes from now on waits for the next tick."""
+        """Stop; later usage waits for the next tick."""
         self._exchange.on_urgent(lambda: None)
         if self._timer is not None:
             self._timer.cancel()
