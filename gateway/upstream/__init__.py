@@ -1,1 +1,1 @@
-"""Brokers: connections to them, discovery, their ports here, the gateway's login, PROXY headers out."""
+"""Brokers: connections to them, discovery, their ports on the gateway, the gateway's login, PROXY headers."""

@@ -1,6 +1,7 @@
 """Connects one client channel to one broker.
 
-There is at most one per client connection. Clients that shared one would share its order, identity and end.
+There is at most one broker connection per client connection. Clients that share one would share its order, identity
+and end.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from gateway.upstream.tls import BrokerNotTrusted, BrokerTls
 from gateway.upstream.topology import Address, ClusterMap
 
 _LOOK_S: Final = 0.01
-"""At least between two looks at attempts: thousands may be due one after the other."""
+"""The shortest interval between two checks of attempts: thousands may be due one after the other."""
 
 _UNKNOWN_BROKER: Final = CloseCause.UNKNOWN_BROKER
 _REFUSED: Final = (OSError, ValueError, OverflowError)
-"""A host that is no host name is a ValueError, a port that is no port an OverflowError: the cluster's words."""
+"""Errors of an attempt. An invalid host or port from the cluster causes a ValueError or an OverflowError."""
 
 
 class UpstreamUser(Protocol):
-    """The client channel, as far as its upstream is concerned.
+    """The client channel, as its broker connection uses it.
 
     Attributes:
         endpoints: source and destination for the PROXY header; None: the connection is the gateway's own.
@@ -49,17 +50,17 @@ class UpstreamUser(Protocol):
         """The broker closed the connection, or it broke."""
 
     def upstream_writable(self, writable: bool) -> None:
-        """The broker takes less than we have for it, or takes it again."""
+        """The broker reads more slowly than we send, or keeps up again."""
 
 
 class UpstreamChannel:
-    """Passes what the transport says to the client channel: an `asyncio.Protocol`, by its methods."""
+    """An `asyncio.Protocol`, by its methods, that passes the transport's events to the client channel."""
 
     __slots__ = ("_user", "data_received")
 
     def __init__(self, user: UpstreamUser) -> None:
         self._user = user
-        # One call less for each received chunk.
+        # Saves a call for each received chunk.
         self.data_received = user.upstream_received
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,7 +73,7 @@ class UpstreamChannel:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The leg is gone, whichever side ended it."""
+        """The connection is gone; either side may have ended it."""
         self._user.upstream_lost()
 
     def pause_writing(self) -> None:
@@ -85,11 +86,11 @@ class UpstreamChannel:
 
 
 class Attempt(Eager):
-    """To connect to a broker; see `Connector.begin`.
+    """An attempt to connect to a broker; see `Connector.begin`.
 
     Attributes:
-        due_s: when it has lasted long enough, by the loop's clock.
-        late: it has.
+        due_s: when it times out, by the loop's clock.
+        late: it has timed out.
         reason: why it failed, for people: the last address and its error.
     """
 
@@ -103,7 +104,7 @@ class Attempt(Eager):
 
 
 class Connector:
-    """Opens upstream legs."""
+    """Opens connections to brokers."""
 
     def __init__(
         self,
@@ -119,9 +120,9 @@ class Connector:
         Args:
             cluster: knows the bootstrap addresses and the brokers.
             resolver: turns names into addresses.
-            connect_timeout_ms: for the whole attempt, names and all; shorter than clients wait (hazard D02).
+            connect_timeout_ms: of the whole attempt, including names; shorter than clients wait (hazard D02).
             tls: TLS with the brokers; None: without.
-            header_sender: the PROXY header in front of everything; None: without.
+            header_sender: sends the PROXY header before anything else; None: without.
         """
         self._header_sender = header_sender
         self._tls = tls
@@ -138,20 +139,19 @@ class Connector:
         return self._header_sender is not None
 
     def begin(self, user: UpstreamUser, broker_id: int | None, *, spread: bool = False) -> Attempt:
-        """Connect to a broker, or for None to any bootstrap address; call `user` with the result, not within this
-        call.
+        """Begin to connect to a broker; `user` is called with the result, but not within this call.
 
         Args:
             user: gets the connection.
-            broker_id: see above.
-            spread: for None try the brokers that are there before the bootstrap addresses.
+            broker_id: the broker; None: any bootstrap address.
+            spread: with None, try the present brokers before the bootstrap addresses.
 
         Returns:
-            The attempt; `user` is not called for one that is cancelled.
+            The attempt; if it is cancelled, `user` is not called.
         """
         loop = asyncio.get_running_loop()
         attempt = Attempt(loop.time() + self._timeout_s)
-        # All have the same time, so the first is due first, and one timer does for all.
+        # All have the same timeout, so attempts are due in order, and one timer is enough.
         self._attempts[attempt] = None
         if not self._watching:
             self._watch(loop, attempt.due_s)
@@ -172,7 +172,7 @@ class Connector:
         self._watching = False
         now_s = loop.time()
         stood_still = (now_s - due_s) * 1000 >= LATE_MS
-        for attempt in self._attempts:  # a cancelled one leaves in a later turn
+        for attempt in self._attempts:  # a cancelled attempt is removed in a later turn
             if stood_still:
                 attempt.due_s = now_s + self._timeout_s
             if attempt.due_s > now_s:
@@ -182,7 +182,7 @@ class Connector:
             attempt.cancel()
 
     async def _connect(self, attempt: Attempt, user: UpstreamUser, addresses: Sequence[Address]) -> None:
-        """One attempt per address; the last one's error counts (hazard D01: no retries of our own)."""
+        """Try each address once; the last error counts (hazard D01: no retries of our own)."""
         cause = _UNKNOWN_BROKER
         try:
             for host, port in addresses:
@@ -225,9 +225,9 @@ class Connector:
             tls.trusted(host)
 
     def addresses(self, broker_id: int | None, *, spread: bool = False) -> list[Address]:
-        """Where to connect: the broker's address, or the bootstrap addresses, each time beginning with the next.
+        """The addresses to try: the broker's, or all bootstrap addresses, each time beginning with the next.
 
-        With `spread` the brokers that are there come before the bootstrap addresses, beginning with the next.
+        With `spread` the present brokers come before the bootstrap addresses, also beginning with the next.
         """
         if broker_id is not None:
             address = self._cluster.address_of(broker_id)

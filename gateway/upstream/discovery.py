@@ -1,10 +1,10 @@
 """Asks the cluster regularly for its brokers, so that clients find every port open.
 
-Everything it learns also comes by in clients' own Metadata answers; this is what makes the gateway ready before the
-first client, and what notices brokers that left. On a cluster that wants authentication it logs in; without
-credentials it learns nothing and says so, and the gateway relies on what comes by.
+Clients' own Metadata responses have the same information. But discovery makes the gateway ready before the first
+client connects, and notices brokers that have left. If the cluster requires authentication, discovery logs in.
+Without credentials it learns nothing and reports that; the gateway then relies on clients' responses.
 
-It also asks which APIs the brokers offer, asks them for no others, and says what the gateway lacks (`needs.py`).
+It also asks which APIs the brokers offer, uses no others, and reports what the gateway lacks (`needs.py`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ CLIENT_ID: Final = "sluice-discovery"
 _ANSWER_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 0.5
 _NAMES_S: Final = 1.0
-_SOON_S: Final = 2.0  # at least, from one answer to the next question
-"""From one question for the names of topics to the next."""
+"""The interval between two requests for names of topics."""
+_SOON_S: Final = 2.0
+"""The shortest time from an answer to the next request for brokers."""
 _ASKS_SOON: Final = 40
-"""How often topics of the gateway that are not there yet are asked for again soon, before it becomes a habit."""
+"""How often own topics that do not exist yet are requested again soon; after that, at the usual interval."""
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _LONGEST_ERROR: Final = 300
 _NO_CLUSTER_ID: Final = (
@@ -91,13 +92,13 @@ class _BrokerClient:
         self._progress.set()
 
     def upstream_writable(self, writable: bool) -> None:
-        """See `UpstreamUser`; questions are small."""
+        """See `UpstreamUser`; requests are small."""
 
     async def ask(self, question: bytes) -> bytes:
         """Send a request frame and return the whole reply frame.
 
         Raises:
-            ConnectionError: the broker went away, or said something absurd.
+            ConnectionError: the broker closed the connection, or sent an invalid reply.
         """
         assert self._transport is not None
         self._transport.write(question)
@@ -126,7 +127,7 @@ class _BrokerClient:
 
 
 class UpstreamUnusable(ConnectionError):
-    """The brokers answer, and lack what the gateway cannot do without."""
+    """The brokers answer, but lack an API that the gateway needs."""
 
 
 class Discovery:
@@ -134,7 +135,7 @@ class Discovery:
 
     Attributes:
         reached: whether the last attempt got an answer.
-        trouble: what is in the way while it did not, for people: in a few words, with the last error.
+        trouble: why the last attempt got no answer, in a few words with the last error, for people.
         lacks: what the brokers lack, a sentence each; logged when it is new.
     """
 
@@ -158,16 +159,16 @@ class Discovery:
         """Make it; nothing is asked before `run`.
 
         Args:
-            cluster: filled with what is learnt.
+            cluster: gets the brokers.
             connector: opens connections.
             now_ms: the clock.
             upstream, bootstrap: its name and its brokers, for the log.
-            refresh_ms: from one answer to the next question.
+            refresh_ms: from an answer to the next request.
             on_change: called after each answer with the ids of brokers that are gone for good.
             login: the gateway's credentials; None: it has none.
             wants_login: the brokers require authentication, so without a login they are not asked at all.
-            own_topics: receives the ids of the gateway's own topics; None: they are not asked for.
-            topic_ids: receives the names of topics whose ids are in use; None: they are not asked for.
+            own_topics: receives the ids of the gateway's own topics; None: no ids are requested.
+            topic_ids: receives the names of topics whose ids are in use; None: no names are requested.
             brokers_take: receives the brokers' queued.max.request.bytes.
             needs: the APIs that the brokers should have.
         """
@@ -192,11 +193,11 @@ class Discovery:
         self._wanted = False
 
     def look_soon(self) -> None:
-        """A client wants a broker that is not known: it may have come a moment ago."""
+        """Ask soon, because a client named an unknown broker, which may be new."""
         self._wanted = True
 
     async def run(self) -> None:
-        """Ask until cancelled; an upstream that is down is asked again soon, and logged once."""
+        """Ask until cancelled; while the upstream is down, retry soon, and log it once."""
         complained = False
         if self._wants_login and self._login is None:
             self.trouble = "wants a login, and has no sasl section"
@@ -234,12 +235,12 @@ class Discovery:
             complained = False
             wait_s = self._refresh_ms / 1000
             if not self._own_topics.all_known and self._asks_soon:
-                self._asks_soon -= 1  # they are being made
+                self._asks_soon -= 1  # they are being created
                 wait_s = min(wait_s, _RETRY_S)
             await self._rest(wait_s)
 
     async def _rest(self, wait_s: float) -> None:
-        """Until the next question about brokers; names of topics are wanted sooner, and `look_soon` ends it."""
+        """Wait until the next request for brokers; meanwhile request names of topics. `look_soon` ends the wait."""
         ids, least_s = self._topic_ids, wait_s - _SOON_S
         while wait_s > 0 and not (self._wanted and wait_s <= least_s):
             await asyncio.sleep(min(wait_s, _NAMES_S))
@@ -255,7 +256,7 @@ class Discovery:
             frame = await self.ask(None, codec.metadata_by_id_request(wanted, client_id=CLIENT_ID))
             topics = codec.read_metadata(frame, codec.METADATA_BY_ID).topics
         except (OSError, ProtocolError, TimeoutError):
-            return  # asked for again
+            return  # requested again later
         ids.asked(wanted)
         for topic in topics:
             if topic.error_code == ErrorCode.NONE and topic.name:
@@ -285,10 +286,10 @@ class Discovery:
             await self._ask_own_topics()
 
     async def _ask_cluster(self) -> codec.ClusterFacts:
-        """The brokers, and the APIs that one of them offers: on one connection, so of the same broker.
+        """The brokers, and the APIs that one of them offers; both from the same broker, on one connection.
 
         Raises:
-            UpstreamUnusable: it lacks an API that is required.
+            UpstreamUnusable: the broker lacks a required API.
         """
         async with self._conversation(None) as ask:
             self._offered = _read_offered(await ask(codec.api_versions_request(client_id=CLIENT_ID)))
@@ -300,7 +301,7 @@ class Discovery:
             return codec.read_metadata(await ask(question), codec.METADATA_BY_NAME)
 
     def may_ask(self, api: Api) -> bool:
-        """Brokers end the connection, or never answer, where they do not know a version."""
+        """Whether the brokers offer this version; otherwise they would close the connection, or never answer."""
         return self._offered is None or offers(self._offered, api.key, api.version)
 
     def _note(self, lacks: Sequence[str]) -> None:
@@ -316,12 +317,12 @@ class Discovery:
         try:
             facts = codec.read_metadata(await self.ask(None, question), codec.METADATA_WITH_IDS)
         except (OSError, ProtocolError):
-            return  # too old to know ids, and then Produce does not name topics by them
+            return  # too old for ids, and then Produce does not name topics by id
         for topic in facts.topics:
             self._own_topics.learn(topic)
 
     async def _ask_configs(self, broker_id: int) -> list[str]:
-        """What is missing to read them, if something is; the configured defaults stay then."""
+        """Read a broker's settings; returns what is missing for that. Then the configured defaults stay."""
         question = codec.broker_configs_request(broker_id, _CONFIGS, client_id=CLIENT_ID)
         try:
             configs = codec.read_broker_configs(await self.ask(broker_id, question))
@@ -338,22 +339,22 @@ class Discovery:
         return [] if configs else [_NO_RIGHT]
 
     async def ask(self, broker_id: int | None, question: bytes) -> bytes:
-        """The whole reply frame to a question, over a connection of its own and with the gateway's login.
+        """Send a request on a new connection with the gateway's login; returns the whole reply frame.
 
         Args:
-            broker_id: whom to ask; None: any broker.
+            broker_id: the broker; None: any broker.
             question: a request frame.
 
         Raises:
-            OSError: the broker is not there, or refuses the login.
-            TimeoutError: it has not answered in time.
+            OSError: the broker is not reachable, or refuses the login.
+            TimeoutError: the broker has not answered in time.
         """
         async with self._conversation(broker_id) as ask:
             return await ask(question)
 
     @asynccontextmanager
     async def _conversation(self, broker_id: int | None) -> AsyncIterator[Ask]:
-        """A connection for some questions, which have a time to be answered in together."""
+        """A connection for several requests, which share one timeout."""
         client = _BrokerClient()
         try:
             attempt = await self._connector.connect(client, broker_id)
@@ -368,7 +369,7 @@ class Discovery:
 
 
 def shown(error: str) -> str:
-    """An error on one line: parts of it are words of the broker."""
+    """An error as one printable line: parts of it may come from the broker."""
     text = error[:_LONGEST_ERROR]
     return text if text.isprintable() else json.dumps(text)
 
@@ -385,7 +386,7 @@ def _read_offered(frame: bytes) -> Offered | None:
     try:
         return offered_by_broker(frame)
     except ProtocolError:
-        return None  # asked for everything then
+        return None  # then any API may be used
 
 
 def _unusable(need: Need, offered: Offered) -> str:

@@ -1,7 +1,7 @@
-"""TCP keepalive: the kernel detects a peer that is gone without a word (hazard B05).
+"""TCP keepalive: the kernel detects a peer that is gone without closing its connection (hazard B05).
 
-Without it a connection to a dead peer would last until its idle deadline, and one that is muted or waits for a
-broker longer still. The kernel gives such a connection up after about two minutes.
+Without keepalive a connection to a dead peer would last until its idle deadline, and longer if it is muted or waits
+for a broker. The kernel gives up such a connection after about two minutes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import socket
 from typing import Final, Protocol
 
 IDLE_S: Final = 60
-"""How long nothing may be heard from a peer before it is asked for a sign of life."""
+"""How long a peer may be silent before the kernel probes it."""
 
 INTERVAL_S: Final = 10
 PROBES: Final = 6
 
 UNACKNOWLEDGED_MS: Final = 120_000
-"""Where this is set the kernel goes by it and not by the number of probes."""
+"""If this is set, the kernel uses it instead of the number of probes."""
 
 
 class _HasOptions(Protocol):
@@ -24,10 +24,10 @@ class _HasOptions(Protocol):
 
 
 def watch_connected(fd: int, family: int) -> None:
-    """`watch_peer` for the descriptor of a transport, whose own object would be copied for each option.
+    """`watch_peer` for the descriptor of a transport; the transport's own object would be copied for each option.
 
     Raises:
-        OSError: it is gone already.
+        OSError: the connection is gone already.
     """
     connection = socket.socket(family, socket.SOCK_STREAM, 0, fd)
     try:
@@ -37,7 +37,7 @@ def watch_connected(fd: int, family: int) -> None:
 
 
 def watch_peer(connection: _HasOptions) -> None:
-    """Ask a silent peer for a sign of life; a listening socket hands this on to those it accepts."""
+    """Probe a silent peer; sockets accepted by a listening socket inherit this."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, INTERVAL_S)
@@ -45,14 +45,14 @@ def watch_peer(connection: _HasOptions) -> None:
 
 
 def limit_unacknowledged(connection: _HasOptions, *, write_timeout_ms: int) -> None:
-    """Give up a peer that acknowledges nothing of what was sent to it.
+    """Give up a peer that does not acknowledge sent data.
 
-    For clients only: the kernel also counts the time in which a peer does not let us send, which for a client is
-    bounded by the deadline of writes anyway, while a broker that throttles us may do so for as long as it likes.
+    For clients only: the kernel also counts the time in which a peer does not let us send. For a client the write
+    deadline bounds that time anyway. A broker that throttles the gateway may take as long as it likes.
 
     Args:
         connection: see `watch_peer`.
-        write_timeout_ms: of the session; our own deadline comes first.
+        write_timeout_ms: of the session; that deadline comes first.
     """
     limit_ms = max(UNACKNOWLEDGED_MS, 2 * write_timeout_ms)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(limit_ms, 2**31 - 1))

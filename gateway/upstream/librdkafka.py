@@ -1,8 +1,8 @@
 """Settings of the gateway's own Kafka clients (librdkafka), for the gateway's topics only.
 
-They log in and verify brokers as discovery does, with the same credentials, and with two differences. There is no
-`server_name`: a broker's certificate must hold the host that is connected to. `minimum_version` is not passed on:
-librdkafka has no setting for it, and its OpenSSL takes TLS 1.2 from brokers that speak nothing newer.
+They log in and verify brokers as discovery does, with the same credentials, but with two differences. There is no
+`server_name`: a broker's certificate must have the host that the client connects to. `minimum_version` is not passed
+on: librdkafka has no setting for it, and its OpenSSL accepts TLS 1.2 from brokers that offer nothing newer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.upstream.login import BrokerLogin, NoCredentials
 from protocol.sasl import Mechanism
 
 _UNKNOWN_LIFETIME_S: Final = 300.0
-"""After which librdkafka asks again for a token that does not say when it expires; the file may have a new one."""
+"""The assumed lifetime of a token without expiry; then librdkafka asks again, as the file may have a new one."""
 
 
 def settings_if_needed(
@@ -31,7 +31,7 @@ def settings_if_needed(
     """`librdkafka_settings` if the gateway has topics of its own, otherwise nothing.
 
     Raises:
-        ConfigError: see there.
+        ConfigError: see `librdkafka_settings`.
     """
     return librdkafka_settings(config, login, certificates) if config.own_topics() else ClientSettings()
 
@@ -47,7 +47,7 @@ def librdkafka_settings(
         certificates: of [upstream]; None: without.
 
     Raises:
-        ConfigError: a file with a secret can't be used.
+        ConfigError: a file with a secret is unusable.
     """
     if login is not None and (faults := login.faults()):
         raise ConfigError(faults)
@@ -87,7 +87,7 @@ def _sasl(login: BrokerLogin) -> dict[str, Any]:
             "sasl.username": login.user,
             "sasl.password": login.password(),
         }
-    # Without a token the making of a client would wait for ten seconds.
+    # Fails here if there is no token: otherwise the creation of a client would wait for ten seconds.
     login.token()
 
     def give_token(_config: str) -> tuple[str, float]:
@@ -99,7 +99,7 @@ def _sasl(login: BrokerLogin) -> dict[str, Any]:
 
 
 def _tls(section: UpstreamTls, texts: Mapping[str, str]) -> dict[str, Any]:
-    # The texts in force and not the files: those may not fit together now.
+    # The texts in force and not the files, which may not match each other at this moment.
     given = {
         "ssl.ca.pem": texts.get("ca"),
         "ssl.certificate.pem": texts.get("certificate"),

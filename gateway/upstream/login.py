@@ -1,8 +1,8 @@
 """The gateway's own login to brokers with SASL ([upstream.sasl]), for its own requests only.
 
-`BrokerLogin` has the credentials in force: files are looked at for changes, tokens are refreshed before they expire.
-Discovery logs in with it here; librdkafka takes the same credentials (`librdkafka.py`). Errors say what the broker
-said, never what we sent.
+`BrokerLogin` has the credentials in force: files are checked for changes, tokens are refreshed before they expire.
+Discovery logs in with it here; librdkafka takes the same credentials (`librdkafka.py`). Errors contain the broker's
+message, never what the gateway sent.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _CORRELATION_ID: Final = 1
 _LONGEST_TEXT: Final = 200
 _NONCE_BYTES: Final = 24
 _TELLING: Final = 8
-"""So many characters of a secret in a broker's words, or all of a shorter one, and the words are not repeated."""
+"""A broker's message is not repeated if it has so many characters of a secret, or all of a shorter secret."""
 
 
 class LoginFailed(ConnectionError):
-    """The brokers do not let the gateway in."""
+    """The brokers refuse the gateway's login."""
 
 
 class NoCredentials(LoginFailed):
-    """The gateway has no password or token that it can use now."""
+    """The gateway has no usable password or token now."""
 
 
 class BrokerLogin:
@@ -48,11 +48,11 @@ class BrokerLogin:
     Attributes:
         mechanism: of SASL.
         files: with the secrets.
-        tokens: asks for tokens; None: there is no token endpoint.
+        tokens: gets tokens from the token endpoint; None: there is no token endpoint.
     """
 
     def __init__(self, section: UpstreamSasl, *, upstream: str, path: str, client_id: str) -> None:
-        """Read the files; a file that cannot be used now is read again later.
+        """Read the files; a file that is unusable now is read again later.
 
         Args:
             section: valid.
@@ -89,7 +89,7 @@ class BrokerLogin:
     def of(
         cls, section: UpstreamSasl | None, *, upstream: str, path: str, client_id: str
     ) -> BrokerLogin | None:
-        """From the configuration; None when it has none."""
+        """The login of a configuration; None: it has none."""
         return None if section is None else cls(section, upstream=upstream, path=path, client_id=client_id)
 
     @staticmethod
@@ -97,7 +97,7 @@ class BrokerLogin:
         token_of(text, now_s=time.time())
 
     def faults(self) -> list[str]:
-        """Files that cannot be used, with their keys. Blocks."""
+        """Unusable files, by their keys. Blocks."""
         found = [f"{each.key}: {each.fault}" for each in self.files if each.fault is not None]
         try:
             if self._ca is not None:
@@ -107,7 +107,7 @@ class BrokerLogin:
         return found
 
     async def start(self) -> None:
-        """Get tokens from now on; returns when the first question was answered, or given up."""
+        """Get tokens from now on; returns when the first request was answered or has failed."""
         if self.tokens is not None:
             await self.tokens.start()
 
@@ -150,12 +150,12 @@ class BrokerLogin:
 
     @property
     def refreshes(self) -> int:
-        """How often there were new credentials, since the start."""
+        """How often there were new credentials since the start."""
         return sum(each.reloads for each in self._sources)
 
     @property
     def failures(self) -> int:
-        """How often there could have been new credentials that cannot be used."""
+        """How often new credentials could not be read or fetched."""
         return sum(each.failures for each in self._sources)
 
     @property
@@ -164,7 +164,7 @@ class BrokerLogin:
         return any(each.fault is not None for each in self._sources)
 
     def expires_s(self) -> float | None:
-        """End of the token in force, seconds since 1970; None: there is none, or it does not say."""
+        """The end of the token in force, in seconds since 1970; None: there is no token, or its end is not known."""
         if self.mechanism is not Mechanism.OAUTHBEARER:
             return None
         try:
@@ -173,14 +173,14 @@ class BrokerLogin:
             return None
 
     async def log_in(self, ask: Ask) -> None:
-        """Go through the exchange on a new connection.
+        """Log in on a new connection.
 
         Args:
             ask: see `Ask`.
 
         Raises:
-            LoginFailed: see there; NoCredentials among them.
-            ConnectionError: the connection ended in between.
+            LoginFailed: the broker refuses, or there are no credentials (`NoCredentials`).
+            ConnectionError: the connection ended meanwhile.
             ProtocolError: a reply cannot be read, or the broker could not prove that it knows the password.
         """
         secret = self.token().text if self.mechanism is Mechanism.OAUTHBEARER else self.password()
@@ -192,7 +192,7 @@ class BrokerLogin:
         elif self.mechanism is Mechanism.OAUTHBEARER:
             refusal = await self._send(ask, f"n,,\x01auth=Bearer {secret}\x01\x01".encode(), secret)
             if refusal.auth_bytes:
-                # The reason; the broker fails the exchange after this answer (RFC 7628, 3.2.3).
+                # The reason for the refusal; after this answer the broker ends the exchange (RFC 7628, 3.2.3).
                 await self._send(ask, b"\x01", secret)
                 raise LoginFailed("login by token: the broker refuses the token")
         else:
@@ -201,7 +201,7 @@ class BrokerLogin:
     async def _scram(self, ask: Ask, password: str) -> None:
         scram = ScramClient(self.mechanism, self.user, password, nonce=secrets.token_urlsafe(_NONCE_BYTES))
         challenge = await self._send(ask, scram.first(), password)
-        # A thread: the broker says how many rounds of hashing it takes, up to a second of them.
+        # In a thread: the broker chooses the number of hash rounds, which may take up to a second.
         proof = await asyncio.to_thread(scram.final, challenge.auth_bytes)
         signature = await self._send(ask, proof, password)
         scram.verify(signature.auth_bytes)

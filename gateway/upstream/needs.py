@@ -1,7 +1,7 @@
-"""The APIs that the gateway itself asks of the brokers, and what does not work without each of them. Pure.
+"""The APIs of the brokers that the gateway itself uses, and what does not work without each of them. Pure.
 
-What clients use is their own affair: the gateway offers of it what the broker has. `NEEDS` is also a table of
-docs/reference/upstream.md.
+APIs that only clients use are not listed: the gateway offers clients those that the broker offers. `NEEDS` is also a
+table of docs/reference/upstream.md.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Need:
         return api_name(self.api)
 
     def is_met(self, offered: Offered) -> bool:
-        """Whether a broker that offers this does what is needed."""
+        """Whether a broker that offers these APIs meets the need."""
         if self.only_beside is not None and not offers(offered, *self.only_beside):
             return True
         if self.or_newer:
@@ -215,23 +215,23 @@ NEEDS: Final = (
 
 
 def needs_of(config: Config) -> tuple[Need, ...]:
-    """Those of a configuration."""
+    """The needs of a configuration."""
     return tuple(need for need in NEEDS if need.applies(config))
 
 
 def unmet(needs: Iterable[Need], offered: Offered) -> Iterator[Need]:
-    """Those that a broker does not meet which offers this."""
+    """The needs that a broker that offers these APIs does not meet."""
     return (need for need in needs if not need.is_met(offered))
 
 
 def offers(offered: Offered, api: ApiKey, version: int) -> bool:
-    """Whether this version is among those that are offered."""
+    """Whether a broker offers this version."""
     lowest, highest = offered.get(api, (0, -1))
     return lowest <= version <= highest
 
 
 def offered_text(offered: Offered, api: ApiKey) -> str:
-    """The versions that are offered, for a reader."""
+    """The offered versions, for a reader."""
     return "no version" if api not in offered else "versions {}-{}".format(*offered[api])
 
 

@@ -10,17 +10,18 @@ from protocol.metadata import TopicFacts
 from protocol.topic_mutations import NO_TOPIC_ID
 
 MOST_OTHERS: Final = 65_536
-"""Topics of others that are known by their ids; what was forgotten is asked for again."""
+"""The most ids of other topics that are remembered; forgotten ones are requested again."""
 
 
 class OwnTopics:
-    """What clients must not write to, alter or delete; one object for all listeners.
+    """The topics that clients must not write to, alter or delete; one object for all listeners.
 
     Attributes:
-        names: raw; empty when nothing is kept in topics.
-        ids: of those that are known to exist.
-        others: ids of topics that have another name; an id that is neither here nor there is to be asked for.
-        refusals: requests of which a part was refused.
+        names: as bytes; empty if the gateway keeps nothing in topics.
+        ids: of own topics that are known to exist.
+        others: ids of topics with other names; the cluster must be asked about an id that is neither here nor in
+            `ids`.
+        refusals: the number of requests that were refused in part.
     """
 
     def __init__(self, *names: str) -> None:
@@ -32,26 +33,26 @@ class OwnTopics:
 
     @classmethod
     def of(cls, config: Config) -> OwnTopics:
-        """Those of a configuration."""
+        """The own topics of a configuration."""
         return cls(*config.own_topics().values())
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether there are own topics."""
         return bool(self.names)
 
     @property
     def all_known(self) -> bool:
-        """Whether the ids of all are known."""
+        """Whether the ids of all own topics are known."""
         return len(self._ids) == len(self.names)
 
     def learn(self, topic: TopicFacts) -> None:
-        """Note the id of a topic; the last one counts, since a topic that is made anew has another."""
+        """Note the id of an own topic; the last one counts, since a recreated topic has a new id."""
         if topic.name in self.names and topic.error_code == ErrorCode.NONE and topic.topic_id != NO_TOPIC_ID:
             self._ids[topic.name] = topic.topic_id
             self.ids = frozenset(self._ids.values())
 
     def tell_apart(self, topic: TopicFacts) -> None:
-        """Note whose topic an id is, of which the cluster has given the name; an id never gets another name."""
+        """Note whether an id that the cluster has named is of an own topic; an id never gets another name."""
         if topic.name in self.names:
             self.learn(topic)
         elif topic.name and topic.topic_id != NO_TOPIC_ID:
@@ -60,6 +61,6 @@ class OwnTopics:
             self.others[topic.topic_id] = None
 
     def owns(self, topic: TopicFacts) -> bool:
-        """Whether a topic that the cluster has named is one of them."""
+        """Whether a topic that the cluster has named is an own topic; notes its id."""
         self.learn(topic)
         return topic.name in self.names

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from protocol.proxy_protocol import Endpoint, ProxyVersion, build_header
 
 Endpoints: TypeAlias = tuple[Endpoint, Endpoint]
-"""(where the client is, where it connected to)."""
+"""The client's address, and the address that it connected to."""
 
 
 class ProxyHeaderSender:
@@ -24,7 +24,7 @@ class ProxyHeaderSender:
         self._version = version
 
     async def connect(self, host: str, port: int, endpoints: Endpoints | None) -> socket.socket:
-        """A connected socket on which the header has been sent.
+        """A connected socket, on which the header is already sent.
 
         Args:
             host: a numeric address.

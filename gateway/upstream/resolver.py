@@ -23,7 +23,7 @@ async def _getaddrinfo(host: str, port: int) -> list[str]:
 
 
 class Resolver:
-    """Caches answers for a while; an expired name is asked for again at its next use."""
+    """Caches addresses for a while; an expired name is resolved again at its next use."""
 
     def __init__(self, now_ms: NowMs, *, ttl_ms: int = 30_000, lookup: Lookup = _getaddrinfo) -> None:
         self._now_ms = now_ms
@@ -32,7 +32,7 @@ class Resolver:
         self._cache: dict[tuple[str, int], tuple[int, list[str]]] = {}
 
     def known(self, host: str, port: int) -> list[str] | None:
-        """Numeric addresses of `host`, in the resolver's order; None: they are to be asked for."""
+        """Numeric addresses of `host`, in the resolver's order; None: they must be resolved first."""
         if _is_literal(host):
             return [host]
         cached = self._cache.get((host, port))

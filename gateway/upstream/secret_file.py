@@ -1,6 +1,6 @@
-"""Files with a secret of the gateway's own login: what is in force of them, and the look for changes.
+"""Files with a secret of the gateway's own login: the secret in force, and checks for changes.
 
-A file that cannot be used leaves the earlier secret in force. No error shows what is in a file.
+An unusable file leaves the earlier secret in force. No error shows the content of a file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SecretFile:
     Attributes:
         key: of the configuration, such as ``upstream.sasl.password_file``.
         text: the secret in force; None: there was none yet.
-        fault: why the file as it is now cannot be used; None: it can.
+        fault: why the present file is unusable; None: it is usable.
         reloads, failures: how often a changed file was read, with and without success.
     """
 
@@ -54,7 +54,7 @@ class SecretFile:
 
     def reload(self, *, only_if_changed: bool, by: str) -> bool:
         """Read the file again; see `FileUser`. May block on the file system."""
-        # Looked at before it is read: what changes meanwhile is seen next time.
+        # The stamp is taken before the file is read, so that a change meanwhile is found next time.
         stamp = stamp_of((self._path,))
         again = only_if_changed and stamp == self._stamp
         self._stamp = stamp
@@ -73,7 +73,7 @@ class SecretFile:
         self.fault = None
         if text != self.text:
             self.text = text
-            # Last: others look at it, in their threads, to take the new text.
+            # Last: when this number changes, other threads take the new text.
             self.reloads += 1
             _log.info("login_secret_reloaded", key=self.key, by=by)
         return True
@@ -90,14 +90,14 @@ class SecretFile:
 
 
 def read_secret_text(path: str, *, most_bytes: int = _MOST_BYTES) -> str:
-    """What is in a file, without the line end.
+    """The text of a file, without the line end.
 
     Args:
         path: of the file.
         most_bytes: a larger file is refused.
 
     Raises:
-        SecretFault: it cannot be read, or it is empty, too large or no text.
+        SecretFault: the file cannot be read, or is empty, too large or no text.
     """
     try:
         raw = read_at_once(path, most_bytes)
@@ -108,7 +108,7 @@ def read_secret_text(path: str, *, most_bytes: int = _MOST_BYTES) -> str:
     try:
         text = raw.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
-        # The exception holds the bytes: it must not be the cause of ours.
+        # That exception contains the bytes, so it must not become the cause of this one.
         raise SecretFault(f"{path}: is not UTF-8") from None
     if not text or "\0" in text:
         raise SecretFault(f"{path}: {'has a NUL' if text else 'is empty'}")

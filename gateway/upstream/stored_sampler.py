@@ -1,10 +1,10 @@
-"""Asks each broker once an hour what it stores, for usage records (`usage.stored`). [io]
+"""Asks each broker once an hour how many bytes it stores, for usage records (`usage.stored`). [io]
 
-The hour is that of the wall clock: of the samples of one broker in an hour the pipeline takes one, whichever gateway
-has it. So a gateway that starts takes one at once, and after that at a moment of its own in each hour.
+Hours are those of the wall clock. The pipeline uses one sample per broker and hour, from any gateway. So a gateway
+takes a sample as soon as it starts, and then at its own moment in each hour.
 
-Brokers are asked one after the other, over the gateway's own login, and the next one when lines have all of the last.
-So a broker that does not answer, or has very many topics, delays other samples and no client.
+Brokers are asked one after the other, with the gateway's own login. The next one is asked when lines have the whole
+last sample. So a broker that does not answer, or has very many topics, delays other samples, but no client.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _HOUR_S: Final = 3_600
 _LAST_S: Final = 3_480
 """No sample is taken later in an hour: its last line must be of the same hour, and so of the same day."""
 _SPREAD_S: Final = 600
-"""Gateways of a fleet do not ask all at once."""
+"""The range of a gateway's moment in the hour: gateways of a fleet do not all ask at once."""
 _LOOK_S: Final = 1.0
 
 _log = structlog.get_logger("gateway.usage")
 
 
 class SampleFailed(ConnectionError):
-    """The broker has answered, and not what was asked for."""
+    """The broker has answered, but without a sample."""
 
 
 class StoredSampler:
@@ -50,28 +50,28 @@ class StoredSampler:
         *,
         wall_ms: WallMs = wall_clock_ms,
     ) -> None:
-        """Nothing is asked before `start`.
+        """Nothing is sent before `start`.
 
         Args:
             stored: gets the samples.
-            discovery: asks, with the gateway's login.
+            discovery: sends requests, with the gateway's login.
             cluster: the brokers.
-            wall_ms: the clock that names hours.
+            wall_ms: the clock for hours.
         """
         self._stored = stored
         self._discovery = discovery
         self._cluster = cluster
         self._wall_ms = wall_ms
-        self._told: set[str] = set()  # what the log has of the hour before, and of this one
+        self._told: set[str] = set()  # reasons logged in the hour before, and in this one
         self._told_now: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to take samples."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Take no more; a sample under way is given up."""
+        """Take no more samples; a sample under way is abandoned."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -96,7 +96,7 @@ class StoredSampler:
                 await asyncio.sleep(_LOOK_S)
 
     def _in_turn(self, hour: int) -> list[int]:
-        """All brokers; where an hour is too short for all, not always the same are left out."""
+        """All brokers, each hour beginning with the next: if an hour is too short, other brokers are left out."""
         brokers = sorted(self._cluster.broker_ids)
         first = hour % max(1, len(brokers))
         return brokers[first:] + brokers[:first]

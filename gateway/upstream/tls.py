@@ -26,7 +26,7 @@ class BrokerNotTrusted(OSError):
     """TLS with a broker failed.
 
     Attributes:
-        failure: of what.
+        failure: its kind.
     """
 
     def __init__(self, failure: TlsFailure, detail: str) -> None:
@@ -52,9 +52,9 @@ class BrokerTls:
         Args:
             upstream: name in metrics and logs.
             identity: gives the context of each handshake.
-            server_name: expected of every broker; None: the host that is connected to.
+            server_name: expected of every broker; None: the host of the connection.
             buffer, steps: of this loop.
-            metrics: counts.
+            metrics: count failures.
         """
         self._upstream = upstream
         self._identity = identity
@@ -65,7 +65,7 @@ class BrokerTls:
         self._reasons: dict[str, str] = {}  # why the last handshake with a host failed, as logged
 
     def handshake(self, user: StreamProtocol, host: str) -> BrokerHandshake:
-        """A handshake; its transport is the protocol of the socket that is being connected.
+        """A new handshake; its transport is the protocol of the connecting socket.
 
         Args:
             user: gets the connection once the broker's certificate and name are verified.
@@ -77,11 +77,11 @@ class BrokerTls:
         )
 
     def trusted(self, host: str) -> None:
-        """A handshake has succeeded: the next failure is news."""
+        """A handshake has succeeded: the next failure is logged again."""
         self._reasons.pop(host, None)
 
     def failed(self, host: str, error: BrokerNotTrusted) -> None:
-        """Count it, and log it once for each change of the reason: brokers that are away are tried all the time."""
+        """Count a failure, and log it if the reason is new: unreachable brokers are tried all the time."""
         self._metrics.upstream_failed(self._upstream, error.failure)
         reason = str(error)
         if self._reasons.get(host) == reason:
@@ -104,7 +104,7 @@ class BrokerHandshake:
     """One handshake with one broker; a `TlsUser`.
 
     Attributes:
-        transport: what the socket talks to.
+        transport: the protocol of the socket.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class BrokerHandshake:
         )
 
     async def done(self) -> None:
-        """Wait for the handshake; the user has its connection then.
+        """Wait for the handshake; after it the user has its connection.
 
         Raises:
             BrokerNotTrusted: it failed.
@@ -144,7 +144,7 @@ class BrokerHandshake:
             raise
 
     def hello(self, transport: TlsTransport, hello: bytes) -> None:
-        """See `TlsUser`; for servers."""
+        """See `TlsUser`; only servers need it."""
 
     def secured(self, transport: TlsTransport) -> StreamProtocol:
         """See `TlsUser`."""
@@ -158,5 +158,5 @@ class BrokerHandshake:
             self._done.set_exception(BrokerNotTrusted(failure, detail))
 
     def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
-        """See `TlsUser`; the connection ends as one that the broker has closed."""
+        """See `TlsUser`; the connection ends as if the broker had closed it."""
         self._on_broken(BrokerNotTrusted(failure, detail))

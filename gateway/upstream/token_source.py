@@ -1,7 +1,7 @@
 """Gets OAuth tokens for the gateway's own login from a token endpoint, by client credentials (RFC 6749, 4.4).
 
-A task asks for the next token before the one in force ends, and waits longer after each failure. A failure leaves the
-token in force until it expires. The endpoint's words are not repeated: they may hold what was sent to it.
+A task gets the next token before the one in force expires, and waits longer after each failure. A failure leaves the
+token in force until it expires. The endpoint's messages are not repeated: they may contain what was sent to it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_CA_BYTES: Final = 4 * 1024 * 1024
 _FIRST_AGAIN_S: Final = 0.5
 _LAST_AGAIN_S: Final = 30.0
 _LOOK_S: Final = 30.0
-"""From one look at the time to the next, as it may be set and a machine may sleep."""
+"""The interval of checks of the clock, which may be set while the task sleeps; a machine may sleep too."""
 
 _log = structlog.get_logger("gateway.login")
 
@@ -43,18 +43,18 @@ Fetch: TypeAlias = Callable[[], Awaitable[Token]]
 
 
 class TokenEndpoint:
-    """Asks an endpoint for tokens; see the module."""
+    """Requests tokens from an endpoint; see the module."""
 
     def __init__(
         self, url: str, *, ca: str | None, client_id: str, secret: SecretFile, scope: str | None
     ) -> None:
-        """Nothing is asked yet.
+        """Nothing is sent yet.
 
         Args:
             url: of the endpoint, with https.
-            ca: PEM file; None: the system's authorities. Read for each question.
+            ca: PEM file; None: the system's authorities. Read for each request.
             client_id, secret: the gateway's name and secret there.
-            scope: what the token is for; None: the endpoint decides.
+            scope: of the token; None: the endpoint decides.
         """
         self._url = url
         self._ca = ca
@@ -86,7 +86,7 @@ class TokenEndpoint:
         except aiohttp.ClientConnectorError as exc:
             raise ValueError(_connection_error(exc)) from None
         except (aiohttp.ClientError, ValueError):
-            # Their texts may quote the answer.
+            # Their texts may quote the response.
             raise ValueError("its answer is no proper HTTP, or broke off") from None
         except SecretFault as exc:  # of `ca`
             raise ValueError(str(exc)) from None
@@ -97,12 +97,12 @@ class TokenEndpoint:
         return token_of_response(body, now_s=time.time())
 
     async def _ask(self, headers: dict[str, str]) -> tuple[int, bytes]:
-        # A thread: the file system may be slow.
+        # In a thread: the file system may be slow.
         reading = self._reading
         if reading is None or reading.done():
             reading = self._reading = asyncio.ensure_future(asyncio.to_thread(endpoint_context, self._ca))
             reading.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # One thread waits for a disk that hangs, however often this is tried: all share a few.
+        # If a disk hangs, one thread waits, and not one per attempt: the process shares a few threads.
         context = await asyncio.shield(reading)
         transports: list[asyncio.Transport] = []
 
@@ -119,7 +119,7 @@ class TokenEndpoint:
                     response_class=Response,
                     auto_decompress=False,
                 ) as session,
-                # What follows after a redirect would get the secret.
+                # The target of a redirect would get the secret.
                 session.post(self._url, data=self._form, headers=headers, allow_redirects=False) as response,
             ):
                 body = bytearray()
@@ -128,22 +128,22 @@ class TokenEndpoint:
                 return response.status, bytes(body)
         finally:
             for each in transports:
-                # One that is only closed waits for the TLS of the other side, which may say nothing.
+                # A transport that is only closed waits for the TLS of the peer, which may never answer.
                 each.abort()
 
 
 def endpoint_context(ca: str | None) -> ssl.SSLContext:
-    """TLS with a token endpoint. Blocks.
+    """The TLS context for a token endpoint. Blocks.
 
     Args:
         ca: PEM file with the authorities; None: the system's.
 
     Raises:
-        SecretFault: the file can't be used.
+        SecretFault: the file is unusable.
     """
     authorities = None if ca is None else read_secret_text(ca, most_bytes=_MOST_CA_BYTES)
     try:
-        # Comments between certificates may be in any language; the library takes ASCII alone.
+        # Comments between certificates may be in any language, but the library only accepts ASCII.
         return ssl.create_default_context(
             cadata=None if authorities is None else authorities.encode("ascii", "replace").decode()
         )
@@ -153,7 +153,7 @@ def endpoint_context(ca: str | None) -> ssl.SSLContext:
 
 def _connection_error(exc: aiohttp.ClientConnectorError) -> str:
     if isinstance(exc, aiohttp.ClientConnectorCertificateError):
-        # What OpenSSL says of a certificate, without its names.
+        # OpenSSL's message about a certificate, without names from it.
         return f"its certificate is not trusted: {getattr(exc.certificate_error, 'verify_message', '')}"
     if isinstance(exc, aiohttp.ClientConnectorSSLError):
         return "the TLS handshake failed"
@@ -165,8 +165,8 @@ class TokenSource:
 
     Attributes:
         token: the last one; None: there was none yet.
-        fault: why the last question gave none; None: it gave one.
-        reloads, failures: questions with and without a new token.
+        fault: why the last request got no token; None: it got one.
+        reloads, failures: requests with and without a new token.
     """
 
     def __init__(
@@ -178,14 +178,14 @@ class TokenSource:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Nothing is asked yet.
+        """Nothing is sent yet.
 
         Args:
             fetch: see `Fetch`.
             upstream: for the log.
             wall_s: seconds since 1970.
-            sleep: for so many seconds.
-            chance: from 0 to 1.
+            sleep: waits for so many seconds.
+            chance: a random number from 0 to 1.
         """
         self.token: Token | None = None
         self.fault: str | None = "no token yet"
@@ -199,13 +199,13 @@ class TokenSource:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Ask from now on; returns when the first question was answered, or given up."""
+        """Get tokens from now on; returns when the first request was answered or has failed."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         await self._asked.wait()
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Get no more tokens."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -217,7 +217,7 @@ class TokenSource:
             began_s = self._wall_s()
             try:
                 self.token = await self._fetch()
-            except Exception as exc:  # noqa: BLE001  (nothing else asks for tokens)
+            except Exception as exc:  # noqa: BLE001  (no other task gets tokens)
                 # Only the texts of ValueErrors are made to be shown.
                 fault = str(exc) if isinstance(exc, ValueError) else type(exc).__name__
                 self.failures += 1
@@ -237,7 +237,7 @@ class TokenSource:
             self.fault = None
             self._asked.set()
             due_s = began_s + refresh_after_s(expires_s - began_s, self._chance())
-            # A token of no time at all must not make a loop without a pause.
+            # A token without any lifetime must not cause a loop without a pause.
             await self._sleep(_FIRST_AGAIN_S)
             while (left_s := due_s - self._wall_s()) > 0:
                 await self._sleep(min(left_s, _LOOK_S))

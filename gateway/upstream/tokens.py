@@ -1,4 +1,4 @@
-"""OAuth tokens of the gateway's own login: what may be one, how long it lasts, when to ask for the next.
+"""OAuth tokens of the gateway's own login: which texts are tokens, how long they last, when to get the next one.
 
 No I/O and no clock. A token never becomes part of an error.
 """
@@ -19,7 +19,7 @@ _MOST_TOKEN_CHARS: Final = 32 * 1024
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, so none of SASL's separators
 _LATEST_S: Final = 2.0**40
 _UNKNOWN_LIFETIME_S: Final = 300.0
-"""Of a token from an endpoint that does not say how long it lasts."""
+"""The assumed lifetime if an endpoint does not state one."""
 
 # Kafka's defaults of sasl.login.refresh.*
 _WINDOW_FACTOR: Final = 0.8
@@ -27,7 +27,7 @@ _WINDOW_JITTER: Final = 0.05
 _MIN_PERIOD_S: Final = 60.0
 _BUFFER_S: Final = 300.0
 
-# All of RFC 6749, and one more that servers use. Other words of an endpoint are not repeated.
+# All errors of RFC 6749, and one more that servers use. Other texts of an endpoint are not repeated.
 _ERRORS: Final = frozenset(
     (
         "invalid_request",
@@ -49,7 +49,7 @@ class Token:
 
     Attributes:
         text: the secret.
-        expires_s: end of its validity, seconds since 1970; None: it does not say.
+        expires_s: the end of its validity, in seconds since 1970; None: not known.
     """
 
     text: str = field(repr=False)
@@ -78,7 +78,7 @@ def token_of_response(body: bytes, *, now_s: float) -> Token:
     """The token in a response of a token endpoint (RFC 6749, 5.1).
 
     Raises:
-        ValueError: there is none that can be used.
+        ValueError: it has no usable token.
     """
     answer = _json(body)
     text, kind = answer.get("access_token"), answer.get("token_type", "bearer")
@@ -101,16 +101,16 @@ def token_of_response(body: bytes, *, now_s: float) -> Token:
 
 
 def error_of_response(body: bytes) -> str:
-    """The error code of a refusal (RFC 6749, 5.2); "" for one that is not known."""
+    """The error code of a refusal (RFC 6749, 5.2); "" for an unknown code."""
     error = _json(body).get("error")
     return error if isinstance(error, str) and error in _ERRORS else ""
 
 
 def refresh_after_s(lifetime_s: float, chance: float) -> float:
-    """When to ask for the next token, as Kafka's clients do by their defaults.
+    """The seconds until the next token should be requested, by the defaults of Kafka's clients.
 
     Args:
-        lifetime_s: that is left.
+        lifetime_s: the remaining lifetime.
         chance: from 0 to 1, so that not all gateways ask at the same time.
     """
     if lifetime_s < _MIN_PERIOD_S + _BUFFER_S:
@@ -128,7 +128,7 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _time(value: object) -> float | None:
-    """Seconds; some servers send them as text."""
+    """A number of seconds, which some servers send as text; None: it is no such number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

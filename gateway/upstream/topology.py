@@ -1,9 +1,9 @@
 """The brokers and the addresses under which clients find them here. Pure: binding is a callback.
 
-A broker's port is a formula, `first_broker_port + (broker id - lowest_broker_id)`, so it is the same after every
-restart and on every gateway with the same configuration, and a departed broker's port goes to no other broker. A port
-is bound before it is advertised; a broker that has none is not shown to clients (hazard E12). Where clients name
-brokers in the TLS handshake, it is the name that is a formula, and all brokers have the same port.
+A broker's port follows from a formula, `first_broker_port + (broker id - lowest_broker_id)`. So it is the same after
+every restart and on every gateway with the same configuration, and no other broker gets the port of a broker that has
+left. A port is bound before it is advertised; a broker without a port is hidden from clients (hazard E12). If clients
+name brokers in the TLS handshake, the name follows from a formula, and all brokers have the same port.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Address: TypeAlias = tuple[str, int]
 
 _LENGTH_BYTES: Final = 1
 _LIST_BYTES: Final = 8
-"""A length grows with what it is the length of: of a host name, of the list."""
+"""By how much the length of a host name, and that of the list, may grow in size."""
 
 
 class BrokerAddresses(Protocol):
@@ -37,7 +37,7 @@ class BrokerAddresses(Protocol):
         """The address that clients connect to; None when the id is out of range."""
 
     def growths(self, brokers: Mapping[int, Address]) -> list[int]:
-        """By how much our addresses are longer than these, of each broker where they are."""
+        """For each broker whose address is longer here than in `brokers`: by how many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class BrokerPorts:
         return self.lowest_broker_id + self.count - 1
 
     def port_of(self, broker_id: int) -> int | None:
-        """The port of a broker, None when its id falls out of the range."""
+        """The port of a broker; None when its id is out of the range."""
         index = broker_id - self.lowest_broker_id
         if not 0 <= index < self.count:
             return None
@@ -113,7 +113,7 @@ class ClusterMap:
 
     Attributes:
         cluster_id: of the first cluster that answered; None until then.
-        answered_cluster_id: of the one that answered last, ours or not; None until then.
+        answered_cluster_id: of the cluster that answered last, even if it is another one; None until then.
         default_num_partitions: the cluster's num.partitions as far as known.
         auto_create_topics: the cluster's auto.create.topics.enable as far as known.
     """
@@ -128,9 +128,9 @@ class ClusterMap:
         """Nothing is known yet.
 
         Args:
-            bootstrap: where to ask first.
+            bootstrap: the addresses to ask first.
             default_num_partitions: until the cluster has reported its own.
-            same_as: the map of the same cluster as it is seen through other listeners; None: this is the first.
+            same_as: the map of the same cluster as seen through other listeners; None: this is the first map.
         """
         self._same_as = same_as
         self.bootstrap: Final = tuple(bootstrap)
@@ -142,12 +142,12 @@ class ClusterMap:
         self._missing_since_ms: dict[int, int] = {}
 
     def learn(self, broker_id: int, host: str, port: int) -> None:
-        """Note where a broker is; connections made from now on go there (hazard E11)."""
+        """Note a broker's address, which new connections use from now on (hazard E11)."""
         self._brokers[broker_id] = (host, port)
         self._missing_since_ms.pop(broker_id, None)
 
     def learn_all(self, brokers: Iterable[Broker], *, now_ms: int) -> None:
-        """Note the whole list of brokers; those that are not in it are missing from now on."""
+        """Note the whole list of brokers; brokers that are not in it are missing from now on."""
         present = set()
         for broker in brokers:
             self.learn(broker.broker_id, broker.host, broker.port)
@@ -169,7 +169,7 @@ class ClusterMap:
         return gone
 
     def accepts_cluster(self, cluster_id: str | None) -> bool:
-        """Whether this is the cluster we serve; the first one that answers is (hazard E14)."""
+        """Whether this is the id of our cluster, which is the first cluster that answers (hazard E14)."""
         if cluster_id is None:
             return True
         if self._same_as is not None and not self._same_as.accepts_cluster(cluster_id):
@@ -179,24 +179,24 @@ class ClusterMap:
         return self.cluster_id == cluster_id
 
     def address_of(self, broker_id: int) -> Address | None:
-        """Where a broker is, None when the cluster does not know it (any more)."""
+        """The address of a broker; None when the cluster does not know it (any more)."""
         return self._brokers.get(broker_id)
 
     @property
     def broker_ids(self) -> list[int]:
-        """Known brokers."""
+        """The ids of known brokers."""
         return sorted(self._brokers)
 
     @property
     def present(self) -> list[Address]:
-        """Where the brokers are that the cluster had when it was last asked."""
+        """The addresses of the brokers in the cluster's last answer."""
         return [
             address for broker_id, address in self._brokers.items() if broker_id not in self._missing_since_ms
         ]
 
     @property
     def brokers(self) -> Mapping[int, Address]:
-        """Where each known broker is."""
+        """The address of each known broker."""
         return self._brokers
 
     @property
@@ -208,11 +208,11 @@ class ClusterMap:
 
 @dataclass(frozen=True, slots=True)
 class NamedBrokers:
-    """The brokers of a listener whose clients name the one that they want in the TLS handshake.
+    """The brokers of a listener whose clients name the broker in the TLS handshake.
 
     Attributes:
         names: of the brokers.
-        cluster: has them, or not.
+        cluster: the brokers that exist.
         look_soon: called when a client names a broker that the cluster does not have.
     """
 
@@ -222,7 +222,7 @@ class NamedBrokers:
 
 
 class Topology:
-    """What clients of one listener see of the cluster."""
+    """The cluster as clients of one listener see it."""
 
     def __init__(self, cluster: ClusterMap, addresses: BrokerAddresses, bind: BindPort) -> None:
         self.cluster: Final = cluster
@@ -231,7 +231,7 @@ class Topology:
         self._bound: set[int] = set()
 
     def advertise(self, broker_id: int, host: str, port: int) -> Address | None:
-        """Our address of a broker that the cluster reported, bound before it is returned; None: leave it out."""
+        """Our address of a broker that the cluster reported, bound before it is returned; None: omit the broker."""
         if broker_id < 0 or not host:
             return None
         ours = self.addresses.address_of(broker_id)
@@ -242,21 +242,21 @@ class Topology:
 
     @property
     def hidden(self) -> list[int]:
-        """Known brokers that clients are not shown, because their ids have no address."""
+        """Known brokers that are hidden from clients, because their ids have no address."""
         return [each for each in self.cluster.broker_ids if self.addresses.address_of(each) is None]
 
     def address_growth_bytes(self) -> int:
-        """How much longer a list of all brokers with their addresses may be here than in the cluster."""
+        """By how many bytes a list of all brokers may be longer with our addresses than with the cluster's."""
         growths = self.addresses.growths(self.cluster.brokers)
         return sum(growths) + _LIST_BYTES if growths else 0
 
     def advertise_known(self) -> None:
-        """Bind the ports of all known brokers; what is known of them stays as it is, so they can still go missing."""
+        """Bind the ports of all known brokers. Does not count as learning about them: they can still go missing."""
         for broker_id in self.cluster.broker_ids:
             self.open(broker_id)
 
     def open(self, broker_id: int) -> bool:
-        """Bind the port of a broker, unless it is bound; whether it is then."""
+        """Bind the port of a broker, unless it is bound; returns whether it is bound."""
         ours = self.addresses.address_of(broker_id)
         return ours is not None and self._open(broker_id, ours[1])
 
@@ -268,5 +268,5 @@ class Topology:
         return True
 
     def withdraw(self, broker_id: int) -> None:
-        """The broker's port has been closed; it is bound again should the broker come back."""
+        """The broker's port was closed; it is bound again if the broker comes back."""
         self._bound.discard(broker_id)

@@ -1,8 +1,8 @@
 """The upstreams: [upstream], and one more for each of [[upstreams]]; all lead to the same cluster.
 
-Brokers advertise the addresses of the listener that they are asked on, so each upstream has its own map of the
-cluster, its own discovery and its own connections. Quotas and limits are shared: it is one cluster, which its id
-must say too.
+Brokers advertise the addresses of the listener that receives the request. So each upstream has its own map of the
+cluster, its own discovery and its own connections. Quotas and limits are shared, since it is one cluster: all
+upstreams must have the same cluster id.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Upstream:
     Attributes:
         name: `MAIN`, or as configured.
         settings: its section.
-        cluster: what is known of the brokers, with the addresses that they advertise there.
+        cluster: the known brokers, with the addresses that they advertise there.
         connector: opens connections.
         discovery: keeps `cluster` fresh.
         login: the gateway's own; None: without SASL.
@@ -56,11 +56,11 @@ class Upstream:
     _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Begin to discover."""
+        """Start discovery."""
         self._task = asyncio.create_task(self.discovery.run())
 
     def named_brokers(self, listener: ListenerSettings) -> NamedBrokers | None:
-        """The brokers that clients of a listener name; None: each has a port."""
+        """The brokers that clients of a listener name in the TLS handshake; None: each broker has a port."""
         if listener.sni is None:
             return None
         return NamedBrokers(listener.sni.names, self.cluster, self.discovery.look_soon)
@@ -72,7 +72,7 @@ class Upstream:
         return f"{self.name} ({self.settings.brokers}) {self.discovery.trouble}"
 
     async def stop(self) -> None:
-        """Discover nothing more."""
+        """Stop discovery."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -90,16 +90,16 @@ def build_upstreams(
     topic_ids: TopicIds | None = None,
     announced: AnnouncedLimits | None = None,
 ) -> dict[str, Upstream]:
-    """All of them by name; nothing is connected yet.
+    """All upstreams by name; nothing is connected yet.
 
     Args:
         config: valid.
         now_ms: the clock.
         tls: makes the TLS of an upstream from its name and section; None for one without.
         own_topics: receives the ids of the gateway's own topics, through [upstream].
-        topic_ids: receives the names of topics whose ids are in use; None: they are not asked for.
-        announced: receives how many bytes of requests the brokers take; None: they are not asked.
-        on_change: called, after each answer, with, the upstream's cluster and the brokers that are gone for good.
+        topic_ids: receives the names of topics whose ids are in use; None: no names are requested.
+        announced: receives how many bytes of requests the brokers accept; None: this is not needed.
+        on_change: called after each answer, with the upstream's cluster and the brokers that are gone for good.
     """
     resolver = Resolver(now_ms)
     found: dict[str, Upstream] = {}
