@@ -1,8 +1,8 @@
 """Connections in usage records: a row per address, and one per user while any user has a limit of them. Pure.
 
-offered = admitted + rejected + those that wait when the line is written; these are admitted or rejected in a
-later one. A connection that waits for the rate of its listener is offered when it is decided on. One of a user that
-ends while it waits is rejected.
+In each line, offered = admitted + rejected + waiting. Waiting connections are admitted or rejected in a later line. A
+connection that waits for the rate of its listener counts as offered when it is decided on. A user's connection that
+ends while it waits counts as rejected.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from quotas.user_connections import Decision
 
 
 class ConnectionUsage:
-    """Counts what becomes of connections, for the acceptors."""
+    """Counts decisions on connections, for the acceptors."""
 
     def __init__(self, usage: UsageTable) -> None:
         """Count in this table."""
         self._usage = usage
 
     def decided(self, listener: str, ip: str, admission: Admission, *, counted: bool) -> bool:
-        """What becomes of a socket for now.
+        """Count a decision on a socket.
 
         Args:
-            listener: where it came in.
+            listener: that accepted it.
             ip: its address.
             admission: the decision.
-            counted: what the last call for this socket returned, False before the first.
+            counted: the result of the last call for this socket; False before the first call.
 
         Returns:
             Whether it counts as offered now.
@@ -52,11 +52,11 @@ class ConnectionUsage:
 
 
 def record_user_connection(usage: UsageTable, decision: Decision) -> None:
-    """What becomes of a connection whose user is known. Quotas of users are those of all listeners together.
+    """Count a decision on a connection whose user is known. Users' quotas apply to all listeners together.
 
     Args:
         usage: the table.
-        decision: see there.
+        decision: see `Decision`.
     """
     row = usage.row("", decision.user, "", UsageApi.USER_CONNECT, None, decision.tracker)
     admission = decision.admission
@@ -78,7 +78,7 @@ def record_user_connection(usage: UsageTable, decision: Decision) -> None:
 
 
 def connection_level(connections: ConnectionQuotas) -> LevelOf:
-    """Gives the limits of addresses."""
+    """A function that gives the limits of addresses."""
 
     def level_of(key: RowKey, _now_ms: int) -> Level:
         limit = connections.ip_limit(key.client_id)

@@ -19,12 +19,12 @@ _log = structlog.get_logger("gateway.usage")
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """Where files go and when they are complete.
+    """The directory of files, when they are complete, and how long they are kept.
 
     Attributes:
         directory: see `FileWriter`.
         rotate_s, rotate_bytes: a file is completed after so long, or with so many bytes.
-        retention: what is kept of them.
+        retention: the bounds for complete files.
     """
 
     directory: Path
@@ -37,10 +37,10 @@ class FileWriter:
     """A `sink.Writer`.
 
     Attributes:
-        delivered: what is in complete files.
-        lost: always empty: what a file cannot take is not taken.
+        delivered: lines in complete files.
+        lost: always empty: `write` raises if a file cannot take a line.
         completed: files that have their final name.
-        removed: files deleted because they were too old or too much.
+        removed: files deleted because of their age or of the total size.
         recovered: files completed that another process had left.
     """
 
@@ -53,10 +53,10 @@ class FileWriter:
         clock: Callable[[], float] = time.monotonic,
         wall_ms: WallMs = wall_clock_ms,
     ) -> None:
-        """Make it; nothing is touched yet.
+        """Nothing is touched yet.
 
         Args:
-            settings: see above.
+            settings: of the files.
             gateway: part of the files' names: letters, digits, "_", ".", "-".
             boot: when this gateway was started.
             clock: seconds, monotonic; for rotation.
@@ -78,18 +78,18 @@ class FileWriter:
 
     @property
     def pending(self) -> Tally:
-        """What is in the file under way."""
+        """The lines in the file that is being written."""
         return Tally() if self._part is None else self._part.tally
 
     def open(self) -> None:
-        """See `sink.Writer`: complete what other processes left, then remove what is too old or too much."""
+        """See `sink.Writer`: complete files that other processes left, then remove files beyond the retention."""
         directory = self._settings.directory
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         for part in left_parts(directory):
             try:
                 found = recover(part)
             except OSError as exc:
-                # The next start tries again; what comes now must not wait for it.
+                # The next start tries again; new lines must not wait for it.
                 _log.warning("usage_file_not_recovered", file=part.name, error=str(exc))
                 continue
             if found is not None:
@@ -101,7 +101,7 @@ class FileWriter:
     def write(self, line: Line) -> None:
         """See `sink.Writer`."""
         if self._part is not None and self._part.bytes >= self._settings.retention.keep_bytes:
-            self.maintain()  # could not be completed for long; nothing is deleted meanwhile, so it must not grow
+            self.maintain()  # it could not be completed for long, and must not grow: nothing is deleted meanwhile
         if self._part is None:
             self._part = PartFile(self._settings.directory, self._gateway, self._boot, line.seq)
             self._due_s = self._clock() + self._settings.rotate_s

@@ -1,8 +1,8 @@
 """Usage records with workers: workers count, the supervisor writes one line for all. [io]
 
 A worker makes a line each second like a gateway of one process, and sends it to the supervisor instead of writing it.
-The supervisor adds the rows up by client and API, and writes them with its own rows a little later, when those of all
-workers have come; sums agree with what one process would have written.
+The supervisor sums the rows by client and API. It writes them with its own rows a little later, when all workers'
+rows have arrived. The sums are those that one process would have written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tell: TypeAlias = Callable[[bytes], None]
 
 
 class _Telling:
-    """A `LineSink` that sends lines."""
+    """A `LineSink` that sends lines to the supervisor."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -49,7 +49,7 @@ class _Telling:
 
 
 class WorkerUsage:
-    """The part of `UsageService` that a worker has.
+    """A worker's part of `UsageService`.
 
     Attributes:
         table: where the data path counts.
@@ -72,7 +72,7 @@ class WorkerUsage:
 
         Args:
             names: how names are written.
-            `tell`: takes a line to the supervisor.
+            `tell`: sends a line to the supervisor.
             max_rows, max_events: see `UsageTable`.
             algorithm: of the controller mutation quota.
             loop: has the timer.
@@ -87,7 +87,7 @@ class WorkerUsage:
             gateway="",
             boot=0,
             algorithm=algorithm,
-            scope=str,  # the supervisor's line says it
+            scope=str,  # the supervisor's line has it
             loop=loop,
             now_ms=now_ms,
         )
@@ -95,7 +95,7 @@ class WorkerUsage:
     def watch(
         self, mutations: MutationQuotas, _connections: ConnectionQuotas, _users: UserConnections
     ) -> None:
-        """Where limits of rows are found that have no counter of a rate. Connections are the supervisor's."""
+        """Set where to find the limits of rows without a rate counter. The supervisor counts connections."""
         self.table.watch(UsageApi.MUTATION, mutation_level(mutations))
 
     def start(self) -> None:
@@ -108,10 +108,10 @@ class WorkerUsage:
 
 
 class WorkersRows:
-    """What workers have sent since the supervisor's last line."""
+    """The rows and events that workers have sent since the supervisor's last line."""
 
     def __init__(self, *, max_topics_of_client: int = 100, max_topics: int = 20_000) -> None:
-        """Nothing.
+        """No rows yet.
 
         Args:
             max_topics_of_client, max_topics: see `TopicUse`; of all workers together.
@@ -122,7 +122,7 @@ class WorkersRows:
         self._dropped = [0, 0]
 
     def add(self, data: bytes) -> None:
-        """A worker's line."""
+        """Add a worker's line."""
         line = orjson.loads(data)
         for row in line["rows"]:
             mine = self._rows.setdefault(tuple(row[:_KEY]), row)
@@ -135,28 +135,28 @@ class WorkersRows:
         self._dropped[1] += line["dropped_events"]
 
     def take_rows(self) -> list[RowValues]:
-        """The rows, each client and API once."""
+        """The summed rows, each client and API once."""
         rows, self._rows = self._rows, {}
         return [tuple(row) for row in rows.values()]
 
     def take_topics(self) -> list[TopicValues]:
-        """The rows of topics, each client, API and topic once."""
+        """The summed rows of topics, each client, API and topic once."""
         return self._topics.take()
 
     def take_events(self, ts: int) -> list[list[Any]]:
-        """The events, as of a line of this second."""
+        """The events, with their times relative to this second."""
         events, self._events = self._events, []
         return [[offset_ms + (of_ts - ts) * 1000, *rest] for of_ts, (offset_ms, *rest) in events]
 
     def take_dropped(self) -> tuple[int, int]:
-        """Clients and events that are missing."""
+        """The numbers of clients and events that are missing."""
         rows, events = self._dropped
         self._dropped = [0, 0]
         return rows, events
 
 
 class _TopicRows:
-    """Rows of topics of several workers; the caps of a line hold for all of them together."""
+    """Rows of topics of several workers; the caps of a line apply to all workers together."""
 
     def __init__(self, max_of_client: int, max_topics: int) -> None:
         self._max_of_client = max_of_client
@@ -185,7 +185,7 @@ class _TopicRows:
 
 
 def _add(mine: list[Any], row: list[Any]) -> None:
-    """Two rows of one client: what was counted is added up; limit and level are those of the one further on."""
+    """Add a row of the same client: counts are summed; limit and level are those of the row with the higher level."""
     for at in range(_KEY, Row.QUOTA):
         mine[at] = max(mine[at], row[at]) if at in _GREATEST else mine[at] + row[at]
     if (row[Row.LEVEL_END] or 0) >= (mine[Row.LEVEL_END] or 0):
@@ -201,7 +201,7 @@ def _add(mine: list[Any], row: list[Any]) -> None:
 
 
 def _added_beside(mine: list[list[Any]], more: list[list[Any]]) -> list[list[Any]]:
-    """Waits for other limits in two rows of one client; the cap of a row holds for both together."""
+    """The summed waits for other limits in two rows of one client; the cap of a row applies to the sum."""
     by_name = {(each[Beside.LIMIT], each[Beside.NAME]): each for each in mine}
     for each in more:
         name = each[Beside.LIMIT], each[Beside.NAME]

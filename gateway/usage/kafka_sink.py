@@ -1,7 +1,8 @@
 """The usage sink into a topic of the cluster, by librdkafka. [io]: runs in the thread of a `ThreadedSink`.
 
-Idempotent: a line is not there twice because the gateway tried twice, and the lines of one gateway keep their order
-(they have one key). A line counts as delivered when the brokers have it (acks=all), as lost when librdkafka gives up.
+The producer is idempotent: a second attempt does not write a line twice. The lines of one gateway keep their order,
+as they have one key. A line counts as delivered when the brokers have it (acks=all), and as lost when librdkafka
+gives up.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _log = client_logger("gateway.usage.kafka")
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Where lines go.
+    """The topic for lines.
 
     Attributes:
-        topic: created when it is not there, if the brokers let the gateway.
-        partitions, replication_factor: of the topic then; -1 leaves the number to the brokers.
-        retention_ms: of the topic then.
-        give_up_ms: how long a line is tried to be delivered.
-        max_queued_bytes: what librdkafka holds at most.
+        topic: created if it does not exist and the brokers allow it.
+        partitions, replication_factor: for creating it; -1 leaves the number to the brokers.
+        retention_ms: for creating it.
+        give_up_ms: how long to try to deliver a line.
+        max_queued_bytes: the most bytes that librdkafka queues.
         client: librdkafka's settings for reaching the cluster.
         signer: signs the lines; None: they are not signed.
     """
@@ -57,18 +58,18 @@ class KafkaWriter:
     """A `sink.Writer`.
 
     Attributes:
-        delivered: what the brokers have.
-        lost: what they do not have, or have not said that they have.
-        pending: what is on its way.
+        delivered: lines that the brokers have.
+        lost: lines that the brokers do not have, or have not confirmed.
+        pending: lines that are being sent.
     """
 
     def __init__(
         self, settings: TopicSettings, gateway: str, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Make it; nothing is connected yet.
+        """Nothing is connected yet.
 
         Args:
-            settings: see above.
+            settings: of the topic.
             gateway: the key of all its lines.
             clock: seconds, monotonic.
         """
@@ -83,11 +84,11 @@ class KafkaWriter:
         self._error = ""
 
     def open(self) -> None:
-        """See `sink.Writer`: have a topic."""
+        """See `sink.Writer`: create the topic if necessary."""
         try:
             self._have_topic()
             self._producer = self._new_producer()
-        except KafkaException as exc:  # such as a certificate that cannot be read now
+        except KafkaException as exc:  # for example a certificate that cannot be read now
             raise OSError(f"topic {self._settings.topic}: {exc.args[0].str()}") from exc
 
     def _have_topic(self) -> None:
@@ -116,7 +117,7 @@ class KafkaWriter:
             if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
                 raise OSError(f"topic {settings.topic}: {error.str()}") from exc
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                # Another gateway may have made it, or will; lines that find none are counted as lost.
+                # Another gateway may have created it, or will. Lines without a topic count as lost.
                 _log.warning(
                     "topic %s is not created: %s; lines are lost until it is there",
                     settings.topic,
@@ -185,16 +186,16 @@ class KafkaWriter:
         return {} if signer is None else {"headers": {SIGNATURE_HEADER: signer.sign(self._key, value)}}
 
     def _give_up(self) -> None:
-        """A producer that has lost its place in the order cannot continue; the next line gets a new one."""
+        """Drop the producer and its queue; after a fatal error it cannot keep the order. Later lines get another."""
         producer, self._producer = self._producer, None
         producer.purge()
         producer.flush(_POLL_S)
 
     def maintain(self) -> None:
-        """See `sink.Writer`; raises what deliveries have failed with since the last call."""
+        """See `sink.Writer`; raises the error of deliveries that failed since the last call."""
         if self._producer is not None:
             self._producer.poll(0)
-            # What is on its way gets there first.
+            # Lines that are being sent are delivered first.
             if self._age.outdated(self._producer) and not self.pending.lines:
                 self._producer = None
         error, self._error = self._error, ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, without the line feed, and what is in it.
+    """One line, without the line feed, and its counts.
 
     Attributes:
         seq: its number.
@@ -30,13 +30,13 @@ class Tally:
     events: int = 0
 
     def add(self, line: Line) -> None:
-        """One line more."""
+        """Add a line."""
         self.lines += 1
         self.rows += line.rows
         self.events += line.events
 
     def add_all(self, other: Tally) -> None:
-        """All of another's."""
+        """Add another tally."""
         self.lines += other.lines
         self.rows += other.rows
         self.events += other.events

@@ -23,19 +23,19 @@ def record_mutations(
     correlation_id: int,
     now_ms: int,
 ) -> UsageRow | None:
-    """The topics of one request were decided on.
+    """Count the decisions on the topics of one request.
 
     Args:
         usage: the table.
         listener, user, client_id: of the request.
         api: as `quotas.usage_record.Event.API` is written.
-        topics: what names each topic, and what was decided. A topic that costs nothing is no mutation.
+        topics: the name or id of each topic, and the decision on it. A topic that costs nothing is no mutation.
         strict: whether the client can read error 89.
         correlation_id: of the request.
-        now_ms: the time.
+        now_ms: the present.
 
     Returns:
-        The client's row, for what follows from the decision; None when nothing costs anything.
+        The client's row, for counting the effects of the decision; None when no topic costs anything.
     """
     charged = [(subject, decision) for subject, decision in topics if decision.permits]
     if not charged:
@@ -63,7 +63,7 @@ def record_mutations(
 
 
 def mutation_level(mutations: MutationQuotas) -> LevelOf:
-    """Gives limit and tokens of the counters of mutations."""
+    """A function that gives the limit and the tokens of a mutation counter."""
 
     def level_of(key: RowKey, now_ms: int) -> Level:
         limit, tokens, observe = mutations.level(TrackerKey(key.user, key.client_id), now_ms=now_ms)

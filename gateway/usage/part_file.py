@@ -1,9 +1,9 @@
 """One usage file while it is written: gzip, hidden, locked; only whole lines, whatever fails.
 
 `.usage-<gateway>-<boot>-<seq of the first line>.jsonl.gz.part` becomes `usage-...jsonl.gz` by fsync, rename, and
-fsync of the directory. Each line is flushed through the compressor, so that what a killed process leaves can be read
-up to its last whole line. When a write fails the file is cut to its last whole line and the compressor is put back to
-there. [io]: called by the thread of a sink alone.
+fsync of the directory. Each line is flushed through the compressor, so that the file of a killed process can be read
+up to its last whole line. When a write fails, the file is cut to its last whole line and the compressor is reset to
+that point. [io]: called by the thread of a sink alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PART: Final = ".part"
 SUFFIX: Final = ".jsonl.gz"
 
 FILE_NAME: Final = re.compile(r"usage-(?P<gateway>[A-Za-z0-9_.-]+)-(?P<boot>\d+)-(?P<seq>\d+)\.jsonl\.gz")
-"""Of a file that is complete."""
+"""The name of a complete file."""
 
 PART_NAME: Final = re.compile(r"\." + FILE_NAME.pattern + r"\.part")
 
@@ -40,16 +40,16 @@ class PartFile:
     """See the module.
 
     Attributes:
-        path: of the part.
-        bytes: compressed, so far.
-        tally: what is in it.
+        path: of the hidden file.
+        bytes: its compressed size so far.
+        tally: the lines in it.
     """
 
     def __init__(self, directory: Path, gateway: str, boot: int, seq: int) -> None:
-        """Create it; its directory is made if only that is missing.
+        """Create the file, and its directory if only that is missing.
 
         Raises:
-            OSError: it cannot be created.
+            OSError: the file cannot be created.
         """
         name = f"usage-{gateway}-{boot}-{seq:0{_SEQ_DIGITS}d}{SUFFIX}"
         self._directory = directory
@@ -58,7 +58,7 @@ class PartFile:
         self.bytes = 0
         self.tally = Tally()
         self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-        self._synced = True  # False after an fsync that failed: that descriptor's is not to be believed again
+        self._synced = True  # False after a failed fsync: later ones of that descriptor cannot be trusted
         self._fd = self._create()
 
     def _create(self) -> int:
@@ -76,7 +76,7 @@ class PartFile:
         """Add a line.
 
         Raises:
-            OSError: it is not in the file; the file is as before, or will be cut to that by the next call.
+            OSError: the line is not in the file. The file is as before, or the next call cuts it to that.
         """
         if os.fstat(self._fd).st_nlink == 0:
             self._move()
@@ -88,7 +88,7 @@ class PartFile:
         self.tally.add(line)
 
     def _write(self, data: bytes) -> None:
-        """Write behind the last whole line, over what an attempt that failed may have left there."""
+        """Write behind the last whole line, over the remains of a failed attempt."""
         try:
             if os.fstat(self._fd).st_size > self.bytes:
                 os.ftruncate(self._fd, self.bytes)
@@ -99,10 +99,10 @@ class PartFile:
             raise
 
     def publish(self) -> Path:
-        """Complete it; it is then closed and has its final name.
+        """Complete the file, close it and give it its final name.
 
         Raises:
-            OSError: it is not complete, and can be tried again.
+            OSError: the file is not complete; the call can be repeated.
         """
         self._write(self._compressor.copy().flush(zlib.Z_FINISH))
         if not self._synced or os.fstat(self._fd).st_nlink == 0:
@@ -112,7 +112,7 @@ class PartFile:
         try:
             os.rename(self.path, self._final)
         except FileNotFoundError:
-            self._synced = False  # its directory is gone under another name: copy it at the next attempt
+            self._synced = False  # its directory was renamed: copy the file at the next attempt
             raise
         sync_directory(self._directory)
         self.close()
@@ -126,7 +126,7 @@ class PartFile:
             raise
 
     def _move(self) -> None:
-        """Copy what was written to a new file: this one has lost its name, or cannot be synced any more."""
+        """Copy the written lines to a new file, because this one has lost its name or cannot be synced any more."""
         if os.fstat(self._fd).st_nlink:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
@@ -149,29 +149,29 @@ class PartFile:
         self._synced = True
 
     def discard(self) -> None:
-        """Let go of it; nothing is in it."""
+        """Delete the file, which has no lines."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         self.close()
 
     def close(self) -> None:
-        """Let go of it; what is not published stays for the next start (see `recover`)."""
+        """Close the file; an unpublished file stays for the next start (see `recover`)."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def recover(part: Path) -> Path | None:
-    """Publish what another process left, up to its last whole line.
+    """Publish a file that another process left, up to its last whole line.
 
     Args:
-        part: a hidden file.
+        part: the hidden file.
 
     Returns:
-        The complete file; None when another process still writes it, or nothing whole is in it: then it is removed.
+        The complete file. None when another process still writes it, or it has no whole line and is removed.
 
     Raises:
-        OSError: it cannot be read or written now.
+        OSError: the file cannot be read or written now.
     """
     with part.open("rb") as left:
         try:
@@ -209,7 +209,7 @@ def _copy_lines(fd: int, to: Path) -> int:
 
 
 def read_pieces(fd: int) -> Iterator[bytes]:
-    """A file from its beginning, also while others read or write it."""
+    """The content of a file, even while others read or write it."""
     at = 0
     while piece := os.pread(fd, _COPY_BYTES, at):
         at += len(piece)
@@ -217,22 +217,22 @@ def read_pieces(fd: int) -> Iterator[bytes]:
 
 
 class WholeLines:
-    """The lines of a gzip stream that may end, or become something else, anywhere; what is not whole is left out.
+    """The whole lines of a gzip stream that may be truncated or damaged anywhere.
 
-    No line is written beyond a bound; there the reading ends.
+    Reading ends at a line that is longer than any written line.
 
     Attributes:
-        whole: the stream ends where one ends, and nothing of it was left out; known when all lines were taken.
+        whole: the stream is complete, and no part of it was left out; valid once all lines were taken.
     """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        """Args: pieces: of the stream."""
+        """Args: pieces: the stream."""
         self._pieces = pieces
         self.whole = False
 
     def __iter__(self) -> Iterator[bytes]:
         """The lines, once."""
-        begun: list[bytes] = []  # of a line that is not at its end yet
+        begun: list[bytes] = []  # parts of a line whose end has not come yet
         begun_bytes = 0
         for text in self._texts():
             first, *lines = text.split(b"\n")
@@ -267,7 +267,7 @@ class WholeLines:
 
 
 def _up_to_the_damage(stream: zlib._Decompress, piece: bytes) -> bytes:
-    """What comes of a piece that makes a decompressor fail: of one call that fails it gives nothing at all."""
+    """The text before the damage in a piece. A failing call returns nothing, so bytes are passed one by one."""
     texts: list[bytes] = []
     with contextlib.suppress(zlib.error):
         texts.extend(stream.decompress(piece[at : at + 1]) for at in range(len(piece)))

@@ -1,7 +1,7 @@
 """Reads usage records from a directory, for the commands; the pipeline has its own reader.
 
-Takes what is there: a file that is still written, one that was torn, one that is something else. What could not be
-read is counted and named, never silently left out. [io]
+It reads files that are still being written, truncated files and foreign files as far as possible. Unreadable parts
+are counted and named, never silently left out. [io]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quotas.entities import OTHER_CLIENTS, client_name
 from quotas.usage_record import OTHER, VERSION, Row, TopicRow, UsageApi
 
 _MOST_NAMED: Final = 5
-_LAST_SECOND: Final = 2**35  # a thousand years on: what is later is not seconds
+_LAST_SECOND: Final = 2**35  # in a thousand years: a later value is not in seconds
 
 _TYPES: Final = {
     "gw": str,
@@ -36,10 +36,10 @@ _TYPES: Final = {
 
 @dataclass(slots=True)
 class Readings:
-    """What was found in a directory.
+    """Usage records from a directory.
 
     Attributes:
-        lines: the records of the time asked for, each once, by time.
+        lines: the records of the requested time, each once, by time.
         unread: lines that are no usage records of this version.
         unread_files: names of some files with such lines, or that cannot be read.
     """
@@ -49,7 +49,7 @@ class Readings:
     unread_files: list[str] = field(default_factory=list)
 
     def missing(self) -> int:
-        """Lines that must have been written, since later ones of the same gateway are there, and are not."""
+        """The number of missing lines: those between the first and the last line of each gateway's start."""
         numbers: dict[tuple[str, int], list[int]] = {}
         for line in self.lines:
             numbers.setdefault((line["gw"], line["boot"]), []).append(line["seq"])
@@ -57,25 +57,25 @@ class Readings:
 
 
 def name_of_row(api: str, user: str, client_id: str) -> str:
-    """The name of the client whose row it is."""
+    """The name of a row's client."""
     if not user and client_id == OTHER:
         return OTHER_CLIENTS
     return client_name(ip=client_id) if api == UsageApi.CONNECT else client_name(user, client_id)
 
 
 def read_last(directory: Path, seconds: int) -> Readings:
-    """The records of the last seconds, counted back from the newest record there is.
+    """The records of the last seconds, counted back from the newest record.
 
     Args:
         directory: of the files.
-        seconds: how long back.
+        seconds: how many.
 
     Raises:
         OSError: the directory cannot be read.
     """
     files = complete_files(directory)
     newest_s = max((each.completed_s for each in files), default=0.0)
-    # A file that was completed before holds nothing of that time.
+    # A file that was completed earlier has no records of that time.
     paths = [each.path for each in files if each.completed_s >= newest_s - seconds]
     found = Readings()
     known: dict[tuple[str, int, int], dict[str, Any]] = {}
@@ -93,7 +93,7 @@ def read_last(directory: Path, seconds: int) -> Readings:
                         unread += 1
                     else:
                         known[line["gw"], line["boot"], line["seq"]] = line
-                # Of a file that is still written the end is missing, and an empty one is just begun.
+                # A file that is still being written has no end, and an empty one has just begun.
                 damaged = not texts.whole if is_complete else not _begins_as_gzip(file.fileno())
         except FileNotFoundError:
             continue  # completed or deleted meanwhile; its content is in another file, or too old
@@ -113,7 +113,7 @@ def read_last(directory: Path, seconds: int) -> Readings:
 
 
 def rows_of(line: dict[str, Any]) -> Iterator[list[Any]]:
-    """The rows of a line that have the fields of this version; more at the end are a later version's."""
+    """The rows of a line that have the fields of this version; later versions may append fields."""
     for row in line["rows"]:
         if (
             isinstance(row, list)
@@ -126,7 +126,7 @@ def rows_of(line: dict[str, Any]) -> Iterator[list[Any]]:
 
 
 def topics_of(line: dict[str, Any]) -> Iterator[list[Any]]:
-    """The rows of topics of a line; none where topics are not metered."""
+    """The rows of topics of a line; none if topics are not metered."""
     rows = line.get("topics")
     for row in rows if isinstance(rows, list) else ():
         if (
@@ -145,7 +145,7 @@ def _parse(text: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(line, dict) or line.get("v") != VERSION:
         return None
-    # bool is an int to isinstance, and no number here.
+    # isinstance would accept a bool as an int.
     right = all(type(line.get(name)) is wanted for name, wanted in _TYPES.items())
     return line if right and 0 <= line["ts"] < _LAST_SECOND else None
 

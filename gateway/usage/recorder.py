@@ -1,10 +1,10 @@
 """Makes a usage line once a second. [io]: it reads both clocks and owns a timer.
 
-Seconds are those of the wall clock; how long a line really lasted is measured by the loop's clock. A second that the
-loop missed because it was busy is part of the line before it, which then says so.
+Seconds are those of the wall clock. The loop's clock measures how long a line really lasts. If the loop is busy and
+misses a second, the line before it covers that second too, as its `dur_ms` shows.
 
-A line is put together from slices, so that no call of the loop takes long. Its layout is `quotas.usage_record`. What
-clients choose goes through the encoder as a string and so can neither end a line nor add a field (hazard I14).
+A line is put together from slices, so that no call of the loop takes long. Its layout is `quotas.usage_record`. Names
+that clients choose are encoded as strings, so they can neither end a line nor add a field (hazard I14).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gateway.usage.table import EventValues, UsageTable
 from quotas.usage_record import VERSION
 
 ROWS_PER_TURN: Final = 250
-"""Taken and encoded within one turn of the loop: less than a millisecond."""
+"""Rows taken and encoded within one turn of the loop: less than a millisecond."""
 
 METERED_ROWS_PER_TURN: Final = 50
-"""The same where each may have a hundred topics."""
+"""The same if each row may have a hundred topics."""
 
 _SECOND_MS: Final = 1000
 _JUMP_MS: Final = 100
-"""The clocks drift apart by less in a second; whatever is more was set."""
+"""In a second the clocks drift apart by less; a larger difference means that the wall clock was set."""
 
 
 _EMPTY: Final = b"[]"
@@ -40,7 +40,7 @@ class LineBuilder:
     """Puts one line together: `add_rows` as often as needed, then `finish`."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """An empty line."""
         self._slices: list[bytes] = []
         self._topics: list[bytes] = []
         self._stored: list[bytes] = []
@@ -58,7 +58,7 @@ class LineBuilder:
             self._topics.append(orjson.dumps(rows)[1:-1])
 
     def add_stored(self, part: StoredValues) -> None:
-        """Encode a part of what a broker stores."""
+        """Encode a part of a broker's stored bytes."""
         self._stored.append(orjson.dumps(part))
 
     def finish(
@@ -80,15 +80,15 @@ class LineBuilder:
         """The whole line.
 
         Args:
-            gateway, boot, seq: its name.
-            ts: the second it covers.
-            dur_ms: the time it covers.
+            gateway, boot, seq: identify the line.
+            ts: the second that it covers.
+            dur_ms: the time that it covers.
             algorithm: of the controller mutation quota.
             scope: what one counter covers; empty: not known yet.
-            events: as the table has them.
+            events: those of the table.
             clock_offset_ms: the gateway's clock at the wall clock's `ts`.
-            dropped: clients in `~other` and events that are missing.
-            `told`: more events, as they are written.
+            dropped: the numbers of clients in `~other` and of missing events.
+            `told`: further events, in their written form.
             jump_ms: by how much the wall clock was set meanwhile.
         """
         shown: list[Sequence[Any]] = [(when_ms - clock_offset_ms, *rest) for when_ms, *rest in events]
@@ -121,7 +121,7 @@ class LineBuilder:
 
 
 class OtherRows(Protocol):
-    """What other processes of this gateway have counted since it was taken last."""
+    """The counts of this gateway's other processes since the last line."""
 
     def take_rows(self) -> list[RowValues]:
         """The rows."""
@@ -130,17 +130,17 @@ class OtherRows(Protocol):
         """The rows of topics."""
 
     def take_events(self, ts: int) -> Sequence[Sequence[Any]]:
-        """The events, as of a line of this second."""
+        """The events, with their times relative to this second."""
 
     def take_dropped(self) -> tuple[int, int]:
-        """Clients in `~other` and events that are missing."""
+        """The numbers of clients in `~other` and of missing events."""
 
 
 class LineSink(Protocol):
-    """Takes lines away; never blocks."""
+    """Takes lines; never blocks."""
 
     def offer(self, line: Line) -> bool:
-        """Take a line; False when the queue was full and it is counted as dropped."""
+        """Take a line; False when the queue is full and the line counts as dropped."""
 
 
 class Recorder:
@@ -166,21 +166,21 @@ class Recorder:
         late_ms: int = 0,
         stored: StoredBytes | None = None,
     ) -> None:
-        """Make it; nothing is timed yet.
+        """Nothing is timed yet.
 
         Args:
-            table: what was counted.
-            sink: where lines go.
+            table: has the counts.
+            sink: takes the lines.
             gateway: name of this gateway.
             boot: when it was started, ms since the epoch.
             algorithm: of the controller mutation quota.
             scope: what one counter covers, as `quotas.usage_record` writes it; empty: not known yet.
-            loop: has the timer.
-            now_ms: its clock, which counts time.
-            wall_ms: the clock that names seconds.
-            others: go into the same lines; None: there are none.
+            loop: for the timer.
+            now_ms: its clock, for durations.
+            wall_ms: the wall clock, for seconds.
+            others: counts of other processes, for the same lines; None: there are none.
             late_ms: how long after its second a line is made.
-            stored: what brokers store; None: they are not asked.
+            stored: the brokers' stored bytes; None: they are not sampled.
         """
         self._stored = stored
         self._others = others
@@ -205,12 +205,12 @@ class Recorder:
         self._wait()
 
     def stop(self) -> None:
-        """Write what was counted since the last line, and no more lines."""
+        """Write the counts since the last line, then no more lines."""
         if self._timer is None:
             return
         self._timer.cancel()
         self._timer = None
-        # A line under way lacks what was counted in its rows after they were taken: that is one more line.
+        # A line under way lacks the counts that were added after its rows were taken: they become one more line.
         for taking in (self._taking or iter(()), self._take()):
             for _ in taking:
                 pass
@@ -221,7 +221,7 @@ class Recorder:
         self._ahead_ms = self._begin_wall_ms - self._begin_ms
 
     def _wait(self) -> None:
-        """Until the wall clock's next second; not the one that begins at once, where the loop was late."""
+        """Wait for the wall clock's next second, but at least half a second: a late loop skips a second."""
         half_ms = _SECOND_MS // 2
         delay_ms = half_ms + (self._late_ms - self._wall_ms() - half_ms) % _SECOND_MS
         self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
@@ -245,8 +245,8 @@ class Recorder:
         self._begin_ms, self._begin_wall_ms = now_ms, wall_ms
         duration_ms = now_ms - begin_ms
         jump_ms = wall_ms - begin_wall_ms - duration_ms
-        # Each look finds the clocks some milliseconds apart. Events have the distances of the clock that quotas
-        # are counted by: what was let in a millisecond after a debt was paid must not stand before that.
+        # The distance of the clocks differs by some milliseconds at each reading. Events keep the distances of the
+        # clock that quotas use: a mutation admitted a millisecond after a debt was paid must not precede that.
         ahead_ms = self._ahead_ms
         if abs(wall_ms - now_ms - ahead_ms) >= _JUMP_MS:
             self._ahead_ms = wall_ms - now_ms

@@ -1,11 +1,11 @@
 """Deletes old usage files, so that a disk never fills because of them. [io]: called by a sink's thread.
 
-All usage files of the directory count, also those of other gateways: a gateway that gets a new name at each start
-would else leave its old ones for ever.
+All usage files of the directory count, including those of other gateways. Otherwise a gateway that gets a new name at
+each start would leave its old files forever.
 
-The wall clock may be wrong for a while, and then files have its times (hazard L05). So the files of one gateway are
-in the order of their names, start and sequence; of different gateways a file is no newer than those that its gateway
-completed after it, and one from the future comes before all others. Age is counted by `AgeClock`.
+The wall clock may be wrong for a while, and then files have wrong times (hazard L05). So the files of one gateway are
+ordered by the start and sequence in their names. Between gateways, a file counts as no newer than the files that its
+gateway completed after it, and a file from the future comes before all others. `AgeClock` measures age.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Final
 
 from gateway.usage.part_file import FILE_NAME, PART_NAME
 
-_FASTEST: Final = 1.001  # a wall clock that is being corrected goes this much faster than time
+_FASTEST: Final = 1.001  # a wall clock that is being corrected runs this much faster than time
 _FUTURE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much is kept.
+    """How many files are kept.
 
     Attributes:
         keep_bytes: of complete files together.
@@ -50,15 +50,15 @@ class KeptFile:
 
 
 class AgeClock:
-    """Seconds since the epoch by which files get old: the wall clock, as long as it goes as fast as time does.
+    """The clock for the age of files: the wall clock, unless that runs faster than time.
 
-    A wall clock that is set forward makes no file old: from then on this one follows the monotonic clock. It
-    follows one that is set back. Where a start finds no file for longer than files are kept, gateways were away or
-    the clock is wrong: that time does not count.
+    If the wall clock is set forward, no file gets older: this clock then follows the monotonic clock. If it is set
+    back, this clock follows it. If the files found at a start have a gap that is longer than files are kept, gateways
+    were not running or the clock is wrong. Then the time of the gap does not count.
     """
 
     def __init__(self, clock: Callable[[], float], wall_s: Callable[[], float]) -> None:
-        """It goes by the wall clock from now on.
+        """Begins with the wall clock's time.
 
         Args:
             clock: seconds, monotonic.
@@ -70,7 +70,7 @@ class AgeClock:
         self._read_s = clock()
 
     def begin(self, files: Sequence[KeptFile], *, keep_s: float) -> None:
-        """Look at what a start finds.
+        """Leave out a long gap between the files that a start finds.
 
         Args:
             files: in any order.
@@ -83,7 +83,7 @@ class AgeClock:
                 return
 
     def now_s(self) -> float:
-        """To be asked often: what the wall clock is behind for a moment is made good by a thousandth of the time."""
+        """The present time; to be called often. It catches up with the wall clock by a thousandth of the time."""
         read_s, wall_s = self._clock(), self._wall_s()
         self._latest_s = min(wall_s, self._latest_s + (read_s - self._read_s) * _FASTEST)
         self._read_s = read_s
@@ -91,7 +91,7 @@ class AgeClock:
 
 
 def latest_boot(directory: Path, gateway: str) -> int:
-    """The latest start of a gateway that there are files of; 0: none. A new start has to be later (hazard L05).
+    """The latest start of a gateway in the names of its files; 0: none. A new start must be later (hazard L05).
 
     Raises:
         OSError: the directory cannot be read.
@@ -101,7 +101,7 @@ def latest_boot(directory: Path, gateway: str) -> int:
 
 
 def complete_files(directory: Path) -> list[KeptFile]:
-    """The usage files of a directory, in no order; one that goes meanwhile is left out.
+    """The usage files of a directory, unordered; files that are deleted meanwhile are left out.
 
     Raises:
         OSError: the directory cannot be read.
@@ -117,7 +117,7 @@ def complete_files(directory: Path) -> list[KeptFile]:
 
 
 def in_order(files: Iterable[KeptFile], *, now_s: float) -> list[KeptFile]:
-    """Oldest first, with the time when each was completed as far as it can be believed.
+    """The files, oldest first, with completion times that are corrected as far as possible.
 
     Args:
         files: in any order.
@@ -130,7 +130,7 @@ def in_order(files: Iterable[KeptFile], *, now_s: float) -> list[KeptFile]:
         by_gateway[name["gateway"]].append((int(name["boot"]), int(name["seq"]), each))
     found = []
     for gateway, parts in by_gateway.items():
-        # All of them from the future: they were completed in this order, and it is not known when.
+        # If all files are from the future, their order is known, but not their times.
         before_s = math.inf
         for boot, seq, each in sorted(parts, key=operator.itemgetter(0, 1), reverse=True):
             before_s = min(before_s, each.completed_s)
@@ -142,7 +142,7 @@ def in_order(files: Iterable[KeptFile], *, now_s: float) -> list[KeptFile]:
 
 
 def left_parts(directory: Path) -> list[Path]:
-    """Hidden files that are written, or were when a process ended.
+    """Hidden files that are being written, or that were left by a process that ended.
 
     Raises:
         OSError: the directory cannot be read.
@@ -153,13 +153,13 @@ def left_parts(directory: Path) -> list[Path]:
 def to_remove(
     files: Iterable[KeptFile], retention: Retention, *, now_s: float, completed: Path | None = None
 ) -> list[KeptFile]:
-    """What is too old or too much; oldest first.
+    """The files to delete because of age or total size, oldest first.
 
     Args:
         files: oldest first.
-        retention: what is kept.
+        retention: the bounds.
         now_s: seconds since the epoch.
-        completed: a file that stays in any case: it was completed a moment ago.
+        completed: a file that stays in any case, because it was just completed.
     """
     files = list(files)
     total = sum(each.bytes for each in files)

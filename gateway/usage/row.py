@@ -1,7 +1,7 @@
 """The row of one client and API since the last line. Pure and cheap: the data path counts here.
 
-A row puts itself on its table's list with the first thing that is counted, so taking a second's rows looks at those
-alone. A row that is not counted in holds nothing but its names.
+With its first count a row adds itself to its table's list, so that taking the rows of a second only touches those. A
+row without counts has only its names.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from quotas.rate_quotas import RateTracker
 from quotas.usage_record import MOST_NAMED_BESIDE, OTHER, OVERHEAD, Limit, RowFlags, UsageApi
 
 Number: TypeAlias = int | float
-"""Bytes, partitions or ms: an integer stays one where this is compiled, and is written as one."""
+"""Bytes, partitions or ms. An integer stays an integer in the compiled core, and is written as one."""
 
 RowValues: TypeAlias = tuple[
     str, str, str, str, int, int, Number, Number, Number, Number, Number, int, Number, int, int, int,
     float | None, float | None, int, int, int, list[list[str | int]] | None, float,
 ]  # fmt: skip
-"""As `quotas.usage_record.Row` says."""
+"""See `quotas.usage_record.Row`."""
 
 TopicTold: TypeAlias = tuple[str, int, int, int]
-"""Name of a topic as it is written, requests, bytes, records."""
+"""The written name of a topic, requests, bytes, records."""
 
 TopicValues: TypeAlias = tuple[str, str, str, str, int, str, int, int, int]
-"""As `quotas.usage_record.TopicRow` says."""
+"""See `quotas.usage_record.TopicRow`."""
 
 
 class Counts:
-    """What was counted of one topic since the last line."""
+    """The counts of one topic since the last line."""
 
     __slots__ = ("lines", "records", "requests", "size_bytes")
 
@@ -36,37 +36,37 @@ class Counts:
         self.requests = 0
         self.size_bytes = 0
         self.records = 0
-        self.lines = 0  # that it was kept out of, for want of a name
+        self.lines = 0  # lines that it was left out of, as its name was unknown
 
     def add(self, other: Counts) -> None:
-        """All of another's."""
+        """Add other counts."""
         self.requests += other.requests
         self.size_bytes += other.size_bytes
         self.records += other.records
 
 
 Alike: TypeAlias = tuple[bytes, int, Counts, Counts]
-"""How a message begins, how far it is from there to its records, counts of its topic and of what stands around."""
+"""The beginning of a message, the distance from there to its records, and the counts of its topic and of overhead."""
 
 
 class Topics(Protocol):
     """What all rows of a table share about topics: see `gateway.usage.topics`."""
 
     def key_of_id(self, topic_id: bytes, *, told_by_broker: bool) -> bytes:
-        """What a topic is counted by of which only the id is known; others are by their names."""
+        """The key for counting a topic that a message names by id; other topics are counted by name."""
 
     def new(self, counts: dict[bytes, Counts], key: bytes) -> Counts:
-        """The counts of a topic that is not among those of this row yet; those of all others beyond a cap."""
+        """New counts for a topic of a row; beyond a cap, the counts of all other topics."""
 
     def take(self, counts: dict[bytes, Counts]) -> tuple[list[TopicTold], dict[bytes, Counts]]:
-        """What is to be written of a row's topics, and what waits for the next line."""
+        """The topics of a row to write, and those that wait for the next line."""
 
     def pour(self, counts: dict[bytes, Counts], into: dict[bytes, Counts]) -> None:
         """Add the topics of one row to those of another."""
 
 
 class RowKey(NamedTuple):
-    """What a row is of: broker id -1 where it is not known or does not matter."""
+    """The identity of a row; `node` is the broker id, -1 if it is not known or does not matter."""
 
     listener: str
     user: str
@@ -76,13 +76,13 @@ class RowKey(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Where a counter stands.
+    """The level of a counter.
 
     Attributes:
         quota: the configured limit; None: unlimited.
         end: tokens, or the rate.
-        observe: it is only observed.
-        in_force: a share of a capacity that is less; 0: the quota is in force.
+        observe: the quota is only observed.
+        in_force: the limit by a share of the capacity, if that is less; 0: the quota is in force.
     """
 
     quota: float | None
@@ -103,17 +103,17 @@ class UsageRow:
     """See the module.
 
     Attributes:
-        key: what it is of.
+        key: its identity.
         names: of listener, user and client id as they are written.
-        tracker: the quota's counter where one is at hand; asked for limit and level.
-        shared: whether it is that of all clients without one of their own.
-        listed: whether it stands on its table's list.
-        in_table: False once the table has given its place away; its holders may count on.
-        topics: what is counted by topic; None: nothing is.
-        alike: how the last Produce began that was to one partition, from its header on, and by what such are counted.
-        answer: of the last request, kept by its handler for the next: for which version, and what it is.
+        tracker: the quota's counter, if it is known; it gives limit and level.
+        shared: whether this is the row of all clients without a row of their own.
+        listed: whether it is on its table's list.
+        in_table: False once the table has given its place to another row; holders may continue to count.
+        topics: has bytes counted by topic; None: they are not.
+        alike: how the last Produce to a single partition began, from its header on, and the counts for similar ones.
+        answer: kept by the handler of the last request for the next one: the version, and the answer.
         requests, offered, withheld, max_units, rejected, rejected_units, delayed, throttle_ms: since the last line;
-            withheld is what of `offered` was not admitted.
+            `withheld` is the part of `offered` that was not admitted.
     """
 
     __slots__ = (
@@ -163,11 +163,11 @@ class UsageRow:
         Args:
             key: see above.
             names: of listener, user and client id as they are written.
-            listed: where it puts itself.
+            listed: the table's list.
             shared: see above.
             topics: see above.
         """
-        # Compiled, attributes lie in memory in this order: first what a frame touches.
+        # In the compiled core, attributes lie in memory in this order: those that every frame uses come first.
         self.listed = False
         self.requests = 0
         self.offered: Number = 0
@@ -212,7 +212,7 @@ class UsageRow:
         self._beside = None
 
     def use(self, connection: int, *, now_ms: int) -> None:
-        """A connection, by its serial, makes a request that is counted next, or when its answer comes."""
+        """Note a connection, by its serial, whose request is counted next, or with its answer."""
         if connection == self._connection:
             return
         if not self._connections:
@@ -223,12 +223,12 @@ class UsageRow:
         self._connections.add(connection)
 
     def opened(self, connections: int) -> None:
-        """So many connections of a user are open."""
+        """Note the number of open connections of a user."""
         if connections > self._open:
             self._open = connections
 
     def count(self, units: Number) -> None:
-        """A request of so many units, admitted whole."""
+        """Count a request of so many units, all of them admitted."""
         if not self.listed:
             self._enlist()
         self.requests += 1
@@ -237,20 +237,20 @@ class UsageRow:
             self.max_units = units
 
     def add(self, units: Number) -> None:
-        """So many more units of a request that was counted."""
+        """Add units to a request that was counted already."""
         if not self.listed:
             self._enlist()
         self.offered += units
 
     def ended(self, units: Number) -> None:
-        """A request has come in parts, so many units together."""
+        """Note the total units of a request that arrived in parts."""
         if units > self.max_units:
             if not self.listed:
                 self._enlist()
             self.max_units = units
 
     def count_topic(self, key: bytes, size_bytes: int, records: int) -> None:
-        """So much of what was counted is of this topic: by its name, or see `Topics.key_of_id`."""
+        """Attribute a part of the counted bytes to a topic, given by its name, or see `Topics.key_of_id`."""
         counts = self._topics.get(key)
         if counts is None:
             assert self.topics is not None
@@ -262,12 +262,12 @@ class UsageRow:
         counts.records += records
 
     def count_topics(self, found: list[tuple[bytes, int, int]], counted: int, ids: bool | None) -> None:
-        """All topics of a message that was counted as so much: (called, bytes, records) of each.
+        """Attribute the counted bytes of a message to its topics.
 
         Args:
-            found: see above; no more bytes together than were counted.
-            counted: in bytes, what stands around records among them.
-            ids: whether topics are called by their ids: False by a client, True by a broker; None: by name.
+            found: (name or id, bytes, records) of each topic; together no more bytes than were counted.
+            counted: the counted bytes, including the overhead around records.
+            ids: whether topics are named by their ids: False by a client, True by a broker; None: by name.
         """
         topics = self._topics
         shared = self.topics
@@ -284,16 +284,16 @@ class UsageRow:
         self.count_topic(_OVERHEAD_KEY, counted, 0)
 
     def remember_alike(self, begins: bytes, step: int, called: bytes, *, by_id: bool) -> None:
-        """A message was counted that begins so; up to the next line others like it are counted by the same."""
+        """Remember the beginning of a counted message: similar ones use the same counts until the next line."""
         assert self.topics is not None
         key = self.topics.key_of_id(called, told_by_broker=False) if by_id else called
-        # Not while its name is awaited, nor where it is counted with others beyond a cap.
+        # Not while the topic's name is unknown, nor if it is counted with others beyond a cap.
         topic = None if key.startswith(b"\0") else self._topics.get(key)
         around = self._topics.get(_OVERHEAD_KEY)
         self.alike = None if topic is None or around is None else (begins, step, topic, around)
 
     def take_topics(self) -> list[TopicValues]:
-        """The topics as they are written; what waits for a name has the row written again with the next line."""
+        """The topics in written form; if a topic waits for its name, the row is written again with the next line."""
         self.alike = None
         if self.topics is None or not self._topics:
             return []
@@ -303,13 +303,13 @@ class UsageRow:
         return [(*self._head, *each) for each in told]
 
     def reject(self, units: Number, *, withheld: bool = False) -> None:
-        """So many of the units that were counted are refused; `withheld`: they were withheld until now."""
+        """Count so many of the counted units as refused; `withheld`: they were withheld already."""
         self.withhold(0 if withheld else units)
         self.rejected += 1
         self.rejected_units += units
 
     def withhold(self, units: Number) -> None:
-        """So many of the units that were counted are not admitted yet; a negative number is admitted after all."""
+        """Count so many of the counted units as not admitted yet; a negative number is admitted after all."""
         if not self.listed:
             self._enlist()
         self.withheld += units
@@ -317,12 +317,12 @@ class UsageRow:
     def delay(
         self, throttle_ms: int, *, beside: tuple[Limit, str] | None = None, again: bool = False
     ) -> None:
-        """A request waits, or is answered with a throttle time.
+        """Count a request that waits, or gets a throttle time.
 
         Args:
             throttle_ms: how long.
-            beside: another limit than the quota of this row asked for it: which, and its name.
-            again: it was delayed before, too.
+            beside: the limit that causes it, and its name, if that is not the quota of this row.
+            again: the request was delayed before, too.
         """
         if not self.listed:
             self._enlist()
@@ -341,7 +341,7 @@ class UsageRow:
         found[beside] = (before[0] + delayed, before[1] + throttle_ms)
 
     def mute(self, until_ms: int, *, now_ms: int) -> None:
-        """A connection is not read until then; overlapping times of several connections count once."""
+        """Note that a connection is muted until then; overlapping times of several connections count once."""
         if not self.listed:
             self._enlist()
         if now_ms >= self._mute_until_ms:
@@ -355,10 +355,10 @@ class UsageRow:
         self._list.append(self)
 
     def take(self, level: Level, *, begin_ms: int, now_ms: int) -> RowValues:
-        """The row as it is written, and start anew; a row that is still muted enlists itself for the next line.
+        """Return the values of the row and reset it; a row that is still muted enlists itself for the next line.
 
         Args:
-            level: where its counter stands.
+            level: of its counter.
             begin_ms: when the line's second began.
             now_ms: the present.
         """
@@ -400,7 +400,7 @@ class UsageRow:
         return values
 
     def pour_into(self, other: UsageRow, *, now_ms: int) -> None:
-        """Add everything to another row and start anew; a mute under way goes along."""
+        """Add all counts to another row and reset this one; a mute under way moves too."""
         if not other.listed:
             other._enlist()
         if self._mute_until_ms > now_ms:

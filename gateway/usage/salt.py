@@ -1,7 +1,7 @@
 """The key of hashed names: a file that only the gateway may read. [io]
 
-Its owner can find out whether a hash belongs to a given name; without it no record can be joined with another
-gateway's, so gateways whose records belong together share one file.
+The owner of the salt can find out whether a hash belongs to a given name. Records of gateways with different salts
+cannot be joined, so gateways whose records belong together share one file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SALT_BYTES: Final = 32
 
 
 def load_salt(path: Path) -> bytes:
-    """The salt in a file; made, and never overwritten, if there is none.
+    """The salt in a file; the file is created if it does not exist, and never overwritten.
 
     Raises:
-        OSError: it cannot be read or made.
-        ValueError: it is too short to be one.
+        OSError: the file cannot be read or created.
+        ValueError: the file is too short.
     """
     with contextlib.suppress(FileExistsError):
         _make(path)
@@ -34,7 +34,7 @@ def load_salt(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Write a new one under another name first: two gateways that start together must agree on one."""
+    """Create the file under another name first, so that two gateways that start together use the same salt."""
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     if path.exists():
         return

@@ -14,16 +14,16 @@ from gateway.usage.table import UsageTable
 
 
 class UsageSeries(Collector):
-    """Answers scrapes."""
+    """The metrics, for scrapes."""
 
     def __init__(self, table: UsageTable, sink: ThreadedSink, stored: StoredBytes | None = None) -> None:
-        """Show these; without `stored`, brokers are not asked what they store."""
+        """Show the metrics of these; `stored` is None if stored bytes are not sampled."""
         self._stored = stored
         self._table = table
         self._sink = sink
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: names are checked by the tests, not at registration."""
+        """Nothing: tests check the names, not the registration."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

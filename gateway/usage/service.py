@@ -56,7 +56,7 @@ class UsageService:
         series: for Prometheus.
         recorder, sink: see their modules.
         from_workers: takes the lines of workers; None: there are none.
-        stored: takes what brokers store; None: they are not asked.
+        stored: takes the brokers' stored bytes; None: they are not sampled.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class UsageService:
         topic_ids: TopicIds | None = None,
         workers: bool = False,
     ) -> None:
-        """Put it together; nothing is written yet.
+        """Build the parts; nothing is written yet.
 
         Args:
             config: its [usage] is not off.
@@ -78,11 +78,11 @@ class UsageService:
             now_ms: its clock.
             client: librdkafka's settings for reaching the cluster; only records in a topic use them.
             scope: see `Recorder`.
-            topic_ids: names of topics, which the cluster is asked for.
-            workers: whether other processes count too, and send to `from_workers`.
+            topic_ids: names of topics by id; discovery requests unknown names.
+            workers: whether workers count too, and send their lines to `from_workers`.
 
         Raises:
-            ConfigError: the file with the secret can't be read.
+            ConfigError: the file with the secret is unreadable.
         """
         section = config.usage
         self.from_workers = None
@@ -150,7 +150,7 @@ class UsageService:
         topic_ids: TopicIds | None = None,
         workers: bool = False,
     ) -> UsageService | None:
-        """What the configuration asks for; None: no records. The arguments are the constructor's."""
+        """The service of a configuration; None: it has no usage records. The arguments are the constructor's."""
         if config.usage.kind == "off":
             return None
         return cls(
@@ -164,7 +164,7 @@ class UsageService:
         )
 
     def watch(self, mutations: MutationQuotas, connections: ConnectionQuotas, users: UserConnections) -> None:
-        """Where limits of rows are found that have no counter of a rate, and who decides about users' connections."""
+        """Set where to find the limits of rows without a rate counter, and count decisions on users' connections."""
         users.on_decided = partial(record_user_connection, self.table)
         self.table.watch(UsageApi.MUTATION, mutation_level(mutations))
         self.table.watch(UsageApi.CONNECT, connection_level(connections))
@@ -188,14 +188,14 @@ def worker_usage(
     tell: Tell,
     topic_ids: TopicIds | None = None,
 ) -> WorkerUsage | None:
-    """The usage records of a worker; None: none are kept.
+    """The usage records of a worker; None: there are none.
 
     Args:
         config: valid.
         loop: the worker's.
         now_ms: its clock.
-        `tell`: takes its lines to the supervisor.
-        topic_ids: names of topics, which the cluster is asked for.
+        `tell`: sends its lines to the supervisor.
+        topic_ids: names of topics by id; discovery requests unknown names.
     """
     if config.usage.kind == "off":
         return None
@@ -222,12 +222,12 @@ def counter_scope(config: Config, cluster_id: str | None) -> str:
     scope = config.client_quota.scope
     if scope != "fleet":
         return scope
-    # Fleets of different clusters may use topics of one name.
+    # Fleets of different clusters may use topics with the same name.
     return f"{FLEET}{cluster_id}/{config.fleet.topic}" if cluster_id else ""
 
 
 def _topics(section: UsageSettings, names: Names, topic_ids: TopicIds | None) -> TopicUse | None:
-    """What bytes are counted by topic with; None: they are not."""
+    """The counts of bytes by topic; None: they are off."""
     if not section.topics:
         return None
     return TopicUse(
@@ -239,15 +239,15 @@ def _topics(section: UsageSettings, names: Names, topic_ids: TopicIds | None) ->
 
 
 def host_id() -> str:
-    """The host's name, as far as it can stand in a file's name."""
+    """The host's name, with characters replaced that a file's name cannot have."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", socket.gethostname())[:64] or "gateway"
 
 
 def _boot(section: UsageSettings, gateway: str) -> int:
-    """When this gateway starts, later than all its starts before, whatever the wall clock says (hazard L05)."""
+    """The time of this start, later than all earlier starts even if the wall clock is wrong (hazard L05)."""
     latest = 0
     if section.directory is not None:
-        # One that can't be read has its own line, from the sink.
+        # The sink logs a directory that cannot be read.
         with contextlib.suppress(OSError):
             latest = latest_boot(Path(section.directory), gateway)
     return max(wall_clock_ms(), latest + 1)
@@ -261,7 +261,7 @@ def _names(config: Config) -> Names:
     try:
         return Names(load_salt(path))
     except (OSError, ValueError) as exc:
-        # Clients come first: the gateway serves, and their names still do not get out.
+        # Serving clients comes first; their names still do not leak.
         _log.error(
             "usage_salt_unreadable", file=str(path), error=str(exc), instead="a salt of this run alone"
         )

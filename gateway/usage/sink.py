@@ -25,11 +25,11 @@ _log = structlog.get_logger("gateway.usage")
 
 
 class Writer(Protocol):
-    """What a sink's thread drives. It is called by that thread alone.
+    """Writes lines for a sink, whose thread alone calls it.
 
     Attributes:
-        delivered: what is where it should be for good.
-        lost: what was taken by `write` and will not get there.
+        delivered: lines that are stored for good.
+        lost: lines that `write` took, but that will never be stored.
     """
 
     delivered: Tally
@@ -45,18 +45,18 @@ class Writer(Protocol):
         """Do what is due, at least every second; raises OSError when that fails."""
 
     def close(self, deadline_s: float) -> None:
-        """Deliver what was taken, until this time of the monotonic clock; raises OSError when that fails."""
+        """Deliver the lines taken, until this time of the monotonic clock; raises OSError when that fails."""
 
 
 class ThreadedSink:
     """A queue and a thread in front of a writer.
 
     Attributes:
-        made: what was offered.
-        refused: what did not fit into the queue.
-        abandoned: what was still waiting when the sink had to end.
+        made: lines that were offered.
+        refused: lines that did not fit into the queue.
+        abandoned: lines that still waited when the sink had to end.
         failures: attempts that failed.
-        failing: whether the last attempt did.
+        failing: whether the last attempt failed.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class ThreadedSink:
         retry_s: float = RETRY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make it; `start` makes the thread.
+        """Nothing runs before `start`.
 
         Args:
-            writer: writes.
-            max_queued_bytes: what waits for it at most; further lines are dropped.
+            writer: writes the lines.
+            max_queued_bytes: the most bytes that wait for the writer; further lines are dropped.
             retry_s: see `RETRY_S`.
             clock: seconds, monotonic.
         """
@@ -95,11 +95,11 @@ class ThreadedSink:
 
     @property
     def queued_bytes(self) -> int:
-        """What waits for the thread."""
+        """The bytes of lines that wait for the thread."""
         return self._bytes_in - self._bytes_out
 
     def dropped(self) -> Tally:
-        """What will never be delivered."""
+        """The lines that will never be delivered."""
         total = Tally()
         for part in (self.refused, self.abandoned, self.writer.lost):
             total.add_all(part)
@@ -117,15 +117,15 @@ class ThreadedSink:
         return True
 
     def start(self) -> None:
-        """Start the thread. It is a daemon: a write that hangs in the kernel cannot keep the process."""
+        """Start the thread. It is a daemon: a write that hangs in the kernel cannot keep the process alive."""
         self._thread = threading.Thread(target=self._run, name="usage-sink", daemon=True)
         self._thread.start()
 
     def stop(self, within_s: float) -> bool:
-        """Deliver what waits, and end the thread. Blocks: not for the loop's thread.
+        """Deliver the waiting lines, and end the thread. Blocks: must not be called in the loop's thread.
 
         Args:
-            within_s: how long that may take; what is left then counts as dropped.
+            within_s: how long that may take; after that, remaining lines count as dropped.
 
         Returns:
             Whether the thread has ended in time.
@@ -168,7 +168,7 @@ class ThreadedSink:
                 self._abandon(left)
 
     def _write(self, line: Line) -> bool:
-        """Write a line, however many attempts that takes; False when the sink has to end before."""
+        """Write a line, with as many attempts as that takes; False when the sink has to end before."""
         if not self._until_done(lambda: self.writer.write(line)):
             return False
         self._bytes_out += len(line.data)

@@ -1,4 +1,4 @@
-"""What brokers store, until lines of usage records have it. Pure.
+"""Brokers' stored bytes, until they are in lines of usage records. Pure.
 
 A *sample* is the bytes of each topic on one broker. It goes into lines in parts, so that a line stays small and no
 call of the loop takes long.
@@ -17,7 +17,7 @@ TOPICS_PER_TURN: Final = 250
 """Taken and encoded within one turn of the loop."""
 
 StoredValues: TypeAlias = list[Any]
-"""As `quotas.usage_record.StoredRow` has them."""
+"""See `quotas.usage_record.StoredRow`."""
 
 
 @dataclass(slots=True)
@@ -33,8 +33,8 @@ class StoredBytes:
     """See the module.
 
     Attributes:
-        taken: samples of brokers that were taken.
-        failed: those that could not be.
+        taken: samples that succeeded.
+        failed: samples that failed.
     """
 
     def __init__(self, names: Names) -> None:
@@ -50,20 +50,20 @@ class StoredBytes:
         return self._sample is not None
 
     def add(self, cluster: str, node: int, topics: dict[bytes, int], total: int, *, at_s: int) -> None:
-        """Take a sample; the last one is `waiting` no more.
+        """Add a sample; to be called when none is `waiting`.
 
         Args:
             cluster: its id.
             node: the broker's id.
-            topics: bytes by the name of the topic; it is emptied.
+            topics: bytes by the name of the topic; `take` empties it.
             total: the sum of them.
-            at_s: when the broker has answered, in seconds since the epoch.
+            at_s: when the broker answered, in seconds since the epoch.
         """
         self.taken += 1
         self._sample = _Sample(cluster, node, at_s, total, topics)
 
     def take(self) -> Iterator[StoredValues]:
-        """What goes into one line, a part of a turn of the loop each."""
+        """The parts for one line, each for one turn of the loop."""
         for _ in range(TOPICS_PER_LINE // TOPICS_PER_TURN):
             sample = self._sample
             if sample is None:

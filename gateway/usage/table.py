@@ -1,9 +1,8 @@
 """The rows and events of the current usage line. Pure; the data path calls it.
 
-Names are free to invent, so rows are bounded: a row that has nothing to report gives its place to a newcomer, and
-when all have something, further clients share one row per listener, API and broker, called `~other`. Sums are
-complete at all times. The keeper of a row, such as a session, may count in it for ever, also after its place was
-given away.
+Clients may invent names, so rows are bounded. A row without counts gives its place to a new row. If all rows have
+counts, further clients share one row per listener, API and broker, called `~other`. Sums are complete at all times.
+The holder of a row, such as a session, may count in it forever, even after the row has lost its place.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from quotas.rate_quotas import RateTracker
 from quotas.usage_record import OTHER, UsageApi
 
 EventValues: TypeAlias = tuple[int, str, str, str, str, float, int, int, int, int, int]
-"""As `quotas.usage_record.Event` says, but for the first: it is the time in ms of the gateway's clock."""
+"""See `quotas.usage_record.Event`, except for the first value: it is the time in ms of the gateway's clock."""
 
 LevelOf: TypeAlias = Callable[[RowKey, int], Level]
-"""Where the counter of a row without a tracker stands at now_ms."""
+"""Gives the level at now_ms of the counter of a row without a tracker."""
 
 _NO_NODE: Final = -1
 _SWEEP: Final = 8
@@ -36,7 +35,7 @@ class UsageTable:
 
     Attributes:
         topics: see `gateway.usage.topics`; None: nothing is counted by topic.
-        dropped_events: events beyond the cap, and requests too large for any, since the last line.
+        dropped_events: events beyond the cap, and requests that were too large for events, since the last line.
         folded_total: clients in `~other`, summed over the lines so far.
         missing_total: events that are in no line.
     """
@@ -53,8 +52,8 @@ class UsageTable:
 
         Args:
             names: how names are written; as they are if not given.
-            max_rows: clients with a row of their own, those of other listeners and brokers counted apart.
-            max_events: mutations that one line lists.
+            max_rows: the most rows besides `~other`; a client has one for each listener, API and broker.
+            max_events: the most mutations that one line lists.
             topics: has bytes counted by topic too; None: they are not.
         """
         self._names = names or Names()
@@ -76,7 +75,7 @@ class UsageTable:
         return len(self._rows)
 
     def watch(self, api: UsageApi, level_of: LevelOf) -> None:
-        """Ask this for limit and level of rows of an API that have no tracker."""
+        """Set the source of limit and level for rows of an API that have no tracker."""
         self._levels[api] = level_of
 
     # -- the data path ---------------------------------------------------------------------------------------
@@ -90,17 +89,17 @@ class UsageTable:
         node: int | None = None,
         tracker: RateTracker | None = None,
     ) -> UsageRow:
-        """The row of a client; one that is not `shared` may be kept as long as the limits stay as they are.
+        """The row of a client; if it is not `shared`, it may be kept as long as the limits do not change.
 
         Args:
-            listener: the way in.
+            listener: of the connection.
             user: the principal's name.
             client_id: of this request.
             api: what is counted.
-            node: the broker; None where it is not known.
-            tracker: the client's counter; where a limit is in force the row is that of all clients that share it.
+            node: the broker; None if it is not known.
+            tracker: the client's counter; if it has a limit, all clients that share it share the row.
         """
-        # A counter of clients beyond the cap has the match of the client found last: each is named by its own.
+        # A counter of clients beyond the cap has the match of its latest client: here each keeps its own name.
         if tracker is not None and tracker.match.limit is not None and not tracker.shared:
             user, client_id = tracker.match.tracker_key
         if len(client_id) > MAX_NAME_CHARS or len(user) > MAX_NAME_CHARS:
@@ -159,18 +158,18 @@ class UsageTable:
         correlation_id: int,
         now_ms: int,
     ) -> None:
-        """One topic of a mutation was decided on.
+        """Note the decision on one topic of a mutation.
 
         Args:
             row: the client's, of the mutation API.
             api: as `Event.API` is written.
-            subject: what names the topic; a request for a topic that was refused before counts as another attempt.
+            subject: identifies the topic; a request for a topic that was refused before counts as another attempt.
             units: partitions.
             strict: whether the client can read error 89.
             admitted: False: refused.
             throttle_ms: how long the client has to wait for this topic.
             correlation_id: of the request.
-            now_ms: the time.
+            now_ms: the present.
         """
         listener, user, client_id = row.names
         attempt = self._attempt(hash((user, client_id, api, subject)), admitted, now_ms)
@@ -194,7 +193,7 @@ class UsageTable:
         )
 
     def event_missed(self) -> None:
-        """A request passed that may have mutated what no event lists."""
+        """Count a request that may have made mutations without an event."""
         self.dropped_events += 1
 
     def _attempt(self, what: int, admitted: bool, now_ms: int) -> int:
@@ -209,9 +208,9 @@ class UsageTable:
     # -- taking what was counted -----------------------------------------------------------------------------
 
     def take_listed(self, *, now_ms: int) -> list[UsageRow]:
-        """The rows that have something to report, each client once; call `values` for each of them.
+        """The rows with counts, each client once; call `values` for each of them.
 
-        Rows whose place was given away are brought back first, or added to the rows in their place.
+        Rows that have lost their place get one again first, or their counts are added to the present row.
         """
         for row in [row for row in self._listed if not row.in_table]:
             self._readmit(row, now_ms)
@@ -220,7 +219,7 @@ class UsageTable:
         return found
 
     def values(self, row: UsageRow, *, begin_ms: int, now_ms: int) -> RowValues:
-        """What a row has to report of the second that began at `begin_ms`; it starts anew."""
+        """The values of a row for the second that began at `begin_ms`; resets the row."""
         return row.take(self._level(row, now_ms), begin_ms=begin_ms, now_ms=now_ms)
 
     def _readmit(self, row: UsageRow, now_ms: int) -> None:

@@ -1,7 +1,7 @@
 """Names of topics by their ids, from the cluster and from clients' Metadata responses. Pure.
 
-Produce v13 on and Fetch v13 on name topics by id alone (KIP-516). An id that is used and not known is noted, for the
-gateway to ask the cluster about.
+Since v13, Produce and Fetch name topics only by id (KIP-516). Unknown ids that are used are noted, and the gateway
+asks the cluster for their names.
 """
 
 from __future__ import annotations
@@ -10,36 +10,37 @@ from collections.abc import Iterable
 from typing import Final
 
 MOST_KNOWN: Final = 100_000
-"""Ids that are remembered; what was forgotten is asked for again."""
+"""The most ids that are remembered; forgotten ones are requested again."""
 
 MOST_UNKNOWN: Final = 500
-"""Ids that are to be asked for of those that brokers have named, and as many of those that clients have."""
+"""The most unknown ids from brokers, and the most from clients."""
 
 _MOST_ASKED: Final = 10
-"""How often the cluster is asked for an id that it does not know, or must not name."""
+"""How often the name of an id is requested that the cluster does not know, or may not name."""
 
 
 class TopicIds:
     """See the module; one object for all listeners, since an id never gets another name.
 
     Attributes:
-        wanted: whether anything is counted by topic; otherwise what passes need not be read.
+        wanted: whether anything is counted by topic; otherwise names in Metadata responses need not be read.
     """
 
     def __init__(self) -> None:
         """None is known."""
         self.wanted = False
         self._names: dict[bytes, bytes] = {}
-        self._told: dict[bytes, int] = {}  # by brokers, not known: how often each was asked for
-        # By clients; each has one place, which the newest takes: ids in use come back, invented ones do not.
+        self._told: dict[bytes, int] = {}  # unknown ids from brokers: how often each was requested
+        # From clients. Each id has one place, which the newest id takes: ids in use come again, invented ones do not.
         self._claimed: dict[int, tuple[bytes, int]] = {}
 
     def name_of(self, topic_id: bytes, *, told_by_broker: bool) -> bytes | None:
-        """The name; None: it is not known yet, and will be asked for.
+        """The name; None: it is not known yet, and will be requested.
 
         Args:
             topic_id: 16 bytes.
-            told_by_broker: what clients name may be invented, and takes no place from what is not.
+            told_by_broker: whether the id is from a broker. Clients may invent ids, which must not displace real
+                ones.
         """
         name = self._names.get(topic_id)
         if name is not None or topic_id in self._told:
@@ -55,7 +56,7 @@ class TopicIds:
         return None
 
     def learn(self, topic_id: bytes, name: bytes) -> None:
-        """The cluster has named a topic."""
+        """Note a topic that the cluster has named."""
         self._told.pop(topic_id, None)
         place = hash(topic_id) % MOST_UNKNOWN
         if self._claimed.get(place, (b"", 0))[0] == topic_id:
@@ -67,12 +68,12 @@ class TopicIds:
 
     @property
     def to_ask(self) -> list[bytes]:
-        """Ids to ask the cluster for."""
+        """The ids whose names should be requested from the cluster."""
         claimed = dict(self._claimed.values())
         return [each for each, asked in (claimed | self._told).items() if asked < _MOST_ASKED]
 
     def asked(self, topic_ids: Iterable[bytes]) -> None:
-        """These were asked for; those that are not known all the same are asked for again, a few times."""
+        """Note that these names were requested; if they stay unknown, they are requested again, a few times."""
         for each in topic_ids:
             if each in self._told:
                 self._told[each] += 1

@@ -1,7 +1,7 @@
 """The topics of a usage row, and the bounds on their number. Pure; the data path counts here.
 
-The topics of a row add up to what the row counts, to the byte: what stands around the records of a request or an
-answer is counted under no name, and what is beyond the caps under `~other`.
+The topics of a row add up to the bytes of the row exactly. The overhead around the records of a request or response
+is counted under the empty name, and topics beyond the caps under `~other`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from quotas.usage_record import OTHER, OVERHEAD
 OVERHEAD_KEY: Final = OVERHEAD.encode()
 _OTHER: Final = OTHER.encode()
 _ID: Final = b"\0"
-"""In front of an id in the place of a name, which has no such character."""
+"""Precedes an id that stands for a name; names do not have this character."""
 _WAITS_S: Final = 5
-"""Lines that an id waits for its name; then it is written instead."""
+"""How many lines an id waits for its name; then the id is written."""
 
 
 class TopicUse:
@@ -27,8 +27,8 @@ class TopicUse:
 
     Attributes:
         ids: see `TopicIds`.
-        max_of_client: topics of a row of their own, for each client and API.
-        max_topics: the same for all of them together.
+        max_of_client: the most topics that are counted separately, for each client and API.
+        max_topics: the same for all clients and APIs together.
     """
 
     def __init__(self, ids: TopicIds, names: Names, *, max_of_client: int, max_topics: int) -> None:
@@ -39,12 +39,12 @@ class TopicUse:
         self._topics = 0
 
     def key_of_id(self, topic_id: bytes, *, told_by_broker: bool) -> bytes:
-        """What a topic is counted by of which only the id is known; others are by their names."""
+        """The key for counting a topic that a message names by id; other topics are counted by name."""
         name = self.ids.name_of(topic_id, told_by_broker=told_by_broker)
         return _ID + topic_id if name is None else name
 
     def new(self, counts: dict[bytes, Counts], key: bytes) -> Counts:
-        """The counts of a topic that is not among those of this row yet; those of all others beyond a cap."""
+        """New counts for a topic of a row; beyond a cap, the counts of all other topics."""
         if key not in (OVERHEAD_KEY, _OTHER):
             if len(counts) >= self.max_of_client or self._topics >= self.max_topics:
                 return counts.get(_OTHER) or self.new(counts, _OTHER)
@@ -53,7 +53,7 @@ class TopicUse:
         return found
 
     def take(self, counts: dict[bytes, Counts]) -> tuple[list[TopicTold], dict[bytes, Counts]]:
-        """What is to be written of a row's topics, and what waits for the next line."""
+        """The topics of a row to write, and those that wait for the next line."""
         told = []
         waiting = {}
         for key, each in counts.items():
