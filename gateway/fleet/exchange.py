@@ -152,7 +152,7 @@ class Exchange:
         self._asking_since: int | None = 1
         self._asking_of: set[str] = set()
         self._to_answer: dict[Member, int] = {}  # the number of each member's last question
-        self._all_again_ms = float(now_ms)  # earlier than this it does not send all usage again
+        self._all_again_ms = float(now_ms)  # before this time it does not send all usage again
         # Usage that was sent and has not come back: the number of the last message, and the amount of each counter.
         self._on_way: deque[tuple[int, Counted]] = deque()
         # Recent messages by number, and the numbers of those to send again.

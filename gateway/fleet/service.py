@@ -37,7 +37,6 @@ class Part:
         of_share: the factor for its share of a limit. Members are processes: those that count a quota together have
             the shares of all processes of their gateway.
         of_limit: its part of the limit, if an isolated gateway enforces the limit.
-        of_limit: how much of the limit it enforces where an isolated gateway enforces the limit.
     """
 
     of_share: float = 1.0

@@ -20,9 +20,8 @@ Further counters have fields of their own, which members of a version without th
 * ``group_use``, ``group_levels``: counters of groups (``p``, ``f``, ``r``), with scope and group.
 * ``group_mutation_use``, ``group_mutation_levels``: mutations of groups.
 * ``rate_use``, ``rate_levels``: rates that Kafka does not have, by name of the quota; a member ignores unknown names.
-* ``connection_use``, ``connection_levels``: rates of connections, by ``gateway``, ``listener`` or ``ip``, each with
-its
-  name.
+* ``connection_use``, ``connection_levels``: rates of connections, by ``gateway``, ``listener`` or ``ip``, and
+  by name.
 
 Messages have no time, since clocks may differ.
 """

@@ -326,7 +326,7 @@ class ShareTopic:
     # -- in the loop, from the thread ------------------------------------------------------------------------
 
     def _drop_producer(self) -> None:
-        # A recreated topic begins with leader epoch 0 again, which librdkafka takes for outdated.
+        # The leader epochs of a recreated topic begin again, and librdkafka takes them for outdated.
         if self._producer is not None:
             self._dropped.append(self._producer)
             self._producer = None

@@ -8,8 +8,7 @@ A key is a bearer token or a client certificate. For browsers, the password of H
 send it by themselves, so it only allows reading. A token in the URL is ignored.
 
 Failures above a number per second are answered late, and their connections are closed first when places are needed.
-A valid key is never refused because of other clients' failures: tokens are too long to be guessed at any rate (hazard
-K24).
+A valid key is never refused because of others' failures: tokens are too long to be guessed at any rate (hazard K24).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ PASSED_ON: Final = ("/clusters/{name}", "/clusters/{name}/{path}", "/{path}")
 
 MAX_FAILURES_PER_ADDRESS: Final = 5
 MAX_FAILURES: Final = 50
-"""Per second; failures beyond that are answered late."""
+"""The most failures per second, of one address and in all, that are answered at once; others are answered late."""
 
 _WINDOW_MS: Final = 1_000
 _REFUSED: Final = "admin_refused"

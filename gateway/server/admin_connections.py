@@ -181,7 +181,7 @@ class AdminConnections:
             until: a `deadline`, the same for a whole body.
 
         Raises:
-            ConnectionError: the peer is gone, or made way for another.
+            ConnectionError: the peer is gone, or its connection was closed for another one.
         """
         if connection.transport is None:
             raise ConnectionResetError
@@ -262,7 +262,7 @@ class AdminConnections:
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
             except OSError:
-                # No descriptors: accept again at the next look, or after the next connection ends.
+                # No descriptors: accept again at the next check, or after the next connection ends.
                 self._pause()
                 return
             if sock.family == socket.AF_UNIX and user_of(sock) not in (0, os.geteuid()):

@@ -1,4 +1,4 @@
-"""The socket through which `sluice upgrade` requests that a gateway is replaced. [io]
+"""The socket on which a gateway receives the requests of `sluice upgrade`. [io]
 
 Only the gateway's user and root may use it: each side asks the kernel for the other's user. The name is in Linux'
 abstract namespace and contains the admin port's address. So no file is left behind, and the socket is handed to the

@@ -66,7 +66,7 @@ class ForwardedChanges:
                     await operations.switch(mode, by=_BY)
 
     def tell_next(self, tell: Tell) -> None:
-        """From now on forward reloads and the mode, which a starting process has read once already."""
+        """From now on forward reloads and the mode: a starting process reads the file only once."""
 
         def changed(what: str) -> None:
             if what == RELOAD:

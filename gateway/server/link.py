@@ -23,9 +23,9 @@ from gateway.quota_admin.store.interface import StoreError
 BLOCKED_S: Final = 0.25
 """The longest that a blocking question may block its worker's loop, with all its clients.
 
-An answer takes a turn of the supervisor's loop, whose steps are bounded to some milliseconds: this is many of them,
-and less than a broker sometimes takes. A handler charges in the middle of a step, so that nothing happens between its
-check and its charge. A question that lets other clients continue meanwhile would lose that.
+An answer takes a turn of the supervisor's loop, whose steps are bounded to some milliseconds. This bound allows for
+many steps, and is less than a broker sometimes takes. A handler charges in the middle of a step, so that nothing
+happens between its check and its charge. If a question let other clients continue meanwhile, that would not hold.
 """
 
 MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024

@@ -6,8 +6,7 @@ hundred times a second takes 1.8 % of a core. The first stall after a quiet time
 to that interval. If C code keeps the interpreter's lock, the thread sees the stack only afterwards, and names the
 frame that called the C code.
 
-A machine whose cores are busy with other work delays the timer as well; `cpu_ms` in the log line distinguishes the
-two.
+A machine whose cores are busy with other work delays the timer too; `cpu_ms` in the log line distinguishes the two.
 """
 
 from __future__ import annotations
@@ -144,7 +143,6 @@ def frame_of(thread: int) -> FrameType | None:
     CPython up to 3.11.8 allocates while it keeps the list of its threads locked. An allocation may start a garbage
     collection, whose finalizers may release the interpreter's lock. Another thread that then starts a thread, for
     example, waits for the list forever (python/cpython issue 106883).
-    for the list for good (python/cpython issue 106883).
     """
     collects = gc.isenabled()
     gc.disable()

@@ -58,7 +58,7 @@ class MergedStatus:
 
         Args:
             own: makes the supervisor's snapshot.
-            pool: the workers, which are asked for theirs.
+            pool: the workers, which send theirs.
         """
         self._own = own
         self._pool = pool

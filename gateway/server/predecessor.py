@@ -96,7 +96,7 @@ class Predecessor:
             os.close(ends)
 
     def store_lost(self, gateway: Replaceable) -> str | None:
-        """Why the old process could change quotas and this one cannot; None: there is no such difference."""
+        """Why this process cannot change quotas although the old one could; None: there is no such difference."""
         store = gateway.store
         return store.read_only if store is not None and self._lent_writable else None
 

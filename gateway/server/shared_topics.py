@@ -25,7 +25,7 @@ class TopicEvents:
     """The supervisor's part: the notes of workers, in the order in which they were sent.
 
     Attributes:
-        creations: topics that all workers' Metadata requests and streams groups are creating.
+        creations: topics that clients of all workers are creating, by Metadata and for streams groups.
     """
 
     def __init__(self) -> None:

@@ -4,9 +4,9 @@
     GET /status.json    a snapshot, at most a second old, or older if snapshots are expensive
     GET /events         snapshots as server-sent events, for few viewers at a time
     GET /why            ?user=NAME&client_id=ID, or ?ip=ADDRESS: a client's entries in the journal, the quotas that
-    apply
-                        to it now, and their latest changes. With &of=counter, for all clients of a counter. Without
-                        user or client_id, for all clients with the other one; the quotas are the latest client's
+                        apply to it now, and their latest changes. With &of=counter, for all clients of a counter.
+                        Without user or client_id, for all clients with the other one; the quotas are those of the
+                        latest client
 
 These paths change nothing. They are not for other sites: a browser sends the origin of a request, and no response may
 be read, framed or included elsewhere (docs/decisions/0016-seen.md). Making and sending snapshots takes at most 1.5

@@ -25,7 +25,7 @@ _log = structlog.get_logger("gateway.usage")
 
 
 class Writer(Protocol):
-    """Writes lines for a sink, whose thread alone calls it.
+    """Writes lines for a sink. Only the thread of the sink calls it.
 
     Attributes:
         delivered: lines that are stored for good.

@@ -42,7 +42,7 @@ from gateway.server.quota_routes import Changing
 ASK_S: Final = 2.0
 """How long a cluster may take to report whether it is ready."""
 METRICS_S: Final = 5.0
-"""For a cluster's metrics: below the 10 s that Prometheus waits for all of them."""
+"""How long a cluster may take to send its metrics: less than the 10 s that Prometheus waits for all of them."""
 ANSWER_S: Final = 90.0
 """How long a cluster may take for the next bytes of a response: an import of many quotas takes a while."""
 GRACE_S: Final = 60.0
@@ -95,9 +95,7 @@ class Front:
         self.draining = False
         self._clusters = clusters
         self._sessions: dict[str, aiohttp.ClientSession] = {}
-        self._under_way: dict[
-            str, list[bool]
-        ] = {}  # by cluster: whether each request has an answer without an end
+        self._under_way: dict[str, list[bool]] = {}  # by cluster: for each request, whether it is a stream
         self._connections: AdminConnections | None = None
         self._changing: Changing | None = None
 
