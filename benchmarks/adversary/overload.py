@@ -272,7 +272,7 @@ def _page(document: Mapping[str, Any], result: Overload) -> str:
         f"The gateway alone is in a control group of {LIMIT_BYTES >> 20} MiB; the broker, the attackers and two "
         f"honest clients are outside. Attacks, for {result.seconds:.0f} s: {', '.join(document['attacks'])}.",
         "",
-        "**" + ("; ".join(result.faults()) or "Nothing to complain of") + ".**",
+        "**" + ("; ".join(result.faults()) or "Every goal was met") + ".**",
         "",
         f"All was as before after {'-' if result.recovered_s is None else result.recovered_s} s: honest requests are "
         f"answered, none fails, the gateway takes at most {MOST_TIMES:.0f} times the CPU time of the busiest second "

@@ -44,7 +44,6 @@ class Peer:
     wanted: set[int] = field(default_factory=set)
     asked_ms: int = 0
     anew: bool = False
-    counters: int = 0
     lost: int = 0
     repeated: int = 0
     left: bool = False
