@@ -1,9 +1,9 @@
-"""Whether a missed deadline is the peer's fault or comes from a pause of this process. Pure."""
+"""Distinguishes a deadline that the peer missed from one that passed in a pause of this process. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 LATE_MS: Final = 1_000
-"""A deadline that is noticed so much later than it was due has passed while the process stood still: SIGSTOP, or the
-pause of a virtual machine. What its peer has sent meanwhile was not read yet, so it is set again (hazard L06)."""
+"""If a timer runs this much too late, the process itself was stopped, by SIGSTOP or a pause of its virtual machine.
+The peer may have sent bytes that were not read yet, so the deadline is set again (hazard L06)."""

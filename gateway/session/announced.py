@@ -1,12 +1,12 @@
 """AnnouncedBytes: bounds the bytes that requests in progress have announced to a broker and not sent. Pure.
 
-A broker makes room for a whole request as soon as it has read its size. Some hundred heads of a few bytes, each of
-which announces 100 MB, thus take all of its memory (hazard M02). So a request that has not come whole is passed on
-only while the rest of it fits here; otherwise the gateway collects it first, as far as its memory budget allows.
-Where one does not fit, those that have announced and send nothing have to end.
+A broker allocates memory for a whole request as soon as it has read the request's size. A few hundred small heads
+that announce 100 MB each would take all of its memory (hazard M02). So the gateway relays the beginning of a request
+only if the missing bytes fit into this bound. Otherwise it first collects the request, within its memory budget, and
+closes connections that have announced bytes and do not send them.
 
-The bound of one kind of clients is what the others have left free, so that half is the most that one of them takes
-alone (dynamic thresholds with alpha = 1; Choudhury and Hahne, 1998).
+One kind of clients may announce as much as is still free. So it can take at most half of the bound alone (dynamic
+thresholds with alpha = 1; Choudhury and Hahne, 1998).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Final, Protocol
 from quotas.trackers import Kind
 
 PASS_ON_BYTES: Final = 64 * 1024
-"""A request is passed on when so much of it is here, or all of it."""
+"""The gateway relays a request once this much of it, or all of it, has arrived."""
 
 
 LOOK_MS: Final = 1_000
-"""Announcing connections are not looked at more often."""
+"""Connections with announced bytes are checked at most once per so many ms."""
 
 
 class Announcer(Protocol):
-    """A session, as far as it announces."""
+    """The part of a session that announces bytes to a broker."""
 
     def stop_announcing(self, *, now_ms: int) -> None:
-        """Another one's request does not fit: end, if the client sends nothing, or too slowly."""
+        """Close the connection if its client sends nothing or too slowly: another request does not fit."""
 
 
 class AnnouncedBytes:
     """The bound of one broker.
 
     Attributes:
-        limits: of all brokers.
-        upstream: of this one.
-        used_bytes: what is announced now.
+        limits: the bounds of all brokers.
+        upstream: the upstream of this broker.
+        used_bytes: bytes that are announced now.
     """
 
     __slots__ = ("_announcers", "_looked_at_ms", "_of_kinds", "limits", "upstream", "used_bytes")
@@ -50,28 +50,28 @@ class AnnouncedBytes:
         self._looked_at_ms = 0
 
     def fits(self, kind: Kind, rest_bytes: int) -> bool:
-        """Whether a request of such a client may announce so much more than has come of it.
+        """Whether a request of this kind of client may announce its missing bytes.
 
-        One alone always may: no request is larger than the broker takes.
+        A request always may if no other has announced bytes: no request is larger than the broker accepts.
         """
         used = self.used_bytes
         return not used or self._of_kinds.get(kind, 0) + rest_bytes <= self.limits.limit_bytes - used
 
     def press(self, *, now_ms: int) -> None:
-        """A request does not fit: those that have announced and do not send end."""
+        """Close the connections that have announced bytes and do not send them, since a request does not fit."""
         if now_ms >= self._looked_at_ms + LOOK_MS:
             self._looked_at_ms = now_ms
             for each in list(self._announcers):
                 each.stop_announcing(now_ms=now_ms)
 
     def begin(self, announcer: Announcer, kind: Kind, rest_bytes: int) -> None:
-        """A request is passed on of which so much is missing."""
+        """Count the missing bytes of a request whose beginning is relayed."""
         self._announcers[announcer] = None
         self.used_bytes += rest_bytes
         self._of_kinds[kind] = self._of_kinds.get(kind, 0) + rest_bytes
 
     def end(self, announcer: Announcer, kind: Kind, rest_bytes: int) -> None:
-        """It has come whole, or its connection has ended."""
+        """Stop counting a request, once it is complete or its connection has ended."""
         del self._announcers[announcer]
         self.used_bytes -= rest_bytes
         left = self._of_kinds[kind] - rest_bytes
@@ -85,8 +85,8 @@ class AnnouncedLimits:
     """The bounds of all brokers, of all upstreams.
 
     Attributes:
-        limit_bytes: of each.
-        collected: requests that had to come whole since they did not fit.
+        limit_bytes: the bound of each broker.
+        collected: number of requests that were collected first because they did not fit.
     """
 
     __slots__ = (
@@ -99,11 +99,11 @@ class AnnouncedLimits:
     )
 
     def __init__(self, limit_bytes: int, *, processes: int = 1) -> None:
-        """Nothing is announced yet.
+        """Start without announced bytes.
 
         Args:
-            limit_bytes: of this process.
-            processes: of this gateway, between which the brokers' own bound is divided.
+            limit_bytes: the bound for this process.
+            processes: number of this gateway's processes, among which the brokers' own bound is divided.
         """
         self.collected = 0
         self._processes = processes
@@ -112,7 +112,7 @@ class AnnouncedLimits:
         self.set(limit_bytes)
 
     def of(self, upstream: str, broker_id: int | None) -> AnnouncedBytes:
-        """The bound of a broker; None: of those behind the bootstrap port."""
+        """The bound of a broker; id None stands for the brokers behind the bootstrap port."""
         found = self._brokers.get((upstream, broker_id))
         if found is None:
             found = self._brokers[upstream, broker_id] = AnnouncedBytes(self, upstream)
@@ -120,18 +120,18 @@ class AnnouncedLimits:
 
     @property
     def used_bytes(self) -> int:
-        """What is announced now, to all brokers together."""
+        """Bytes that are announced now to all brokers together."""
         return sum(each.used_bytes for each in self._brokers.values())
 
     def set(self, limit_bytes: int) -> None:
-        """What is configured, from now on."""
+        """Change the configured bound."""
         self._set_bytes = limit_bytes
         self._apply()
 
     def brokers_take(self, upstream: str, queued_max_request_bytes: int) -> None:
-        """Brokers are set to bear no more than this, by queued.max.request.bytes; 0 or less: they have no bound.
+        """Set the bound of an upstream's brokers, their queued.max.request.bytes; 0 or less: they have no bound.
 
-        The lowest of all upstreams counts for each.
+        The lowest bound of all upstreams applies to every broker.
         """
         self._queued_max_request_bytes[upstream] = queued_max_request_bytes
         self._apply()

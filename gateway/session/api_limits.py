@@ -1,16 +1,16 @@
-"""Limits of requests per API: which API belongs to which family, and what a family's requests are counted by. Pure.
+"""Limits of requests per API: the families of APIs, and the counters of a family's requests. Pure.
 
-`FAMILIES` is the one table. An API has one family at most, and Produce and Fetch have none: their limits count bytes
-and records. A family without a quota costs nothing, and its requests are relayed as if there were no such limits.
+`FAMILIES` is the only table. An API has at most one family. Produce and Fetch have none: their limits count bytes and
+records. A family without a quota costs nothing, and its requests are relayed as if there were no such limits.
 
-A request takes one from the bucket of its client, which holds `quotas.entities.API_BURST_S` seconds of the rate, so
-a storm of at least twice the rate is over within that time. One that finds too little passes and is answered at once,
-with throttle_time_ms, and the connection is not read for as long (KIP-219). While there is a debt, a request waits
-before it is forwarded, in turn with those of other connections.
+A request takes one token from its client's bucket. The bucket contains `quotas.entities.API_BURST_S` seconds of the
+rate, so a burst at twice the rate or more empties it within that time. A request that finds too few tokens passes and
+is answered at once, with throttle_time_ms, and the connection is muted for that time (KIP-219). While there is debt,
+a request waits before it is forwarded, in turn with those of other connections.
 
-A group's coordinator takes a member for dead that is silent for too long, and clients send commits and heartbeats on
-the same connection. So in families that `keep_members` each wait is at most one sample (`quota.window.size`), after
-which the request passes: each connection then passes one per sample, whatever the limit.
+A group's coordinator takes a member for dead if it is silent for too long, and clients send commits and heartbeats on
+the same connection. So in families with `keep_members` each wait is at most one sample (`quota.window.size`). Then
+the request passes, whatever the limit: each connection passes one request per sample.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class ApiFamily(NamedTuple):
     """APIs that are counted together.
 
     Attributes:
-        key: limits them, in requests per second.
-        by: names the limit where a wait is recorded.
-        usage: names the rows of usage records.
-        apis: those.
+        key: the quota that limits them, in requests per second.
+        by: the name of the limit in recorded waits.
+        usage: the name of the rows in usage records.
+        apis: the APIs.
         keep_members: see the module.
     """
 
@@ -111,19 +111,19 @@ class ApiLimit:
     """The counters of one family.
 
     Attributes:
-        family: which.
+        family: the family of APIs.
         quotas: the counters.
     """
 
     __slots__ = ("_longest_ms", "family", "quotas")
 
     def __init__(self, family: ApiFamily, limits: Limits, settings: RateSettings) -> None:
-        """Starts with no counters.
+        """Start without counters.
 
         Args:
-            family: see above.
+            family: the family of APIs.
             limits: the configured quotas.
-            settings: as of the byte rates.
+            settings: those of the byte rates.
         """
         self.family = family
         self.quotas = RateQuotas(limits, family.key, settings)
@@ -133,10 +133,10 @@ class ApiLimit:
         """How long a request has to wait before it is forwarded; 0: it may pass.
 
         Args:
-            tracker: of its client.
-            waiter: its connection.
-            waited: it has done so before.
-            now_ms: the present.
+            tracker: the client's counter.
+            waiter: the connection.
+            waited: whether the request has waited before.
+            now_ms: the time.
         """
         if not self.family.keep_members:
             return tracker.wait_ms(waiter, 1.0, now_ms=now_ms)
@@ -144,10 +144,10 @@ class ApiLimit:
         return 0 if waited or debt_ms <= 0 or tracker.match.observe else min(debt_ms, self._longest_ms)
 
     def record(self, tracker: RateTracker, waiter: object, *, now_ms: int) -> int:
-        """Count a request that is forwarded, and say how long its client has to wait for it."""
+        """Count a forwarded request. Returns how long its client has to wait, in ms."""
         if not self.family.keep_members:
             return tracker.record(1.0, waiter, now_ms=now_ms)
         wait_ms = tracker.record(1.0, now_ms=now_ms)
-        # A mute and a wait: more would be paid only by those that come after the limit was raised.
+        # Limit the debt to one mute and one wait: more debt would only delay requests after a raise of the limit.
         tracker.owe_at_most(2 * self._longest_ms, now_ms=now_ms)
         return min(wait_ms, self._longest_ms)

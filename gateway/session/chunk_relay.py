@@ -1,8 +1,8 @@
 """ChunkRelay: passes the usual chunk from one transport to the other in one call.
 
-The channel lives between uvloop's calls and cannot be compiled. What it does with nearly every chunk can be: look at
-the time, ask the session, write. Everything else is left to the channel. What writes and what reads the clock is
-given to it.
+The channel is called by uvloop and cannot be compiled. This module has the part of its work that nearly every chunk
+needs, and can be compiled: read the clock, call the session, write. The channel does the rest. The functions that
+write and read the clock are arguments.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ NEVER_MS: Final = 2**62
 NOT_TAKEN: Final = 0
 RELAYED: Final = 1
 TO_PUMP: Final = 2
-"""The session has taken it, and has more to say: see `ClientChannel._pump`."""
+"""The session has taken the chunk, and `ClientChannel._pump` has to handle the session's new state."""
 
 
 class ChunkTaker(Protocol):
-    """The session, as far as the usual chunk is concerned; see there."""
+    """The part of the session that the usual chunk needs; see `ClientSession`."""
 
     __slots__ = ()
     close_cause: CloseCause | None
@@ -35,10 +35,10 @@ class ChunkTaker(Protocol):
         """Whether the time of requests is measured: the channel does that."""
 
     def relay_request(self, data: bytes, *, now_ms: int) -> bool:
-        """Take `data` if it is one request that is relayed as it is, or a piece of it."""
+        """Take `data` if it is one unchanged request, or a piece of one."""
 
     def relay_reply(self, data: bytes, *, now_ms: int) -> bool:
-        """Take `data` if it is one reply that is relayed as it is, or a piece of one."""
+        """Take `data` if it is one unchanged reply, or a piece of one."""
 
     def receive_from_client(self, data: bytes, *, now_ms: int) -> None:
         """Take received bytes."""
@@ -48,10 +48,10 @@ class ChunkTaker(Protocol):
 
 
 class ChunkRelay:
-    """Hands chunks to the session, and writes what it makes of them where that is one chunk for the other side.
+    """Hands chunks to the session, and writes the result if it is one chunk for the other side.
 
     Attributes:
-        to_client, to_upstream: write to the transports; None while there is none.
+        to_client, to_upstream: functions that write to the transports; None without a transport.
         armed_ms: when the channel's timer is due.
     """
 
@@ -62,7 +62,7 @@ class ChunkRelay:
 
         Args:
             session: decides what is relayed.
-            seconds: the loop's time.
+            seconds: returns the loop's time.
         """
         self._session = session
         self._seconds = seconds
@@ -109,7 +109,7 @@ class ChunkRelay:
     def _write(
         self, write: Callable[[bytes], None], chunks: list[bytes], others: list[bytes], muted: int
     ) -> int:
-        """Write the one chunk that was made, if it is one, and there is none for the other side."""
+        """Write the session's output if it is one chunk in this direction and none in the other."""
         if len(chunks) != 1 or others:
             return TO_PUMP
         write(chunks[0])

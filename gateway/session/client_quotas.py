@@ -1,9 +1,8 @@
 """The byte-rate and request-time quotas as the data path uses them (KIP-13, KIP-124).
 
-One object for the whole gateway, so that a client's connections, on whatever listener, share what it may use.
-The arithmetic is in `quotas`; what a "request handler thread" is for a gateway is decided here (see
-docs/reference/quota-semantics.md): the CPU time this process spends on the client's events, or the time a broker
-takes to answer.
+The gateway has one such object, so that a client's connections on all listeners share its quotas. The arithmetic is
+in `quotas`. Kafka's request time is that of its request handler threads. For the gateway it is the CPU time that this
+process spends on the client's events, or the time a broker takes to answer (see docs/reference/quota-semantics.md).
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ WAITING_APIS: Final = frozenset(
         ApiKey.SHARE_FETCH,
     }
 )
-"""APIs whose replies wait for others (replicas, group members, records): their time is not a broker's work."""
+"""APIs whose replies wait for replicas, group members or records: their response time is not a broker's work."""
 
 
 _MOST_TOPIC_WAITS: Final = 10_000
-"""Clients whose new connections find what a topic's quota asks of them."""
+"""The waits for topics' quotas are kept for at most so many clients, for their new connections."""
 
 _KEYS: Final = {
     ThrottledBy.PRODUCE: QuotaKey.PRODUCER_BYTE_RATE,
@@ -78,7 +77,7 @@ _KEYS: Final = {
 
 
 def _beside(by: ThrottledBy, match: Match) -> tuple[Limit, str] | None:
-    """What a client waits for besides its own quota, as usage records name it; None: for its quota."""
+    """The limit other than the client's own quota that makes it wait, as in usage records; None: its own quota."""
     if match.beside is not None:
         limit = Limit.GROUP if match.rule is Rule.GROUP else Limit.TOPIC
         name = match.beside.group if match.rule is Rule.GROUP else match.beside.topic
@@ -113,18 +112,18 @@ class ClientQuotas:
     Attributes:
         produce, fetch: counters of the byte rates.
         request_time: counters of the request percentage.
-        limits: the configured quotas; `refresh` is due when their `version` is another.
+        limits: the configured quotas; `refresh` is due when their `version` has changed.
         produce_topics, fetch_topics: counters of the byte rates of topics.
         produce_groups, fetch_groups, request_groups: counters of groups of clients.
         produce_records, fetch_records: counters of records.
-        topic_ids: names of topics.
+        topic_ids: the names of topics by id.
         counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
         times_requests: whether any request_percentage is set, as of `version`.
         api_limits: counters of requests per API, of all families.
-        limited_apis: those that have any quota, by API, as of `version`.
-        watches: whether some request is looked at for another quota than a byte rate: there is one of these two.
-        usage: the usage records' table; None: none are kept.
-        overload: what brokers can take of the capacity; None: it is not looked at.
+        limited_apis: those of `api_limits` that have any quota, by API, as of `version`.
+        watches: whether requests are counted or timed: `limited_apis` is not empty, or `times_requests` is true.
+        usage: the usage records' table; None: no usage records are kept.
+        overload: how much of the capacity the brokers can serve; None: not measured.
     """
 
     __slots__ = (
@@ -194,7 +193,7 @@ class ClientQuotas:
 
     @property
     def further_rates(self) -> dict[QuotaKey, RateQuotas]:
-        """The counters of all rates that Kafka has not, for fleet and metrics."""
+        """The counters of all rates that Kafka lacks, for fleet and metrics."""
         return {
             **{limit.family.key: limit.quotas for limit in self.api_limits},
             QuotaKey.PRODUCER_RECORD_RATE: self.produce_records,
@@ -202,11 +201,11 @@ class ClientQuotas:
         }
 
     def set_capacity(self, capacity: Mapping[QuotaKey, float], *, observe: bool, now_ms: int) -> None:
-        """Divide so much among all clients, beyond their guarantees; see `quotas.lent_rates`.
+        """Divide the capacity that is left beyond the guarantees among all clients; see `quotas.lent_rates`.
 
         Args:
-            capacity: bytes per second by quota; of others nothing is divided.
-            observe: only compute and report it.
+            capacity: bytes per second by quota. Quotas that are not in it have no divided capacity.
+            observe: compute and report the division without throttling.
             now_ms: the time.
         """
         for key, quotas in (
@@ -223,7 +222,7 @@ class ClientQuotas:
         self.limits.set_divided(capacity)
 
     def tier_use(self, tier: int) -> dict[QuotaKey, float]:
-        """What a tier used lately, per second, of each quota whose capacity is divided; nothing: it is not known."""
+        """A tier's recent use per second, by quota whose capacity is divided. Empty if any is not known."""
         divided = {QuotaKey.PRODUCER_BYTE_RATE: self.produce, QuotaKey.CONSUMER_BYTE_RATE: self.fetch}
         lenders = {key: quotas.lender for key, quotas in divided.items() if quotas.lender is not None}
         used = {key: lender.used_by(tier) for key, lender in lenders.items()}
@@ -231,14 +230,14 @@ class ClientQuotas:
         return known if len(known) == len(used) else {}
 
     def divide(self, *, now_ms: int) -> Iterator[None]:
-        """Divide the capacity anew; other work may be done after each step."""
+        """Divide the capacity again, in steps between which other work can run."""
         if self.overload is not None:
             self.overload.close([self.produce.lender, self.fetch.lender], now_ms=now_ms)
         yield from self.produce.divide(now_ms=now_ms)
         yield from self.fetch.divide(now_ms=now_ms)
 
     def refresh(self) -> None:
-        """Look again which keys have a quota at all: without one nothing is measured for it."""
+        """Check again which keys have a quota. Nothing is measured for keys without one."""
         limits = self.limits
         self.version = limits.version
         recorded = self.usage is not None
@@ -271,23 +270,23 @@ class ClientQuotas:
         return self.limits.enabled(key) or self.limits.groups_enabled(key)
 
     def scope_of(self, broker_id: int | None) -> int | None:
-        """What the counters of connections to this broker cover; see `QuotaScope`."""
+        """The scope of counters for connections to this broker: its id, or None for all; see `QuotaScope`."""
         return self._scope(broker_id)
 
     def _scope(self, broker_id: int | None) -> int | None:
-        # -1: the bootstrap port, whose broker is not known by id.
+        # -1 stands for the bootstrap port, whose broker has no known id.
         return (-1 if broker_id is None else broker_id) if self._per_broker else None
 
     def produce_tracker(
         self, user: str, client_id: str, broker_id: int | None, *, kind: Kind | None = None, now_ms: int
     ) -> RateTracker | None:
-        """What a producer's bytes are counted by; None when no producer_byte_rate is set at all."""
+        """The counter of a producer's bytes; None if no producer_byte_rate is set at all."""
         return self.produce.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
 
     def fetch_tracker(
         self, user: str, client_id: str, broker_id: int | None, *, kind: Kind | None = None, now_ms: int
     ) -> RateTracker | None:
-        """What a consumer's bytes are counted by; None when no consumer_byte_rate is set at all."""
+        """The counter of a consumer's bytes; None if no consumer_byte_rate is set at all."""
         return self.fetch.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
 
     def produce_sensor(
@@ -302,7 +301,7 @@ class ClientQuotas:
         address: str = "",
         now_ms: int,
     ) -> CachedSensor:
-        """What a producer's requests are counted by."""
+        """The counters of a producer's requests."""
         return self._sensor(
             (self.produce, self.produce_groups, self.produce_topics, UsageApi.PRODUCE, ApiKey.PRODUCE),
             listener, user, client_id, raw, broker_id, kind, address, now_ms,
@@ -320,7 +319,7 @@ class ClientQuotas:
         address: str = "",
         now_ms: int,
     ) -> CachedSensor:
-        """What a consumer's answers are counted by."""
+        """The counters of a consumer's replies."""
         return self._sensor(
             (self.fetch, self.fetch_groups, self.fetch_topics, UsageApi.FETCH, ApiKey.FETCH),
             listener, user, client_id, raw, broker_id, kind, address, now_ms,
@@ -367,7 +366,7 @@ class ClientQuotas:
         row: UsageRow | None,
         now_ms: int,
     ) -> tuple[CachedSensor, ...]:
-        """What counts a client's requests beside its own counter: its groups, and what new counters share."""
+        """Sensors besides the client's own: those of its groups, and of the counter that new clients share."""
         version = self.limits.version
         found: list[CachedSensor] = []
         if groups.enabled:
@@ -381,18 +380,20 @@ class ClientQuotas:
     def record_counter(
         self, api_key: ApiKey, user: str, client_id: str, broker_id: int | None, *, kind: Kind, now_ms: int
     ) -> RateTracker | None:
-        """What the records of a client are counted by that it sends or fetches; None without a limit."""
+        """The counter of the records that a client sends or fetches; None without a limit."""
         quotas = self.produce_records if api_key is ApiKey.PRODUCE else self.fetch_records
         tracker = quotas.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
         return None if tracker is None or tracker.match.limit is None else tracker
 
     def topic_wait(self, throttling: ThrottleState, known: CachedSensor, *, now_ms: int) -> TopicWait | None:
-        """What the topics that a connection fetched last ask of it; others may have found out that it is longer.
+        """The wait for the quotas of the topics that a connection fetched last.
+
+        If another connection of the client has found a longer wait for the same counter, the result is that wait.
 
         Args:
-            throttling: of the connection.
-            known: what its requests are counted by.
-            now_ms: the present.
+            throttling: the state of the connection.
+            known: the counters of its requests.
+            now_ms: the time.
         """
         if not known.of_topics:
             return None
@@ -400,7 +401,7 @@ class ClientQuotas:
         if wait is not None:
             wait = self._renewed(wait, now_ms)
             left = None if wait is None else self.topic_wait_left(known, now_ms=now_ms)
-            # Of another counter, it is of topics that this connection may not fetch at all.
+            # A wait for another counter may be for topics that this connection does not fetch.
             if (
                 wait is not None
                 and left is not None
@@ -412,12 +413,12 @@ class ClientQuotas:
         return wait
 
     def topic_wait_left(self, known: CachedSensor, *, now_ms: int) -> TopicWait | None:
-        """What the topics ask for that any connection of a client has fetched last."""
+        """The last wait for topics' quotas that any connection of the client has left; None: no wait."""
         left = self._topic_waits.get((known.user, known.client_id))
         return None if left is None else self._renewed(left, now_ms)
 
     def _renewed(self, wait: TopicWait, now_ms: int) -> TopicWait | None:
-        """The same as of the limits now; None: what asked for it counts no more."""
+        """The wait under the current limits; None if its counter is no longer used."""
         sensor, version = wait.sensor, self.limits.version
         if sensor.version == version:
             return wait
@@ -462,7 +463,7 @@ class ClientQuotas:
         kind: Kind,
         now_ms: int,
     ) -> UsageRow | None:
-        """The usage record of a client's request time; None when none is kept."""
+        """The usage record's row of a client's request time; None if no usage records are kept."""
         if self.usage is None:
             return None
         tracker = self.request_time.tracker(
@@ -479,7 +480,7 @@ class ClientQuotas:
         broker_id: int | None,
         tracker: RateTracker | None,
     ) -> tuple[UsageRow | None, int]:
-        """The usage record's row, and `CachedSensor.version`."""
+        """The usage record's row, and the value for `CachedSensor.version`."""
         if self.usage is None:
             return None, self.limits.version
         row = self.usage.row(listener, user, client_id, api, broker_id, tracker)
@@ -496,9 +497,10 @@ class ClientQuotas:
         address: str = "",
         now_ms: int,
     ) -> int:
-        """How long the next request of this client waits, since its time is used up; recorded as a wait.
+        """How long the client's next request waits because its request time is used up. The wait is recorded.
 
-        At most one window, then it passes: heartbeats wait like all other requests, and no member may look dead.
+        The wait is at most one window, because heartbeats wait like all other requests, and a group's coordinator
+        must not take the member for dead.
         """
         counters = self._request_counters(user, client_id, broker_id, kind, address, now_ms)
         tracker = max(counters, key=lambda each: each.blocked_until_ms, default=None)
@@ -520,7 +522,7 @@ class ClientQuotas:
     def api_counter(
         self, limit: ApiLimit, user: str, client_id: str, broker_id: int | None, *, kind: Kind, now_ms: int
     ) -> RateTracker | None:
-        """What the requests of a client are counted by; None when no quota of the family is set any more."""
+        """The counter of a client's requests in a family of APIs; None if the family no longer has a quota."""
         return limit.quotas.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
 
     def api_row(
@@ -532,7 +534,7 @@ class ClientQuotas:
         broker_id: int | None,
         tracker: RateTracker,
     ) -> UsageRow | None:
-        """The usage record of a client's requests of a family; None when none is kept."""
+        """The usage record's row of a client's requests in a family; None if no usage records are kept."""
         if self.usage is None:
             return None
         return self.usage.row(listener, user, client_id, limit.family.usage, broker_id, tracker)
@@ -558,15 +560,15 @@ class ClientQuotas:
             timed: the request.
             broker_id: the broker it went to.
             busy_ns: CPU time that the gateway spent on this connection since the last answer.
-            answered_ns: when the answer came.
+            answered_ns: when the answer arrived, on the scale of `TimedRequest.forwarded_ns`.
             kind: see `quotas.trackers`.
-            address: where the client comes from.
+            address: the client's address.
             now_ms: the time.
-            row: the usage record.
-            connection: the serial of the request's.
+            row: the usage record's row.
+            connection: the serial of the connection.
 
         Returns:
-            How long the client has to wait, at most one window.
+            How long the client has to wait, in ms, at most one window.
         """
         time_ns = busy_ns
         if self._source is RequestTimeSource.UPSTREAM:
@@ -589,7 +591,7 @@ class ClientQuotas:
         now_ms: int,
         row: UsageRow | None = None,
     ) -> int:
-        """Count time that was spent on a request beyond what its answer was counted with; see above."""
+        """Count time spent on a request after `record_request_time` counted it; see there."""
         if self._source is RequestTimeSource.UPSTREAM:
             busy_ns = 0
         if row is not None:
@@ -606,7 +608,7 @@ class ClientQuotas:
         address: str,
         now_ms: int,
     ) -> int:
-        """Count it by the client's counter and by those of its groups; what the longest wait of them is."""
+        """Count time with the client's counter and those of its groups. Returns the longest wait."""
         scope = self._scope(broker_id)
         wait_ms = self.request_time.record(user, client_id, time_ns, kind=kind, scope=scope, now_ms=now_ms)
         if self.request_groups.enabled:
@@ -618,7 +620,7 @@ class ClientQuotas:
     def _request_counters(
         self, user: str, client_id: str, broker_id: int | None, kind: Kind, address: str, now_ms: int
     ) -> list[RateTracker]:
-        """What a client's request time is counted by: its own counter, if any is set, and those of its groups."""
+        """The counters of a client's request time: its own, if it has a quota, and those of its groups."""
         scope = self._scope(broker_id)
         own = self.request_time.tracker(user, client_id, kind=kind, scope=scope, now_ms=now_ms)
         counters = [] if own is None else [own]
@@ -640,18 +642,19 @@ class ClientQuotas:
         row: UsageRow | None = None,
         again: bool = False,
     ) -> None:
-        """Record a wait with the counter that asked for it, in the usage record and in the journal.
+        """Record a wait in the counter that required it, in the usage record and in the journal.
 
         Args:
             api_key: of the request.
             by: the quota's family.
             tracker: the counter.
             throttle_time_ms: the wait.
-            user, client_id: whose; the counter may be of many.
-            kind: see `quotas.trackers`; None: the user's.
+            user, client_id: the client, since many clients may share the counter.
+            kind: see `quotas.trackers`; None: the user.
             now_ms: the time.
-            row: the usage record.
-            again: the counter has had this request wait before: it counts once, with the sum of its waits.
+            row: the usage record's row.
+            again: whether this request has waited for the counter before. It then counts as one throttled request,
+                with the sum of its waits.
         """
         tracker.throttles.record(throttle_time_ms, again=again, now_ms=now_ms)
         if row is not None:
@@ -685,7 +688,7 @@ class ClientQuotas:
         now_ms: int,
         row: UsageRow | None = None,
     ) -> None:
-        """Record a wait with the request quota: with the counter that asks for the longest."""
+        """Record a wait for the request quota in the counter that requires the longest wait."""
         counters = self._request_counters(
             user, timed.client_id, broker_id, user if kind is None else kind, address, now_ms
         )

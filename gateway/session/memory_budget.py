@@ -1,14 +1,14 @@
 """MemoryBudget: bounds the bytes that all connections buffer together. Pure.
 
-In memory are requests and answers that are collected, what waits behind a mute, replies of our own that wait for
-earlier ones, and what a transport has not sent. What is relayed passes and is not counted.
+It counts collected requests and replies, bytes that wait behind a mute, the gateway's own replies that wait for
+earlier ones, and bytes that a transport has not sent. Relayed bytes are not kept and not counted.
 
-When the budget is used up (Kafka's queued.max.request.bytes), a connection that collects more than `SMALL_BYTES` is
-not read on. One at a time may continue all the same, the one that misses the least: so the budget cannot be filled
-with beginnings that never end, and a short request does not wait for a long one. At most the budget is in memory,
-one whole frame above it, and `SMALL_BYTES` and what was just received for each connection.
+When the budget (Kafka's queued.max.request.bytes) is used up, a connection that collects more than `SMALL_BYTES` is
+no longer read. One connection at a time, the one with the fewest missing bytes, may continue anyway. So incomplete
+requests cannot fill the budget for good, and a short request does not wait for a long one. The memory in use is at
+most the budget, one whole frame, and for each connection `SMALL_BYTES` and the bytes just received.
 
-While some wait, a connection whose client could send or take bytes and hardly does has to end: see `press`.
+While connections wait, the gateway closes those whose clients could send or take bytes and hardly do: see `press`.
 """
 
 from __future__ import annotations
@@ -17,40 +17,43 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 SMALL_BYTES: Final = 64 * 1024
-"""Up to here a frame is collected whatever others hold: small requests do not wait for large ones."""
+"""A frame is always collected up to this size, so that small requests do not wait for large ones."""
 
 
 PATIENCE_MS: Final = 5_000
-"""Between two looks at those that hold much while others wait."""
+"""Time between two checks of large connections while others wait."""
 
 
 class Holder(Protocol):
-    """A session, as far as its bytes are concerned."""
+    """The part of a session that the memory budget needs."""
 
     accounted_bytes: int
 
     @property
     def missing_bytes(self) -> int:
-        """How much of what it collects has not come."""
+        """How many bytes are missing of the frame that the session collects."""
 
     @property
     def moved_bytes(self) -> tuple[int, int]:
-        """What its client has sent, and what it has taken, until now."""
+        """How many bytes the client has sent and has taken so far."""
 
     def give_way(self, sent_bytes: int, taken_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
-        """Others wait: end, unless so much in so much time is enough; a throttle is no excuse for the foremost."""
+        """Close the connection, for which others wait, if its client has moved too few bytes in the elapsed time.
+
+        A muted client is not slow to send, except that a throttle does not excuse the foremost connection.
+        """
 
     def memory_freed(self) -> None:
-        """It may continue."""
+        """Let the connection continue."""
 
 
 class MemoryBudget:
     """See the module.
 
     Attributes:
-        limit_bytes: may change at any time.
-        used_bytes: what is in memory now; it may be above the limit, see the module.
-        later: runs a step when the present event is over; the shell sets it.
+        limit_bytes: the budget; may change at any time.
+        used_bytes: bytes in memory now; can be above the limit, see the module.
+        later: runs a function after the current event; the shell sets it.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -58,9 +61,9 @@ class MemoryBudget:
         self.used_bytes = 0
         self.later: Callable[[Callable[[], None]], None] = lambda step: step()
         self._waiting: dict[Holder, None] = {}
-        self._foremost: Holder | None = None  # it may continue above the limit
-        self._moved: dict[Holder, tuple[int, int]] = {}  # of those that hold much, at the last look
-        self._large: dict[Holder, None] = {}  # those that hold much
+        self._foremost: Holder | None = None  # the connection that may continue above the limit
+        self._moved: dict[Holder, tuple[int, int]] = {}  # of the large connections, at the last check
+        self._large: dict[Holder, None] = {}  # the connections with more than `SMALL_BYTES`
         self._looked_at_ms = 0
         self._looking = False
 
@@ -71,21 +74,21 @@ class MemoryBudget:
 
     @property
     def half_free(self) -> bool:
-        """Whether less than half of it is used: what can as well wait at its sender is to leave room for the rest."""
+        """Whether less than half of the budget is used. Bytes that can wait at their sender use only this half."""
         return self.used_bytes < self.limit_bytes // 2
 
     @property
     def waiting(self) -> int:
-        """How many connections wait for bytes of others."""
+        """How many connections wait for memory."""
         return len(self._waiting)
 
     def account(self, holder: Holder, held_bytes: int, *, behind_bytes: int = 0) -> None:
-        """What a connection holds now.
+        """Set how many bytes a connection keeps now.
 
         Args:
             holder: the connection.
-            held_bytes: all of it.
-            behind_bytes: of these, what has come behind what it collects and is not looked at yet.
+            held_bytes: all its kept bytes.
+            behind_bytes: the part of them that arrived behind a mute and was not taken yet.
         """
         held_before = holder.accounted_bytes
         self.used_bytes += held_bytes - held_before
@@ -101,7 +104,7 @@ class MemoryBudget:
             self._look()
 
     def must_wait(self, holder: Holder, collected_bytes: int) -> bool:
-        """Whether a connection that has collected so much must not be read on; it is called when it may."""
+        """Whether a connection that has collected this much must wait; if so, `memory_freed` ends the wait."""
         if collected_bytes <= SMALL_BYTES or not self.full or holder is self._foremost:
             return False
         foremost = self._foremost
@@ -112,17 +115,17 @@ class MemoryBudget:
         return True
 
     def press(self, *, now_ms: int) -> None:
-        """One that waits asks, every `PATIENCE_MS`: those that hold much and have moved too little since then end.
+        """Close large connections that have moved too few bytes. Waiting connections call this each `PATIENCE_MS`.
 
-        Else some that hold the beginnings of large requests and send nothing more, or do not take their answers,
-        would keep all others out.
+        Otherwise a few clients could block all others by sending the beginnings of large requests and no more, or by
+        not taking their replies.
         """
         elapsed_ms = now_ms - self._looked_at_ms
         if elapsed_ms < PATIENCE_MS:
             return
         self._looked_at_ms = now_ms
         before, self._moved = self._moved, {each: each.moved_bytes for each in self._large}
-        # No connection waited between two looks that lie far apart.
+        # After a longer time than this, no connection has waited in between.
         if self.full and elapsed_ms < 2 * PATIENCE_MS:
             for holder, (sent_bytes, taken_bytes) in list(self._moved.items()):
                 if holder in before:
@@ -135,7 +138,7 @@ class MemoryBudget:
                     )
 
     def leave(self, holder: Holder) -> None:
-        """The connection has ended."""
+        """Remove a connection that has ended."""
         self._moved.pop(holder, None)
         self._waiting.pop(holder, None)
         if holder is self._foremost:
@@ -149,7 +152,7 @@ class MemoryBudget:
             self.later(self._next)
 
     def _next(self) -> None:
-        """Let the connection continue that misses the least; look again when that one has continued."""
+        """Let the waiting connection with the fewest missing bytes continue, then check again."""
         self._looking = False
         if not self._waiting or (self._foremost is not None and self.full):
             return

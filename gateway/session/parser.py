@@ -1,9 +1,8 @@
 """RequestParser: turns a client's bytes into request heads and whole frames. Pure.
 
-The one place where a head is checked: size, api key and version, length of the client id. The parser keeps what has
-to wait for more bytes: the beginning of a request, a frame that is collected, how much of a relayed frame is still
-to come.
-What becomes of a request is the session's decision. The same bytes in other pieces are the same requests.
+Only this module checks a head: size, api key and version, length of the client id. The parser keeps the beginning of
+an incomplete request, a frame that is collected, and the number of missing bytes of a relayed frame. The session
+decides what happens to a request. Any division of the same bytes into pieces gives the same requests.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from quotas.entities import cut_name
 
 _SIZE_BYTES: Final = 4
 _NO_NUMBER: Final = 2**62
-"""No api number of a request."""
+"""A number that no request's API has."""
 _LONGEST_HEAD_BYTES: Final = 128 * 1024
 
 
 class RequestParser(RequestHead):
-    """See the module. It is the head that it has read last.
+    """See the module. The parser itself is the `RequestHead` of the last head that it has read.
 
     Attributes:
-        routes_after_login: what may pass once the client has authenticated; None when it needs not, or has.
-        frame_end: where that request ends, as an offset into the bytes it was read from.
+        routes_after_login: the routes after authentication; None if the client has authenticated or need not.
+        frame_end: where that request ends, as an offset into the bytes from which the head was read.
         mid_frame: whether the next bytes continue a request.
         relay_left: bytes of the current request that are still to be relayed.
         collecting: the route of the request that is being collected; None when none is.
@@ -62,13 +61,13 @@ class RequestParser(RequestHead):
         self.relay_left = 0
         self.collecting: Route | None = None
         self._kept = bytearray()  # the beginning of a request
-        self._wanted_bytes = 0  # how much of it is to be there before it is looked at again
+        self._wanted_bytes = 0  # the size at which it is taken again
         self._max_frame_bytes = max_frame_bytes
         self._client_id = ""
         self._client_id_bytes = b""
 
     def allow(self, routes: Routes, *, routes_after_login: Routes | None = None) -> None:
-        """What may pass from the next head on; see `routes_after_login`."""
+        """Set the routes from the next head on; see `routes_after_login`."""
         self._routes = routes
         self.routes_after_login = routes_after_login
         self._last_number = _NO_NUMBER
@@ -77,13 +76,13 @@ class RequestParser(RequestHead):
     # -- heads -----------------------------------------------------------------------------------------------
 
     def read_head(self, data: bytes, at: int) -> Route | None:
-        """Read and check the head of the request whose size stands at `at`.
+        """Read and check the head of the request whose frame begins at `at`.
 
         Returns:
-            The route of the request; None while its head has not been received.
+            The route of the request; None while its head is incomplete.
 
         Raises:
-            ProtocolError: no such request may pass.
+            ProtocolError: the request may not pass.
         """
         if len(data) - at < HEAD_BYTES:
             return None
@@ -119,7 +118,7 @@ class RequestParser(RequestHead):
         return MalformedBody(f"client id of {client_id_length} bytes in a frame of {size}")
 
     def client_id_at(self, data: bytes, at: int, length: int) -> str | None:
-        """The client id of the request whose size stands at `at`, None when it has not been received whole."""
+        """The client id of the request whose frame begins at `at`; None if it has not been received completely."""
         if length <= 0:
             return ""
         end = at + HEAD_BYTES + length
@@ -135,28 +134,28 @@ class RequestParser(RequestHead):
 
     @property
     def kept_bytes(self) -> int:
-        """What is there of a request that is kept or collected."""
+        """Bytes received of a request that is kept or collected."""
         return len(self._kept)
 
     @property
     def missing_bytes(self) -> int:
-        """What is awaited of it before it is looked at again."""
+        """Bytes that are missing before that request is taken again."""
         return self._wanted_bytes - len(self._kept) if self._kept else 0
 
     @property
     def begun(self) -> bool:
-        """Whether a request has come in part, and its head is here."""
+        """Whether the head, but not the whole, of a request has arrived."""
         return self.relay_left > 0 or len(self._kept) >= HEAD_BYTES
 
     def of_request(self, data: bytes) -> bytes:
-        """What of the next bytes belongs to the request that has begun, and is kept or collected."""
+        """The part of the next bytes that belongs to the request that is kept or collected."""
         size = int.from_bytes(self._kept[:_SIZE_BYTES], "big")
         return data[: _SIZE_BYTES + size - len(self._kept)]
 
     def keep(self, data: bytes, at: int, wanted_bytes: int) -> None:
-        """Keep the beginning of a request, which is at `at`, until so much of it is there.
+        """Keep the beginning of a request, at `data[at:]`, until `wanted_bytes` of it have arrived.
 
-        Where not even the head is there, it is that first; and what its size shows to be impossible is refused now.
+        If the head is incomplete, the parser first waits for the head. It refuses an impossible size at once.
         """
         self._kept += data[at:]
         self.mid_frame = True
@@ -168,12 +167,12 @@ class RequestParser(RequestHead):
                 self._wanted_bytes = _SIZE_BYTES
                 return
             size = int.from_bytes(self._kept[:_SIZE_BYTES], "big", signed=True)
-            # The largest payload of any route is only known with its key; this bound is refused whatever follows.
+            # The route's own bound is only known with the api key; a size above this bound is always refused.
             if size < MIN_REQUEST_BYTES or size > self._max_frame_bytes:
                 raise refuse_size(size, self._max_frame_bytes)
 
     def keep_more(self, data: bytes) -> bytes | None:
-        """Add what follows; returns all of it once as much is there as is wanted."""
+        """Add the next bytes. Returns all kept bytes once `wanted_bytes` have arrived, otherwise None."""
         self._kept += data
         if len(self._kept) < self._wanted_bytes:
             return None
@@ -182,16 +181,20 @@ class RequestParser(RequestHead):
         return joined
 
     def more_of_head(self, received_bytes: int) -> int:
-        """How much to wait for of a request whose handler has not seen enough in so many bytes; refuses too much."""
+        """How many bytes of a request to wait for if `received_bytes` were too few for its handler.
+
+        Raises:
+            Truncated: the handler has seen the whole request, or the longest allowed head.
+        """
         if received_bytes >= min(self.size + _SIZE_BYTES, _LONGEST_HEAD_BYTES):
             raise Truncated
-        # Twice as much each time, so that a head in many pieces is not looked at for each of them.
+        # Twice as much each time, so that the handler does not parse a head again for each of many pieces.
         return min(self.size + _SIZE_BYTES, 2 * received_bytes)
 
     # -- relayed and collected frames ------------------------------------------------------------------------
 
     def relay_rest(self, missing_bytes: int) -> None:
-        """The last request is relayed, and so many bytes of it are still to come."""
+        """Expect the missing bytes of the last request, which is relayed."""
         self.relay_left = missing_bytes
         self.mid_frame = True
 
@@ -206,7 +209,7 @@ class RequestParser(RequestHead):
         return left
 
     def collect(self, route: Route, data: bytes, at: int) -> bytes | None:
-        """The request whose head was read at `at`, if all of it is there; otherwise begin to collect it."""
+        """The request whose head was read at `at`, if it is complete; otherwise None, and it is collected."""
         if self.frame_end <= len(data):
             return data[at : self.frame_end]
         self._kept = bytearray(data[at:])
@@ -216,7 +219,7 @@ class RequestParser(RequestHead):
         return None
 
     def collect_more(self, data: bytes) -> bytes | None:
-        """Add to the request that is collected; returns it when it is whole, which ends at `frame_end` of `data`."""
+        """Add to the collected request. Returns it once it is complete; it then ends at `frame_end` of `data`."""
         missing = self._wanted_bytes - len(self._kept)
         self._kept += data if len(data) <= missing else data[:missing]
         if len(self._kept) < self._wanted_bytes:

@@ -1,9 +1,9 @@
 """Counts messages that are relayed in pieces, so that exactly the relayed bytes are charged. Pure.
 
-A length that a client announces is a promise, and one that it may make in another's name. So neither a quota nor a
-usage record counts it before the bytes are here, and where the connection ends no bytes of a request have to be given
-back (hazard M01); of a Fetch reply only a place in the bound (`ReplyParts`). Messages that came whole are counted at
-once, by their handlers.
+A client may announce a length and not send the bytes, even under another client's name. So quotas and usage records
+count bytes only when they arrive, and no bytes of a request have to be uncounted when the connection ends (hazard
+M01). For a Fetch reply, only its place in the bound is given back (`ReplyParts`). Messages that arrive whole are
+counted at once, by their handlers.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from quotas.rate_quotas import RateTracker
 
 
 class Watch(Protocol):
-    """Looks at the bytes of one message that are relayed as they are."""
+    """Watches the bytes of one message that is relayed unchanged."""
 
     def take(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
-        """The next bytes."""
+        """Take the next bytes, `data[at:end]`."""
 
     def end(self, *, now_ms: int) -> None:
-        """No more of it comes."""
+        """Note that no more bytes of the message will arrive."""
 
 
 class PartsRow(Protocol):
     """A usage record's row; see `gateway.usage.row`."""
 
     def count(self, units: int) -> None:
-        """A message of so many units."""
+        """Count a message of this many units."""
 
     def add(self, units: int) -> None:
-        """So many more of them."""
+        """Count more units of the last message."""
 
     def ended(self, units: int) -> None:
-        """So many together."""
+        """Note the total units of a message that has ended."""
 
 
 class RequestParts:
@@ -54,12 +54,12 @@ class RequestParts:
         """Count the rest.
 
         Args:
-            size: what the whole request counts, in bytes.
-            came_bytes: what of it has been counted.
-            row: the usage record; None: none is kept.
+            size: bytes to count for the whole request.
+            came_bytes: the part of them that has been counted.
+            row: the usage record's row; None: no usage records are kept.
             trackers: the quotas' counters.
-            inner: looks at the same bytes.
-            on_last: called with the last part's bytes and the time, before it is relayed; it records them.
+            inner: another watch of the same bytes.
+            on_last: called with the size of the last part and the time, before it is relayed; records the last part.
         """
         self._size = size
         self._left_bytes = size - came_bytes
@@ -74,7 +74,7 @@ class RequestParts:
         if self._inner is not None:
             self._inner.take(
                 data, at, end, now_ms=now_ms
-            )  # first: a piece with a fault does not pass, nor count
+            )  # first: if this raises, the piece is neither relayed nor counted
         self._left_bytes -= came_bytes
         if self._row is not None:
             self._row.add(came_bytes)
@@ -93,7 +93,7 @@ class RequestParts:
 
 
 class ReplyParts:
-    """Counts a reply. Its quota has been asked for the whole of it, so that its head has the throttle time."""
+    """Counts a reply whose whole size the quota has already recorded, to put the throttle time into its head."""
 
     __slots__ = ("_begun_ms", "_inner", "_left_bytes", "_row", "_size", "_trackers", "_uncounted_bytes")
 
@@ -107,14 +107,14 @@ class ReplyParts:
         *,
         now_ms: int,
     ) -> None:
-        """Nothing has come yet.
+        """Start before the first bytes of the reply.
 
         Args:
-            size: what the whole reply counts, in bytes.
-            uncounted_bytes: how much of its beginning does not count.
-            row: the usage record; None: none is kept.
-            trackers: the quotas' counters, which have recorded the whole.
-            inner: looks at the same bytes.
+            size: bytes to count for the whole reply.
+            uncounted_bytes: bytes at its beginning that are not counted.
+            row: the usage record's row; None: no usage records are kept.
+            trackers: the quotas' counters, which have recorded the whole reply.
+            inner: another watch of the same bytes.
             now_ms: the time.
         """
         self._size = self._left_bytes = size

@@ -1,8 +1,8 @@
 """The request quota of one connection (KIP-124): measures time, and adds its wait to the next reply.
 
-Pure: the shell adds the nanoseconds it measured. Two quotas may want the client to wait for one request; the longer
-wait counts, and it is recorded where Kafka records it (`quotas.combine`): under the API's own quota only when its
-wait is strictly longer.
+Pure: the shell adds the nanoseconds it measured. If two quotas want the client to wait for one request, the longer
+wait counts. As in Kafka, it is recorded under the API's own quota only if that wait is strictly longer
+(`quotas.combine`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class RequestMeter:
 
     Attributes:
         quotas: the counters, shared by all connections.
-        on: whether any request_percentage is set; looked at once per received chunk.
+        on: whether any request_percentage is set; updated once per received chunk.
         busy_ns: CPU time spent on this connection and not yet counted; the shell adds to it.
         event_ns: when the event being handled began; set by the shell while `on`.
         request_ms: how long the request quota wants the reply being sent to make its client wait.
-        specific_ms, specific_by: the same for the API's own quota, and its family.
-        serial: another number for each connection.
-        row: the usage record of the last request's time; None when none is kept.
+        specific_ms, specific_by: the same for the API's own quota, and that quota's family.
+        serial: a unique number of the connection.
+        row: the usage record's row of the last request's time; None if no usage records are kept.
     """
 
     __slots__ = (
@@ -70,21 +70,21 @@ class RequestMeter:
         self.specific_by = _NOT_THROTTLED
 
     def start(self, api: Api, client_id: str) -> TimedRequest:
-        """A request is forwarded now."""
+        """Start the time of a forwarded request."""
         self.timed_event = True
         self._client_id = client_id
         return TimedRequest(api, client_id, self.event_ns)
 
     def take_up(self, api: Api, client_id: str) -> TimedRequest:
-        """A request is collected, which may be answered here or take steps: the event is not exempt."""
+        """Start the time of a collected request. The gateway may answer it itself, so the event is not exempt."""
         self.timed_event = True
         return TimedRequest(api, client_id, self.event_ns)
 
     def spend(self, now_ns: int) -> None:
-        """An event is over: add its CPU time; where all its requests are exempt (acks=0), it counts as exempt."""
+        """Add the CPU time of an event that is over. If all its requests were exempt (acks=0), so is the event."""
         elapsed_ns, self.event_ns = now_ns - self.event_ns, 0
         if elapsed_ns == now_ns:
-            return  # the quota was set during this very event
+            return  # the quota was set during this event
         timed, self.timed_event = self.timed_event, False
         exempt, self.exempt_event = self.exempt_event, False
         if exempt and not timed:
@@ -95,7 +95,7 @@ class RequestMeter:
     def answered(
         self, user: str, timed: TimedRequest, broker_id: int | None, *, kind: Kind, now_ms: int
     ) -> None:
-        """The reply is here: count the request's time and note how long the client has to wait for it."""
+        """Count the time of a request whose reply has arrived, and note how long the client has to wait."""
         self.timed_event = True
         self._client_id = timed.client_id
         busy_ns, self.busy_ns = self.busy_ns, 0
@@ -117,13 +117,13 @@ class RequestMeter:
         )
 
     def not_measured(self) -> None:
-        """The reply is here of a request whose time is not counted."""
+        """Note the reply of a request whose time is not counted."""
         self.request_ms = 0
 
     def add_steps(
         self, user: str, timed: TimedRequest, broker_id: int | None, *, kind: Kind, now_ms: int
     ) -> None:
-        """The reply took further steps: count their time too, and look again how long the client has to wait."""
+        """Count the time of a reply's further steps, and note again how long the client has to wait."""
         busy_ns, self.busy_ns = self.busy_ns, 0
         self.request_ms = self.quotas.record_more_time(
             user,
@@ -137,7 +137,7 @@ class RequestMeter:
         )
 
     def left(self, user: str, broker_id: int | None, *, kind: Kind, now_ms: int) -> None:
-        """The connection has ended: what was spent on it since the last reply is its client's all the same."""
+        """Count the time since the last reply when the connection has ended."""
         if self.busy_ns and self.quotas.times_requests:
             self.quotas.record_more_time(
                 user,
@@ -150,12 +150,12 @@ class RequestMeter:
             )
 
     def claim(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
-        """Note what an API's own quota asks of the reply being made; True: the wait is recorded under that quota.
+        """Note the wait for an API's own quota in the current reply. True: the wait is recorded under that quota.
 
         Args:
             by: that quota's family.
-            wanted_ms: what it asks for.
-            final_ms: what the reply says, the broker's own throttle time included.
+            wanted_ms: the wait for that quota.
+            final_ms: the throttle time in the reply, with the broker's own taken into account.
         """
         self.specific_ms, self.specific_by = wanted_ms, by
         return combine(by, wanted_ms, request_ms=self.request_ms, upstream_ms=final_ms).by is by
@@ -170,18 +170,18 @@ class RequestMeter:
         kind: Kind,
         now_ms: int,
     ) -> int:
-        """Raise throttle_time_ms of the reply that `answered` was called for, and record the wait.
+        """Raise throttle_time_ms of the reply for which `answered` was called, and record the wait.
 
         Args:
             user: the principal's name.
             timed: the request.
             broker_id: the broker it went to.
-            reply: the frame, or its head where that holds the field.
+            reply: the frame, or its head if that contains the field.
             kind: see `quotas.trackers`.
             now_ms: the time.
 
         Returns:
-            How long the client has to wait, 0 when this quota asks for nothing.
+            How long the client has to wait, in ms; 0 if this quota requires no wait.
         """
         wanted_ms, self.request_ms = self.request_ms, 0
         if wanted_ms <= 0:

@@ -1,7 +1,7 @@
 """ResponseQueue: pending replies in the order of requests, and the walk through the broker's bytes. Pure.
 
-Our own answers and the broker's share one queue, so that every reply leaves in request order (hazard A38). Replies
-are identified by their place; the correlation id is checked, and on any doubt `UpstreamDesync` closes both legs.
+The gateway's own replies and the broker's share one queue, so that every reply leaves in request order (hazard A38).
+A broker's reply is identified by its place. A wrong correlation id raises `UpstreamDesync`, which closes both legs.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from quotas.combine import ThrottledBy
 from quotas.overload import Sample
 
 OnReply: TypeAlias = Callable[[bytes, int], bytes | Steps[bytes | None] | None]
-"""(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see.
+"""(whole reply frame, now_ms) -> the frame for the client, or None if the client gets no reply.
 
-What takes long is a walk that returns the same; the replies behind it wait, and the broker is not read meanwhile.
+Long work returns `Steps`, whose result is the same. Until they end, later replies wait and the broker is not read.
 """
 
 _NO_FAMILY: Final = ThrottledBy.NONE
 _SIZE_BYTES: Final = 4
 _STALLED: Final = 2**62
-"""In the place of what is left to relay while a reply is changed in steps: more than anything that may arrive."""
+"""Value of `_relay_left` while a reply is changed in steps: more bytes than can arrive."""
 _NO_ID: Final = 2**32
-"""In the place of a correlation id where the broker was not asked: no answer of its can have that one."""
+"""Correlation id of the gateway's own replies: above 32 bits, so no broker's reply can have it."""
 
 Passes: TypeAlias = Callable[[bytes, int, int], bool]
-"""(received bytes, where the reply's frame begins, its payload size) -> whether it may go as it is."""
+"""(received bytes, where the reply's frame begins, its payload size) -> whether it may be relayed unchanged."""
 
 OnHead: TypeAlias = Callable[[bytes, int, int], bytes | None]
-"""(the first bytes of a reply frame; its payload size; now_ms) -> them with a throttle time, None to leave them.
+"""(first bytes of a reply frame, its payload size, now_ms) -> these bytes with a throttle time; None: unchanged.
 
-A frame of another size stands for the whole reply: what follows of the broker's is dropped.
+If the result has another payload size, it replaces the whole reply, and the rest of the broker's reply is dropped.
 """
 
 _REPLY_HEAD_BYTES: Final = REPLY_HEAD.size
 _SEEN_HEAD_BYTES: Final = 64
-"""Enough of a reply to hold a throttle time that stands near its start; no broker sends header tags today."""
+"""These first bytes contain a throttle time near the start of a reply; no broker sends header tags today."""
 
 
 class ReplyWatch(Protocol):
-    """Looks at the replies of an answer, as the broker has sent them."""
+    """Watches replies as the broker sent them."""
 
     def whole(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
-        """A reply that came whole, from its size on."""
+        """Take a whole reply, in `data[at:end]`, size included."""
 
     def begin(self, size: int) -> Watch | None:
-        """One of this payload size that comes in pieces; None: it is not looked at."""
+        """The watch for a reply of this payload size that arrives in pieces; None: it is not watched."""
 
 
 class LocalAnswer:
-    """A reply of our own, waiting for the replies before it; while `frame` is None it is still to be made."""
+    """A reply of the gateway that waits for earlier replies. `frame` is None until the reply is ready."""
 
     __slots__ = ("frame",)
     tail: Final = None
@@ -72,7 +72,8 @@ class LocalAnswer:
 class CollectedAnswer:
     """A reply that is collected until it is whole and then handed to `on_reply`.
 
-    With `passes` a reply that came whole within one chunk is looked at in place first, and relayed when it passes.
+    If `passes` is set and the reply arrives whole in one chunk, `passes` is called first. If it returns True, the
+    reply is relayed.
     """
 
     __slots__ = ("on_reply", "passes")
@@ -87,7 +88,7 @@ class CollectedAnswer:
 class HeadAnswer:
     """A reply that is relayed after `on_head` has seen, and may have patched, its first bytes.
 
-    With `tail` its end is rewritten. `watch` looks at it behind `on_head`.
+    If `tail` is set, it rewrites the end of the reply. `watch` sees the reply after `on_head`.
     """
 
     __slots__ = ("on_head", "tail", "watch")
@@ -101,10 +102,10 @@ class HeadAnswer:
 
 
 class SizedAnswer:
-    """A reply that is relayed as it is; `row` counts its payload, less so many bytes.
+    """A reply that is relayed unchanged. `row` counts its payload, without `less_bytes`.
 
-    Not for a request that is timed. One object can stand for any number of replies. With `tail` its end is rewritten,
-    `watch` looks at it too.
+    Not for a request that is timed. One object can be used for any number of replies. If `tail` is set, it rewrites
+    the end of the reply; `watch` sees the reply too.
     """
 
     __slots__ = ("less_bytes", "row", "tail", "watch")
@@ -123,10 +124,7 @@ class SizedAnswer:
 
 
 class TailAnswer:
-    """A reply that is relayed but for its end, which is rewritten; one object for any number of replies.
-
-    Without a tail there is nothing to rewrite.
-    """
+    """A reply whose end `tail`, if set, rewrites; the rest is relayed. One object serves any number of replies."""
 
     __slots__ = ("tail",)
     watch: Final = None
@@ -136,22 +134,22 @@ class TailAnswer:
 
 
 WAITS_FOR_CLIENTS: Final = TailAnswer(None)
-"""A reply that comes when other clients have done something, so that a drain does not wait for it."""
+"""A reply that depends on other clients, so that a drain does not wait for it."""
 
 
 Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer | SizedAnswer | TailAnswer
 
 
 class TimedRequest:
-    """A request whose reply is looked at for a quota.
+    """A request whose reply matters to a quota.
 
     Attributes:
-        api, client_id: whose it is.
+        api, client_id: the API and the client id of the request.
         forwarded_ns: when it was forwarded, on the `perf_counter` scale.
         measured: whether its time is counted.
-        until_ms: how long its client has to wait by a limit of its API; 0: it has not.
+        until_ms: when the client's wait for the limit of the API ends; 0: it does not wait.
         by: that limit's family.
-        sample: of the time that brokers take; None: it is not measured for that.
+        sample: measurement of the broker's response time; None: not measured.
     """
 
     __slots__ = ("api", "by", "client_id", "forwarded_ns", "measured", "sample", "until_ms")
@@ -167,48 +165,48 @@ class TimedRequest:
 
 
 class Pending:
-    """One request without a reply: its correlation id, and what is done with the reply (None: relay it)."""
+    """One request without a reply so far: its correlation id, and how the reply is handled (None: relayed)."""
 
     __slots__ = ("answer", "correlation_id", "timed")
 
     def __init__(self, correlation_id: int, answer: Answer | None = None) -> None:
         self.correlation_id = correlation_id
         self.answer = answer
-        self.timed: TimedRequest | None = None  # whose time its reply is to count
+        self.timed: TimedRequest | None = None  # the request, if its reply counts its time
 
 
 class WholeProduce(Pending):
-    """Of a Produce request that came in one piece, where the times of brokers are looked at."""
+    """The `Pending` of a Produce request that arrived in one piece, while brokers' response times are measured."""
 
     __slots__ = ()
 
 
 class Timekeeper(Protocol):
-    """The session, as far as the request quota is concerned (KIP-124)."""
+    """The part of the session that the request quota needs (KIP-124)."""
 
     def request_answered(self, timed: TimedRequest, *, now_ms: int) -> None:
-        """The reply of a timed request is here; called before its handler sees it."""
+        """Note that the reply of a timed request has arrived; called before its handler sees it."""
 
     def seal_reply(self, timed: TimedRequest, reply: bytes, *, now_ms: int) -> bytes:
         """The reply, or its head, with the request quota's throttle time in it."""
 
     def answered_in_steps(self, timed: TimedRequest, *, now_ms: int) -> None:
-        """The steps that a timed reply took are over; called before `seal_reply`."""
+        """Count the time of a timed reply's steps once they are over; called before `seal_reply`."""
 
     def begins_now(self, frame_bytes: int) -> bool:
-        """Whether the walk of a reply of so many bytes is begun at once; if not, all of it is for later."""
+        """Whether the walk through a reply of this size begins at once; if not, all of it happens later."""
 
     def go_on_later(self, steps: Steps[bytes | None], *, put_off_bytes: int = 0) -> None:
-        """Take the other steps of a reply when others have had their turn; the last one's result is for `resume`.
+        """Take the remaining steps of a reply in turns with other connections; `resume` gets their result.
 
         Args:
-            steps: those.
-            put_off_bytes: of the reply, if none of its walk has been done.
+            steps: the remaining steps.
+            put_off_bytes: size of the reply if its walk has not begun; otherwise 0.
         """
 
 
 class _Streamed:
-    """A reply under way whose end is to be rewritten: what was found of it, and how long its end has to become."""
+    """A partly relayed reply whose end is rewritten: the end as far as received, and the bytes it has to grow."""
 
     __slots__ = ("end", "endpoints", "finder", "found", "growth_bytes")
 
@@ -224,9 +222,9 @@ class ResponseQueue:
     """The queue of one connection.
 
     Attributes:
-        pending: oldest first.
-        to_client: where replies are put, in order; the session's list.
-        local_bytes: of replies of our own that wait behind others.
+        pending: requests without a reply, oldest first.
+        to_client: the session's list, to which replies are appended in order.
+        local_bytes: size of the gateway's own replies that wait behind others.
         unanswered: whether a request was relayed that has no reply.
         stalled: the steps of the reply that is being changed; None when none is.
     """
@@ -261,10 +259,10 @@ class ResponseQueue:
         self._max_response_bytes = max_response_bytes
         self._locals = 0
         self._relay_left = 0  # bytes of the current reply that are still to be relayed
-        self._dropping = False  # or dropped
+        self._dropping = False  # whether these bytes are dropped instead
         self._ended = False
-        self._streamed: _Streamed | None = None  # whose bytes those are, when its end is to be rewritten
-        self._watched: Watch | None = None  # looks at them
+        self._streamed: _Streamed | None = None  # the current reply, if its end is rewritten
+        self._watched: Watch | None = None  # watches the current reply
         self._partial = bytearray()  # a reply that is collected, or the start of one
         self._wanted_bytes = 0
         self.local_bytes = 0
@@ -277,30 +275,30 @@ class ResponseQueue:
 
     @property
     def idle(self) -> bool:
-        """No reply is outstanding."""
+        """Whether no reply is outstanding."""
         return not self.pending and not self._relay_left
 
     @property
     def drained(self) -> bool:
-        """No reply is outstanding except those that other clients have to bring about."""
+        """Whether no reply is outstanding except those that depend on other clients."""
         return not (self._relay_left or self._partial) and all(
             owed.answer is WAITS_FOR_CLIENTS for owed in self.pending
         )
 
     @property
     def held_bytes(self) -> int:
-        """What is kept here: a reply that is collected, or the end of one, and replies of our own."""
+        """Bytes kept here: a collected reply, or the end of one, and the gateway's own replies."""
         tail_bytes = 0 if self._streamed is None else len(self._streamed.end)
         return len(self._partial) + self.local_bytes + tail_bytes
 
     @property
     def collected_bytes(self) -> int:
-        """What is there of the reply that is being collected."""
+        """Bytes received of the reply that is being collected."""
         return len(self._partial)
 
     @property
     def missing_bytes(self) -> int:
-        """What has not come of it."""
+        """Bytes that are missing of that reply."""
         return self._wanted_bytes - len(self._partial) if self._partial else 0
 
     @property
@@ -313,15 +311,15 @@ class ResponseQueue:
 
     @property
     def awaits_head(self) -> bool:
-        """Whether a reply is outstanding whose head will be looked at."""
-        # No generator: it costs more than the rest of what a Fetch is asked.
+        """Whether a reply is outstanding that a `HeadAnswer` handles."""
+        # A generator would cost more than all other checks of a Fetch.
         for owed in self.pending:  # noqa: SIM110
             if isinstance(owed.answer, HeadAnswer):
                 return True
         return False
 
     def reply(self, frame: bytes) -> None:
-        """Queue a reply of our own behind the outstanding replies before it."""
+        """Queue a reply of the gateway behind the outstanding replies."""
         if self.idle:
             self.to_client.append(frame)
         else:
@@ -330,21 +328,21 @@ class ResponseQueue:
             self.local_bytes += len(frame)
 
     def defer(self) -> LocalAnswer:
-        """Keep a place behind the outstanding replies; `fill` puts the reply there."""
+        """Reserve a place behind the outstanding replies; `fill` puts the reply there."""
         answer = LocalAnswer(None)
         self.pending.append(Pending(_NO_ID, answer))
         self._locals += 1
         return answer
 
     def fill(self, answer: LocalAnswer, frame: bytes) -> None:
-        """The reply of a place that was kept; it leaves when those before it have left."""
+        """Set the reply for a reserved place; it leaves after the replies before it."""
         answer.frame = frame
         self.local_bytes += len(frame)
         if not self._relay_left:
             self._flush_locals()
 
     def relay(self, data: bytes, *, now_ms: int) -> bool:
-        """Take `data` if it is the reply that is due, or a piece of it, relayed as it is; False: nothing taken."""
+        """Take `data` if it is the next reply, relayed unchanged, or a piece of it. Returns whether it was taken."""
         received = len(data)
         if self._relay_left:
             if (
@@ -389,7 +387,7 @@ class ResponseQueue:
             timekeeper: called for the replies of timed requests.
 
         Raises:
-            UpstreamDesync: they do not answer the requests in order.
+            UpstreamDesync: the bytes do not answer the requests in order.
             ProtocolError: a collected reply could not be read.
         """
         at = 0
@@ -436,7 +434,7 @@ class ResponseQueue:
         self._walk(data, at, now_ms, timekeeper)
 
     def _walk(self, data: bytes, at: int, now_ms: int, timekeeper: Timekeeper) -> None:
-        """Walk the replies that start in `data[at:]`; `data[:at]` is the end of an earlier, relayed one."""
+        """Walk the replies that start in `data[at:]`; `data[:at]` ends an earlier, relayed reply."""
         received = len(data)
         pending = self.pending
         start = 0
@@ -475,14 +473,14 @@ class ResponseQueue:
                     break
                 pending.pop(0)
                 if isinstance(answer, CollectedAnswer):
-                    # Its handler may reply itself, which belongs behind what came before.
+                    # The handler may queue a reply itself; emit the earlier bytes first, to keep the order.
                     self._emit(data, start, at)
                     start = at
                 if timed is not None:
                     timekeeper.request_answered(timed, now_ms=now_ms)
                 seen = data[at : at + wanted]
                 found = _answer(answer, seen, size, now_ms)
-                # Not asked as an abstract class, which costs as much as a small reply.
+                # isinstance with the abstract class would cost as much as a small reply.
                 if found is not None and not isinstance(found, bytes):
                     if not timekeeper.begins_now(size):
                         self._stall(put_off(found), timed, data[end:], timekeeper, put_off_bytes=size)
@@ -530,7 +528,7 @@ class ResponseQueue:
                 self._look_ahead()
 
     def _watch(self, answer: Answer, data: bytes, at: int, end: int, now_ms: int) -> None:
-        """Have a reply looked at, now or as it comes."""
+        """Show a reply to its watch: a whole one at once, otherwise piece by piece."""
         watch = answer.watch
         if end <= len(data):
             if watch is not None:
@@ -547,7 +545,7 @@ class ResponseQueue:
             self._watched = watched
 
     def _show(self, watched: Watch, data: bytes, now_ms: int) -> None:
-        """The next bytes of the reply that is looked at."""
+        """Show the next bytes to the watch of the current reply."""
         left = self._relay_left
         watched.take(data, 0, min(left, len(data)), now_ms=now_ms)
         if len(data) >= left:
@@ -555,7 +553,7 @@ class ResponseQueue:
             watched.end(now_ms=now_ms)
 
     def ended(self, *, now_ms: int) -> None:
-        """The connection has ended, and with it the reply under way."""
+        """Clean up after the connection has ended; the current reply stays incomplete."""
         self._ended = True
         if self._watched is not None:
             self._watched.end(now_ms=now_ms)
@@ -581,7 +579,7 @@ class ResponseQueue:
         timekeeper.go_on_later(steps, put_off_bytes=put_off_bytes)
 
     def resume(self, reply: bytes | None, now_ms: int, timekeeper: Timekeeper) -> None:
-        """The steps of the reply that stalled the queue are over; raises as `receive`."""
+        """Continue the queue with the result of the stalled reply's steps; raises the errors of `receive`."""
         timed, self._stalled_timed, self.stalled = self._stalled_timed, None, None
         self._relay_left = 0
         if timed is not None:
@@ -595,14 +593,15 @@ class ResponseQueue:
         self._walk(rest, 0, now_ms, timekeeper)
 
     def _take_tail(self, endpoints: NodeEndpoints, data: bytes, start: int, at: int, end: int) -> int:
-        """Have the end of a reply rewritten, now or when it comes.
+        """Rewrite the end of a reply, now or when it arrives.
 
         Args:
-            endpoints: rewrite it.
+            endpoints: rewrites the end.
             data: received bytes.
-            start: where those begin that have not been emitted; behind `at` the reply's head has been.
+            start: where the bytes that have not been emitted begin. If it is above `at`, the reply's head has been
+                emitted.
             at: where the reply's frame begins.
-            end: where it ends, perhaps beyond what was received.
+            end: where the frame ends, perhaps beyond the received bytes.
 
         Returns:
             The new start.
@@ -627,7 +626,7 @@ class ResponseQueue:
         return received
 
     def _emit_size(self, data: bytes, start: int, at: int, size: int) -> int:
-        """Emit up to the reply at `at`, whose size becomes another; returns the new start."""
+        """Emit the bytes before the reply at `at`, and the reply's new size. Returns the new start."""
         if start > at:
             self.to_client[-1] = size.to_bytes(_SIZE_BYTES, "big") + self.to_client[-1][_SIZE_BYTES:]
             return start
@@ -636,14 +635,14 @@ class ResponseQueue:
         return at + _SIZE_BYTES
 
     def _find_tail(self, streamed: _Streamed, data: bytes, at: int, end: int, left_bytes: int) -> int:
-        """Where the end of a reply begins in these next bytes of it, `end` when further on; it is kept.
+        """Where the end of a reply begins in its next bytes, and keep that part. Returns `end` if it is not there.
 
         Args:
             streamed: the reply.
             data: received bytes.
-            at: where its next bytes begin.
+            at: where the reply's next bytes begin.
             end: where they end.
-            left_bytes: what is still to come of it.
+            left_bytes: how many bytes of the reply are still missing.
         """
         tail_at = at
         if not streamed.found:
@@ -658,7 +657,7 @@ class ResponseQueue:
         return tail_at
 
     def _stream(self, streamed: _Streamed, data: bytes) -> bytes:
-        """Relay the next bytes of a reply whose end is to be rewritten; returns what came behind it."""
+        """Relay the next bytes of a reply whose end is rewritten. Returns the bytes behind the reply."""
         end = min(self._relay_left, len(data))
         self._relay_left -= end
         self._emit(data, 0, self._find_tail(streamed, data, 0, end, self._relay_left))
@@ -673,7 +672,7 @@ class ResponseQueue:
         return data[end:]
 
     def _look_ahead(self) -> None:
-        """Refuse what less than a reply's head already shows to be wrong: more may never come (hazard D08)."""
+        """Refuse an impossible size before the whole head has arrived: the rest may never come (hazard D08)."""
         if not self.pending:
             raise UpstreamDesync("a reply to no request")
         if len(self._partial) < _SIZE_BYTES:
@@ -700,7 +699,7 @@ class ResponseQueue:
 
 
 def _take_unseen(answer: Answer, data: bytes, at: int, size: int, whole: bool) -> bool:
-    """Take a reply that is relayed as it is, and count it if it is whole; False: it has to be looked at."""
+    """Whether a reply is relayed unchanged. If it is, and it is whole, it is counted."""
     if isinstance(answer, SizedAnswer):
         if whole:
             answer.row.count(size - answer.less_bytes)
@@ -718,7 +717,7 @@ def _take_unseen(answer: Answer, data: bytes, at: int, size: int, whole: bool) -
 def _answer(
     answer: Answer | None, received: bytes, size: int, now_ms: int
 ) -> bytes | Steps[bytes | None] | None:
-    """What the client gets for the bytes of a reply, or of its head."""
+    """The bytes, or the steps that make them, for the client in place of a reply or of its head."""
     if isinstance(answer, HeadAnswer):
         return answer.on_head(received, size, now_ms) or received
     if isinstance(answer, CollectedAnswer):

@@ -1,8 +1,8 @@
 """Routes: the interface of handlers and sessions, and the table from (api key, api version) to handlers.
 
-The table is built once per listener; a request whose number is not in it is refused. Sessions get the table as an
-argument and handlers get the session as a `Session`, so neither imports the other. On a SASL listener there are three
-tables, of which a session has one at a time.
+The table is built once per listener. A request whose API number is not in it is refused. Sessions get the table as an
+argument and handlers get the session as a `Session`, so neither imports the other. A SASL listener has three tables;
+a session uses one at a time.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from quotas.trackers import Kind
 
 
 class HeadDecision(Enum):
-    """What is done with a request of which nothing else is to be noted."""
+    """How the session handles a request for which it notes no reply."""
 
     NO_REPLY = "no reply"  # relay it; the broker will not answer
     COLLECT = "collect"
-    MORE = "more"  # the head has not been received far enough
-    WAIT = "wait"  # not yet: the handler has muted the session, and is asked again after that
+    MORE = "more"  # the handler needs more bytes of the request
+    WAIT = "wait"  # the handler has muted the session, and is called again after the mute
 
 
 class RewrittenHead:
-    """A request that is relayed behind these first bytes instead of its own, as many of them.
+    """A Fetch request whose first bytes are replaced by as many others; the rest is relayed.
 
     Attributes:
-        head: from its size on.
-        reply: what the client is to get.
-        sensor: counts the reply of this Fetch.
-        asked: how many bytes that may bring.
-        topics: the counters of the topics that it may bring.
+        head: the new first bytes, beginning with the frame's size.
+        reply: the reply for the client.
+        sensor: the counters of the reply.
+        asked: how many bytes the reply may have.
+        topics: the counters of the topics that the reply may contain.
     """
 
     __slots__ = ("asked", "head", "reply", "sensor", "topics")
@@ -66,17 +66,17 @@ class RewrittenHead:
 
 
 HeadOutcome: TypeAlias = Pending | RewrittenHead | HeadDecision
-"""What a handler makes of a request's head. `Pending` is the reply to a request that is relayed as it is."""
+"""A handler's decision about a request's head. `Pending` is the reply to a request that is relayed unchanged."""
 
 
 class RequestHead:
-    """The head of the request that is being looked at.
+    """The head of the request that the session is handling.
 
-    A connection has one such object, and the next head overwrites it: handlers keep what they need, not the object.
+    A connection has one such object, and the next head overwrites it. Handlers keep its values, not the object.
 
     Attributes:
         size: payload of the frame.
-        correlation_id: of the client.
+        correlation_id: the client's.
         client_id_length: negative for null.
     """
 
@@ -89,16 +89,16 @@ class RequestHead:
 
 
 class Session(Protocol):
-    """A client's session, as far as handlers are concerned.
+    """The part of a client's session that handlers use.
 
     Attributes:
         listener, peer: names for logs and metrics.
-        address: where the client comes from; "": it is not known.
-        broker_id: the broker behind the port the client came in by; None for the bootstrap port.
+        address: the client's address; "" if not known.
+        broker_id: the broker of the port that the client connected to; None for the bootstrap port.
         user: principal name; ANONYMOUS until the client has authenticated.
         authentication: the SASL exchange; None on a listener without SASL.
         responses: requests without a reply.
-        throttling: what the client's requests are counted by, and what is still due of a long throttle.
+        throttling: the counters of the client's requests, and its throttle.
     """
 
     __slots__ = ()
@@ -114,64 +114,64 @@ class Session(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """Which clients share a counter with this one when there are too many; see `quotas.trackers`.
+        """Clients of the same kind share a counter when the table of counters is full; see `quotas.trackers`.
 
-        Of clients without a name it is the listener and the network that they come from.
+        For clients without a name it is their listener and network.
         """
 
     # -- requests and replies --------------------------------------------------------------------------------
 
     def forward(self, frame: bytes, api: Api, answer: Answer | None = None) -> None:
-        """Send a client's whole request upstream, at once or when more is known.
+        """Send a client's whole request upstream.
 
         Args:
-            frame: with its size; may be another version than the client's.
-            api: the version that the client gets its reply in.
-            answer: what becomes of the reply; None: it is relayed.
+            frame: the request with its size; its version may differ from the client's.
+            api: the version of the client's reply.
+            answer: how the reply is handled; None: it is relayed.
         """
 
     def relay(self, frame: bytes, api: Api, reply: Pending | None) -> None:
         """Send a whole request upstream.
 
         Args:
-            frame: with its size.
-            api: its version.
-            reply: what the client is to get; None: the broker will not answer.
+            frame: the request with its size.
+            api: the version of the request.
+            reply: the reply for the client; None: the broker will not answer.
         """
 
     def watch_rest(self, watch: Watch) -> None:
-        """Have the rest of the request that is being looked at shown to this as it is relayed."""
+        """Show the rest of the current request to `watch` as it is relayed."""
 
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
-        """Send a question of our own on this client's upstream connection; its reply goes to `on_reply` alone."""
+        """Send a request of the gateway on this client's upstream connection. Only `on_reply` gets the reply."""
 
     def answer(self, reply: bytes, *, now_ms: int) -> None:
-        """Answer the collected request that the handler is at work on; its time counts as that of a relayed one.
+        """Answer the collected request that the handler is working on; its time counts like a relayed request's.
 
         The reply waits for the replies of earlier requests (hazard A38).
         """
 
     def begin_answer(self, *, now_ms: int) -> None:
-        """Count the time of that request now, before a quota of its own API is asked; `answer` does it otherwise."""
+        """Count the time of that request before a quota of its own API is checked, instead of in `answer`."""
 
     def defer(self) -> LocalAnswer:
-        """Keep a place for a reply that takes its time; no further request is looked at before `fulfil`."""
+        """Reserve a place for a later reply. The session takes no further request before `fulfil`."""
 
     def run(self, steps: Steps[None]) -> None:
         """Serve a request in steps: the first one now, the others in turns with other connections.
 
-        Each step is sent the time. Nothing else of the client is looked at before the last one, and what they take
-        counts as the time of the client's requests (KIP-124). Ended with the connection.
+        Each step is sent the time. The session takes no further request of the client before the last step. The
+        steps count as the client's request time (KIP-124). They end with the connection.
         """
 
     def fulfil(self, place: LocalAnswer, reply: bytes, *, now_ms: int) -> None:
-        """The reply for a place that was kept; not to be called from within an event of this session.
+        """Set the reply for a reserved place. Must not be called from within an event of this session.
 
-        The connection may have ended meanwhile; then the reply is dropped.
+        If the connection has ended meanwhile, the reply is dropped.
         """
 
     def client_id_at(self, data: bytes, at: int, length: int) -> str | None:
-        """The client id of the request whose size stands at `at`, None when it has not been received whole."""
+        """The client id of the request whose frame begins at `at`; None if it has not been received completely."""
 
     def client_id_of(self, frame: bytes) -> str:
         """The client id in a whole request frame; it may change from request to request."""
@@ -182,10 +182,10 @@ class Session(Protocol):
         """Add a reason; back pressure acts at once, everything else before the next frame."""
 
     def release(self, reason: MuteReason) -> None:
-        """Take a reason away from within a handler; what waits continues once the handler has returned."""
+        """Remove a reason from within a handler. Waiting bytes are taken once the handler has returned."""
 
     def put_back(self, frame: bytes) -> None:
-        """Look at this whole request again, before all that came after it, once the client is read again."""
+        """Take this whole request again, before all later ones, once the client is read again."""
 
     @property
     def times_requests(self) -> bool:
@@ -196,11 +196,11 @@ class Session(Protocol):
 
         Args:
             throttle_time_ms: how long; 0 for not at all.
-            tracker: the byte rate's counter that asks for it; None for another quota.
+            tracker: the byte rate's counter that requires the throttle; None for another quota.
             now_ms: the time.
 
         Returns:
-            When the mute is over.
+            When the mute ends.
         """
 
     def hold(
@@ -225,12 +225,12 @@ class Session(Protocol):
         """Raise throttle_time_ms of a reply, mute the client for as long, and record the wait.
 
         Args:
-            reply: the frame, or its head where that holds the field.
+            reply: the frame, or its head if that contains the field.
             api: the version of the reply.
-            by: the family of the quota that asks for the wait.
-            sensor: what the request was counted by.
-            wanted_ms: how long the quota wants the client to wait, >= 0; sent and waited for up to the ceiling.
-            held_by: the counter that made the request wait before, see `ThrottleState`.
+            by: the family of the quota that requires the wait.
+            sensor: the counters of the request.
+            wanted_ms: how long the quota wants the client to wait, >= 0; limited to `ThrottleState.max_mute_ms`.
+            held_by: the counter for which the request has waited before, see `ThrottleState`.
             now_ms: the time.
 
         Returns:
@@ -238,12 +238,12 @@ class Session(Protocol):
         """
 
     def claim_throttle(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
-        """Note what an API's own quota asks of the reply being made; True: the wait is recorded under that quota.
+        """Note the wait for an API's own quota in the current reply. True: the wait is recorded under that quota.
 
         Args:
             by: that quota's family.
-            wanted_ms: what it asks for.
-            final_ms: what the reply says, the broker's own throttle time included.
+            wanted_ms: the wait for that quota.
+            final_ms: the throttle time in the reply, with the broker's own taken into account.
         """
 
     # -- authentication --------------------------------------------------------------------------------------
@@ -253,19 +253,19 @@ class Session(Protocol):
         """See `SessionSettings`."""
 
     def authenticated(self, *, now_ms: int) -> None:
-        """The broker has accepted the client's identity: from the next frame on requests are that user's.
+        """Take the user that the broker has accepted, for the requests from the next frame on.
 
-        Its connection counts for the user from now on, and may have to wait or to end.
+        The connection counts for the user from now on. It may have to wait, or be closed.
         """
 
     def confirm_next(self) -> None:
-        """Whether the exchange is over is to be seen with the next request that is no part of one."""
+        """Let the broker confirm, with the next request that is not SASL, that the exchange has succeeded."""
 
     def fail_later(self, reply: bytes | None, cause: CloseCause, delay_ms: int, *, now_ms: int) -> None:
         """Answer a failed authentication and close, both after a delay in which nothing is read (KIP-306).
 
         Args:
-            reply: the answer, sent together with the close; None when the client gets none.
+            reply: the answer, sent together with the close; None for no answer.
             cause: for the metrics.
             delay_ms: Kafka's connection.failed.authentication.delay.ms; 0 is at once.
             now_ms: the time.
@@ -274,22 +274,22 @@ class Session(Protocol):
     # -- traces ----------------------------------------------------------------------------------------------
 
     def begin_trace(self, name: str, *, now_ms: int) -> Trace | None:
-        """The record of an operation that is slow and rare; the handler ends it, or the connection does.
+        """Begin the trace of a slow, infrequent operation. It ends with the handler's call or with the connection.
 
         Args:
-            name: of a closed list.
+            name: one of a fixed list.
             now_ms: the time.
 
         Returns:
-            None while traces are off.
+            The trace; None while traces are off.
         """
 
     def refuse(self, error: ProtocolError) -> None:
-        """The client's bytes make no sense from here on; earlier requests are still served, as Kafka does."""
+        """Refuse the client's bytes from here on. Earlier requests are still served, as in Kafka."""
 
 
 class RequestHandler(Protocol):
-    """Takes requests that must be seen whole ("collect")."""
+    """Handles requests that must be complete ("collect")."""
 
     max_request_bytes: int
 
@@ -298,9 +298,9 @@ class RequestHandler(Protocol):
 
 
 class HeadHandler(Protocol):
-    """Looks at the head of requests, and relays those that need no more than that.
+    """Handles the heads of requests, and relays those for which the head is enough.
 
-    A request is shown when it is here whole, or its first `PASS_ON_BYTES` are: the client id always is.
+    It is called when the whole request or its first `PASS_ON_BYTES` have arrived. These contain the client id.
     """
 
     def on_head(
@@ -316,7 +316,7 @@ class HeadHandler(Protocol):
         """Decide; the session notes the reply.
 
         Args:
-            session: where the request came in.
+            session: the client's session.
             route: key and version.
             head: the rest of the head.
             data: received bytes; the frame's size stands at `at`.
@@ -324,22 +324,22 @@ class HeadHandler(Protocol):
             now_ms: the time.
 
         Returns:
-            COLLECT hands the request to the route's other handler. After MORE and WAIT this is called again, and
-            after `RewrittenHead` it may be.
+            COLLECT hands the request to the route's other handler. After MORE and WAIT the session calls this
+            method again; after `RewrittenHead` it may do so.
         """
 
 
 @dataclass(slots=True)
 class Route:
-    """One (api key, api version) on offer.
+    """One supported (api key, api version).
 
     Attributes:
         api: key, version and layout.
         collect: handler for whole requests, or None.
-        head: handler for heads, which is asked first, or None; with both None the request is relayed unseen.
-        max_request_bytes: largest payload that is let in.
-        unknown_version: the one route for ApiVersions of any version that is not on offer (KIP-511).
-        requests: how many came, for the metrics.
+        head: handler for heads, called first, or None. If both are None, the request is relayed unchanged.
+        max_request_bytes: largest accepted payload.
+        unknown_version: whether this is the route for ApiVersions of all unsupported versions (KIP-511).
+        requests: number of requests, for the metrics.
     """
 
     api: Api
@@ -351,13 +351,13 @@ class Route:
 
 
 MAX_SASL_BYTES: Final = 524_288
-"""Largest request of an API that is used before authentication; Kafka's sasl.server.max.receive.size (hazard A05)."""
+"""Largest request of the APIs allowed before authentication; Kafka's sasl.server.max.receive.size (hazard A05)."""
 
 _SASL: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _ANY_BYTES: Final = 2**31 - 1
 
 UNKNOWN_API_VERSIONS: Final = api_number(ApiKey.API_VERSIONS, -1)
-"""Where the route for ApiVersions requests of a version that is not on offer is kept."""
+"""The key of the route for ApiVersions requests of unsupported versions."""
 
 Routes: TypeAlias = Mapping[int, Route]
 """api number (see `protocol.headers.api_number`) -> route."""
@@ -413,25 +413,25 @@ def _most_bytes(key: ApiKey, handler: RequestHandler | None) -> int:
 
 
 def find_route(routes: Routes, number: int) -> Route | None:
-    """The route of an api number that the table does not hold itself: only ApiVersions has one (KIP-511)."""
+    """The route of an api number that is not in the table; only ApiVersions has such a route (KIP-511)."""
     if number >> 16 == ApiKey.API_VERSIONS:
         return routes.get(UNKNOWN_API_VERSIONS)
     return None
 
 
 ALWAYS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-"""What a client of a SASL listener may ask before it has authenticated."""
+"""The requests that a client of a SASL listener may send before it has authenticated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaslListener:
-    """What the sessions of a SASL listener begin with.
+    """The rules and tables that the sessions of a SASL listener use.
 
     Attributes:
         rules: how principals are found.
-        before: only `ALWAYS`; everything else has no route.
-        confirming: the same, and everything else goes to a handler that first has the broker confirm that it may.
-        after: everything.
+        before: the routes before authentication, only those of `ALWAYS`.
+        confirming: `before`, and for all other requests a handler that first lets the broker confirm the login.
+        after: all routes, for after the authentication.
     """
 
     rules: SaslRules
@@ -444,9 +444,9 @@ def sasl_listener(rules: SaslRules, routes: Routes, confirm: HeadHandler) -> Sas
     """The tables of a listener.
 
     Args:
-        rules: see above.
-        routes: everything; routes are shared, so that requests are counted once.
-        confirm: asked about whatever comes after an exchange that the gateway does not understand.
+        rules: see `SaslListener`.
+        routes: all routes. The tables share the `Route` objects, so that each request is counted once.
+        confirm: handler of the first other request after a SASL exchange that the gateway does not understand.
     """
     before = {number: route for number, route in routes.items() if route.api.key in ALWAYS}
     confirming = {

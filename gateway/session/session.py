@@ -1,16 +1,20 @@
 """ClientSession: all decisions about one client connection. Pure: no socket, no clock, no timer.
 
-The contract with the shell: it calls `receive_from_client`, `receive_from_upstream`, `on_timer`, or an event (`mute`,
-`unmute`, `client_half_closed`, `drain`), with `now_ms` where time matters. After any of them it takes the chunks out
-of `to_upstream` and `to_client`, looks at `reading_client`, `refusal` and `close_cause`, and arms its timer for
-`wake_at_ms`. `relay_request` and `relay_reply` are the same in fewer steps, for chunks of at most one frame that is
-relayed. What comes from the broker raises `ProtocolError` when it breaks the format; what comes from the client sets
-`refusal`, and the connection ends once it has its earlier replies. While `steps` is not empty the shell calls
-`take_step`, in turns with other connections.
+The contract with the shell, the channel:
 
-Rules: bytes are relayed as they arrive, frames are kept only when a handler collects them and never beyond its cap;
-replies leave in request order; a mute takes effect between two frames, back pressure at once. What is received behind
-a mute waits in `_held`.
+1. The shell calls `receive_from_client`, `receive_from_upstream`, `on_timer`, or an event (`mute`, `unmute`,
+   `client_half_closed`, `drain`), with `now_ms` where time matters.
+2. After each call the shell takes the chunks out of `to_upstream` and `to_client`, looks at `reading_client`,
+   `refusal` and `close_cause`, and arms its timer for `wake_at_ms`.
+3. While `steps` is not empty, the shell calls `take_step`, in turns with other connections.
+
+`relay_request` and `relay_reply` do the same in fewer steps, for a chunk of at most one frame that is relayed.
+Malformed bytes from the broker raise `ProtocolError`. Malformed bytes from the client set `refusal`, and the
+connection ends after the replies to the client's earlier requests.
+
+Bytes are relayed as they arrive. Frames are kept only when a handler collects them, up to that handler's limit.
+Replies leave in request order. A mute takes effect between two frames, back pressure at once. Bytes that arrive
+during a mute wait in `_held`.
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ _DRAINING: Final = int(MuteReason.DRAINING)
 _IN_FLIGHT_FULL: Final = int(MuteReason.IN_FLIGHT_FULL)
 _THROTTLED: Final = int(MuteReason.THROTTLED)
 _INPUT_ENDED: Final = int(MuteReason.HALF_CLOSED | MuteReason.DRAINING)
-"""Nothing more is taken from the client; what was received before is still served."""
+"""The session takes no further bytes from the client, and still serves the requests received before."""
 _WORKING: Final = int(MuteReason.WORKING)
 _REPLIES_FULL: Final = int(MuteReason.REPLIES_FULL)
 _MEMORY_FULL: Final = int(MuteReason.MEMORY_FULL)
@@ -86,15 +90,15 @@ _AWAITING_TURN: Final = int(MuteReason.AWAITING_TURN)
 _IN_HAND: Final = int(MuteReason.WORKING | MuteReason.AWAITING_REPLY)
 
 MAX_LOCAL_REPLY_BYTES: Final = 1024 * 1024
-"""Replies of our own that wait behind a broker's; a client that has more of them is not read (hazard K17)."""
+"""The gateway's own replies that wait behind a broker's. With more of them the client is not read (hazard K17)."""
 
 MAX_HELD_BYTES: Final = 1024 * 1024 + 64 * 1024
-"""A client whose request waits is read up to here: what Java's producer sends by default, and its heads."""
+"""A client whose request waits is read up to this size: the largest default request of Java's producer, and heads."""
 
 SMALL_PIECE_BYTES: Final = 16 * 1024
 
 MAX_REQUESTS_BEFORE_LOGIN: Final = 64
-"""No time is charged before it is known whose it is. The longest exchanges of real clients have fewer than ten."""
+"""Before the login no user can be charged for time, so the number is limited. Real clients send fewer than ten."""
 
 
 def _at_once(_frame_bytes: int) -> bool:
@@ -102,7 +106,7 @@ def _at_once(_frame_bytes: int) -> bool:
 
 
 class ClientSession(Session, ChunkTaker):
-    """One client connection and its upstream leg; what handlers use of it is described in `routes.Session`.
+    """One client connection and its upstream leg. `routes.Session` describes the part that handlers use.
 
     Attributes:
         listener, peer, address, broker_id, user, authentication, responses, throttling: see `routes.Session`.
@@ -110,15 +114,15 @@ class ClientSession(Session, ChunkTaker):
         to_upstream, to_client: chunks for the shell to write, in order.
         muted: set of `MuteReason`, as a number.
         wake_at_ms: when the shell must call `on_timer`; the shell may call it earlier.
-        on_output_ready: called for a reply that neither peer's bytes nor a timer brought; the shell sets it.
+        on_output_ready: called when a reply is ready outside of any call of the shell; the shell sets it.
         close_cause: set when the connection is to be closed.
-        refusal: why the client's bytes are not taken any more; the shell takes it away once it is logged.
-        steps: long work that is under way, to be taken step by step.
-        put_off_bytes: of the frame, if that work is one whose walk has not begun; otherwise 0.
-        accounted_bytes: what the memory budget counts as kept here.
+        refusal: why the session refuses the client's bytes; the shell resets it after logging it.
+        steps: long work in progress, of which the shell takes one step at a time.
+        put_off_bytes: size of the frame if the walk through it has not begun; otherwise 0.
+        accounted_bytes: bytes that the memory budget counts for this connection.
         on_memory_freed: called when a client that is muted for memory may be read again; the shell sets it.
-        begins_now: whether the walk of a frame of so many bytes is begun at once; the shell sets it.
-        idle_since_ms: when something was last received from either side.
+        begins_now: whether the walk through a frame of this size begins at once; the shell sets it.
+        idle_since_ms: when bytes were last received from either side.
         bytes_from_client, bytes_from_upstream: counted by the session, read by the metrics.
     """
 
@@ -194,7 +198,7 @@ class ClientSession(Session, ChunkTaker):
         now_ms: int,
     ) -> None:
         self._users = users
-        self._turn_ms = NEVER_MS  # when a connection that waits for its turn asks again
+        self._turn_ms = NEVER_MS  # when a connection that waits for its turn tries again
         self.listener = listener
         self.peer = peer
         self.address = address
@@ -213,7 +217,7 @@ class ClientSession(Session, ChunkTaker):
         self.bytes_from_client = 0
         self.bytes_from_upstream = 0
         self._sasl = sasl  # until the client has authenticated
-        self._logging_in = 0  # requests until then
+        self._logging_in = 0  # requests before the authentication
         self.authentication: Authentication | None = None if sasl is None else Authentication(sasl.rules)
         self._parser = RequestParser(
             routes if sasl is None else sasl.before,
@@ -224,37 +228,37 @@ class ClientSession(Session, ChunkTaker):
         self._started = False
         self._memory = memory or MemoryBudget(settings.queued_max_request_bytes)
         self._announced = announced or AnnouncedLimits(settings.announced_max_request_bytes).of("", broker_id)
-        self._announced_bytes = 0  # by the request that is relayed, when its first bytes were passed on
+        self._announced_bytes = 0  # bytes missing of the relayed request when its first bytes were passed on
         self._announced_kind: Kind = ""
-        self._rest_has_reply = True  # the request that is relayed in part
+        self._rest_has_reply = True  # whether the partly relayed request has a reply
         self._trace_sink = traces
         self._open_traces: OpenTraces | None = None
         self.accounted_bytes = 0
-        self._in_hand: TimedRequest | None = None  # the request that a handler is at work on
+        self._in_hand: TimedRequest | None = None  # the request that a handler is working on
         self._answering: TimedRequest | None = (
-            None  # it, once its time is counted and before its reply is queued
+            None  # the same request, after its time is counted and before its reply is queued
         )
         self._in_hand_bytes = 0
-        self._watched: Watch | None = None  # looks at the rest of the request that is relayed
-        self._unsent_bytes = [0, 0]  # towards the client, towards the broker
-        self.steps: list[Steps[Any]] = []  # one or two, mostly none: an empty deque holds 600 bytes
+        self._watched: Watch | None = None  # watches the rest of the relayed request
+        self._unsent_bytes = [0, 0]  # to the client, to the broker
+        self.steps: list[Steps[Any]] = []  # at most two, so no deque: an empty one takes 600 bytes
         self.put_off_bytes = 0
         self.on_memory_freed: Callable[[], None] | None = None
         self.begins_now: Callable[[int], bool] = _at_once
         self._held: list[bytes] = []
-        self._put_back = False  # the next request has been counted already
-        self._holding = False  # a request until it may pass; no answer has announced it to the client
-        self._end_cause: CloseCause | None = None  # why no more is taken; the close follows the last reply
+        self._put_back = False  # whether the next request has been counted already
+        self._holding = False  # whether a request waits for a quota, without a throttle time sent for it
+        self._end_cause: CloseCause | None = None  # why the input has ended; the close follows the last reply
         self._delayed_close: tuple[int, bytes | None, CloseCause] | None = None
         self.idle_since_ms = now_ms
         self._frame_deadline_ms = now_ms + settings.first_frame_timeout_ms
         self.wake_at_ms = self._frame_deadline_ms
 
     def lead_to(self, broker_id: int | None) -> None:
-        """The client has named the broker that it wants, and has not sent a byte to it.
+        """Set the broker that the client named, before its first request.
 
         Args:
-            broker_id: one that the cluster has, or None: any.
+            broker_id: a broker of the cluster, or None for any.
         """
         self.broker_id = broker_id
         self._announced = self._announced.limits.of(self._announced.upstream, broker_id)
@@ -262,13 +266,13 @@ class ClientSession(Session, ChunkTaker):
     # -- the usual case --------------------------------------------------------------------------------------
 
     def relay_request(self, data: bytes, *, now_ms: int) -> bool:
-        """Take `data` if it is one request that is relayed as it is, or a piece of it; the caller writes it upstream.
+        """Take `data` if it is one unchanged request, or a piece of one; the caller then writes it upstream.
 
-        Nothing that `receive_from_client` does not do too, in fewer steps: small requests one at a time cost their
-        relay a third less (benchmarks/results/relay.md). After True the caller looks at `muted` and `wake_at_ms`.
+        This is a shortcut for `receive_from_client`. It makes relaying small single requests a third cheaper
+        (benchmarks/results/relay.md). After True the caller looks at `muted` and `wake_at_ms`.
 
         Returns:
-            False when nothing was taken.
+            Whether `data` was taken.
         """
         parser, meter = self._parser, self.meter
         if self.muted or self._held:
@@ -295,7 +299,7 @@ class ClientSession(Session, ChunkTaker):
             pending = self.responses.pending
             if len(pending) >= self._settings.max_in_flight_requests - 1:
                 return False
-            if meter is not None:  # the quotas are asked too: `on` is as of the last chunk that was walked
+            if meter is not None:  # also check the quotas: `on` is only updated by `_begin_chunk`
                 quotas = meter.quotas
                 if (
                     meter.on
@@ -330,7 +334,7 @@ class ClientSession(Session, ChunkTaker):
         return True
 
     def relay_reply(self, data: bytes, *, now_ms: int) -> bool:
-        """Take `data` if it is one reply that is relayed as it is, or a piece of one; the caller writes it."""
+        """Take `data` if it is one unchanged reply, or a piece of one; the caller then writes it to the client."""
         if self.muted or not self.responses.relay(data, now_ms=now_ms):
             return False
         self.bytes_from_upstream += len(data)
@@ -340,11 +344,11 @@ class ClientSession(Session, ChunkTaker):
     # -- from the client -------------------------------------------------------------------------------------
 
     def receive_from_client(self, data: bytes, *, now_ms: int) -> None:
-        """Take received bytes; where they are not requests that may pass, `refusal` is set (see `refuse`)."""
+        """Take received bytes. If they contain a request that may not pass, `refusal` is set (see `refuse`)."""
         self.bytes_from_client += len(data)
         self.idle_since_ms = now_ms
         if self.muted & _HALF_CLOSED:
-            return  # refused: nothing behind that may pass, not even the rest of what has passed in part
+            return  # after a refusal nothing may pass, not even the rest of a partly relayed request
         try:
             if self._held:
                 self._hold_more(data)
@@ -363,12 +367,12 @@ class ClientSession(Session, ChunkTaker):
             self._account()
 
     def _take_from_client(self, data: bytes, now_ms: int) -> None:
-        """Take bytes that may continue a frame, or a head, of which only the beginning has been received."""
+        """Take bytes that may continue a frame or a head whose beginning has been received."""
         parser = self._parser
         start = at = 0
         if parser.relay_left:
             if self._watched is not None:
-                # First: a piece with a fault is not sent, so its request has no end.
+                # Before the relay: if this raises, the piece is not sent and the broker never gets a whole request.
                 self._watched.take(data, 0, min(parser.relay_left, len(data)), now_ms=now_ms)
             at = parser.relay_more(len(data))
             if parser.relay_left:
@@ -399,7 +403,7 @@ class ClientSession(Session, ChunkTaker):
         self._take_requests(data, start, at, now_ms)
 
     def _take_last(self, data: bytes, now_ms: int) -> None:
-        """Take more of the request that had begun before the drain did."""
+        """Take more of a request that began before the drain."""
         self.muted &= ~_DRAINING
         try:
             self._take_from_client(data, now_ms)
@@ -407,7 +411,7 @@ class ClientSession(Session, ChunkTaker):
             self.muted |= _DRAINING
 
     def _take_requests(self, data: bytes, start: int, at: int, now_ms: int) -> None:
-        """Take the requests that start in `data[at:]`; `data[start:at]` is the end of an earlier, relayed one."""
+        """Take the requests that start in `data[at:]`; `data[start:at]` ends an earlier, relayed request."""
         received = len(data)
         client_id = None
         parser = self._parser
@@ -422,7 +426,7 @@ class ClientSession(Session, ChunkTaker):
                 if self.muted:
                     self._relay(data, start, at)
                     self._hold(data[at:] if at else data)
-                    # What this session holds back has its time once it is looked at.
+                    # No deadline for bytes that the session itself delays; they get one when they are taken.
                     self._frame_deadline_ms = NEVER_MS
                     return
                 route = parser.read_head(data, at)
@@ -450,7 +454,7 @@ class ClientSession(Session, ChunkTaker):
                     and (head is not None or route.collect is None)
                     and not self._may_begin(received - at, missing_bytes, now_ms)
                 ):
-                    # In full where it may not be announced; what is awaited then is no beginning that may never end.
+                    # Wait for the whole request if it may not be announced, otherwise for `PASS_ON_BYTES`.
                     wanted_bytes = parser.size + 4
                     if received - at < PASS_ON_BYTES:
                         wanted_bytes = min(wanted_bytes, PASS_ON_BYTES)
@@ -497,7 +501,7 @@ class ClientSession(Session, ChunkTaker):
                     reply.timed = self._charge_api(limit, route.api, client_id or "", reply.timed, now_ms)
                 route.requests += 1
                 at = parser.frame_end
-                if owed >= most_in_flight and pending:  # empty behind acks=0: no reply would wake us
+                if owed >= most_in_flight and pending:  # empty after acks=0: no reply would unmute
                     self.muted |= _IN_FLIGHT_FULL
         except ProtocolError:
             self._relay(data, start, at)
@@ -505,7 +509,7 @@ class ClientSession(Session, ChunkTaker):
         self._end_chunk(data, start, at, wanted_bytes, reply is not None, now_ms)
 
     def _may_begin(self, received_bytes: int, missing_bytes: int, now_ms: int) -> bool:
-        """Whether a request is passed on of which so much is here and so much is not."""
+        """Whether the beginning of a request may be relayed, given its received and its missing bytes."""
         if received_bytes < PASS_ON_BYTES:
             return False
         announced = self._announced
@@ -515,7 +519,7 @@ class ClientSession(Session, ChunkTaker):
         return announced.fits(self.kind, missing_bytes)
 
     def _relay_rest(self, missing_bytes: int, has_reply: bool, now_ms: int) -> None:
-        """The last request is relayed, and so much of it is still to come."""
+        """Expect the missing bytes of the last request, whose beginning is relayed."""
         self._rest_has_reply = has_reply
         self._parser.relay_rest(missing_bytes)
         self._expect_rest(missing_bytes, now_ms)
@@ -524,20 +528,20 @@ class ClientSession(Session, ChunkTaker):
         self._announced.begin(self, self._announced_kind, missing_bytes)
 
     def _end_announcement(self) -> None:
-        """The request that is relayed has come whole, or never will."""
+        """Stop counting the relayed request as announced: it is complete, or its connection has ended."""
         if self._announced_bytes:
             self._announced.end(self, self._announced_kind, self._announced_bytes)
             self._announced_bytes = 0
 
     def _begin_chunk(self) -> bool:
-        """Look at the quotas once per chunk; whether requests are timed."""
+        """Refresh the quotas once per chunk. Returns whether requests are timed."""
         meter = self.meter
         if meter is None:
             return False
         quotas = meter.quotas
         if quotas.version != quotas.limits.version:
             quotas.refresh()
-        # Authentication is timed for no client, as in Kafka.
+        # Requests of the authentication are not timed, as in Kafka.
         meter.on = quotas.times_requests and self._sasl is None
         if not meter.on:
             self.throttling.many_at_once()
@@ -546,7 +550,7 @@ class ClientSession(Session, ChunkTaker):
     def _end_chunk(
         self, data: bytes, start: int, at: int, wanted_bytes: int, has_reply: bool, now_ms: int
     ) -> None:
-        """Relay what is relayed of a chunk, and keep the beginning of the request at its end."""
+        """Relay the rest of a chunk, and keep an incomplete head at its end."""
         received = len(data)
         if at > received:
             self._relay_rest(at - received, has_reply, now_ms)
@@ -558,7 +562,7 @@ class ClientSession(Session, ChunkTaker):
             return
         self._parser.keep(data, at, wanted_bytes)
         if at or self._frame_deadline_ms == NEVER_MS or wanted_bytes > HEAD_BYTES:
-            # With `at` this is a new frame behind the end of another, whose deadline does not concern it.
+            # If `at` is not 0, this is a new frame, to which the earlier frame's deadline does not apply.
             self._expect_rest(wanted_bytes if wanted_bytes > HEAD_BYTES else 0, now_ms)
 
     def _relay(self, data: bytes, start: int, end: int) -> None:
@@ -567,21 +571,21 @@ class ClientSession(Session, ChunkTaker):
             self.to_upstream.append(data if end - start == len(data) else data[start:end])
 
     def _hold(self, data: bytes) -> None:
-        """Keep what came in behind a mute, unless it is no part of a request that had begun before a drain."""
+        """Keep bytes that arrived during a mute; during a drain only those of a request that had begun before."""
         if not self.muted & _DRAINING:
             self._held.append(data)
         elif self._parser.begun:
             self._held.append(self._parser.of_request(data))
 
     def _hold_more(self, data: bytes) -> None:
-        """Keep what came behind something that waits; small pieces are joined, an object for each is too many."""
+        """Keep bytes that arrived behind waiting bytes. Small pieces are joined, to have fewer objects."""
         if len(self._held[-1]) < SMALL_PIECE_BYTES:
             self._held[-1] += data
         else:
             self._held.append(data)
 
     def _handle(self, route: Route, frame: bytes, now_ms: int) -> None:
-        """Hand a whole request to its handler; it may mute, so the walk looks again before it continues."""
+        """Hand a whole request to its handler. The handler may mute, so the caller checks `muted` afterwards."""
         assert route.collect is not None
         route.requests += 1
         self._started = True
@@ -604,7 +608,7 @@ class ClientSession(Session, ChunkTaker):
             self.muted |= _IN_FLIGHT_FULL
 
     def _hold_for_time(self, api: Api, client_id: str, now_ms: int) -> bool:
-        """Mute the client when the time of its requests is used up, on whatever connections (KIP-124)."""
+        """Mute the client if its requests, on all its connections, have used up their time (KIP-124)."""
         assert self.meter is not None
         throttling = self.throttling
         if throttling.held_for_time:
@@ -618,14 +622,14 @@ class ClientSession(Session, ChunkTaker):
         return wait_ms > 0
 
     def _limited_apis(self) -> Mapping[ApiKey, ApiLimit] | None:
-        """The APIs whose requests are counted; None: there are none."""
+        """The APIs that have a limit of requests; None if no limit applies to this connection."""
         meter = self.meter
         if meter is None or not meter.quotas.watches or self._sasl is not None:
             return None
         return meter.quotas.limited_apis
 
     def _hold_for_api(self, limit: ApiLimit, api: Api, client_id: str, now_ms: int) -> bool:
-        """Mute the client while the limit of an API lets no request of its pass, on whatever connection."""
+        """Mute the client while an API's limit lets none of its requests pass, on all its connections."""
         assert self.meter is not None
         quotas, throttling = self.meter.quotas, self.throttling
         tracker = quotas.api_counter(
@@ -640,7 +644,7 @@ class ClientSession(Session, ChunkTaker):
         if not limit.family.keep_members:
             throttling.counted_by(limit.family.key, tracker)
         throttling.held_by_api = tracker
-        throttling.held_for_time = self.times_requests  # it has been asked about that
+        throttling.held_for_time = self.times_requests  # the request quota was checked before
         self._holding = True
         self._throttle_for_api(limit, tracker, api, client_id, wait_ms, again=waited, now_ms=now_ms)
         return True
@@ -648,9 +652,9 @@ class ClientSession(Session, ChunkTaker):
     def _charge_api(
         self, limit: ApiLimit, api: Api, client_id: str, timed: TimedRequest | None, now_ms: int
     ) -> TimedRequest | None:
-        """Count a request that passes; where its client has to wait for it, its reply is to say so."""
+        """Count a request that passes. If its client has to wait, the result makes the reply say so."""
         assert self.meter is not None
-        if self._put_back:  # it was counted when it came first
+        if self._put_back:  # it was counted when it first arrived
             self._put_back = False
             return timed
         quotas, throttling = self.meter.quotas, self.throttling
@@ -688,7 +692,7 @@ class ClientSession(Session, ChunkTaker):
         again: bool,
         now_ms: int,
     ) -> int:
-        """Mute the client, and record it; returns until when this limit wants it to wait."""
+        """Mute the client and record the wait. Returns when the wait for this limit ends."""
         assert self.meter is not None
         quotas = self.meter.quotas
         wait_ms = min(wanted_ms, self.throttling.max_mute_ms)
@@ -738,7 +742,7 @@ class ClientSession(Session, ChunkTaker):
         self._end_input(CloseCause(error.cause))
 
     def _end_input(self, cause: CloseCause) -> None:
-        """Nothing more is taken from the client; close once it has all its replies."""
+        """Take no further bytes from the client, and close once it has all its replies."""
         if not self._held:
             self._give_up_rest()
         self.muted |= _HALF_CLOSED
@@ -747,10 +751,10 @@ class ClientSession(Session, ChunkTaker):
         self._close_if_served()
 
     def _give_up_rest(self) -> None:
-        """The rest of the frame under way will not come: its earlier ones are answered, and no reply to it (K15)."""
+        """Expect no reply to the incomplete request: its rest will not arrive (hazard K15)."""
         self._frame_deadline_ms = NEVER_MS
         parser, pending = self._parser, self.responses.pending
-        # Without acks it has no reply, and the last one that is expected is another's, perhaps of the same number.
+        # With acks=0 the request has no reply: the last pending one is another request's, perhaps of the same id.
         if (
             parser.relay_left
             and self._rest_has_reply
@@ -760,7 +764,7 @@ class ClientSession(Session, ChunkTaker):
             pending.pop()
 
     def _close_if_served(self) -> None:
-        # Leaving early is no way around the delay of a failure (KIP-306): it ends with the answer.
+        # A half-close does not shorten the delay of a failed authentication (KIP-306).
         if (
             self._end_cause is not None
             and self.responses.idle
@@ -771,12 +775,12 @@ class ClientSession(Session, ChunkTaker):
             self.close(self._end_cause)
 
     def close(self, cause: CloseCause) -> None:
-        """Ask the shell to close both legs; the first cause counts."""
+        """Make the shell close both legs; the first cause counts."""
         if self.close_cause is None:
             self.close_cause = cause
 
     def ended(self, *, now_ms: int) -> None:
-        """Both legs are gone; what waits behind a mute is dropped, since no reply could be delivered."""
+        """Clean up after both legs have closed. Waiting bytes are dropped: no reply could be delivered."""
         self.on_output_ready = self.on_memory_freed = None
         self._held.clear()
         self._end_watch(now_ms)
@@ -787,7 +791,7 @@ class ClientSession(Session, ChunkTaker):
             self._users.leave(self.throttling.serial)
         self.steps.clear()
         self._memory.leave(self)
-        self._memory = MemoryBudget(NEVER_MS)  # what is still done for it is not counted
+        self._memory = MemoryBudget(NEVER_MS)  # work that is still done is not counted
         if self.meter is not None:
             self.meter.left(self.user, self.broker_id, kind=self.kind, now_ms=now_ms)
         if self._open_traces is not None:
@@ -818,13 +822,13 @@ class ClientSession(Session, ChunkTaker):
         self.go_on_later(steps)
 
     def go_on_later(self, steps: Steps[Any], *, put_off_bytes: int = 0) -> None:
-        """See `Timekeeper`; the client is not read while work is done for it."""
+        """See `Timekeeper`. The client is not read while its steps run."""
         self.put_off_bytes = 0 if self.steps else put_off_bytes
         self.steps.append(steps)
         self.muted |= _WORKING
 
     def take_step(self, *, now_ms: int) -> None:
-        """Take one step of the work that is under way; raises as `receive_from_upstream`."""
+        """Take one step of the work in progress; raises the errors of `receive_from_upstream`."""
         steps = self.steps[0]
         self.put_off_bytes = 0
         of_reply = steps is self.responses.stalled
@@ -848,7 +852,7 @@ class ClientSession(Session, ChunkTaker):
 
     @property
     def holds_upstream(self) -> bool:
-        """Whether nothing is to be read from the broker for now."""
+        """Whether the shell should not read from the broker for now."""
         return self.responses.stalled is not None or bool(
             self.muted & _MEMORY_FULL and self.responses.collected_bytes > SMALL_BYTES
         )
@@ -856,7 +860,7 @@ class ClientSession(Session, ChunkTaker):
     # -- memory ----------------------------------------------------------------------------------------------
 
     def unsent(self, side: Side, unsent_bytes: int) -> None:
-        """So much waits in a transport, or for one."""
+        """Note how many bytes wait in a transport, or for one."""
         self._unsent_bytes[side is _UPSTREAM] = unsent_bytes
         self._account()
 
@@ -876,7 +880,7 @@ class ClientSession(Session, ChunkTaker):
         return self.bytes_from_client, self.bytes_from_upstream - self._unsent_bytes[0]
 
     def give_way(self, sent_bytes: int, taken_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
-        """See `Holder`. A client that is not read can't be slow to send."""
+        """See `Holder`. A client that the gateway does not read is not slow to send."""
         enough_bytes = self._settings.min_frame_bytes_per_s * elapsed_ms // 1000
         unread = self.muted & _AWAITS_BROKER if foremost else self.muted
         missing_bytes = 0 if unread else self._parser.missing_bytes
@@ -887,21 +891,21 @@ class ClientSession(Session, ChunkTaker):
             self._make_room(CloseCause.FRAME_TIMEOUT)
 
     def stop_announcing(self, *, now_ms: int) -> None:
-        """See `Announcer`. A client that is not read for a slow broker can't be slow."""
+        """See `Announcer`. A client that the gateway does not read, because of back pressure, is not slow."""
         if self.muted & _BACK_PRESSURE:
             return
-        # Its deadline is that of the whole request; so much of that time is for what has not come.
+        # The deadline is for the whole request; `left_ms` of it is for the missing bytes.
         left_ms = self._parser.relay_left * 1000 // self._settings.min_frame_bytes_per_s
         if now_ms >= min(self.idle_since_ms + PATIENCE_MS, self._frame_deadline_ms - left_ms):
             self._make_room(CloseCause.FRAME_TIMEOUT)
 
     def _make_room(self, cause: CloseCause) -> None:
-        """End for others' sake: the event is another connection's, so the shell has to be called to look."""
+        """Close for the sake of other connections. Their event caused this, so the shell has to be called."""
         self.close(cause)
         self.memory_freed()
 
     def _account(self) -> None:
-        """Report to the memory budget what is kept, and mute the client for it where that is due."""
+        """Report the kept bytes to the memory budget, and mute the client if it has to wait for memory."""
         responses, memory = self.responses, self._memory
         muted = self.muted
         if not muted & _IN_HAND:
@@ -924,7 +928,7 @@ class ClientSession(Session, ChunkTaker):
     # -- from the broker -------------------------------------------------------------------------------------
 
     def receive_from_upstream(self, data: bytes, *, now_ms: int) -> None:
-        """Take received bytes; raises `UpstreamDesync` when they do not answer the requests in order."""
+        """Take received bytes; raises `UpstreamDesync` if they do not answer the requests in order."""
         self.bytes_from_upstream += len(data)
         self.idle_since_ms = now_ms
         responses = self.responses
@@ -933,7 +937,7 @@ class ClientSession(Session, ChunkTaker):
             self._replied(now_ms)
 
     def _replied(self, now_ms: int) -> None:
-        """A reply has left, or part of it: look at what that ends."""
+        """End mutes, and perhaps the connection, after a reply or part of it has left."""
         self._account()
         if self.muted & _IN_FLIGHT_FULL and len(self.responses) <= self.throttling.most_in_flight // 2:
             self.muted &= ~_IN_FLIGHT_FULL
@@ -970,7 +974,7 @@ class ClientSession(Session, ChunkTaker):
         return bytes(sealed)
 
     def _told_of_api(self, timed: TimedRequest, reply: bytes, now_ms: int) -> bytes:
-        """The reply with what is left of the wait that a limit of its API asks for."""
+        """The reply with the remaining wait for its API's limit in its throttle time."""
         assert self.meter is not None
         told = bytearray(reply)
         wanted_ms = timed.until_ms - now_ms
@@ -994,7 +998,7 @@ class ClientSession(Session, ChunkTaker):
 
     def relay(self, frame: bytes, api: Api, reply: Pending | None) -> None:
         """See `Session`."""
-        in_hand, self._in_hand = self._in_hand, None  # its reply is timed
+        in_hand, self._in_hand = self._in_hand, None  # `reply` is timed instead
         if self.times_requests:
             self._time(api, self.client_id_of(frame), reply)
         if in_hand is not None and in_hand.until_ms and reply is not None:
@@ -1147,7 +1151,7 @@ class ClientSession(Session, ChunkTaker):
 
     @property
     def closing_later(self) -> bool:
-        """The answer to a failed authentication is delayed, and the end with it."""
+        """Whether the answer to a failed authentication, and the close with it, are delayed."""
         return self._delayed_close is not None
 
     @property
@@ -1166,7 +1170,7 @@ class ClientSession(Session, ChunkTaker):
         self.user_known(now_ms=now_ms)
 
     def user_known(self, *, now_ms: int) -> None:
-        """Count the connection for its user, or ask again whether it is its turn; until then nothing more is read."""
+        """Count the connection for its user. If it has to wait for its turn, the client is not read until then."""
         if self._users is None:
             return
         admission = self._users.enter(self.user, self.throttling.serial, now_ms=now_ms)
@@ -1210,7 +1214,7 @@ class ClientSession(Session, ChunkTaker):
         return cut_name(read_client_id(frame, HEAD_BYTES, HEAD.unpack_from(frame, 0)[3]))
 
     def expect_first_frame(self, *, now_ms: int) -> None:
-        """The client can send from now on; what came before, such as a handshake, had a deadline of its own."""
+        """Start the deadline of the first frame; a handshake before it had its own deadline."""
         self._frame_deadline_ms = now_ms + self._settings.first_frame_timeout_ms
         self.wake_at_ms = self._frame_deadline_ms
         self.idle_since_ms = now_ms
@@ -1222,7 +1226,7 @@ class ClientSession(Session, ChunkTaker):
         self.muted |= int(reason)
 
     def unmute(self, reason: MuteReason, *, now_ms: int) -> None:
-        """Take a reason away; waiting bytes continue when it was the last."""
+        """Remove a reason. If it was the last one, the session takes the waiting bytes."""
         self.muted &= ~int(reason)
         if self._held and not self.muted & ~_INPUT_ENDED:
             self._resume(now_ms)
@@ -1232,7 +1236,7 @@ class ClientSession(Session, ChunkTaker):
         self.muted &= ~int(reason)
 
     def put_back(self, frame: bytes) -> None:
-        """See `Session`. A client that has half-closed meanwhile counts as gone, as one that is throttled does."""
+        """See `Session`. The frame is dropped if the client has half-closed, as for a throttled client."""
         limited = self._limited_apis()
         self._put_back = limited is not None and HEAD.unpack_from(frame, 0)[1] >> 16 in limited
         if self.muted & MuteReason.HALF_CLOSED:
@@ -1259,24 +1263,24 @@ class ClientSession(Session, ChunkTaker):
         self._close_if_served()
 
     def client_half_closed(self) -> None:
-        """The client sends nothing more; what it sent whole is still served, as Kafka does (hazard B07).
+        """End the input after the client has half-closed. Its complete requests are served, as in Kafka (hazard B07).
 
-        Frames that wait behind a throttle are dropped: the client is more likely gone than patient (hazard C16).
+        Frames that wait for a throttle are dropped: the client has more likely gone than waits (hazard C16).
         """
         if self.muted & (_THROTTLED | _AWAITING_TURN):
             self._held.clear()
         self._end_input(_CLIENT_CLOSED)
 
     def drain(self) -> None:
-        """Begin no further request; `drained` once every request that had begun has its reply.
+        """Begin no further request; `drained` is true once every request that had begun has its reply.
 
-        Requests that wait behind a mute are taken when it is over: a throttle is no shorter for a drain.
+        Requests that wait for a mute are taken when it is over: a drain does not shorten a throttle.
         """
         self.muted |= int(MuteReason.DRAINING)
 
     @property
     def drained(self) -> bool:
-        """No reply is outstanding any more, the answer to a failed authentication included."""
+        """Whether no reply is outstanding, not even the answer to a failed authentication."""
         return (
             self.responses.drained
             and not self._parser.begun
@@ -1287,15 +1291,15 @@ class ClientSession(Session, ChunkTaker):
 
     @property
     def mid_request(self) -> bool:
-        """A request has been relayed in part."""
+        """Whether a request has been relayed in part."""
         return self._parser.relay_left > 0
 
     @property
     def reading_client(self) -> bool:
-        """Whether the shell should read from the client: a mute lets the current relayed frame end first.
+        """Whether the shell should read from the client. A mute lets the current relayed frame end first.
 
-        A client whose request waits is still read: its end is seen behind the whole of it, and what it gave up does
-        not pass.
+        A client whose request waits for a quota is still read. So the session notices when the client gives up
+        and closes, and does not relay the request then.
         """
         muted = self.muted
         if not muted:
@@ -1307,7 +1311,7 @@ class ClientSession(Session, ChunkTaker):
         return self._parser.relay_left > 0 and not muted & (_BACK_PRESSURE | _HALF_CLOSED)
 
     def on_timer(self, *, now_ms: int) -> None:
-        """Do what is due, and set `wake_at_ms` to what comes next; see `LATE_MS`."""
+        """Do what is due, and set `wake_at_ms` to the next due time. `LATE_MS` says what a late call does."""
         late = now_ms - self.wake_at_ms >= LATE_MS
         self._close_when_due(now_ms)
         if self.muted & _THROTTLED and now_ms >= self.throttling.until_ms:
@@ -1318,7 +1322,7 @@ class ClientSession(Session, ChunkTaker):
         settings = self._settings
         if self._frame_deadline_ms <= now_ms:
             if self.muted & ~_DRAINING or late:
-                # The rest of the frame was not read because of us: the client gets its time again.
+                # The gateway itself did not read the rest of the frame: the client gets a new deadline.
                 self._frame_deadline_ms = now_ms + settings.frame_timeout_ms
             else:
                 self.close(
@@ -1329,7 +1333,7 @@ class ClientSession(Session, ChunkTaker):
         patience_ms = settings.idle_timeout_ms if self._sasl is None else settings.frame_timeout_ms
         idle_at_ms = self.idle_since_ms + patience_ms
         if not self.responses.idle or self.steps or self.muted & _MEMORY_FULL:
-            # A long poll is not idleness (hazard B21), however long the broker takes.
+            # A client that waits for a reply is not idle, however long the broker takes (hazard B21).
             idle_at_ms = now_ms + settings.idle_timeout_ms
         elif idle_at_ms <= now_ms and late:
             idle_at_ms = now_ms + LATE_MS

@@ -1,7 +1,7 @@
-"""ThrottleState: until when a connection is muted, what is due later, and its cached counters. Pure.
+"""ThrottleState: until when a connection is muted, its places in turn, and its cached counters. Pure.
 
-No mute is longer than the ceiling (`SessionSettings.max_mute_ms`); what a quota asks for beyond it is kept by the
-counter, `RateTracker.blocked_until_ms`, and is due at the next requests of any connection (hazard C07).
+No mute is longer than `SessionSettings.max_mute_ms`. The counter keeps the rest of a longer wait in
+`RateTracker.blocked_until_ms`; the next requests of any connection that it counts wait for it (hazard C07).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from quotas.entities import QuotaKey
 from quotas.rate_quotas import RateTracker
 
 MAX_CACHED_NAME_BYTES: Final = 1_024
-"""Client ids up to here are kept with their connection as they stand in requests; longer ones are read each time."""
+"""A connection keeps the raw bytes of a client id up to this length. Longer ones are decoded in each request."""
 
 NOT_KEPT: Final = -1
-"""In the place of `CachedSensor.version`: what counts the next request is looked for again."""
+"""A `CachedSensor.version` with which the counters are looked up again for the next request."""
 
 
 class CachedSensor:
-    """What a connection's last request was counted by; kept, as the next one is likely counted by it too.
+    """The counters of a connection's last request, cached because the next request likely has the same ones.
 
     Attributes:
-        client_id, user: whose request it was.
+        client_id, user: of that request.
         version: of the limits, or `NOT_KEPT`.
-        tracker: the quota's; None when no such quota is set at all.
-        row: the usage record's; None when none is kept.
-        raw_client_id: with its length, as it stands in the request: one comparison shows that it is the same. Empty
-            where it is too long to be kept.
-        of_topics: whether any topic has a quota that counts them too, or their records have one.
-        records: what their records are counted by, where no topic has such a quota; None: look at `of_topics`.
-        groups: of the client's groups that have a quota: what they count the same requests by. Where a capacity is
-            divided, also what new clients share.
-        trackers: its own counter, if there is one, and those of the groups. A longer wait of one is the client's.
+        tracker: the client's own counter; None if no such quota is set at all.
+        row: the client's row in the usage record; None if no usage records are kept.
+        raw_client_id: the client id's bytes in the request, with their length, so that one comparison finds an equal
+            client id. Empty if too long to be kept.
+        of_topics: whether quotas of topics, or of records, may count the requests too.
+        records: the counter of the client's records, if no topic has such a quota; None: see `of_topics`.
+        groups: sensors of those of the client's groups that have a quota. If a capacity is divided, also the sensor
+            of the counter that new clients share.
+        trackers: the client's own counter, if any, and those of the groups. The client waits for the longest.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class CachedSensor:
         self.client_id = client_id
 
     def is_of(self, user: str, raw_client_id: bytes, version: int, *, now_ms: int) -> bool:
-        """Whether a request of this user and client is counted by it, as of this version of the limits."""
+        """Whether these counters apply to a request of this user and client, in this version of the limits."""
         return (
             self.version == version
             and self.raw_client_id == raw_client_id
@@ -86,7 +86,7 @@ class CachedSensor:
         )
 
     def of(self, tracker: RateTracker) -> CachedSensor:
-        """The sensor of one of its counters."""
+        """The sensor to which one of `trackers` belongs."""
         for each in self.groups:
             if each.tracker is tracker:
                 return each
@@ -95,16 +95,16 @@ class CachedSensor:
     def record_groups(
         self, wanted_ms: int, value: float, waiter: object, *, now_ms: int
     ) -> tuple[CachedSensor, int]:
-        """Count by the groups what its own counter has counted.
+        """Count with the groups' counters what the client's own counter has counted.
 
         Args:
             wanted_ms: how long the client has to wait for its own counter.
-            value: in bytes.
+            value: bytes to count.
             waiter: the connection.
             now_ms: the time.
 
         Returns:
-            What asks for the longest wait, and that wait.
+            The sensor with the longest wait, and that wait in ms.
         """
         asking = self
         for each in self.groups:
@@ -118,13 +118,13 @@ class CachedSensor:
 
 
 class TopicWait(NamedTuple):
-    """What the quotas of topics ask of a connection.
+    """How long a connection has to wait for quotas of topics.
 
     Attributes:
-        until_ms: nothing is to be fetched before.
-        sensor: of the counter that asks for it.
-        fetched: those counters that a Fetch is lowered for; none that is only observed, or counts records.
-        by: the family of the quota that asks for it.
+        until_ms: the connection may not fetch these topics before.
+        sensor: sensor of the counter that requires the wait.
+        fetched: the counters for which a Fetch is made smaller. Observed quotas and quotas of records are left out.
+        by: the family of the quota that requires the wait.
     """
 
     until_ms: int
@@ -141,22 +141,23 @@ class ThrottleState:
 
     Attributes:
         serial: another number for each connection.
-        until_ms: when the last throttle is over.
-        inherited_until_ms: when the mute is over that an earlier connection left behind (hazards K03, K04).
-        inherited_from: the counter that it was left with.
-        held_by: the counter that holds the next request, or made the Fetch under way wait; what it then asks for is
-            no throttle of another request.
-        held_for_time: the next request has waited for the request quota, and passes.
-        held_by_api: the counter of its API that made the next request wait.
+        until_ms: when the last throttle ends.
+        inherited_until_ms: when a mute ends that an earlier connection left behind (hazards K03, K04).
+        inherited_from: the counter that keeps the inherited mute.
+        held_by: the counter that delays the next request, or that delayed the current Fetch. A further wait for it is
+            not recorded as a throttle of another request.
+        held_for_time: whether the next request has waited for the request quota, and now passes.
+        held_by_api: the counter of its API that delayed the next request.
         max_mute_ms: see the module.
         most_in_flight: how many requests may be without a reply; fewer while the request quota throttles.
-        topic_wait: of the topics that were fetched last; None: no quota of a topic has counted them.
-        held_for_topics: the next Fetch has waited for topics, and is not asked for those that it names again.
-        measured_window: of `BrokerTimes`, in which no more requests of the client are measured; None: there is none.
-        measured_ahead: a request with fewer before it on its connection still says something in that window.
-        fetch_answer: of the last Fetch that was counted: that of the next one if it is counted alike. It refers to
-            the session.
-        produce_sensor, fetch_sensor: what the last one was counted by, for whom and as of which limits.
+        topic_wait: the wait for the last fetched topics; None: no topic's quota has counted them.
+        held_for_topics: whether the next Fetch has waited for its topics, which are then not checked again.
+        measured_window: the `BrokerTimes` window in which no more of the client's requests are measured; None: no
+            such window.
+        measured_ahead: in that window, requests with fewer requests before them on the connection are still measured.
+        fetch_answer: the answer object of the last counted Fetch, reused for the next Fetch with the same counters.
+            It refers to the session.
+        produce_sensor, fetch_sensor: the counters of the last Produce and the last Fetch request.
     """
 
     __slots__ = (
@@ -193,7 +194,7 @@ class ThrottleState:
         self.held_by: RateTracker | None = None
         self.held_for_time = False
         self.held_by_api: RateTracker | None = None
-        self._api_counters: dict[QuotaKey, RateTracker] | None = None  # where it may have places
+        self._api_counters: dict[QuotaKey, RateTracker] | None = None  # where it may wait in turn
         self.most_in_flight = settings.max_in_flight_requests
         self.topic_wait: TopicWait | None = None
         self.held_for_topics = False
@@ -202,18 +203,18 @@ class ThrottleState:
         self.produce_sensor: CachedSensor | None = None
         self.fetch_sensor: CachedSensor | None = None
         self.fetch_answer: object | None = None
-        # Of topics and records, where the next request may have places.
+        # Counters of topics and records at which the next request may wait in turn.
         self._waits_at: list[RateTracker] | None = None
-        self._muting: RateTracker | None = None  # what asked for the throttle that ends last
-        # What the answers under way will be counted by, and how many bytes they may bring.
+        self._muting: RateTracker | None = None  # the counter of the throttle that ends last
+        # For each Fetch in flight: its counters, and how many bytes its reply may have.
         self._fetching: list[tuple[tuple[RateTracker, ...], int]] | None = None
 
     def inherit(self, sensor: CachedSensor, before: CachedSensor | None) -> None:
-        """The connection's requests are counted by other counters than before: it serves what others left there.
+        """Take over the remaining mutes that earlier connections left with counters new to this connection.
 
         Args:
-            sensor: with the counters.
-            before: what its last request of this kind was counted by.
+            sensor: the counters from now on.
+            before: the counters of the connection's last request of this kind.
         """
         now = sensor.trackers
         earlier: tuple[RateTracker, ...] = () if before is None else before.trackers
@@ -230,12 +231,12 @@ class ThrottleState:
                 self.inherited_until_ms, self.inherited_from = tracker.left_until_ms, tracker
 
     def inherited_ms(self, sensor: CachedSensor, *, now_ms: int) -> int:
-        """How long a request waits for what an earlier connection has left with one of these counters."""
+        """How long a request waits for a mute that an earlier connection left with one of these counters."""
         wait_ms = self.inherited_until_ms - now_ms
         return wait_ms if wait_ms > 0 and self.inherited_from in sensor.trackers else 0
 
     def counted_by(self, key: QuotaKey, tracker: RateTracker) -> None:
-        """Requests of a family of APIs are counted by this, where the connection may wait in turn with others."""
+        """Note the counter of a family of APIs, at which the connection may wait in turn with others."""
         counters = self._api_counters
         if counters is None:
             counters = self._api_counters = {}
@@ -246,19 +247,19 @@ class ThrottleState:
             counters[key] = tracker
 
     def waits_at(self, counters: list[RateTracker]) -> None:
-        """The next request waits in turn with others at these counters, of topics and records, and at no others."""
+        """Set the counters of topics and records at which the next request waits in turn with others."""
         before, self._waits_at = self._waits_at, counters or None
         for counter in before or ():
             if counter not in counters:
                 counter.leave(self)
 
     def fetch_begins(self, sensor: CachedSensor, asked: int, topics: tuple[RateTracker, ...] = ()) -> None:
-        """A Fetch is forwarded whose answer counts, and may bring so many bytes.
+        """Note a forwarded Fetch whose reply will be counted.
 
         Args:
-            sensor: counts it.
-            asked: see above.
-            topics: the counters of the topics that are among them.
+            sensor: the counters of the reply.
+            asked: how many bytes the reply may have.
+            topics: the counters of its topics.
         """
         if self._fetching is None:
             self._fetching = []
@@ -271,7 +272,7 @@ class ThrottleState:
             each.asked += asked
 
     def fetch_ends(self) -> None:
-        """The first of them is answered, or the connection has ended."""
+        """Forget the oldest noted Fetch, after its reply or the end of the connection."""
         if not self._fetching:
             return
         counters, asked = self._fetching.pop(0)
@@ -280,7 +281,7 @@ class ThrottleState:
             each.asked -= asked
 
     def leave(self) -> None:
-        """The connection has ended; what is left of its mute is for the next ones."""
+        """Leave all counters when the connection has ended, and keep the rest of its mute for later connections."""
         for counter in (self._api_counters or {}).values():
             counter.leave(self)
         self.waits_at([])
@@ -291,7 +292,7 @@ class ThrottleState:
             for tracker in () if sensor is None else sensor.trackers:
                 tracker.leave(self)
         muting = self._muting
-        if muting is not None:  # what another quota or the broker has asked for is not the counter's
+        if muting is not None:  # only the part of the mute that this counter caused
             muting.left_until_ms = max(muting.left_until_ms, min(self.until_ms, muting.owed_until_ms))
 
     def extend(
@@ -302,13 +303,13 @@ class ThrottleState:
         *,
         now_ms: int,
     ) -> int:
-        """A throttle begins; a longer one that is under way stays. Returns when it is over.
+        """Begin a throttle; a longer current one stays. Returns when the throttle ends.
 
         Args:
             throttle_time_ms: > 0.
-            request_row: the usage record of the client's request time. This one and those of the sensors note
-                that the client may have wanted more than it was seen to want.
-            tracker: the byte rate's counter that asks for it; None for another quota.
+            request_row: the client's row of request time. This row and the sensors' rows note the mute, during which
+                the client's real demand is unknown.
+            tracker: the byte rate's counter that requires the throttle; None for another quota.
             now_ms: the time.
         """
         until_ms = now_ms + min(throttle_time_ms, self.max_mute_ms)
@@ -325,9 +326,9 @@ class ThrottleState:
         return until_ms
 
     def one_at_a_time(self) -> None:
-        """As with Kafka: of requests sent ahead all would be served before the next wait."""
+        """Allow one request in flight, as Kafka does: otherwise requests sent ahead all pass before the wait."""
         self.most_in_flight = 1
 
     def many_at_once(self) -> None:
-        """No request has to wait for the replies of earlier ones."""
+        """Allow the configured number of requests in flight again."""
         self.most_in_flight = self._max_in_flight_requests

@@ -1,6 +1,6 @@
-"""Where connections of users are counted, as far as a session is concerned. Pure.
+"""UserPlaces: a session's interface to the counters of users' connections. Pure.
 
-See `quotas.user_connections`; in a worker, `gateway.server.asked_users` asks the supervisor.
+`quotas.user_connections` has the counters. In a worker, `gateway.server.asked_users` asks the supervisor.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ CAUSES: Final = {
     AdmissionCause.USER_COUNT: (CloseCause.USER_CONNECTION_COUNT, "connection_count"),
     AdmissionCause.USER_RATE: (CloseCause.USER_CONNECTION_RATE, "connection_creation_rate"),
 }
-"""How a refusal is counted, and the quota that it is for."""
+"""By cause of a refusal: how it is counted, and the quota that it is for."""
 
 
 class UserPlaces(Protocol):
     """See `quotas.user_connections.UserConnections`."""
 
     def enter(self, user: str, connection: int, *, now_ms: int) -> Admission:
-        """The user of a connection is known, or its turn has come."""
+        """Count a connection whose user is known, or whose turn has come."""
 
     def leave(self, connection: int) -> None:
-        """A connection has ended."""
+        """Stop counting a connection that has ended."""
 
 
 class UserLimit(ProtocolError):
-    """The connections of a user are at their limit. Its bytes are in order; the line in the log is that of others."""
+    """A user's connections are at their limit. The client's bytes are valid; it is logged as other refusals."""
 
     def __init__(self, user: str, cause: AdmissionCause) -> None:
         close_cause, quota = CAUSES[cause]
