@@ -1,6 +1,6 @@
 """The table from API to handler: one file per API family, with `on_request` (collect) or `on_head` (relay).
 
-Everything that is not in this table is relayed unseen.
+All other requests are relayed unchanged.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def handlers_of(
     *,
     sasl: bool = False,
 ) -> tuple[Mapping[ApiKey, RequestHandler], Mapping[ApiKey, HeadHandler]]:
-    """Handlers for requests that are seen whole, and those for requests of which only the head is looked at.
+    """The handlers for whole requests, and the handlers for heads.
 
     Args:
-        context: of the listener.
+        context: the listener's context.
         client_quotas: byte rates and request time, shared by all listeners; None: not enforced.
         quota_admin: answers Kafka's API for client quotas; None: the broker does.
         broker_limits: answers for connection limits of brokers; None: the broker does.
-        sasl: whether its clients authenticate; on others SASL is the brokers' business, and relayed.
+        sasl: whether the listener's clients authenticate; otherwise SASL requests are relayed like any other.
     """
     own = context.own_topics
     topic_mutations = dict.fromkeys(

@@ -17,7 +17,7 @@ Rewrite: TypeAlias = Callable[[bytes, Api, Advertise], bytes | Steps[bytes]]
 
 
 class AddressHandler:
-    """Rewrites the whole answer with one function of `protocol.addresses`."""
+    """Rewrites the whole response with one function of `protocol.addresses`."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 

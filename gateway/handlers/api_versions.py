@@ -1,13 +1,13 @@
 """Answers ApiVersions: the broker's response, cut to the versions that the gateway supports (KIP-511).
 
-From version 5 on a client names the cluster and the node that it wants to speak to (KIP-1242). At the port of another
-node the gateway answers REBOOTSTRAP_REQUIRED. The bootstrap port has no node, so there every name is wrong. At the
-right port the broker compares both names. The gateway compares the cluster id where the broker does not: if it is
-older than version 5, and before the client has authenticated. Meanwhile the client is not read, and after a wrong
-name the connection ends behind the answer.
+From version 5 on a client names the cluster and the node to which it wants to connect (KIP-1242). At the port of
+another node the gateway answers REBOOTSTRAP_REQUIRED. The bootstrap port has no node, so every node id is wrong
+there. At the right port the broker compares both names. If the broker does not, because it is older than version 5
+or the client has not authenticated, the gateway compares the cluster id. Meanwhile the client is not read. After a
+wrong name the gateway answers and closes the connection.
 
-Versions that we do not know are answered here with error 35, whatever their header looks like: kinder than Kafka,
-which closes unless the header is flexible (hazards A15, A16).
+The gateway answers unknown versions with error 35, whatever their header looks like. Kafka instead closes the
+connection unless the header is flexible (hazards A15, A16).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _QUOTA_APIS: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIE
 
 
 class ApiVersionsHandler:
-    """Forwards known versions, answers the others, and clients that are at the wrong place."""
+    """Forwards known versions. Answers unknown versions, and clients at the wrong port or cluster."""
 
     max_request_bytes = 128 * 1024
 
     def __init__(self, cluster: ClusterMap, admin: QuotaAdmin | None) -> None:
-        """Args: cluster: the one behind the listener. admin: answers the API for client quotas; None: the broker."""
+        """Args: cluster: the listener's cluster. admin: answers the API for client quotas; None: the broker does."""
         self._cluster = cluster
         self._admin = admin
 
@@ -74,19 +74,19 @@ class ApiVersionsHandler:
         return self._on_reply(api, frame, now_ms)
 
     def _is_checked(self, session: Session, error_code: int) -> bool:
-        """Whether a broker that answers so has compared the names; it never does before a login."""
+        """Whether the broker, given its error code, has compared the names. It never does before a login."""
         authentication = session.authentication
         if authentication is not None and authentication.principal is None:
             return False
         return error_code != ErrorCode.UNSUPPORTED_VERSION
 
     def _is_here(self, cluster_id: bytes) -> bool:
-        """Whether the cluster is called so, as far as is known."""
+        """Whether this is the cluster's id, or the cluster's id is not known."""
         ours = self._cluster.answered_cluster_id
         return ours is None or ours.encode() == cluster_id
 
     def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         admin = self._admin
-        # Where the cluster decides about permissions, the broker has to know the API as well.
+        # If the cluster decides about permissions, the broker has to support the API as well.
         own = _QUOTA_APIS if admin is not None and not admin.asks_cluster else frozenset()
         return api_versions.intersect(frame, api, own)

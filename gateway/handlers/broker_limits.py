@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs: sets connection limits of brokers here, and forwards all other settings.
 
-A resource may name settings of both kinds. Ours are checked first; what is wrong with them is the resource's answer,
-and none of it is sent on. Otherwise the rest goes to the broker, and ours are made when it has accepted that.
+A resource may name settings of both kinds. The gateway checks its own settings first. If one is wrong, the resource
+is refused and none of its settings are forwarded. Otherwise the broker gets the other settings, and the gateway's own
+are changed after the broker has accepted those.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from protocol.named_topics import TOPIC_RESOURCE
 
 
 class BrokerLimitsHandler:
-    """Forwards requests without a setting of ours, and splits the others."""
+    """Forwards requests without a setting of the gateway, and splits the others."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 
@@ -63,7 +64,7 @@ class BrokerLimitsHandler:
 
 
 class _Exchange:
-    """One request that names settings of ours."""
+    """One request that names settings of the gateway."""
 
     __slots__ = (
         "_admin",
@@ -95,7 +96,7 @@ class _Exchange:
         self._throttle_time_ms = 0
 
     def read_outcome(self, frame: bytes) -> Refusal | None:
-        """Whether the broker would let the client change anything of all brokers; whatever is no yes is a no."""
+        """Why the broker would not let the client alter settings of all brokers; None only if it surely would."""
         _, results = read_configs_answer(frame, self._request.api)
         if not results:
             return NOT_AUTHORISED
@@ -103,7 +104,7 @@ class _Exchange:
         return next((refusal for refusal in codes if refusal.error_code != ErrorCode.NONE), None)
 
     def decided(self, refusal: Refusal | None, now_ms: int) -> None:
-        """Check ours, and send on what is the broker's."""
+        """Check the gateway's settings, and forward the others to the broker."""
         rest: list[ResourceOps] = []
         for at, resource in enumerate(self._request.resources):
             if resource.resource_type == TOPIC_RESOURCE and resource.name.encode() in self._own_topics.names:
@@ -165,7 +166,7 @@ class _Exchange:
         self._make(now_ms)
 
     def _make(self, now_ms: int) -> None:
-        """Make ours of the resources that have no fault, then answer."""
+        """Change the gateway's settings of the accepted resources, then answer."""
         changes: Changes = {}
         makers = []
         for at, resource in enumerate(self._request.resources):
@@ -175,12 +176,12 @@ class _Exchange:
                 continue
             try:
                 changes = self._limits.planned(ours.name, ours.ops, after=changes)
-            except LimitError as exc:  # together with an earlier resource of the request
+            except LimitError as exc:  # wrong only in combination with an earlier resource of the request
                 self._results[at] = ResourceResult(resource.resource_type, resource.name, exc.code, str(exc))
                 continue
             makers.append(at)
         before = self._limits.values
-        # Another gateway may have changed what seems to be so already.
+        # With a shared store, another gateway may have changed a value that seems to be set already.
         same = self._limits.merged(changes) == before and not self._admin.shared
         if not changes or same or self._request.validate_only:
             self._session.answer(self._answer(), now_ms=now_ms)

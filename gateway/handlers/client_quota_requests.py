@@ -1,8 +1,7 @@
-"""Answers DescribeClientQuotas and AlterClientQuotas (KIP-546); nothing of them reaches the broker.
+"""Answers DescribeClientQuotas and AlterClientQuotas (KIP-546) without forwarding them to the broker.
 
-The cluster is asked only where it decides about permissions: about an alteration that is to be checked and not made,
-or about a description that selects nothing. While an alteration is made durable no other request of the connection is
-looked at.
+If the cluster decides about permissions, the gateway sends it a validate-only alteration, or a description that
+selects nothing. While an alteration is made durable, the connection's next request waits.
 """
 
 from __future__ import annotations
@@ -51,22 +50,22 @@ from quotas.quota_alterations import (
 )
 from quotas.quota_filters import FilterError, Grouped, QuotaFilter, UnsupportedEntityType, make_filter
 
-# A broker answers so only where the client may alter; anything else is no permission.
+# A broker gives these answers only if the client may alter quotas; all others mean that it may not.
 _MAY: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_REQUEST})
 
 
 _AT_ONCE: Final = 1_000
-"""How many quotas are looked through in one step."""
+"""How many quotas are filtered in one step."""
 
 _FEW: Final = 10
-"""So many are described in less time than it takes to come back for them."""
+"""Up to this number, describing all quotas takes less time than another step."""
 
 _LINES_AT_ONCE: Final = 100
 """How many audit lines are written in one step, at up to 100 us each."""
 
 
 class DescribeClientQuotasHandler:
-    """Lists what is set; which of it applies to a client is not resolved, as in Kafka."""
+    """Lists the configured quotas. It does not resolve which of them apply to a client, as in Kafka."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 
@@ -78,7 +77,7 @@ class DescribeClientQuotasHandler:
         session.run(self._serve(session, route.api, frame, now_ms))
 
     def _serve(self, session: Session, api: Api, frame: bytes, now_ms: int) -> Steps[None]:
-        yield from ()  # short, but counted: a client may send thousands together
+        yield from ()  # makes this a generator, whose time is counted: a client may send thousands together
         request = parse_describe(frame, api)
         correlation_id = correlation_id_of(frame)
 
@@ -89,7 +88,7 @@ class DescribeClientQuotasHandler:
                 return
             self._admin.audit.description_refused(_asker(session))
             self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.REFUSED)
-            # Kafka gives no text with this one.
+            # Kafka sends no text with this error.
             forbidden = refusal.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             reply = answer.refusal(refusal.error_code, None if forbidden else refusal.error_message)
             session.answer(reply, now_ms=now_ms)
@@ -127,10 +126,10 @@ class DescribeClientQuotasHandler:
 
 
 def _steps(session: Session, wanted: QuotaFilter, limits: Limits, answer: DescribeAnswer) -> Steps[None]:
-    """Put an answer together in steps of some milliseconds: with many quotas it takes seconds."""
+    """Build an answer in steps of a few milliseconds: with many quotas it takes seconds."""
     found: Grouped = {}
     yield
-    # What is set may change before the last step. Copied with the first, since many lists may wait for theirs.
+    # The quotas may change before the last step. Copied only now, so that requests still waiting have no copy.
     for key, of_key in limits.snapshot().items():
         rest = iter(of_key.items())
         for _ in range(0, len(of_key), _AT_ONCE):
@@ -168,7 +167,7 @@ class AlterClientQuotasHandler:
 
 
 class _Alteration:
-    """One AlterClientQuotas request, from the decision whether its client may to its answer."""
+    """One AlterClientQuotas request, from the decision about the client's permission to the answer."""
 
     __slots__ = ("_admin", "_api", "_correlation_id", "_request", "_session")
 
@@ -187,14 +186,14 @@ class _Alteration:
         self._correlation_id = correlation_id
 
     def read_outcome(self, frame: bytes) -> Refusal | None:
-        """What the broker says of the same request, to be checked only."""
+        """The refusal in the broker's answer to the same request with validate_only; None: the client may alter."""
         decision = read_alter_outcome(frame, self._api)
         if self._request.entries and not decision:
-            return NOT_AUTHORISED  # no word about any of them is no permission
+            return NOT_AUTHORISED  # an answer without entries gives no permission
         return next((Refusal(code, text) for code, text in decision if code not in _MAY), None)
 
     def decided(self, refusal: Refusal | None, now_ms: int) -> None:
-        """Answer, or begin to carry it out."""
+        """Answer the refusal, or begin the alteration."""
         self._session.run(self._refuse(refusal, now_ms) if refusal is not None else self._carry_out(now_ms))
 
     def _carry_out(self, now_ms: int) -> Steps[None]:
@@ -227,7 +226,7 @@ class _Alteration:
             reply = yield from self._answer(plans, failure)
             self._session.fulfil(place, reply, now_ms=now_ms)
 
-        # A shared store is asked for what seems to change nothing too, and says itself when it did.
+        # A shared store also gets changes that seem to have no effect, and reports itself if they had one.
         replaced = [
             (change, quotas.limits.get(change.entity, change.key))
             for change in changes
@@ -236,7 +235,7 @@ class _Alteration:
         self._admin.alter(Alteration(asker.principal, asker.via, changes), on_altered)
 
     def _refuse(self, refusal: Refusal, now_ms: int) -> Steps[None]:
-        """One error for each entry of the request, as Kafka does, whatever is in it."""
+        """One error for each entry of the request, whatever it contains, as in Kafka."""
         asker = _asker(self._session)
         refused = [(entry, op) for entry in self._request.entries for op in entry.ops]
         for at, (entry, op) in enumerate(refused):
@@ -259,7 +258,7 @@ class _Alteration:
         self._admin.audit.refused(asker, what, op.key, old, None if op.remove else op.value)
 
     def _answer(self, plans: list[EntityPlan], failure: str | None) -> Steps[bytes]:
-        """One entry for each entity; `failure` is the answer of those that were to change."""
+        """The answer with one entry for each entity. `failure` is the error of the entities that were to change."""
         results = []
         for plan in plans:
             if plan.fault is not None:

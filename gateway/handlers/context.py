@@ -1,4 +1,4 @@
-"""What most handlers need: one object per listener, made by the composition root."""
+"""HandlerContext: the objects that most handlers need. The composition root creates one context per listener."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ MAX_REQUEST_BYTES = 8 * 1024 * 1024
 
 @dataclass(slots=True)
 class HandlerContext:
-    """The parts of the gateway that decide.
+    """The objects that most handlers need.
 
     Attributes:
         topology: broker addresses for the clients of this listener.
         limits: configured quotas.
         mutations: KIP-599 accounting, shared by all listeners.
         observer: called with every decision.
-        recent_topics: what was done to topics that Metadata may not show yet.
-        usage: of the usage records; None: none are kept.
-        listener: its name.
-        own_topics: the gateway's own, which clients must not change.
-        journal: of throttles; None: none is kept.
-        scope: what one counter covers, as the configuration says it.
-        topic_ids: receives what Metadata answers say of topics; None: it is not wanted.
+        recent_topics: recent changes of topics that Metadata may not show yet.
+        usage: the usage records' table; None: no usage records are kept.
+        listener: the listener's name.
+        own_topics: the gateway's own topics, which clients must not change.
+        journal: the journal of throttles; None: no journal is kept.
+        scope: the configured scope of one counter.
+        topic_ids: gets the names of topics from Metadata answers; None: not needed.
     """
 
     topology: Topology
@@ -50,12 +50,12 @@ class HandlerContext:
 
     @property
     def mutations_enabled(self) -> bool:
-        """Whether any controller mutation quota is set; without one nothing is charged, as in Kafka."""
+        """Whether any controller mutation quota is set. Without one no mutation is charged, as in Kafka."""
         return self.mutations.enabled
 
     @property
     def mutations_seen(self) -> bool:
-        """Whether mutations are looked at: charged, or only counted in usage records; neither with all quotas off."""
+        """Whether mutations are charged, or counted in usage records; neither if enforcement is off."""
         if self.usage is not None:
             return self.limits.mode is not Enforcement.OFF
         return self.mutations_enabled

@@ -1,4 +1,4 @@
-"""Charges one topic that a broker creates by itself, because a request names it."""
+"""Charges one topic that a broker creates automatically because a request names it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def charge_creation(
     strict: bool,
     now_ms: int,
 ) -> tuple[MutationDecision, UsageRow | None]:
-    """Decide one topic as CreateTopics would, and keep the decision in the usage records.
+    """Decide about one topic as CreateTopics would, and record the decision in the usage records.
 
     Args:
-        context: of the listener.
-        session: where the request came in.
+        context: the listener's context.
+        session: the client's session.
         client_id: of the request.
         name: of the topic.
-        permits: what it costs.
+        permits: the price of the topic.
         strict: whether the topic can be refused.
         now_ms: the time.
 
@@ -53,7 +53,7 @@ def charge_creation(
         ApiKey.CREATE_TOPICS.name.lower(),
         [(name, decision)],
         strict=strict,
-        correlation_id=0,  # as many topics as it names, each of them by itself
+        correlation_id=0,  # a request may create several topics, each with its own record
         now_ms=now_ms,
     )
     return decision, row

@@ -1,8 +1,8 @@
 """DescribeConfigs: broker settings that contain addresses are answered as null (hazard E19).
 
-Connection limits of brokers are answered as the gateway's own where it has them, see
-`gateway.quota_admin.broker_limits`. Who asks a broker for `SCOPE_SETTING` by its name learns what one counter of the
-gateway covers; Kafka's brokers do not answer it.
+If the gateway has its own connection limits of brokers, it answers these; see `gateway.quota_admin.broker_limits`. A
+client that asks a broker for `SCOPE_SETTING` by its name gets the scope of the gateway's counters. Kafka's brokers do
+not know this setting.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from protocol.describe_configs import AskedConfigs, ShownConfig, asked_broker_co
 from protocol.steps import Steps
 from quotas.usage_record import SCOPE_SETTING
 
-_STATIC_BROKER: Final = 4  # by Kafka's numbers
+_STATIC_BROKER: Final = 4  # Kafka's number of this config source
 _STRING: Final = 2
 
 
 class DescribeConfigsHandler:
-    """Forwards the request and masks the answer; an answer without brokers is relayed unseen."""
+    """Forwards the request and masks the answer. If no broker is named, the answer is relayed unchanged."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 

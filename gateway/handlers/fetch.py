@@ -1,22 +1,22 @@
 """Fetch and ShareFetch under the consumer byte rate (KIP-13).
 
-The forwarded max_bytes is lowered to what the quota's window can pass; the answer has the throttle time for all of
-it, is counted as it comes, delivered in full, and the channel is muted. Kafka instead throws the data away and
-answers empty: a gateway would have paid for the transfer already, and a batch larger than the window would never
+The gateway lowers max_bytes of a Fetch to what the quota's window can pass. The reply has the throttle time for all
+its bytes, is counted as it arrives and delivered in full. Then the client is muted. Kafka instead drops the data and
+answers empty. A gateway would have paid for the transfer already, and a batch larger than the window would never
 arrive (hazards C12, C13; docs/reference/differences-from-kafka.md).
 
-Those under way of all of a client's connections share the window between them, as those of all clients that fetch a
-topic share that of its quota. Of one connection a further Fetch passes while earlier ones are under way only if all
-of them fit into what is left (`RateTracker.room_beside`). Near the limit it has one under way, as everywhere in
-Kafka: many at once would all be answered in full before the first of them is counted.
+All Fetch requests in flight on a client's connections share the window, and all clients that fetch a topic share the
+window of its quota. On one connection a further Fetch passes behind earlier ones only if all of them fit into the
+rest of the window (`RateTracker.room_beside`). Near the limit a connection has one Fetch in flight, as always in
+Kafka. Otherwise many would be answered in full before the first of them is counted.
 
-While the counter is blocked nothing is forwarded: a request waits up to one window, which no client takes for a
-failure; where it would be longer it is answered empty with the wait, as Kafka does. An answer that comes while the
-counter is blocked, because others under way have used it up, is emptied and not recorded (hazard K03).
+While the counter is blocked, no Fetch is forwarded. A request waits up to one window, which no client takes for a
+failure. If the wait is longer, the request is answered empty with the throttle time, as in Kafka. A reply that
+arrives while the counter is blocked, because other replies have used it up, is emptied and not recorded (hazard K03).
 
-A ShareFetch (KIP-932) is counted by the same counter. It carries acknowledgements, and its answer records that are
-locked for the client, so neither is lost here or kept waiting: at the wrong time it is forwarded with no wish for
-records, its answer has the throttle time, and every answer is delivered.
+A ShareFetch (KIP-932) is counted by the same counter. It carries acknowledgements, and its reply has records that
+are locked for the client, so neither may be lost or delayed. While the counter is blocked, a ShareFetch that would
+have to wait is forwarded without a wish for records, and its reply has the throttle time. Every reply is delivered.
 """
 
 from __future__ import annotations
@@ -69,22 +69,22 @@ from quotas.combine import ThrottledBy
 from quotas.rate_quotas import ANY_SHARE, RateTracker
 
 _MOST_NAMED: Final = 100
-"""Topics of a Fetch whose counters are looked for, at up to 100 us each; those that have come."""
+"""Topics of a Fetch whose counters are looked up, at up to 100 us each. The rest are ignored."""
 
 _MOST_LOOKED_AT: Final = 2_000
-"""Topics of a Fetch that are looked at whether they have a quota, at some 1 us each."""
+"""Topics of a Fetch that are checked for a quota, at about 1 us each."""
 
 _MOST_SHARES: Final = 64
-"""Into which a topic's window is divided: clients that only wait for records take nothing away from others."""
+"""Most shares of a topic's window, so that clients that only wait for records do not make the others' too small."""
 
 
 class FetchHandler(HeadHandler):
-    """Relays requests, with max_bytes lowered in those that ask for more than a quota's window passes."""
+    """Relays requests, and lowers max_bytes in those that request more than a quota's window passes."""
 
     max_request_bytes = 2_147_483_647
 
     def __init__(self, topology: Topology, quotas: ClientQuotas | None, key: ApiKey = ApiKey.FETCH) -> None:
-        """Keep what requests are counted by.
+        """Prepare the replies that are relayed unchanged.
 
         Args:
             topology: addresses of brokers for the clients of this listener.
@@ -139,7 +139,7 @@ class FetchHandler(HeadHandler):
                 if not most_bytes or asked > most_bytes:
                     session.mute(MuteReason.AWAITING_FETCH)
                     return HeadDecision.WAIT
-                share = None  # it asks for less
+                share = None  # it fits beside the earlier ones
             else:
                 most_held_ms = 0.0 if self._acknowledges else float(known.trackers[0].window_ms)
                 if size > MAX_REQUEST_BYTES:
@@ -165,7 +165,7 @@ class FetchHandler(HeadHandler):
         reply = Pending(head.correlation_id, answer)
         if lowered is not None:
             assert counting is not None
-            # Begun when its head is replaced: this may be asked again before.
+            # The session calls `fetch_begins` when it replaces the head: `on_head` may be called again before.
             return RewrittenHead(lowered, reply, counting, min(asked, share or 0), fetched)
         if counting is not None:
             session.throttling.fetch_begins(counting, asked, fetched)
@@ -182,10 +182,10 @@ class FetchHandler(HeadHandler):
         at: int,
         now_ms: int,
     ) -> TopicWait | None:
-        """What the topics ask for that a request names, where those of the answer before it let it pass.
+        """The wait for the topics that a request names, after the wait for the topics of the previous reply is over.
 
-        A request waits once: others may have used up by then what it has waited for, and would do so for ever. Nor is
-        it asked again about the topic of the answer before it, whose wait is over.
+        A request waits once. Otherwise other clients could use up each time what it has waited for, without end. The
+        topic for which the previous reply required a wait is not checked again.
         """
         quotas, throttling = self._quotas, session.throttling
         assert quotas is not None
@@ -209,12 +209,12 @@ class FetchHandler(HeadHandler):
             paid = None if before is None else before.sensor.tracker
             wait = longer(before, counters.wait_to_fetch(found, now_ms, but=paid))
         if wait is None and not names_any and throttling.fetch_answer is None:
-            wait = quotas.topic_wait_left(known, now_ms=now_ms)  # it does not say what it wants
+            wait = quotas.topic_wait_left(known, now_ms=now_ms)  # the request names no topics
         throttling.topic_wait = wait
         return wait
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
-        """See `RequestHandler`: only requests come here that were to be answered empty when their head was seen."""
+        """See `RequestHandler`. Only requests that `on_head` wanted to answer empty are collected."""
         assert self._quotas is not None
         _, _, _, client_id_length = HEAD.unpack_from(frame, 0)
         session.throttling.held_for_topics = False
@@ -251,7 +251,7 @@ class FetchHandler(HeadHandler):
         now_ms: int,
         by: ThrottledBy = ThrottledBy.FETCH,
     ) -> None:
-        """Give no records now, and send the throttle time that `asking` asks for."""
+        """Deliver no records now, and send the throttle time that the counter of `asking` requires."""
         if not self._acknowledges:
             self._answer_empty(session, api, frame, asking, wait_ms, now_ms, by)
             return
@@ -262,7 +262,7 @@ class FetchHandler(HeadHandler):
         session.forward(without_wish_for_records(frame, api), api, answer)
 
     def _answer(self, session: Session, api: Api, known: CachedSensor, *, counted: bool) -> HeadAnswer:
-        """The answer to a request; the same for all requests of a connection that are counted alike."""
+        """The answer object of a request. Requests of a connection that have the same counters share it."""
         kept = session.throttling.fetch_answer
         if isinstance(kept, HeadAnswer):
             reply = kept.watch
@@ -274,7 +274,7 @@ class FetchHandler(HeadHandler):
         return answer
 
     def _sized(self, api: Api, row: UsageRow) -> SizedAnswer:
-        """The answer to a request that only the usage record counts; the same for all requests of its client."""
+        """The answer object of a request that only the usage record counts. All requests of a client share it."""
         kept = row.answer
         if kept is not None and kept[0] is api and isinstance(kept[1], SizedAnswer):
             return kept[1]
@@ -309,9 +309,9 @@ class FetchHandler(HeadHandler):
 
 
 class _FetchReply:
-    """What counts replies, one after the other: the head asks the quota, the bytes are counted as they come.
+    """Counts replies one after the other: the head checks the quota, the bytes are counted as they arrive.
 
-    What is kept of the one under way is used before the head of the next is here.
+    The state of the current reply is no longer needed when the next reply's head arrives.
     """
 
     __slots__ = (
@@ -329,12 +329,12 @@ class _FetchReply:
     def __init__(
         self, session: Session, quotas: ClientQuotas, api: Api, known: CachedSensor, *, counted: bool
     ) -> None:
-        """Nothing has come.
+        """Start before the first reply.
 
         Args:
             session, quotas, api: of the requests.
-            known: what they were counted by.
-            counted: whether they are among those under way; see `ThrottleState.fetch_begins`.
+            known: the counters of the requests.
+            counted: whether the requests count as in flight; see `ThrottleState.fetch_begins`.
         """
         self._asked = known
         self._counted = counted
@@ -347,13 +347,13 @@ class _FetchReply:
         self._now_ms = 0
 
     def is_of(self, api: Api, known: CachedSensor, *, counted: bool) -> bool:
-        """Whether a request is counted alike."""
+        """Whether this object can count the replies of a request with these counters."""
         return self._asked is known and self._api is api and self._counted is counted
 
     def on_acknowledged(
         self, asking: CachedSensor, until_ms: int, by: ThrottledBy, head: bytes, size: int, now_ms: int
     ) -> bytes | None:
-        """The reply to a ShareFetch that came at the wrong time: it has the throttle time for the next."""
+        """Count the reply to a ShareFetch sent while the counter was blocked. It has the next one's throttle time."""
         self._now_ms = now_ms
         self._session.release(MuteReason.AWAITING_FETCH)
         for tracker in self._known.trackers:
@@ -374,7 +374,7 @@ class _FetchReply:
         if self._counted:
             throttling.fetch_ends()
         held_by, throttling.held_by = throttling.held_by, None
-        # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
+        # Looked up again: a quota that changed while the broker was waiting for records applies to this reply.
         if not asked.is_of(session.user, asked.raw_client_id, quotas.limits.version, now_ms=now_ms):
             for tracker in asked.trackers:
                 tracker.leave(session.throttling)
@@ -438,7 +438,7 @@ class _FetchReply:
             self._topics().wait_for_records(records, wait_ms, now_ms)
 
     def _topics(self) -> TopicsOfReply:
-        """What divides the reply by topic; made where it is needed, since most replies are counted at a glance."""
+        """The watch that divides the reply by topic. Created on demand, since most replies do not need it."""
         session, quotas, api = self._session, self._quotas, self._api
         return TopicsOfReply(session, quotas, api, TopicCounters(session, quotas, api, self._known))
 
@@ -463,7 +463,7 @@ class _FetchReply:
 def _counter(
     quotas: ClientQuotas, session: Session, data: bytes, at: int, client_id_length: int, now_ms: int
 ) -> CachedSensor:
-    """What the client's answers are counted by, kept with the session: the next is likely counted by it too."""
+    """The counters of the client's replies, cached in the session: the next reply likely has the same ones."""
     known = session.throttling.fetch_sensor
     raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
     if known is None or not known.is_of(session.user, raw, quotas.limits.version, now_ms=now_ms):
@@ -494,7 +494,7 @@ def _by_topic(known: CachedSensor) -> bool:
 
 
 def _share_of(known: CachedSensor) -> int | None:
-    """How much one more Fetch may ask for: those under way share each window between them; None: anything."""
+    """How many bytes one more Fetch may request: those in flight share each window. None: no limit."""
     share = None
     for tracker in known.trackers:
         most_bytes = tracker.max_in_window()
@@ -505,11 +505,11 @@ def _share_of(known: CachedSensor) -> int | None:
 
 
 def _share_of_topics(fetched: tuple[RateTracker, ...], share: int | None) -> int | None:
-    """The same where topics with a quota are among what it asks for.
+    """How many bytes a Fetch may request if some of its topics have a quota.
 
     Args:
-        fetched: their counters.
-        share: of the client.
+        fetched: the counters of these topics.
+        share: the client's share, from `_share_of`.
     """
     for tracker in fetched:
         most_bytes = tracker.max_in_window()
@@ -520,9 +520,9 @@ def _share_of_topics(fetched: tuple[RateTracker, ...], share: int | None) -> int
 
 
 def _room_beside(session: Session, known: CachedSensor, now_ms: int) -> int:
-    """How much a Fetch may bring that passes behind others of its connection; 0: it has to wait for their replies."""
+    """How many bytes a Fetch behind others of its connection may request; 0: it has to wait for their replies."""
     if known.of_topics and known.records is None:
-        return 0  # what its topics have left is not known before their replies name them
+        return 0  # the topics, and so what their quotas have left, are only known from the replies
     if now_ms < session.throttling.inherited_until_ms:
         return 0
     room = ANY_SHARE
@@ -531,7 +531,7 @@ def _room_beside(session: Session, known: CachedSensor, now_ms: int) -> int:
         most_under_way = max(most_under_way, tracker.fetches)
         room = min(room, tracker.room_beside(tracker.fetches, tracker.asked, now_ms=now_ms))
     records = known.records
-    # How many records a request asks for is not known.
+    # The number of records that a Fetch will get is not known.
     if records is not None and not records.room_beside(most_under_way, 0, now_ms=now_ms):
         return 0
     return room
@@ -540,7 +540,7 @@ def _room_beside(session: Session, known: CachedSensor, now_ms: int) -> int:
 def _longest_wait(
     session: Session, known: CachedSensor, most_held_ms: float, now_ms: int
 ) -> tuple[CachedSensor, int]:
-    """How long a request with a limit is to wait that must not pass now, and what asks for it; 0: it may pass."""
+    """The sensor that requires the longest wait of a request, and that wait in ms; 0: the request may pass."""
     throttling = session.throttling
     if now_ms < throttling.inherited_until_ms:
         wait_ms = throttling.inherited_ms(known, now_ms=now_ms)

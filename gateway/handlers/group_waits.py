@@ -1,7 +1,8 @@
 """JoinGroup and SyncGroup: their replies depend on other clients, so a drain does not wait for them (hazard L09).
 
-The members of a group wait for each other, for minutes if need be. In a drain those that were answered have gone and
-can't come back here, so the others would wait until its deadline. They lose nothing: each asks again elsewhere.
+The members of a group wait for each other, possibly for minutes. In a drain the members that were answered have left
+and cannot reconnect here, so the others would wait until the drain's deadline. Closing their connections loses
+nothing: each member sends its request again elsewhere.
 """
 
 from __future__ import annotations

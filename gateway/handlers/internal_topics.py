@@ -1,8 +1,8 @@
 """How many partitions a group coordinator gives the internal topics of a topology (KIP-1071). Pure.
 
-Kafka's InternalTopicManager, RepartitionTopics, CopartitionedTopicsEnforcer and ChangelogTopics, which are the same
-in 4.2 to 4.4. Where Kafka takes the first number that it finds, in an order of its own, this takes the largest: what
-a topic costs at most.
+This follows Kafka's InternalTopicManager, RepartitionTopics, CopartitionedTopicsEnforcer and ChangelogTopics, which
+are the same in 4.2 to 4.4. In some cases Kafka takes the first number that it finds, in its own order. This module
+then takes the largest, which is the highest price of a topic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PartitionsOf: TypeAlias = Callable[[bytes], int]
 
 
 def names_of(topology: Sequence[Subtopology]) -> set[bytes]:
-    """All topics that decide about the internal ones."""
+    """All topics on which the internal topics depend."""
     found: set[bytes] = set()
     for each in topology:
         found |= each.sources | each.changelogs
@@ -31,15 +31,15 @@ def names_of(topology: Sequence[Subtopology]) -> set[bytes]:
 def internal_topics(
     topology: Sequence[Subtopology], partitions_of: PartitionsOf, *, default_num_partitions: int
 ) -> Steps[dict[bytes, int]]:
-    """The internal topics that the coordinator makes sure of, with their numbers of partitions.
+    """The internal topics that the coordinator creates if they are missing, with their numbers of partitions.
 
     Args:
-        topology: of the group.
-        partitions_of: what the cluster has.
-        default_num_partitions: the cluster's num.partitions, for topics that are asked for with it.
+        topology: the group's topology.
+        partitions_of: the partitions of the cluster's topics.
+        default_num_partitions: the cluster's num.partitions, for topics that are requested with the default.
 
     Returns:
-        Nothing where a source topic is missing or a number cannot be derived: the coordinator creates nothing then.
+        Empty if a source topic is missing or a number cannot be derived: the coordinator then creates no topics.
     """
     counts: dict[bytes, int] = {}
     for done, each in enumerate(topology):
@@ -71,7 +71,7 @@ def internal_topics(
 
 
 def _fixed(topology: Sequence[Subtopology], default_num_partitions: int) -> dict[bytes, int]:
-    """Repartition topics whose number stands in the topology. CreateTopics takes -1 for the cluster's default."""
+    """Repartition topics whose number the topology gives. For CreateTopics -1 is the cluster's default."""
     found: dict[bytes, int] = {}
     for each in topology:
         for name, count in each.repartitions:
@@ -84,10 +84,10 @@ def _fixed(topology: Sequence[Subtopology], default_num_partitions: int) -> dict
 def _derive(
     topology: Sequence[Subtopology], counts: Mapping[bytes, int], decided: dict[bytes, int]
 ) -> Steps[None]:
-    """Give each topic that is written to the largest number of what its writers read, directly or not.
+    """Give each written topic the largest partition count of the topics that its writers read, directly or not.
 
-    The largest numbers first, so that every sub-topology and every topic is looked at once, however they follow
-    each other.
+    The largest counts come first. So every sub-topology and every topic is visited once, in whatever order they
+    depend on each other.
     """
     readers: dict[bytes, list[int]] = defaultdict(list)
     waiting: list[tuple[int, int]] = []
@@ -124,7 +124,7 @@ def _enforce_copartitioning(
     partitions_of: PartitionsOf,
 ) -> Steps[None]:
     """Give the repartition topics of each group one number of partitions."""
-    # A topic that is there counts as it is, whatever the topology says.
+    # An existing topic counts with its real partitions, whatever the topology says.
     most_fixed = max((max(count, partitions_of(name)) for name, count in fixed.items()), default=None)
     looked_at = 0
     for group in (group for each in topology for group in each.copartitioned or ()):

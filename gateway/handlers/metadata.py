@@ -1,18 +1,21 @@
 """Metadata: rewrites addresses, and charges topics that the broker creates to the client that named them.
 
-A client with a mutation quota is asked for in two steps: first without the permission to create, then, when topics
-turned out to be unknown, each is charged as CreateTopics would be (strict, one by one, in the order of the answer),
-and those that are paid for, no others, are named in a question of our own that may create. The client gets the
-first answer, with the errors of the second: a broker answers the same when it creates a topic. In debt there is no
-second question, so the topic stays unknown and nothing is throttled: what a broker in the same situation answers.
-The client's own request never continues with the permission, since topics of the first answer may be gone by then.
-Nothing else of the connection is looked at meanwhile, so that many requests at once cannot all find the same
-tokens. A topic under way is charged once and asked for once: clients ask until it is there, and a second permission
-would create it again when it has been deleted meanwhile.
+For a client with a mutation quota the gateway sends two requests:
 
-One of the gateway's own topics is created for no client: a request that names one is asked in two steps as well.
+1. The client's request, without the permission to create topics.
+2. If topics are unknown, each is charged as in CreateTopics (strict, one by one, in the order of the answer). Then
+   the gateway's own request, which may create, names the topics that are paid for and no others.
 
-Where no client has such a quota and usage records are kept, requests are relayed as they come; what they create is
+The client gets the first answer with the errors of the second, as from a broker that creates a topic. A client in
+debt has no second request: the topic stays unknown and nothing is throttled, as at a broker in the same situation.
+The client's own request never gets the permission later, since topics of the first answer may be deleted by then.
+The connection's next request waits, so that many requests at once cannot all use the same tokens. A topic that is
+being created is charged once and requested once: clients repeat their request until the topic exists, and a second
+permission would create the topic again if it has been deleted meanwhile.
+
+The gateway's own topics are not created for clients: a request that names one is also sent in two steps.
+
+If no client has such a quota and usage records are kept, requests are relayed unchanged and created topics are
 counted.
 """
 
@@ -52,15 +55,15 @@ from quotas.mutation_cost import auto_create_permits
 from quotas.mutations import MutationDecision
 
 _CHARGED_AT_ONCE: Final = 200
-"""Topics in one step, about 20 us each."""
+"""Topics charged in one step, at about 20 us each."""
 _UPGRADED: Final = describe(ApiKey.METADATA, FIRST_VERSION_WITH_FLAG)
 _UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 _BEING_CREATED: Final = _UNKNOWN | {ErrorCode.LEADER_NOT_AVAILABLE}
-"""KRaft answers the first for a topic that it is about to create, brokers with ZooKeeper the second."""
+"""For a topic that is being created, KRaft answers UNKNOWN, and brokers with ZooKeeper LEADER_NOT_AVAILABLE."""
 
 
 class MetadataHandler:
-    """Forwards the question, with or without the permission to create, and rewrites the answer."""
+    """Forwards the request, with or without the permission to create topics, and rewrites the answer."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 
@@ -91,7 +94,7 @@ class MetadataHandler:
         session.forward(frame, api, CollectedAnswer(on_reply))
 
     def _question(self, frame: bytes, api: Api) -> Steps[MetadataQuestion | None]:
-        """None when it can't be read and need not be, as nothing is charged: the broker says what is wrong."""
+        """The parsed request. None if it cannot be parsed and is not charged: the broker then answers the error."""
         try:
             return (yield from parse_metadata_question(frame, api))
         except ProtocolError:
@@ -100,7 +103,7 @@ class MetadataHandler:
             return None
 
     def _learns(self, api: Api) -> bool:
-        """Whether names of topics are wanted for the ids in these answers."""
+        """Whether the gateway needs the names for the topic ids in these answers."""
         return self._ids is not None and self._ids.wanted and api.version >= FIRST_VERSION_WITH_TOPIC_IDS
 
     def _learn(self, api: Api, frame: bytes, now_ms: int) -> Steps[bytes | None]:
@@ -116,7 +119,7 @@ class MetadataHandler:
     def _count_created(
         self, session: Session, client_id: str, api: Api, frame: bytes, now_ms: int
     ) -> Steps[bytes | None]:
-        """The answer to a client without a quota: what it creates is only counted."""
+        """The answer to a client without a quota: created topics are only counted."""
         if self._context.topology.cluster.auto_create_topics:
             unknown = list((yield from topics_in_error(frame, api, _UNKNOWN)))
             created = 0
@@ -152,12 +155,12 @@ class MetadataHandler:
         answer: bytes,
         now_ms: int,
     ) -> Steps[bytes | None]:
-        """The answer to a question that creates nothing comes; where topics are to be created, it waits for them."""
+        """Handle the first answer. If topics are to be created, the client's answer waits for the second request."""
         unknown = yield from topics_in_error(answer, asked, _UNKNOWN)
         if unknown and self._context.topology.cluster.auto_create_topics:
             charged: dict[bytes, MutationDecision] = {}
             changes: dict[bytes, TopicChange] = {}
-            own = self._context.own_topics.names  # the gateway makes them itself, as they have to be
+            own = self._context.own_topics.names  # the gateway creates them itself, with the right settings
             names = list(unknown)
             for at in range(0, len(names), _CHARGED_AT_ONCE):
                 if at:
@@ -205,7 +208,7 @@ class MetadataHandler:
         changes: dict[bytes, TopicChange],
         now_ms: int,
     ) -> None:
-        """Charge this unknown topic, which is to be created."""
+        """Charge an unknown topic that is to be created."""
         decision = self._charge(session, client_id, name, strict=True, now_ms=now_ms)
         if decision.accepted:
             charged[name] = decision
@@ -223,7 +226,7 @@ class MetadataHandler:
         created: bytes,
         now_ms: int,
     ) -> Steps[None]:
-        """Give back what was charged for topics that the broker does not create after all (not allowed, there)."""
+        """Refund the topics that the broker did not create, because they exist or the client is not allowed to."""
         under_way = yield from topics_in_error(created, codec.METADATA_BY_NAME, _BEING_CREATED)
         recent = self._context.recent_topics
         for done, (name, decision) in enumerate(charged.items()):
@@ -238,7 +241,7 @@ class MetadataHandler:
                 if change is not None:
                     recent.end_refused(change)
             elif change is None or recent.end_done(change, self._permits(name), now_ms=now_ms):
-                # Who deletes it before Metadata shows it pays for what was created.
+                # A client that deletes the topic before Metadata shows it is charged for these partitions.
                 recent.note(name, self._permits(name), now_ms=now_ms)
 
     # -- what is charged -------------------------------------------------------------------------------------
@@ -259,9 +262,9 @@ class MetadataHandler:
             self._context.observer.topics_auto_created(created)
 
     def _claim(self, names: Sequence[bytes], now_ms: int) -> list[bytes]:
-        """Which of them this request creates; of several that ask at once, or poll for one, one is charged."""
+        """The topics that this request creates. If several requests name a topic, only the first is charged."""
         recent = self._context.recent_topics
-        # What was created by request is there; Metadata lags.
+        # Topics from CreateTopics exist already, even if Metadata does not show them yet.
         return recent.claim_creations(
             [name for name in names if not recent.partitions(name, now_ms=now_ms)], now_ms=now_ms
         )

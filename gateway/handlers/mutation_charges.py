@@ -1,7 +1,7 @@
 """Charges the topics of one mutation request, and settles the charges when the broker has replied. Pure.
 
-The permits that are charged are those that `TopicFindings` names. The reply shows what was done: the gateway refunds
-the permits of topics that the broker refused, and charges what the broker did against expectation.
+`TopicFindings` gives the permits of each topic. The broker's reply shows the result. The gateway refunds the permits
+of topics that the broker refused, and charges mutations that the broker did against expectation.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from quotas.mutations import MutationDecision, MutationQuotas, RequestDecision
 from quotas.trackers import Kind
 
 TOPICS_AT_ONCE: Final = 200
-"""Topics that are looked at in one step, at up to 30 us each."""
+"""Topics that are charged or settled in one step, at up to 30 us each."""
 
 _MAY_BE_DONE: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN})
-"""Live: CreatePartitions by more than 10,000 is answered with the second by Kafka 4.3.1, and carried out."""
+"""With these errors the broker may have done the mutation. Observed: Kafka 4.3.1 answers CreatePartitions by more
+than 10,000 with UNKNOWN, and carries it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,10 @@ class MutationClient:
 
 
 class MutationCharges:
-    """What one request was charged.
+    """The charges of one request.
 
     Attributes:
-        decision: what was decided, topic by topic; without topics until then.
+        decision: the decision topic by topic; without topics before `charge`.
         refused: topics that the quota refused.
     """
 
@@ -69,14 +70,14 @@ class MutationCharges:
         *,
         guessing: bool,
     ) -> None:
-        """Nothing is charged yet.
+        """Start without charges.
 
         Args:
-            request: what is asked for.
-            client: who asks.
-            findings: name the cost of each topic.
+            request: the client's request.
+            client: the client.
+            findings: give the cost of each topic.
             mutations: the quotas.
-            guessing: the findings are too old to be trusted.
+            guessing: whether the findings are too old to be trusted.
         """
         self._request = request
         self._client = client
@@ -85,38 +86,38 @@ class MutationCharges:
         self._findings = findings
         self._guessing = guessing
         self._decided_ms = 0
-        self._late: MutationDecision | None = None  # the last that was charged after it was done
-        self._admitted: dict[TopicIdentity, MutationDecision] = {}  # what each single topic was charged
-        self._changes: dict[TopicIdentity, TopicChange] = {}  # those that are paid for, under way
+        self._late: MutationDecision | None = None  # the last charge made after the decision
+        self._admitted: dict[TopicIdentity, MutationDecision] = {}  # the charge of each single topic
+        self._changes: dict[TopicIdentity, TopicChange] = {}  # paid for, and perhaps being done
         self.decision = RequestDecision((), 0, 0)
         self.refused: set[TopicIdentity] = set()
 
     @property
     def permits(self) -> float:
-        """How many permits were charged when the topics were decided on."""
+        """The permits charged in the decision."""
         return sum((topic.charged for topic in self.decision.topics), 0.0)
 
     @property
     def decided(self) -> Sequence[MutationDecision]:
-        """All decisions, the one on what was charged last at the end."""
+        """All decisions, with the last late charge at the end."""
         return self.decision.topics if self._late is None else (*self.decision.topics, self._late)
 
     @property
     def under_way(self) -> bool:
-        """Whether the request has a change that other requests have to know of."""
+        """Whether the request has a change that other requests must take into account."""
         return bool(self._changes)
 
     # -- charging --------------------------------------------------------------------------------------------
 
     def charge(self, now_ms: int, *, limited: bool) -> Steps[tuple[list[TopicMutation], int]]:
-        """Charge in wire order.
+        """Charge the topics in wire order.
 
         Args:
             now_ms: the time.
-            limited: the client has a limit that is enforced.
+            limited: whether the client has a limit that is enforced.
 
         Returns:
-            The topics that the broker gets, and the time.
+            The topics to forward to the broker, and the time.
         """
         self._decided_ms = now_ms
         decided: list[MutationDecision] = []
@@ -151,9 +152,9 @@ class MutationCharges:
         )
 
     def _begin_change(self, topic: TopicMutation, decided: MutationDecision, now_ms: int) -> None:
-        """Let other requests know what is under way from now on."""
+        """Let other requests take this change into account from now on."""
         findings = self._findings
-        # The rights to change and to delete imply the one to describe, so the broker refuses what is hidden.
+        # Permission to alter or delete implies permission to describe, so the broker refuses hidden topics.
         may_be_done = self._request.api.key is ApiKey.CREATE_TOPICS or not findings.is_hidden(topic)
         if decided.is_limited and may_be_done and not self._request.validate_only:
             self._changes[topic.identity] = self._recent_topics.begin(
@@ -164,7 +165,7 @@ class MutationCharges:
             )
 
     def _admit(self) -> list[TopicMutation]:
-        """Topics that neither the gateway nor, at the validation, the broker has refused."""
+        """The topics that neither the gateway nor, at the validation, the broker has refused."""
         findings, admitted = self._findings, []
         for topic, decided in zip(self._request.topics, self.decision.topics, strict=True):
             if topic.identity in findings.own:
@@ -177,7 +178,7 @@ class MutationCharges:
         return admitted
 
     def charge_overtaken(self, admitted: list[TopicMutation], now_ms: int) -> None:
-        """Charge what topics cost more since their step, as others were deleted while the rest was charged."""
+        """Charge the rise in cost of topics that were deleted or changed while later steps were charged."""
         request = self._request
         several_steps = len(request.topics) > TOPICS_AT_ONCE
         if request.api.key is not ApiKey.CREATE_PARTITIONS or request.validate_only or not several_steps:
@@ -205,7 +206,7 @@ class MutationCharges:
         )
 
     def throttle_left_ms(self, now_ms: int) -> int:
-        """How long the client has to wait: what was decided, unless permits were refunded or charged since."""
+        """How long the client has to wait: the decided time, corrected for later refunds and charges."""
         decided_ms = self.decision.throttle_time_ms_at(now_ms=now_ms)
         client = self._client
         debt_ms = self._mutations.throttle_time_ms(
@@ -216,7 +217,7 @@ class MutationCharges:
     # -- settling --------------------------------------------------------------------------------------------
 
     def settle(self, results: tuple[TopicResult, ...], now_ms: int) -> Steps[int]:
-        """Refund topics that the broker refused, and charge what it did against expectation.
+        """Refund topics that the broker refused, and charge mutations that it did against expectation.
 
         Returns:
             The time.
@@ -253,8 +254,8 @@ class MutationCharges:
     ) -> None:
         """Correct a charge that was guessed from the cluster's default, or that was not made at all."""
         if decided.permits and not decided.charged:
-            return  # only watched, or the quota is gone
-        # The topic may have become another one meanwhile, as recent topics now show.
+            return  # only observed, or the quota was removed
+        # The topic may have been replaced by another of the same name, which `RecentTopics` now shows.
         known = max(decided.charged, self._findings.permits_as_known(topic))
         actual = known or self._findings.permits_as_asked(topic)
         if result.num_partitions > 0:
@@ -269,7 +270,7 @@ class MutationCharges:
     def _note(
         self, topic: TopicMutation, change: TopicChange | None, result: TopicResult, now_ms: int
     ) -> None:
-        """Remember what was done until Metadata shows it."""
+        """Remember the result until Metadata shows it."""
         partitions = result.num_partitions
         if partitions <= 0:
             partitions = self._findings.partitions_afterwards(topic)
@@ -283,9 +284,9 @@ class MutationCharges:
                     recent.end_creation(called)
 
     def _leave_open(self, topic: TopicMutation, decided: MutationDecision) -> None:
-        """The answer does not show what was done: keep the charge until Metadata has caught up.
+        """Keep the charge open until Metadata is current, because the broker's answer does not show the result.
 
-        The controller begins nothing after the client's own deadline, so Metadata shows it `NOTE_MS` after that.
+        The controller begins no mutation after the client's deadline. So Metadata shows the result `NOTE_MS` later.
         """
         request = self._request
         facts = self._findings.facts_of(topic)

@@ -1,15 +1,15 @@
 """One CreateTopics, CreatePartitions or DeleteTopics request, from its acceptance to its reply.
 
-Ask the cluster, have the broker validate what seems free, charge, forward, and merge the broker's reply with what was
-refused here. `mutation_phases.py` has the phases, and which follows which. `mutation_findings.py` names what each
-topic costs. `mutation_charges.py` charges it, and settles the charges with the broker's reply.
-Everything happens on the client's own upstream connection, so the cluster's answers are those that it would give this
-principal.
+The exchange asks the cluster, lets the broker validate topics that seem free, charges, forwards, and merges the
+broker's reply with the gateway's refusals. `mutation_phases.py` has the phases and their order, and
+`mutation_findings.py` the cost of each topic. `mutation_charges.py` charges it, and settles the charges with the
+broker's reply.
+The gateway uses the client's own upstream connection, so the cluster answers as it would answer this principal.
 
-The rule: what could create partitions goes to the broker only when it is paid for. Metadata is of a moment ago and
-of this principal, so a topic that seems to cost nothing (it is there, its name is wrong, it stands twice) is only
-validated; the broker's refusal is the client's answer. What the broker would do after all is charged as asked
-(docs/decisions/0011-mutation-cost.md).
+The rule: a request that could create partitions is forwarded only when it is paid for. Metadata may be out of date,
+and shows only what this principal may see. So the broker only validates a topic that seems to cost nothing (it
+exists, its name is wrong, it is named twice), and its refusal is the client's answer. A topic that the broker would
+not refuse is charged as requested (docs/decisions/0011-mutation-cost.md).
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class MutationExchange:
         request: TopicMutations,
         frame: bytes,
     ) -> None:
-        """Not started yet.
+        """Prepare the exchange.
 
         Args:
-            context: of the listener.
-            session: where the request came in.
-            request: what it asks for.
-            frame: its bytes, which are relayed as they came when nothing is refused.
+            context: the listener's context.
+            session: the client's session.
+            request: the parsed request.
+            frame: its bytes, which are relayed unchanged if no topic is refused.
         """
         self._context = context
         self._session = session
@@ -116,7 +116,7 @@ class MutationExchange:
     # -- asking ----------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> Steps[None]:
-        """Ask the cluster what it knows of the topics; continue with its answer."""
+        """Ask the cluster about the topics, and continue with its answer."""
         self._session.mute(MuteReason.AWAITING_REPLY)
         self._begin_trace(now_ms)
         self._context.recent_topics.catch_up()
@@ -126,7 +126,7 @@ class MutationExchange:
         yield from self._ask(now_ms)
 
     def _ask_again(self, now_ms: int) -> Steps[None]:
-        """Ask once more. What the broker was asked to validate may have changed as well."""
+        """Ask once more. The validated topics may have changed as well, so the findings are new."""
         self._due = {}
         self._findings = self._no_findings(self._findings.validated.tail)
         yield from self._ask(now_ms)
@@ -137,8 +137,8 @@ class MutationExchange:
         names = {topic.name for topic in topics if topic.name is not None and is_valid_topic_name(topic.name)}
         names |= self._due.keys()
         ids = {topic.topic_id for topic in topics if topic.name is None and topic.topic_id != NO_TOPIC_ID}
-        # Results with topic ids are only as Kafka's when the ids are known. A broker that has such results has
-        # version 10 (both are of Kafka 2.8); to be asked by id, it must have version 12 (Kafka 3.1).
+        # Results with topic ids equal Kafka's only if the gateway knows the ids. A broker with such results has
+        # Metadata version 10 (both came with Kafka 2.8). Questions by id need version 12 (Kafka 3.1).
         api = codec.METADATA_WITH_IDS if has_topic_id(self._request.api) else codec.METADATA_BY_NAME
         if names:
             question = codec.metadata_by_name_request(
@@ -165,14 +165,14 @@ class MutationExchange:
             yield from self._validate(now_ms)
 
     def _refund_undone(self, now_ms: int) -> None:
-        """Refund earlier requests that timed out, where the cluster shows that nothing was done."""
+        """Refund earlier requests that timed out, if the cluster shows that they were not done."""
         for name, charge in self._due.items():
             undone = undone_permits(self._findings.facts_by_name(name), charge)
             if undone is not None:
                 self._context.mutations.refund(charge.decision, undone, now_ms=now_ms)
 
     def _validate(self, now_ms: int) -> Steps[None]:
-        """Have the broker say itself what is wrong with topics that seem to cost nothing."""
+        """Let the broker validate the topics that seem to cost nothing."""
         request, findings = self._request, self._findings
         findings.sort_out()
         creates = request.api.key is not ApiKey.DELETE_TOPICS
@@ -186,7 +186,7 @@ class MutationExchange:
         if not (creates and limited and free) or request.validate_only:
             yield from self._decide(now_ms)
         elif request.api.key is ApiKey.CREATE_TOPICS and request.api.version == 0:
-            # There is no other way to ask than to have it done.
+            # The API has no validation: the only way to ask is to do it.
             findings.assume_done(free)
             yield from self._decide(now_ms)
         else:
@@ -210,7 +210,7 @@ class MutationExchange:
     # -- deciding and forwarding -----------------------------------------------------------------------------
 
     def _decide(self, now_ms: int) -> Steps[None]:
-        """Charge the topics when the findings can be trusted; else ask again, or charge them by guess."""
+        """Charge the topics if the findings can be trusted. Otherwise ask again, or charge them by guess."""
         self._enter_phase_after(Event.COSTS_KNOWN)
         if not self._request.api.strict and self._put_back(now_ms):
             return
@@ -223,7 +223,7 @@ class MutationExchange:
         yield from self._charge(limited, now_ms)
 
     def _put_back(self, now_ms: int) -> bool:
-        """Whether another connection went far into debt since this request came in; then it waits and begins anew."""
+        """Let the request wait and begin again if another connection has caused a large debt meanwhile."""
         client, session = self._client, self._session
         held_ms = self._context.mutations.held_ms(
             client.user, client.client_id, kind=client.kind, address=client.address, now_ms=now_ms
@@ -239,7 +239,7 @@ class MutationExchange:
         return waited_ms > NOTE_MS and self._request.api.key is not ApiKey.CREATE_TOPICS
 
     def _charge(self, limited: bool, now_ms: int) -> Steps[None]:
-        """Charge in wire order, forward what was admitted or answer here."""
+        """Charge in wire order. Forward the admitted topics, or answer if there are none."""
         context, findings = self._context, self._findings
         context.own_topics.refusals += bool(findings.own)
         guessing = self._phase is Phase.GUESSING
@@ -313,14 +313,14 @@ class MutationExchange:
     def _with_throttle_time(
         self, frame: bytes, answer: TopicResults, charges: MutationCharges, now_ms: int
     ) -> bytes:
-        """The broker's reply to a request of which nothing was refused before."""
+        """The broker's reply, with the throttle time, to a request of which the gateway refused no topic."""
         patched = bytearray(frame)
         final_ms = throttle.patch(patched, self._request.api, charges.throttle_left_ms(now_ms))
         self._throttle(final_ms, answer.throttle_time_ms, charges, now_ms)
         return bytes(patched)
 
     def _merge(self, answer: TopicResults, charges: MutationCharges, now_ms: int) -> bytes:
-        """The reply in request order; what the broker answered under no name of the request comes last."""
+        """The reply in request order. Results of the broker that match no topic of the request come last."""
         api, findings = self._request.api, self._findings
         results = findings.validated.results + answer.results
         upstream_ms = max(answer.throttle_time_ms, findings.validated.throttle_time_ms)
@@ -340,7 +340,7 @@ class MutationExchange:
         return encode_topic_results(self._correlation_id, throttle_time_ms, merged, api, tail=answer.tail)
 
     def _refusal(self, topic: TopicMutation, error_code: ErrorCode) -> TopicResult:
-        """As Kafka writes it: with the name and the id that belong together, when the topic exists."""
+        """A refusal as Kafka sends it: with both the name and the id if the topic exists."""
         facts = self._findings.facts_of(topic)
         if facts is not None and facts.error_code == ErrorCode.NONE:
             topic = replace(topic, name=facts.name, topic_id=facts.topic_id)
@@ -404,17 +404,17 @@ def throttle_client(
     usage: UsageRow | None,
     now_ms: int,
 ) -> None:
-    """Mute the client for as long as its reply says, and say why to the metrics, the usage records and the journal.
+    """Mute the client for the throttle time of its reply, and record it in metrics, usage records and journal.
 
     Args:
-        context: of the listener.
-        session: where the request came in.
-        client: who asked.
-        key: what was asked for.
-        decided: what was decided, topic by topic, in the order of time.
-        throttle_time_ms: what the reply says.
-        upstream_ms: what the broker said.
-        usage: the client's row in the usage records; None: none are kept.
+        context: the listener's context.
+        session: the client's session.
+        client: the client.
+        key: the API of the request.
+        decided: the decisions, topic by topic, in the order of time.
+        throttle_time_ms: the throttle time in the reply.
+        upstream_ms: the broker's throttle time.
+        usage: the client's row in the usage records; None: no usage records are kept.
         now_ms: the time.
     """
     if throttle_time_ms <= 0:
@@ -422,10 +422,10 @@ def throttle_client(
     until_ms = session.throttle(throttle_time_ms, now_ms=now_ms)
     if usage is not None:
         usage.mute(until_ms, now_ms=now_ms)
-    # A throttle of the broker's is in the broker's books already.
+    # A throttle by the broker is not recorded here: the broker's own metrics have it.
     by = ThrottledBy.CONTROLLER_MUTATION
     if throttle_time_ms > upstream_ms and session.claim_throttle(by, throttle_time_ms, throttle_time_ms):
-        # The topic whose wait is sent: the last that was refused, or went into debt.
+        # The decision whose wait is sent: the last that refused a topic or caused a debt.
         told = next((each for each in reversed(decided) if each.throttle_time_ms > 0), decided[0])
         group = told.group
         context.mutations.count_throttle(

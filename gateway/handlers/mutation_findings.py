@@ -1,7 +1,8 @@
-"""What is known of the topics of one mutation request, and what each of them costs by that. Pure.
+"""TopicFindings: the known facts about the topics of one mutation request, and each topic's cost. Pure.
 
-Metadata is of a moment ago and of one principal. So `RecentTopics` is asked as well, as of the question, and a topic
-is charged as asked where the answers cannot show what the broker would do (docs/decisions/0011-mutation-cost.md).
+Metadata may be out of date, and shows only what one principal may see. So the findings include the notes of
+`RecentTopics` from the time of the question. If the answers cannot show what the broker would do, a topic is charged
+as requested (docs/decisions/0011-mutation-cost.md).
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class TopicFindings:
     """The findings of one round of questions. A second round begins with new findings.
 
     Attributes:
-        recent_topics: what was done to topics that Metadata may not show yet.
-        cluster: what is known of the brokers.
+        recent_topics: recent changes of topics that Metadata may not show yet.
+        cluster: the known facts about the brokers.
         asked_ms: when the cluster was asked; set by the exchange.
-        validated: what the broker refused when it validated.
+        validated: the broker's refusals when it validated.
         own: topics of the gateway, which are refused whatever the quota says.
         refused_by_broker: topics that the broker refused when it validated.
     """
@@ -58,20 +59,20 @@ class TopicFindings:
         *,
         tail: bytes,
     ) -> None:
-        """Nothing is known yet.
+        """Start without findings.
 
         Args:
-            request: what is asked for.
-            recent_topics: see above.
-            own_topics: of the gateway.
-            cluster: see above.
-            tail: the bytes behind the results of a reply that the broker has no part in.
+            request: the client's request.
+            recent_topics: see the class.
+            own_topics: the gateway's own topics.
+            cluster: see the class.
+            tail: the bytes after the results in a reply that the gateway makes without the broker.
         """
         self._request = request
         self._key = request.api.key
         self._known: dict[TopicIdentity, TopicFacts] = {}
-        self._repeated: set[TopicIdentity] = set()  # topics that stand in the request more than once
-        self._unproven: set[TopicIdentity] = set()  # seemed to cost nothing, and the broker would do it
+        self._repeated: set[TopicIdentity] = set()  # topics that the request names more than once
+        self._unproven: set[TopicIdentity] = set()  # seemed free, but the broker would not refuse them
         self._own_topics = own_topics
         self.recent_topics = recent_topics
         self.cluster = cluster
@@ -83,11 +84,11 @@ class TopicFindings:
     # -- the cluster's and the broker's answers --------------------------------------------------------------
 
     def learn(self, facts: TopicFacts, *, by_id: bool) -> None:
-        """Note what the cluster says of a topic that it was asked about by id or by name."""
+        """Note the cluster's facts about a topic, which the gateway requested by id or by name."""
         self._known[(None, facts.topic_id) if by_id else (facts.name, NO_TOPIC_ID)] = facts
 
     def sort_out(self) -> None:
-        """Find topics that are named twice, and topics of the gateway, once the cluster has answered."""
+        """Find topics that are named twice, and topics of the gateway, after the cluster's answer."""
         self._repeated = self._find_repeated()
         own = self._own_topics
         for topic in self._request.topics if own else ():
@@ -96,7 +97,7 @@ class TopicFindings:
                 self.own.add(topic.identity)
 
     def _find_repeated(self) -> set[TopicIdentity]:
-        """Topics that are named twice, or by their name and by their id."""
+        """The topics that are named twice, or both by name and by id."""
         times = Counter(topic.identity for topic in self._request.topics)
         repeated = {identity for identity, count in times.items() if count > 1}
         by_id: dict[bytes, TopicIdentity] = {}
@@ -109,11 +110,11 @@ class TopicFindings:
         return repeated
 
     def assume_done(self, free: Iterable[TopicMutation]) -> None:
-        """The broker cannot validate: it may do each of these topics that the request names once."""
+        """Treat these topics, if named once, as not refused, because the API has no validation."""
         self._unproven = {topic.identity for topic in free if self.is_single(topic)}
 
     def take_validation(self, free: Iterable[TopicIdentity], answer: TopicResults) -> None:
-        """Note which of these topics the broker refused when it validated; it would do the others."""
+        """Note which of these topics the broker refused when it validated. It would not refuse the others."""
         found = by_identity(answer.results)
         for identity in free:
             result = found.get(identity)
@@ -125,7 +126,7 @@ class TopicFindings:
     # -- what is known of a topic ----------------------------------------------------------------------------
 
     def facts_of(self, topic: TopicMutation) -> TopicFacts | None:
-        """What the cluster says of a topic; None: nothing."""
+        """The cluster's facts about a topic; None without an answer about it."""
         return self._known.get(topic.identity)
 
     def is_single(self, topic: TopicMutation) -> bool:
@@ -133,19 +134,19 @@ class TopicFindings:
         return topic.identity not in self._repeated
 
     def is_hidden(self, topic: TopicMutation) -> bool:
-        """Whether the client may not know if this topic exists."""
+        """Whether the client has no permission to see this topic."""
         facts = self.facts_of(topic)
         return facts is not None and facts.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def name_of(self, topic: TopicMutation) -> bytes:
-        """The name of a topic; its id where the cluster does not give the name."""
+        """The name of a topic, or its id if the cluster does not give the name."""
         facts = self.facts_of(topic)
         return topic.name or (facts.name if facts is not None and facts.name else topic.topic_id)
 
     def _partitions_now(self, topic: TopicMutation) -> int | None:
-        """How many partitions this topic has, None when it does not exist."""
+        """How many partitions this topic has; None if it does not exist."""
         called = topic.topic_id if topic.name is None else topic.name
-        # As of the question: an answer that the client let wait knows nothing of what was done meanwhile.
+        # Notes that were valid at the time of the question: an answer read late does not show later changes.
         noted = self.recent_topics.partitions(called, now_ms=self.asked_ms)
         if noted is not None:
             return noted or None
@@ -153,7 +154,7 @@ class TopicFindings:
         return facts.partition_count if facts is not None and facts.error_code == ErrorCode.NONE else None
 
     def partitions_afterwards(self, topic: TopicMutation) -> int:
-        """How many partitions the topic has once this is done; 0: it is deleted."""
+        """How many partitions the topic has after the mutation; 0: it is deleted."""
         if self._key is ApiKey.DELETE_TOPICS:
             return 0
         if self._key is ApiKey.CREATE_TOPICS:
@@ -161,17 +162,17 @@ class TopicFindings:
         return topic.num_partitions
 
     def facts_by_name(self, name: bytes) -> TopicFacts | None:
-        """What the cluster says of the topic with this name; None: nothing."""
+        """The cluster's facts about the topic with this name; None without an answer about it."""
         return self._known.get((name, NO_TOPIC_ID))
 
     # -- what a topic costs ----------------------------------------------------------------------------------
 
     def permits(self, topic: TopicMutation, *, guessing: bool = False) -> float:
-        """What this topic costs; 0 when it seems that the broker will refuse it.
+        """The cost of this topic in permits; 0 if it seems that the broker will refuse it.
 
         Args:
             topic: of the request.
-            guessing: the answers are too old to be trusted.
+            guessing: whether the answers are too old to be trusted.
         """
         if topic.identity in self.refused_by_broker or topic.identity in self.own:
             return 0
@@ -191,7 +192,7 @@ class TopicFindings:
         return max(permits, guess, recent.most_partitions(name, now_ms=self.asked_ms))
 
     def permits_to_forward(self, topic: TopicMutation, *, limited: bool, guessing: bool) -> float:
-        """As `permits`; a topic that seems free only since the others were validated is charged as asked."""
+        """As `permits`, but a topic that seems free and that the broker has not validated is charged as requested."""
         permits = self.permits(topic, guessing=guessing)
         if permits or not limited:
             return permits
@@ -200,7 +201,7 @@ class TopicFindings:
         return self.permits_as_asked(topic) if creates and not refused and self.is_single(topic) else 0
 
     def permits_as_known(self, topic: TopicMutation) -> float:
-        """What this topic costs if the cluster is as it has answered."""
+        """The cost of this topic if the cluster's answer is still correct."""
         current = self._partitions_now(topic)
         if self._key is ApiKey.CREATE_TOPICS:
             if current is not None or not is_valid_topic_name(topic.name or b""):
@@ -212,7 +213,7 @@ class TopicFindings:
                 replication_factor=topic.replication_factor,
             )
         elif current is None and self.is_hidden(topic):
-            return self.permits_as_asked(topic)  # it may be there, and the client allowed to change it
+            return self.permits_as_asked(topic)  # it may exist, and the client may be allowed to change it
         elif self._key is ApiKey.CREATE_PARTITIONS:
             assignments = None if topic.assignment_count < 0 else topic.assignment_count
             cost = create_partitions_permits(current, topic.num_partitions, assignments)
@@ -221,7 +222,7 @@ class TopicFindings:
         return cost if isinstance(cost, int) else 0
 
     def permits_as_asked(self, topic: TopicMutation) -> int:
-        """What a topic costs at most, whatever the cluster looks like; of a deletion only a guess can be made."""
+        """The highest cost of a topic, whatever the state of the cluster. For a deletion it is a guess."""
         default = self.cluster.default_num_partitions
         if topic.assignment_count > 0:
             return topic.assignment_count

@@ -11,16 +11,16 @@ from typing import Final
 
 
 class Phase(Enum):
-    """Where an exchange is between the acceptance of its request and the reply."""
+    """The phases of an exchange between the acceptance of its request and the reply."""
 
     ASKING = auto()
-    """The cluster is asked what it knows of the topics."""
+    """The gateway asks the cluster about the topics."""
     VALIDATING = auto()
     """The broker validates the topics that seem to cost nothing."""
     DECIDING = auto()
     """The topics are charged."""
     ASKING_AGAIN = auto()
-    """The answers waited too long. The cluster is asked once more."""
+    """The answers waited too long. The gateway asks the cluster once more."""
     VALIDATING_AGAIN = auto()
     """As `VALIDATING`, in the second round."""
     DECIDING_AGAIN = auto()
@@ -28,7 +28,7 @@ class Phase(Enum):
     GUESSING = auto()
     """The second answers waited too long as well. The topics are charged by guess."""
     FORWARDED = auto()
-    """The broker has what was charged. Its reply settles the charges."""
+    """The broker has the charged topics. Its reply settles the charges."""
     FORWARDED_UNCHARGED = auto()
     """The broker has the request, and no quota is set. Its reply is only recorded."""
     ENDED = auto()
@@ -75,11 +75,11 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = {
     Phase.FORWARDED_UNCHARGED: {Event.ANSWERED: Phase.ENDED},
     Phase.ENDED: {},
 }
-"""Phase -> event -> the phase that follows. An event that a phase does not list is not allowed in it."""
+"""Phase -> event -> the next phase. An event that a phase does not list is not allowed in it."""
 
 
 def phase_after(phase: Phase, event: Event) -> Phase:
-    """The phase that follows.
+    """The next phase.
 
     Raises:
         RuntimeError: the event is not allowed in this phase.

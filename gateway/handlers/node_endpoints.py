@@ -10,7 +10,7 @@ from protocol.node_endpoints import NodeEndpoints
 
 
 def relayed_answers(topology: Topology, key: ApiKey, first_version: int) -> dict[int, TailAnswer]:
-    """By version, the answer object of all requests of an API from `first_version` on."""
+    """By version from `first_version` on, the answer object of all requests of an API."""
     return {
         version: TailAnswer(
             NodeEndpoints(describe(key, version), topology.advertise, topology.address_growth_bytes)

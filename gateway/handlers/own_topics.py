@@ -1,13 +1,13 @@
 """Refuses requests that would write to, alter or delete the gateway's own topics (hazard K11).
 
-Such topics are cut out of a request and answered with TOPIC_AUTHORIZATION_FAILED, the rest of it is relayed. The rest
-may be empty: the broker then answers an empty array, and what the request cost is counted as ever. CreateTopics,
-CreatePartitions, DeleteTopics and Metadata have handlers of their own, which do the same.
+The gateway removes such topics from a request and answers them with TOPIC_AUTHORIZATION_FAILED. It relays the rest.
+If the rest is empty, the broker answers an empty array, and the request is counted as usual. CreateTopics,
+CreatePartitions, DeleteTopics and Metadata have their own handlers, which do the same.
 
-Produce by topic id passes only with ids that the cluster has given another name: an id of which nothing is known is
-asked for on the client's own connection first, and what the broker does not know either is answered here. So no id
-passes because the gateway has not heard yet of its own topic, as at its start or when the topic was made anew.
-These handlers are only in the table of a gateway that keeps its quotas or usage records in topics.
+Produce by topic id passes only with ids that are known to belong to other topics. The gateway first looks up an
+unknown id on the client's own connection. If the broker does not know the id either, the gateway refuses it. So an id
+of the gateway's own topic cannot pass before the gateway knows it, at its start or after the topic was created again.
+Only a gateway that keeps its quotas or usage records in topics has these handlers.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ GUARDED: Final = (
 )
 
 _SHORT: Final = 127
-"""Names from here on have lengths of two bytes; so may shorter ones, of clients that have something to hide."""
+"""From this length on a name's length takes two bytes. A client may also encode a shorter one so, to hide a name."""
 
 MOST_LOOKUPS: Final = 500
-"""Ids that are asked for at once; the others are answered as unknown, and the client tries them again."""
+"""Ids that are looked up at once. The others are answered as unknown, and the client tries them again."""
 
 _LOOKED_THROUGH_AT_ONCE: Final = 1_000
-"""Topics and partitions of a Produce that are looked through at its head, at some 3 us each."""
+"""Topics and partitions of a Produce that are checked in `on_head`, at about 3 us each."""
 
 _REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class OwnTopicsHandler:
-    """APIs that name the topics they are about."""
+    """Handles APIs whose requests name topics, except Produce."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 
@@ -88,22 +88,22 @@ class OwnTopicsHandler:
 
 
 class OwnTopicsProduceHandler:
-    """Produce: the first bytes decide about a request with one topic, one with several is looked through.
+    """Produce: the first bytes decide about a request with one topic. Of other requests all topics are checked.
 
-    A short one is looked through in what was received, if it is whole there; others are collected first, and looked
-    through in steps.
+    If such a request is short and was received whole, it is checked in the received bytes. Other requests are
+    collected first, and checked in steps.
     """
 
     max_request_bytes = 2**31 - 1
 
     def __init__(self, own: OwnTopics, produce: HeadHandler) -> None:
-        """Args: own: the topics. produce: takes what names none of them."""
+        """Args: own: the topics. produce: handler of the requests that name none of them."""
         self._own = own
         self._names = own.names
         self._produce = produce
 
     def _passes(self, called: bytes | None, api: Api) -> bool:
-        """Whether a topic that is called so is known to be none of ours."""
+        """Whether the topic with this name or id is known not to be the gateway's."""
         if api.version >= FIRST_VERSION_WITH_TOPIC_IDS:
             return called in self._own.others
         return called not in self._names
@@ -123,7 +123,7 @@ class OwnTopicsProduceHandler:
         version = api.version
         client_id_length = head.client_id_length
         body_at = at + HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
-        # Nearly all have no tags, no transaction, one topic with a length of one byte.
+        # Nearly all requests have no tags, no transaction, and one topic with a length of one byte.
         if (
             9 <= version < FIRST_VERSION_WITH_TOPIC_IDS
             and data.startswith(b"\0\0", body_at)
@@ -149,7 +149,7 @@ class OwnTopicsProduceHandler:
         return self._produce.on_head(session, route, head, data, at, now_ms=now_ms)
 
     def _walk(self, data: bytes, at: int, size: int, body_at: int, api: Api) -> HeadDecision | None:
-        """What is to be done with a request; None: it names none of our topics."""
+        """The decision about a request; None: it names none of the gateway's topics."""
         frame_end = at + 4 + size
         try:
             called = only_topic(data, body_at, min(len(data), frame_end), api)
@@ -169,7 +169,7 @@ class OwnTopicsProduceHandler:
         return HeadDecision.COLLECT
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
-        """See `RequestHandler`: what names our topics, or has been collected to be looked through."""
+        """See `RequestHandler`. It gets requests that name the gateway's topics, or that were not checked yet."""
         session.run(self._serve(session, route, frame, now_ms))
 
     def _serve(self, session: Session, route: Route, frame: bytes, now_ms: int) -> Steps[None]:
@@ -186,7 +186,7 @@ class OwnTopicsProduceHandler:
         session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
 
     def _unknown(self, request: NamedTopics) -> set[bytes]:
-        """Ids whose topics are not known."""
+        """The ids whose topics are not known."""
         if request.api.version < FIRST_VERSION_WITH_TOPIC_IDS:
             return set()
         own = self._own
@@ -204,7 +204,7 @@ class OwnTopicsProduceHandler:
     def _go_on(
         self, session: Session, route: Route, request: NamedTopics, unknown: set[bytes], now_ms: int
     ) -> Steps[None]:
-        """Forward what may pass of a request; `unknown` are ids that the broker does not know."""
+        """Forward the allowed topics of a request. `unknown` are ids that the broker does not know."""
         api = request.api
         frame = request.frame
         called_own = self._own.ids if api.version >= FIRST_VERSION_WITH_TOPIC_IDS else self._names
@@ -216,15 +216,15 @@ class OwnTopicsProduceHandler:
         if count:
             frame = request.without(called_own | unknown)
         size, _, correlation_id, client_id_length = HEAD.unpack_from(frame, 0)
-        # With its own size: what is refused counts as much as what is not, as in Kafka.
+        # With the original size: refused bytes count too, as in Kafka.
         head = RequestHead(size, correlation_id, client_id_length)
         outcome = self._produce.on_head(session, route, head, frame, 0, now_ms=now_ms)
         reply = outcome if isinstance(outcome, Pending) else None
-        if reply is None and outcome is not HeadDecision.NO_REPLY:  # it waits, and is looked at again
+        if reply is None and outcome is not HeadDecision.NO_REPLY:  # the request waits, and is handled again
             session.put_back(request.frame)
             return
         self._own.refusals += own_count > 0
-        # Without acks a refusal cannot be answered; what is refused is dropped.
+        # With acks=0 a refusal cannot be answered, so the refused topics are dropped.
         if count and reply is not None:
             reply.answer = CollectedAnswer(partial(_insert, api, results, count, reply.answer))
         session.relay(frame, api, reply)
@@ -233,7 +233,7 @@ class OwnTopicsProduceHandler:
 def _insert(
     api: Api, results: bytes, count: int, inner: Answer | None, frame: bytes, now_ms: int
 ) -> bytes | None:
-    """The broker's answer with our results in it; `inner` has it first."""
+    """The broker's answer with the gateway's results. `inner` handles the broker's answer first."""
     if isinstance(inner, CollectedAnswer):
         answered = inner.on_reply(frame, now_ms)
         assert answered is None or isinstance(answered, bytes)  # Produce answers in one step

@@ -1,12 +1,13 @@
 """Produce: relayed as it arrives, under the producer byte rate (KIP-13).
 
-acks decide whether there will be a reply. The frame's bytes are counted as they come (hazard M01). When all of them
-are here, a client over its quota is muted, so the next frame waits even when it came in the same segment, and the
-reply carries what is left of the throttle (KIP-219). acks=0 has no reply and is muted all the same. While the counter
-is blocked, and on new connections while a mute that others left is not over, a request waits instead (hazard K04).
-Records are never looked at.
-A reply is collected where it is to be changed: throttle_time_ms of one that is throttled, brokers' addresses from v10
-on (KIP-951). Others are relayed.
+The frame's bytes are counted as they arrive (hazard M01). When the frame is complete, a client over its quota is
+muted, so the next frame waits even if it came in the same segment. The reply carries the rest of the throttle
+(KIP-219). A request with acks=0 has no reply, and its client is muted all the same. While the counter is blocked, a
+request waits before it is relayed. On a new connection it also waits for a mute that an earlier connection left
+behind (hazard K04). The contents of records are never read.
+
+A reply is collected if the gateway changes it: throttle_time_ms of a throttled one, brokers' addresses from v10 on
+(KIP-951). Other replies are relayed.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ from quotas.overload import BrokerTimes
 from quotas.rate_quotas import RateTracker
 
 _NO_REPLY: Final = HeadDecision.NO_REPLY
-"""By a name of its own: to look up a member of an enum costs a third of a microsecond in Python 3.11."""
+"""A constant, because looking up a member of an enum costs a third of a microsecond in Python 3.11."""
 
 
 class ProduceHandler(HeadHandler):
-    """Counts bytes and notes what reply is to be expected.
+    """Counts bytes and notes the expected reply.
 
-    The names of a request's bytes: it begins in `data` at `at`, with its size. `size` bytes follow that field, and
-    `came_bytes` of them are here. `head_bytes` reach from `at` to the end of the client id.
+    Parameters of the methods: a request begins in `data` at `at`, with its size. `size` bytes follow that field, and
+    `came_bytes` of them have arrived. `head_bytes` is the number of bytes from `at` to the end of the client id.
     """
 
     def __init__(self, context: HandlerContext, quotas: ClientQuotas | None) -> None:
         self._context = context
         self._quotas = quotas
-        # One answer object per version serves all requests: it holds nothing of a single one.
+        # One answer object per version serves all requests: it has no state of a single request.
         self._rewriting = {
             version: CollectedAnswer(
                 partial(self._rewrite, describe(ApiKey.PRODUCE, version)), partial(names_no_broker, version)
@@ -77,7 +78,7 @@ class ProduceHandler(HeadHandler):
             if read is None:
                 return HeadDecision.MORE
             acks = read
-        # The condition of the most requests comes first: it decides what kind of place the reply has.
+        # The condition that is true for most requests comes first. It decides which `Pending` the reply has.
         if quotas is None or quotas.overload is None or len(data) - at - 4 < size:
             times = None
             pending = None if acks == 0 else Pending(head.correlation_id, self._rewriting.get(api.version))
@@ -111,9 +112,9 @@ class ProduceHandler(HeadHandler):
         *,
         now_ms: int,
     ) -> HeadDecision | None:
-        """Have the request wait, or count what has come of it; None: it is relayed.
+        """Make the request wait, or count its received bytes. Returns None if it is relayed.
 
-        The steps that every request takes stand here and not in methods of their own: a call costs 50 to 100 ns.
+        The steps of every request are in this method and not in separate ones: a call costs 50 to 100 ns.
         """
         throttling = session.throttling
         sensor = throttling.produce_sensor
@@ -181,7 +182,7 @@ class ProduceHandler(HeadHandler):
         size: int,
         now_ms: int,
     ) -> None:
-        """Count the first bytes of a request, and have the rest counted as it comes."""
+        """Count the first bytes of a request, and let the rest be counted as it arrives."""
         row, trackers = sensor.row, sensor.trackers
         for tracker in trackers:
             tracker.record_part(came_bytes, now_ms=now_ms)
@@ -216,7 +217,7 @@ class ProduceHandler(HeadHandler):
         pending: Pending | None,
         now_ms: int,
     ) -> None:
-        """Charge the records of a request that was counted at a glance: its client waits, and its reply says so."""
+        """Charge the records of a plain request. If its client has to wait, its reply has the throttle time."""
         assert sensor.records is not None
         wait_ms = sensor.records.record(float(records), now_ms=now_ms)
         if wait_ms > 0:
@@ -234,7 +235,7 @@ class ProduceHandler(HeadHandler):
         came_bytes: int,
         now_ms: int,
     ) -> None:
-        """Charge the last bytes of a request: its client waits for the whole of it, and its reply says so."""
+        """Charge the last bytes of a request. Its client waits for all its bytes, and its reply says so."""
         throttling = session.throttling
         tracker = sensor.tracker
         wanted_ms = 0 if tracker is None else tracker.record(came_bytes, throttling, now_ms=now_ms)
@@ -276,7 +277,7 @@ class ProduceHandler(HeadHandler):
         frame: bytes,
         now_ms: int,
     ) -> bytes:
-        """The reply of a request that went over the quota: it carries what is left of the wait."""
+        """The reply of a request above the quota, with the rest of the wait."""
         if api.version in VERSIONS_WITH_ENDPOINTS:
             frame = self._rewrite(api, frame, now_ms)
         wanted_ms = max(0, until_ms - now_ms)
@@ -286,7 +287,7 @@ class ProduceHandler(HeadHandler):
 
 
 def _measure(times: BrokerTimes, session: Session, api: Api, pending: Pending, now_ms: int) -> None:
-    """Have the time measured that a broker takes for a request that came in one piece."""
+    """Let the broker's response time be measured for a request that arrived in one piece."""
     responses, throttling = session.responses, session.throttling
     ahead = len(responses.pending)
     if throttling.measured_window is times.window and ahead >= throttling.measured_ahead:
@@ -318,7 +319,7 @@ def _find_sensor(
     raw_client_id: bytes,
     now_ms: int,
 ) -> CachedSensor:
-    """Look for what the client's requests are counted by from now on, and keep it with the session."""
+    """Look up the counters of the client's requests, and cache them in the session."""
     throttling = session.throttling
     before = throttling.produce_sensor
     sensor = throttling.produce_sensor = quotas.produce_sensor(
@@ -338,7 +339,7 @@ def _find_sensor(
 def _longest_wait(
     throttling: ThrottleState, sensor: CachedSensor, came_bytes: int, now_ms: int
 ) -> tuple[CachedSensor, int]:
-    """Of a client's counter and those of its groups: which lets nothing pass for longest, and for how long."""
+    """The sensor with the longest wait, of the client's counter and those of its groups, and that wait in ms."""
     asking, longest_ms = sensor, 0
     for tracker in sensor.trackers:
         if now_ms < tracker.blocked_until_ms or tracker.queue is not None:
@@ -349,7 +350,7 @@ def _longest_wait(
 
 
 def _hold_for_topics(session: Session, api: Api, topics: ProduceTopics, now_ms: int) -> HeadDecision | None:
-    """Have the request wait while the quota of one of its topics lets nothing pass; None: it need not."""
+    """Make the request wait while a quota of its topics lets nothing pass; None: it need not wait."""
     try:
         held = topics.held_by(now_ms)
     except Truncated:

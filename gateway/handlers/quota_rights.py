@@ -1,4 +1,4 @@
-"""Whether a client may administer quotas: decided here, or by the broker on the client's own connection."""
+"""Decides whether a client may administer quotas, itself or with the broker on the client's own connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocol.headers import correlation_id_of
 
 
 class Refusal(NamedTuple):
-    """Why a request is not served, as it is answered."""
+    """Why a request is refused, as in the answer."""
 
     error_code: int
     error_message: str | None
@@ -22,7 +22,7 @@ class Refusal(NamedTuple):
 NOT_AUTHORISED: Final = Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
 
 Decided: TypeAlias = Callable[[Refusal | None, int], None]
-"""(None when the client may; now_ms)."""
+"""(the refusal or None if the client may, now_ms) -> nothing."""
 
 
 def decide(
@@ -34,13 +34,13 @@ def decide(
     *,
     now_ms: int,
 ) -> None:
-    """Find out whether the client may, and say so to `decided`: at once, or when the broker has answered.
+    """Find out whether the client may administer quotas, and call `decided` at once or after the broker's answer.
 
     Args:
         admin: knows the rights.
-        session: the client's; nothing else of it is looked at meanwhile.
-        question: what the broker is asked if it has to be.
-        read_outcome: the refusal in its answer.
+        session: the client's, whose next request waits meanwhile.
+        question: the request for the broker, if the cluster decides.
+        read_outcome: returns the refusal in the broker's answer.
         decided: called once.
         now_ms: the time.
     """
@@ -50,7 +50,7 @@ def decide(
         return
 
     def on_reply(frame: bytes, now_ms: int) -> None:
-        # Before `decided`, which may mute for a reason of its own.
+        # Before `decided`, which may mute the client for another reason.
         session.release(MuteReason.AWAITING_REPLY)
         decided(read_outcome(frame), now_ms)
 

@@ -1,11 +1,11 @@
 """Recent changes of topics that Metadata may not show yet, and mutations that may still succeed after a timeout.
 
-A broker answers CreateTopics when the controller has decided; its own Metadata follows some milliseconds later, on a
-busy machine some hundred. A topic that is deleted or grown in between would be charged by guess, and a request that
-timed out would be given back although it was done.
+A broker answers CreateTopics when the controller has decided. Its own Metadata shows the topic some milliseconds
+later, on a busy machine some hundred. Without these notes, a topic that is deleted or grown in between would be
+charged by guess, and a request that timed out would be refunded although it was done.
 
-A client chooses when replies are read, and may leave before. So what it pays for is known from when it is forwarded
-on, as under way; its outcome is only known when nothing else was under way for that topic until the reply.
+A client decides when replies are read, and may close before. So a charged mutation is noted as under way as soon as
+it is forwarded. Its result is only certain if no other mutation of that topic was under way until the reply.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from protocol.metadata import TopicFacts
 from quotas.mutations import MutationDecision
 
 NOTE_MS: Final = 2_000
-"""How long a note is trusted more than Metadata: longer than a broker lags, too short for much else to happen."""
+"""How long a note is preferred to Metadata: longer than a broker's delay, too short for many other changes."""
 
 MOST_NOTES: Final = 10_000
 
 MOST_UNDER_WAY_MS: Final = 60_000
-"""How long a request may still be carried out: for so long a broker looks for a controller to send it to."""
+"""How long a request may still be carried out: a broker looks for a controller that long."""
 
 CREATION_NOTE_MS: Final = 10_000
-"""How long a request counts as creating a topic: longer than a controller needs, shorter than a person retries."""
+"""How long a request counts as creating a topic: longer than a controller takes, sooner than a person tries again."""
 
 MOST_CREATION_NOTES: Final = 10_000
 
 FOR_GROUP: Final = b"\0"
-"""Before the name of a topic that the coordinator of a streams group creates. Such a note keeps no other client
-from creating the topic, since nothing shows whether its own client may create it."""
+"""Prefix of the name of a topic that the coordinator of a streams group creates. Such a note does not keep other
+clients from creating the topic, since the gateway cannot see whether the group's client may create it."""
 
 _Noted = TypeVar("_Noted")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCharge:
-    """A charge for what may have been done: its request timed out, or failed in a way that shows nothing.
+    """A charge for a mutation that may have been done: its request timed out, or its error does not show the result.
 
     Attributes:
-        user, client_id: who asked; asked for the same by no one else.
-        key: what was asked for.
-        partitions: how many the topic has at least if it was done; for deletions of no meaning.
-        decision: what was charged.
-        due_ms: from when on Metadata shows the truth of it.
+        user, client_id: the charged client.
+        key: the API of the request.
+        partitions: least number of the topic's partitions if the mutation was done; unused for deletions.
+        decision: the charge.
+        due_ms: when Metadata shows the result.
     """
 
     user: str
@@ -65,12 +65,12 @@ class TopicChange:
     """A mutation that was charged and forwarded.
 
     Attributes:
-        name: of the topic; its id where only that is known.
-        partitions: how many it has once this is done; 0: it is deleted.
+        name: the topic's name, or its id if only that is known.
+        partitions: how many partitions the topic has after the mutation; 0: it is deleted.
         begun_ms: when it was forwarded.
-        until_ms: from when on a question to the cluster shows the result.
+        until_ms: a question to the cluster from then on shows the result.
         answered: whether its reply was read.
-        rivals: how many others were under way between its being forwarded and its reply, or were noted.
+        rivals: how many other mutations of the topic were under way, or noted, between its forwarding and its reply.
     """
 
     name: bytes
@@ -82,13 +82,13 @@ class TopicChange:
 
 
 class Creations:
-    """Topics that brokers create by themselves: clients ask until one is there, and it is charged once."""
+    """Topics that brokers create automatically. Clients repeat requests until a topic exists; it is charged once."""
 
     def __init__(self) -> None:
         self.expires_ms: dict[bytes, int] = {}  # oldest first
 
     def claim(self, names: Iterable[bytes], *, now_ms: int) -> list[bytes]:
-        """Note that a request is about to create topics; returned without those that another one has just created."""
+        """Note that a request creates topics. Returns them without those that another request has just created."""
         notes = self.expires_ms
         claimed = []
         for name in names:
@@ -104,18 +104,17 @@ class Creations:
         return claimed
 
     def end(self, name: bytes) -> None:
-        """It was not created after all, or is gone; by Metadata or for a group."""
+        """Remove the notes of a topic, for Metadata and groups: it was not created after all, or was deleted."""
         self.expires_ms.pop(name, None)
         self.expires_ms.pop(FOR_GROUP + name, None)
 
 
 class RecentTopics:
-    """Partition counts by topic name, and by topic id where an answer had it; open charges by name; bounded.
+    """Partition counts by topic name, and by topic id if an answer had it; open charges by name; bounded.
 
     Attributes:
-        creations: by Metadata and for streams groups.
-        changes: how many changes of topics and of topologies are known; what was found out before the last one
-            may be wrong by now.
+        creations: topics that brokers create for Metadata and for streams groups.
+        changes: number of known changes of topics and topologies. Facts from before the last one may be wrong.
     """
 
     def __init__(self) -> None:
@@ -127,10 +126,10 @@ class RecentTopics:
         self._changes_of: dict[bytes, list[TopicChange]] = {}
 
     def catch_up(self) -> None:
-        """Know what other workers have noted, and have them know what was noted here.
+        """Exchange notes with the other workers.
 
-        To be called before each step that decides by what is noted, and before a mutation that has begun continues:
-        another worker that reads its own reply later then finds this one.
+        Call it before each step that decides by notes, and before the gateway forwards a mutation that `begin` has
+        noted: another worker that reads its own reply later then finds this mutation.
         """
 
     def claim_creations(self, names: Sequence[bytes], *, now_ms: int) -> list[bytes]:
@@ -142,36 +141,36 @@ class RecentTopics:
         self.creations.end(name)
 
     def stir(self) -> None:
-        """A streams group may have another topology from now on."""
+        """Note that a streams group may have another topology from now on."""
         self.changes += 1
 
     def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
-        """A topic has this many partitions as of now; 0: it has been deleted."""
+        """Note that a topic has this many partitions now; 0: it has been deleted."""
         self.changes += 1
         _put(self._notes, identity, (partition_count, now_ms + NOTE_MS))
-        # What the topic is like from now on says nothing any more about a request before.
+        # From now on the topic's state no longer shows the result of an earlier request.
         self._open.pop(identity, None)
         for change in self._changes_of.get(identity, ()):
             change.rivals += 1
 
     def partitions(self, identity: bytes, *, now_ms: int) -> int | None:
-        """The noted count, 0 for a deleted topic, None when nothing is noted that Metadata of then may not show."""
+        """The noted count, 0 for a deleted topic; None without a note that Metadata asked at `now_ms` may lack."""
         noted = self._notes.get(identity)
         return None if noted is None or noted[1] <= now_ms else noted[0]
 
     def last_partitions(self, identity: bytes) -> int:
-        """The last count that was noted, however long ago; 0 when there is none."""
+        """The last noted count, however long ago; 0 without a note."""
         return self._notes.get(identity, (0, 0))[0]
 
     def begin(self, name: bytes, partitions: int, timeout_ms: int, *, now_ms: int) -> TopicChange:
-        """A mutation that was paid for is forwarded; only such are noted, so that nothing free displaces them."""
+        """Note a charged mutation that is forwarded. Free ones are not noted, so that they cannot displace these."""
         self.changes += 1
         change = TopicChange(
             name, partitions, now_ms, now_ms + min(max(timeout_ms, 0), MOST_UNDER_WAY_MS) + NOTE_MS
         )
         others = self._changes_of.setdefault(name, [])
         for other in list(others):
-            if other.until_ms + NOTE_MS <= now_ms:  # no question that may still be decided by is as old
+            if other.until_ms + NOTE_MS <= now_ms:  # older than all answers still in use
                 self._drop(other)
             elif not other.answered:
                 other.rivals += 1
@@ -183,18 +182,18 @@ class RecentTopics:
         return change
 
     def end_refused(self, change: TopicChange) -> None:
-        """Its reply says that nothing was done."""
-        if change in self._changes:  # else others do not count it any more
+        """Note that a mutation was not done, after its reply."""
+        if change in self._changes:  # otherwise others no longer count it
             self._drop(change)
             for other in self._changes_of.get(change.name, ()):
                 other.rivals -= 1
 
     def end_done(self, change: TopicChange, partitions: int, *, now_ms: int) -> bool:
-        """Its reply says that it was done.
+        """Note that a mutation was done, after its reply.
 
         Returns:
-            Whether the topic now is as the reply says. If not, others were under way, and replies do not show in
-            which order they were carried out; then it counts as under way until the cluster shows it.
+            Whether the topic is now as the reply says. If not, other mutations were under way, and replies do not
+            show their order. Then this one counts as under way until the cluster shows the result.
         """
         if change.rivals <= 0:
             self._drop(change)
@@ -206,16 +205,16 @@ class RecentTopics:
         return False
 
     def may_be_deleted(self, name: bytes, *, now_ms: int) -> bool:
-        """Whether Metadata of then may show a topic that is gone, or is another one by now."""
+        """Whether Metadata asked at `now_ms` may show a topic that was deleted, or replaced by another, meanwhile."""
         return any(not each.partitions and each.until_ms > now_ms for each in self._changes_of.get(name, ()))
 
     def most_partitions(self, name: bytes, *, now_ms: int) -> int:
-        """How many it may have that Metadata of then does not show; 0 if nothing of the kind is under way."""
+        """The most partitions from mutations that Metadata asked at `now_ms` may not show yet; 0 without any."""
         changes = self._changes_of.get(name, ())
         return max((each.partitions for each in changes if each.until_ms > now_ms), default=0)
 
     def deleted_or_noted_since(self, since_ms: int) -> set[bytes]:
-        """Topics that since then were to be deleted, or of which something was noted."""
+        """The topics with a forwarded deletion, or with a note, since then."""
         found = set()
         for change in reversed(self._changes):
             if change.begun_ms < since_ms:
@@ -232,18 +231,18 @@ class RecentTopics:
         if change not in self._changes:
             return
         del self._changes[change]
-        change.rivals += 1  # those that begin from now on do not see it
+        change.rivals += 1  # mutations that begin later do not count it
         left = self._changes_of[change.name]
         left.remove(change)
         if not left:
             del self._changes_of[change.name]
 
     def leave_open(self, name: bytes, charge: OpenCharge) -> None:
-        """Keep a charge until it is known what was done; of two for the same topic the first is kept for good."""
+        """Keep a charge open until its result is known. A later one for the same topic makes an earlier one final."""
         _put(self._open, name, charge)
 
     def take_due(self, user: str, client_id: str, *, now_ms: int) -> dict[bytes, OpenCharge]:
-        """The charges of this client that Metadata can decide by now; they are not open any more."""
+        """Take the client's open charges whose result Metadata can show now."""
         due = {
             name: charge
             for name, charge in self._open.items()
@@ -254,7 +253,7 @@ class RecentTopics:
         return due
 
     def take_due_of(self, names: Iterable[bytes], *, now_ms: int) -> dict[bytes, OpenCharge]:
-        """The same for these topics, for all clients."""
+        """Take the open charges for these topics, of all clients, whose result Metadata can show now."""
         due = {
             name: charge
             for name in names
@@ -266,17 +265,17 @@ class RecentTopics:
 
 
 def undone_permits(facts: TopicFacts | None, charge: OpenCharge) -> int | None:
-    """How many permits of an open charge the cluster shows to be undone; None: it shows nothing."""
+    """How many permits of an open charge to refund, as the cluster shows; None: it does not show the result."""
     if facts is None or facts.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         return None
-    # A topic that is not there has no partitions; one that was made in part is paid for in part.
+    # A topic that does not exist has no partitions; for a partly done mutation a part is refunded.
     if charge.key is ApiKey.DELETE_TOPICS:
         return facts.partition_count
     return charge.partitions - facts.partition_count
 
 
 def _put(notes: dict[bytes, _Noted], name: bytes, noted: _Noted) -> None:
-    """The newest comes last; the oldest goes when there are too many."""
+    """Add a note as the newest, and drop the oldest one if there are too many."""
     notes.pop(name, None)
     if len(notes) >= MOST_NOTES:
         del notes[next(iter(notes))]

@@ -1,8 +1,8 @@
 """SaslHandshake and SaslAuthenticate: relayed one at a time, and read to learn the user.
 
-The client is not read between its message and the broker's reply, so nothing it sends ahead is looked at with the
-wrong identity. Frames are forwarded as they came and not kept: what is left of one is the name in it.
-A failure is answered and closed together, after the delay of KIP-306 counted from the client's message.
+The client is not read between its message and the broker's reply, so no request that it sends ahead is handled with
+the wrong identity. Frames are forwarded unchanged and not kept; the gateway keeps only the user name. After a failure
+the reply and the close come together, after the delay of KIP-306 counted from the client's message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from protocol.headers import correlation_id_of
 from protocol.primitives import read_int16
 
 _ERROR_AT: Final = 8
-"""Where ApiVersions responses of every version have their error code."""
+"""Offset of the error code in ApiVersions responses of every version."""
 
 
 CLIENT_ID: Final = "sluice-confirmation"
@@ -32,7 +32,7 @@ LOGIN: Final = "login"
 
 
 class _SaslHandler:
-    """What handshakes and tokens have in common."""
+    """The common part of the handlers for handshakes and tokens."""
 
     max_request_bytes = MAX_SASL_BYTES
 
@@ -66,7 +66,7 @@ class _SaslHandler:
 
 
 class HandshakeHandler(_SaslHandler):
-    """SaslHandshake: which mechanism it will be."""
+    """SaslHandshake: selects the mechanism."""
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
@@ -94,7 +94,7 @@ class AuthenticateHandler(_SaslHandler):
         """See `RequestHandler`."""
         exchange = _exchange(session)
         if not exchange.takes_tokens():
-            session.forward(frame, route.api)  # the broker says what it thinks of it: ILLEGAL_SASL_STATE
+            session.forward(frame, route.api)  # the broker answers ILLEGAL_SASL_STATE
             return
         exchange.send(sasl.read_auth_bytes(frame, route.api))
         on_reply = partial(self._on_reply, session, route.api, now_ms)
@@ -115,7 +115,7 @@ class AuthenticateHandler(_SaslHandler):
 
 
 class ConfirmHandler:
-    """The first other request after an exchange whose end the gateway cannot see: has the broker confirm it."""
+    """Lets the broker confirm a login whose end the gateway cannot see, at the first request that is not SASL."""
 
     def __init__(self, observer: RequestObserver) -> None:
         self._observer = observer

@@ -1,13 +1,13 @@
 """StreamsGroupHeartbeat (KIP-1071): charges the internal topics that the group coordinator creates for its client.
 
-The coordinator keeps the topology of a group, creates at any member's heartbeat what is missing of it, and does so
-for the account of that member. So a heartbeat of a client with a mutation quota waits for two questions on the
-client's own connection: which topology the coordinator has, and which of its topics exist. What is missing is charged
-as a request is that cannot be refused, and the heartbeat is forwarded as it came. The answer carries the throttle
-time. A group whose last answer said that it has all its topics is not asked about until topics or topologies
-change (docs/decisions/0040-streams-groups.md).
+The coordinator keeps the topology of a group. At any member's heartbeat it creates the topology's missing topics, on
+that member's account. So for a heartbeat of a client with a mutation quota the gateway first asks, on the client's
+own connection, which topology the coordinator has and which of its topics exist. The missing topics are charged like
+a request that cannot be refused, and the heartbeat is forwarded unchanged. The answer carries the throttle time. If
+the last answer showed that a group has all its topics, the gateway does not ask about that group until topics or
+topologies change (docs/decisions/0040-streams-groups.md).
 
-A request that spells the name of one of the gateway's own topics does not pass.
+A request that contains the name of one of the gateway's own topics is refused.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from quotas.mutations import MutationDecision, RequestDecision
 
 MOST_READY: Final = 10_000
 _LONGEST_GROUP: Final = 255
-"""Groups with longer names are asked about each time."""
+"""The gateway does not remember groups with longer names, and asks about them each time."""
 
 _CHARGED_AT_ONCE: Final = 200
-"""Topics in one step, about 20 us each."""
+"""Topics charged in one step, at about 20 us each."""
 
 _OWN: Final = b"The topology names a topic of the gateway"
 _NOT_DESCRIBED: Final = b"The group cannot be described to this client"
@@ -58,13 +58,13 @@ _FOUND: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
 
 
 class StreamsGroupHandler:
-    """Forwards heartbeats, those of clients with a mutation quota once they are paid for."""
+    """Forwards heartbeats. If the client has a mutation quota, the missing topics are charged first."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
-        # Groups that have all their topics -> how many changes were known when that was found out. Oldest first.
+        # Groups that have all their topics -> `RecentTopics.changes` at that time. Oldest first.
         self._ready: dict[bytes, int] = {}
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
@@ -86,7 +86,7 @@ class StreamsGroupHandler:
         recent = self._context.recent_topics
         recent.catch_up()
         exchange = HeartbeatExchange(self._context, self, session, api, frame, heartbeat)
-        if heartbeat.member_epoch < 0:  # the member leaves, and creates nothing
+        if heartbeat.member_epoch < 0:  # the member leaves, and no topic is created
             session.forward(frame, api)
         elif heartbeat.topology is None and self._ready.get(heartbeat.group) == recent.changes:
             exchange.forward()
@@ -97,9 +97,9 @@ class StreamsGroupHandler:
         """Remember whether a group has all its topics.
 
         Args:
-            group: its id.
-            answer: to a heartbeat of one of its members.
-            changes: how many were known when that heartbeat was forwarded.
+            group: the group's id.
+            answer: the answer to a heartbeat of one of its members.
+            changes: `RecentTopics.changes` when that heartbeat was forwarded.
         """
         self._ready.pop(group, None)
         if answer.ready and len(group) <= _LONGEST_GROUP:
@@ -137,7 +137,7 @@ class HeartbeatExchange:
         frame: bytes,
         heartbeat: Heartbeat,
     ) -> None:
-        """Nothing is asked or charged yet."""
+        """Prepare the exchange."""
         self._context = context
         self._handler = handler
         self._session = session
@@ -158,7 +158,7 @@ class HeartbeatExchange:
     # -- asking ----------------------------------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Ask the coordinator for the topology that it has."""
+        """Ask the coordinator for its topology of the group."""
         self._session.mute(MuteReason.AWAITING_REPLY)
         if self._heartbeat.topology is not None:
             self._context.recent_topics.stir()
@@ -172,8 +172,8 @@ class HeartbeatExchange:
     def _on_description(self, frame: bytes, now_ms: int) -> Steps[None]:
         description = yield from parse_description(frame)
         if description.error_code not in _FOUND:
-            # What the coordinator would do is not known. A client that may not see a topic of the group could not
-            # have joined it, and most other errors are those that the heartbeat would get.
+            # The coordinator's reaction is not known, so the heartbeat is refused. A client without permission for a
+            # topic of the group could not have joined it, and the heartbeat would get most other errors as well.
             refusal = refused_heartbeat(
                 self._api.version, correlation_id_of(self._frame), description.error_code, _NOT_DESCRIBED
             )
@@ -211,12 +211,12 @@ class HeartbeatExchange:
             self._session.release(MuteReason.AWAITING_REPLY)
             return
         yield from self._charge(missing, now_ms)
-        if self._charges:  # other workers know of them before the coordinator does
+        if self._charges:  # other workers get these notes before the coordinator gets the heartbeat
             context.recent_topics.catch_up()
         self.forward()
 
     def _refund_undone(self, facts: Mapping[bytes, TopicFacts], now_ms: int) -> Steps[None]:
-        """Refund earlier creations, of any client, that the cluster shows not to have been done."""
+        """Refund earlier creations of any client that were not done, as the cluster shows."""
         recent = self._context.recent_topics
         for done, (name, charge) in enumerate(recent.take_due_of(facts, now_ms=now_ms).items()):
             if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
@@ -234,7 +234,7 @@ class HeartbeatExchange:
         found: dict[bytes, int] = {}
 
         def known(name: bytes) -> int:
-            # As of the question: an answer that the client let wait knows nothing of what was done meanwhile.
+            # Notes that were valid at the time of the question: an answer read late does not show later changes.
             noted = recent.partitions(name, now_ms=asked_ms)
             fact = facts.get(name)
             shown = fact.partition_count if fact is not None and fact.error_code == ErrorCode.NONE else 0
@@ -287,7 +287,7 @@ class HeartbeatExchange:
             )
 
     def _keep_open(self, name: bytes, partitions: int, decision: MutationDecision, now_ms: int) -> None:
-        """The answer will not show what was created: keep the charge until the cluster shows it."""
+        """Keep the charge open until the cluster shows the result: the answer will not show what was created."""
         client, recent = self._client, self._context.recent_topics
         recent.begin(name, partitions, 0, now_ms=now_ms)
         due_ms = now_ms + CREATION_NOTE_MS
@@ -299,7 +299,7 @@ class HeartbeatExchange:
     # -- the answer ------------------------------------------------------------------------------------------
 
     def forward(self) -> None:
-        """Send the heartbeat on."""
+        """Forward the heartbeat."""
         self._session.mute(MuteReason.AWAITING_REPLY)
         self._changes = self._context.recent_topics.changes
         self._session.forward(self._frame, self._api, CollectedAnswer(self._on_answer))
@@ -325,8 +325,8 @@ class HeartbeatExchange:
         debt_ms = mutations.throttle_time_ms(
             client.user, client.client_id, kind=client.kind, address=client.address, now_ms=now_ms
         )
-        # A member that is silent for longer than its session timeout is put out of its group. The rest of its debt
-        # makes its next heartbeat wait that creates something.
+        # At most one window: a group removes a member that is silent for longer than its session timeout. The next
+        # heartbeat of the member that creates topics waits for the rest of the debt.
         wait_ms = min(request.throttle_time_ms_at(now_ms=now_ms), debt_ms, mutations.window_ms)
         upstream_ms = throttle.read(frame, self._api)
         patched = bytearray(frame)
@@ -348,7 +348,7 @@ class HeartbeatExchange:
 def _different(
     requested: tuple[Subtopology, ...], stored: tuple[Subtopology, ...]
 ) -> list[tuple[Subtopology, ...]]:
-    """The topologies that the coordinator may go by; one if both are the same, as that of the request says more."""
+    """The topologies that the coordinator may use. If they are equal, only the request's, which has more detail."""
     if {replace(each, copartitioned=None) for each in requested} == set(stored):
         return [requested]
     return [each for each in (requested, stored) if each]

@@ -1,16 +1,15 @@
 """CreateTopics, CreatePartitions and DeleteTopics under the controller mutation quota (KIP-599).
 
-One `MutationExchange` per request: ask the cluster what it knows of the topics, charge topic by topic in wire
-order, forward what was admitted, merge the broker's results with the refusals, give back what was charged for
-topics that the broker refused. The client's connection is muted meanwhile, so requests of one connection are
-decided one after the other, as in Kafka.
+Each request has a `MutationExchange`. It asks the cluster about the topics, charges topic by topic in wire order,
+forwards the admitted topics, merges the broker's results with the refusals, and refunds topics that the broker
+refused. The client is muted meanwhile, so requests of one connection are decided one after the other, as in Kafka.
 
-Kafka validates before it charges (live: in debt a topic that exists is still answered with error 36). A gateway can
-only know what Metadata shows; what it cannot know is refunded when the broker's answer shows it. A request that is
-too old to be refused waits, unread, while its client's debt is more than one window's worth.
+Kafka validates before it charges (observed: in debt a topic that exists is still answered with error 36). A gateway
+knows only what Metadata shows. Charges that turn out wrong are refunded after the broker's answer. A request of a
+version that cannot be refused waits, unread, while its client's debt is more than one window's worth.
 
-While no such quota is set and usage records are kept, the exchange charges nothing and refuses nothing, and what
-cannot be taken apart is relayed as it comes: a record must not cost a client its request.
+If no such quota is set and usage records are kept, the exchange charges and refuses no topic, and relays a request
+that it cannot parse unchanged: usage records must not make a client's request fail.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from protocol.topic_mutations import TopicMutations, parse_topic_mutations
 
 
 class TopicMutationHandler:
-    """Starts an exchange; relays the request when it is neither charged nor listed in usage records."""
+    """Starts an exchange. Relays the request if it is neither charged nor listed in usage records."""
 
     max_request_bytes = 2**31 - 1
 
@@ -46,7 +45,7 @@ class TopicMutationHandler:
         """See `HeadHandler`.
 
         Raises:
-            FrameTooLarge: it would have to be charged or searched, and is larger than what is collected whole.
+            FrameTooLarge: the request must be parsed, and is larger than `MAX_REQUEST_BYTES`.
         """
         context, size = self._context, head.size
         if context.mutations_enabled and not route.api.strict:
@@ -80,12 +79,12 @@ class TopicMutationHandler:
             yield from MutationExchange(self._context, session, request, frame).start(now_ms)
 
     def _may_be_own(self, request: TopicMutations) -> bool:
-        """Whether one of the topics is the gateway's; of one that is given by its id the cluster has to say."""
+        """Whether one of the topics may be the gateway's. For a topic id the cluster has to answer that."""
         own = self._context.own_topics
         return any(topic.name is None or topic.name in own.names for topic in request.topics)
 
     def _request(self, route: Route, frame: bytes) -> Steps[TopicMutations | None]:
-        """None when it can't be read and need not be: the broker says what is wrong with it."""
+        """The parsed request. None if it cannot be parsed and need not be: the broker then answers the error."""
         try:
             return (yield from parse_topic_mutations(frame, route.api))
         except ProtocolError as fault:

@@ -1,14 +1,14 @@
 """Counts bytes by topic in Produce requests and in Fetch and ShareFetch responses, for usage records and quotas.
 
-What a request or an answer counts in its client's row is divided: records by their topic, everything else under
-no name. What cannot be read is part of the latter, so that the topics of a row always add up to it. No request waits:
-what comes in pieces is walked as it passes. An answer to an incremental Fetch names the topics that it has records of
-(KIP-227), so nothing needs to be known of fetch sessions.
+The bytes that a request or a reply counts in its client's row are divided: records by topic, all other bytes under
+no name. Bytes that cannot be parsed have no name either, so the topics of a row always add up to it. Counting delays
+no request: a message that arrives in pieces is parsed as it passes. A reply to an incremental Fetch names the topics
+of its records (KIP-227), so the gateway need not know fetch sessions.
 
-A topic's quota counts the same bytes of records. A Produce over it carries the wait in its reply, as with other
-quotas. Of an answer to a Fetch the head has left when its topics are known: the next Fetch of the connection waits,
-up to one window; where it would be longer it is answered empty with the wait. A Fetch that names other topics than
-those of the answer before it waits for these, too.
+A topic's quota counts the same bytes of records. The reply to a Produce above the quota carries the wait, as with
+other quotas. The head of a Fetch reply has left when its topics are known. So the next Fetch of the connection waits,
+up to one window. If the wait is longer, that Fetch is answered empty with the throttle time. A Fetch that names
+other topics than the previous reply waits for these too.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ from quotas.rate_quotas import RateTracker
 from quotas.topic_quotas import TopicQuotas
 
 _unpack_batch: Final = Struct(">i4xb40xi").unpack_from
-"""Length, magic and number of records, from the length of a batch on."""
+"""Reads length, magic and number of records, starting at the length of a batch."""
 
 MOST_TOPICS: Final = 500
-"""Of one Produce while topics have quotas, at up to 100 us each: more would hold the loop."""
+"""Most topics of one Produce while topics have quotas, at up to 100 us each: more would block the loop."""
 
 _MOST_LOWERED_FOR: Final = 100
-"""Counters of topics that a Fetch is lowered for."""
+"""Most counters of topics for which a Fetch is made smaller."""
 
 _MOST_HEAD_BYTES: Final = 2 * MAX_BYTES_BEFORE_ACKS
-"""Before the name of a Produce's first topic."""
+"""Most bytes before the name of a Produce's first topic."""
 
 _NO_TAGS: Final = b"\0\0\0"
-"""Of a partition, its topic and the request."""
+"""The empty tagged fields of a partition, its topic and the request."""
 
 
 class Counters(Protocol):
-    """What the topics of a message are counted by."""
+    """Counts the topics of a message."""
 
     def count(self, called: bytes, size_bytes: int, records: int, now_ms: int) -> TopicWait | None:
-        """Records of a topic pass; what the longest wait is that its counters ask for, if any."""
+        """Count relayed records of a topic. Returns the longest wait that the topic's counters require, if any."""
 
     def count_rest(self, size_bytes: int) -> None:
-        """What stood around the records of a message."""
+        """Count the bytes of a message that are not records."""
 
 
 class PlainCounters:
-    """`Counters` that have no quotas, but a usage record."""
+    """`Counters` with a usage record and without quotas."""
 
     __slots__ = ("_api", "_row")
 
@@ -99,8 +99,8 @@ class TopicCounters:
     """`Counters` of one client's messages: its usage record, and the quotas of topics.
 
     Attributes:
-        row: the usage record's; None: not counted there.
-        most_topics: of one message.
+        row: the usage record's row; None: topics are not counted there.
+        most_topics: the most topics of one message.
     """
 
     __slots__ = (
@@ -116,13 +116,13 @@ class TopicCounters:
     )
 
     def __init__(self, session: Session, quotas: ClientQuotas, api: Api, sensor: CachedSensor) -> None:
-        """Find out what there is to count for.
+        """Find out which quotas and which row count the messages.
 
         Args:
-            session: of the client.
-            quotas: of the gateway.
-            api: of the messages.
-            sensor: what the client's messages are counted by.
+            session: the client's session.
+            quotas: the gateway's quotas.
+            api: the messages' API and version.
+            sensor: the counters of the client's messages.
         """
         self._session = session
         self._quotas = quotas
@@ -139,11 +139,11 @@ class TopicCounters:
 
     @property
     def limited(self) -> bool:
-        """Whether any topic has a quota that counts this client's bytes, or its records have one."""
+        """Whether quotas of topics, or of records, may count this client's messages."""
         return self._limited is not None
 
     def _of_records(self, now_ms: int) -> RateTracker | None:
-        """What the records are counted by; None: they have no limit."""
+        """The counter of the client's records; None: they have no limit."""
         session, sensor = self._session, self._sensor
         if not sensor.of_topics:
             return None
@@ -157,7 +157,7 @@ class TopicCounters:
         )
 
     def held_by(self, found: Iterable[tuple[bytes, int, int]], now_ms: int) -> TopicWait | None:
-        """The longest wait of the counters that let nothing pass now of a request with these topics."""
+        """The longest wait that a request with these topics needs before it passes; None: it passes now."""
         throttling = self._session.throttling
         longest: TopicWait | None = None
         waits_at: list[RateTracker] = []
@@ -181,7 +181,7 @@ class TopicCounters:
         return longest
 
     def may_wait_for(self, called: bytes) -> bool:
-        """Whether any quota is for the topic that a client calls so; quick."""
+        """Whether any quota is for the topic with this name or id in a client's request. Fast."""
         name = self._name_of(called, by_client=True)
         return self._limited is not None and name is not None and self._limited.names(name)
 
@@ -193,7 +193,7 @@ class TopicCounters:
         return None if name is None else name.decode("utf-8", "replace")
 
     def trackers(self, called: bytes, now_ms: int, *, by_client: bool = False) -> tuple[RateTracker, ...]:
-        """Of the topic that a message calls so; nothing while the name of an id is not known."""
+        """The counters of the topic with this name or id in a message; empty while an id's name is not known."""
         limited = self._limited
         if limited is None:
             return ()
@@ -211,7 +211,7 @@ class TopicCounters:
         )
 
     def count(self, called: bytes, size_bytes: int, records: int, now_ms: int) -> TopicWait | None:
-        """Records of a topic pass; what the longest wait is that its counters ask for, if any."""
+        """See `Counters`."""
         if self.row is not None:
             PlainCounters(self._api, self.row).count(called, size_bytes, records, now_ms)
         longest: TopicWait | None = None
@@ -223,7 +223,7 @@ class TopicCounters:
         of_records = self._of_records(now_ms)
         if (
             of_records is not None and records > 0
-        ):  # the client says how many: a negative number takes back nothing
+        ):  # the number is the client's: a negative one must not be counted
             of_records.last_value = float(records)
             wait_ms = of_records.record(of_records.last_value, now_ms=now_ms)
             wait = TopicWait(now_ms + wait_ms, self.sensor_of(of_records), (), self._by_records)
@@ -233,12 +233,12 @@ class TopicCounters:
     def wait_to_fetch(
         self, named: Iterable[bytes], now_ms: int, *, but: RateTracker | None = None
     ) -> TopicWait | None:
-        """What the topics that a Fetch names ask for, if any has a quota.
+        """The longest wait for the quotas of the topics that a Fetch names; None without such quotas.
 
         Args:
             named: the topics.
-            now_ms: the present.
-            but: a counter that is not asked.
+            now_ms: the time.
+            but: a counter that is not checked.
         """
         longest: TopicWait | None = None
         for called in named:
@@ -255,7 +255,7 @@ class TopicCounters:
         return longest
 
     def sensor_of(self, tracker: RateTracker) -> CachedSensor:
-        """As the session's verbs for throttles take it."""
+        """The sensor of a counter, as `Session.hold` and `Session.throttle_reply` need it."""
         of = self._sensor
         version = self._quotas.limits.version
         return CachedSensor(
@@ -263,18 +263,18 @@ class TopicCounters:
         )
 
     def count_rest(self, size_bytes: int) -> None:
-        """What stood around the records of a message."""
+        """See `Counters`."""
         if self.row is not None:
             self.row.count_topic(OVERHEAD_KEY, size_bytes, 0)
 
 
 def _uncounted_bytes(size: int, api: Api) -> int:
-    """How much of the beginning of a reply of this payload size does not count, its size field among it."""
+    """How many bytes at the beginning of a reply of this payload size are not counted, its size field included."""
     return 4 + size - counted_bytes(size, api)
 
 
 def longer(one: TopicWait | None, other: TopicWait | None) -> TopicWait | None:
-    """Of two waits the longer; a Fetch is lowered for the topics of both."""
+    """The longer of two waits. A Fetch is made smaller for the topics of both."""
     if one is None or other is None:
         return one or other
     first = one if one.until_ms >= other.until_ms else other
@@ -292,10 +292,10 @@ def _both(some: tuple[RateTracker, ...], others: tuple[RateTracker, ...]) -> tup
 
 
 class _Count:
-    """Divides what one message counts; a `Watch` of one that comes in pieces.
+    """Divides the counted bytes of one message by topic; a `Watch` if the message arrives in pieces.
 
     Attributes:
-        wait: the longest that the quotas of its topics ask for.
+        wait: the longest wait that the quotas of its topics require.
     """
 
     __slots__ = (
@@ -318,18 +318,18 @@ class _Count:
         on_end: Callable[[TopicWait, int], None] | None = None,
         most_topics: int = MOST_TOPICS,
     ) -> None:
-        """Nothing was found yet.
+        """Start before the first topic.
 
         Args:
-            counters: of the client.
-            api: of the message.
-            counted: what has counted of it before its first bytes are taken; below 0: so much does not count.
-            on_end: called with the longest wait, when one is asked for.
-            most_topics: of a request.
+            counters: the client's counters.
+            api: the message's API and version.
+            counted: bytes counted before the first bytes are taken. A negative number: bytes that are not counted.
+            on_end: called at the end with the longest wait, if the quotas require one.
+            most_topics: the most topics of a request.
         """
         self._most_topics = most_topics
         self._counters = counters
-        self._left_bytes = counted  # of what has come, and is of no topic that was found
+        self._left_bytes = counted  # received bytes that belong to no topic found so far
         self._on_end = on_end
         self._topics = 0
         self._now_ms = 0
@@ -338,14 +338,14 @@ class _Count:
         self.wait: TopicWait | None = None
 
     def found(self, called: bytes, size_bytes: int, records: int) -> None:
-        """Records of a topic; no more of them than have come."""
+        """Count records of a topic, at most as many bytes as have arrived."""
         self._topics += 1
         size_bytes = min(size_bytes, self._left_bytes)
         self._left_bytes -= size_bytes
         self.wait = longer(self.wait, self._counters.count(called, size_bytes, records, self._now_ms))
 
     def found_all(self, found: list[tuple[bytes, int, int]], size: int, now_ms: int) -> None:
-        """The topics of a message that counts so many bytes and was seen whole at a glance."""
+        """Count all topics of a whole message of `size` counted bytes."""
         self._left_bytes = size
         self._now_ms = now_ms
         for each in found:
@@ -365,7 +365,7 @@ class _Count:
             walk.take(data, at, end)
             if self._on_end is None or self._api.key is not ApiKey.PRODUCE:
                 return
-            # What cannot be counted is not relayed: records behind it would pass by the quota.
+            # A piece that cannot be counted is not relayed: records behind it would bypass the quota.
             if walk.fault is not None or self._topics > self._most_topics:
                 self._left_bytes = max(0, self._left_bytes - (end - at))
                 raise walk.fault or TooManyElements
@@ -381,15 +381,15 @@ class _Count:
 def count_plain_produce(
     row: UsageRow | None, data: bytes, at: int, size: int, head_bytes: int, api: Api
 ) -> bool:
-    """Count a request that was received whole and is plain; False: it takes a closer look.
+    """Count a request if it is plain and was received whole. Returns whether it was counted.
 
     Args:
-        row: of its client; None: nothing is counted.
+        row: the client's row; None: nothing is counted.
         data: received bytes.
         at: where the request begins, with its size.
-        size: as in its head.
-        head_bytes: up to the end of the client id.
-        api: its version.
+        size: the size in its head.
+        head_bytes: bytes from `at` to the end of the client id.
+        api: the request's version.
     """
     end = at + 4 + size
     if row is None or end > len(data):
@@ -399,7 +399,7 @@ def count_plain_produce(
     if alike is not None:
         begins, step, topic, around = alike
         if data[at : at + len(begins)] == begins:
-            # To the one partition of the topic that the client's last request named: all before it is the same.
+            # The bytes before the records equal those of the client's last request: same topic, one partition.
             at += step
             if at + BATCH_HEAD_BYTES < end:
                 records_bytes = data[at - 1] - 1
@@ -429,7 +429,7 @@ def _count_seen_produce(row: UsageRow, data: bytes, at: int, end: int, size: int
         return False
     by_id = api.version >= FIRST_PRODUCE_WITH_TOPIC_IDS
     row.count_topics(found, size, False if by_id else None)
-    # No tags, no transaction, acks, timeout; one topic, its name with a length, or its id; one partition.
+    # The compared bytes: no tags, no transaction, acks, timeout, one topic (length and name, or id), one partition.
     called = found[0][0] if len(found) == 1 else b""
     begins_bytes = 9 + len(called) + (1 if by_id else 2)
     if called and data[at + begins_bytes - 1] == 2:
@@ -442,16 +442,16 @@ def _count_seen_produce(row: UsageRow, data: bytes, at: int, end: int, size: int
 def plain_records(
     counter: RateTracker, data: bytes, at: int, size: int, head_bytes: int, api: Api, now_ms: int
 ) -> int:
-    """The records of a request that may pass and is only to be counted; 0: it takes a closer look.
+    """The number of records of a plain request that may pass now; 0: it needs the full check of `ProduceTopics`.
 
     Args:
-        counter: of the client's records.
+        counter: the counter of the client's records.
         data: received bytes.
         at: where the request begins, with its size.
-        size: as in its head.
-        head_bytes: up to the end of the client id.
-        api: its version.
-        now_ms: the present.
+        size: the size in its head.
+        head_bytes: bytes from `at` to the end of the client id.
+        api: the request's version.
+        now_ms: the time.
     """
     if now_ms >= counter.good_until_ms or now_ms < counter.blocked_until_ms or counter.queue is not None:
         return 0
@@ -463,7 +463,7 @@ def plain_records(
     if found is None:
         return 0
     for _, _, of_topic in found:
-        # The client says how many: a negative number takes back nothing.
+        # The number is the client's: a negative one must not be counted.
         records += max(0, of_topic)
     return records
 
@@ -471,15 +471,18 @@ def plain_records(
 def count_plain_records(
     counter: RateTracker, data: bytes, at: int, end: int, api: Api, now_ms: int
 ) -> int | None:
-    """Count the records of a whole reply, and say how long its client has to wait; None: it takes a closer look.
+    """Count the records of a plain, whole reply.
 
     Args:
-        counter: of the client's records.
+        counter: the counter of the client's records.
         data: received bytes.
         at: where the reply begins, with its size.
         end: where it ends.
-        api: its version.
-        now_ms: the present.
+        api: the reply's version.
+        now_ms: the time.
+
+    Returns:
+        How long the client has to wait, in ms; None: the reply is not plain and was not counted.
     """
     found = plain_fetch(data, at, end, api) if api.key is ApiKey.FETCH else None
     if found is None:
@@ -494,7 +497,7 @@ def count_plain_records(
 
 
 class PlainTopicsOfReply:
-    """A `ReplyWatch` of Fetch and ShareFetch while no topic has a quota; one object for many replies of a client."""
+    """A `ReplyWatch` of Fetch and ShareFetch while no topic has a quota. A client's replies share one object."""
 
     __slots__ = ("_api", "_by_id", "_flexible", "_row")
 
@@ -522,7 +525,7 @@ class PlainTopicsOfReply:
 
 
 class ProduceTopics:
-    """One Produce request: may it pass, what does it count, what does its reply say?"""
+    """One Produce request: whether it may pass, what it counts, and the wait in its reply."""
 
     __slots__ = (
         "_api",
@@ -548,17 +551,17 @@ class ProduceTopics:
         size: int,
         head_bytes: int,
     ) -> None:
-        """Look at what was received of a request.
+        """Parse the request if it is plain and whole.
 
         Args:
-            session: where it came in.
-            quotas: of the gateway.
-            api: its version.
-            sensor: what it is counted by.
+            session: the client's session.
+            quotas: the gateway's quotas.
+            api: the request's version.
+            sensor: the counters of the request.
             data: received bytes.
-            at: where it begins, with its size.
-            size: as in its head.
-            head_bytes: up to the end of the client id.
+            at: where the request begins, with its size.
+            size: the size in its head.
+            head_bytes: bytes from `at` to the end of the client id.
         """
         self._session = session
         self._counters = TopicCounters(session, quotas, api, sensor)
@@ -574,13 +577,13 @@ class ProduceTopics:
             self._found = plain_produce(data, self._body_at, self._end, api)
 
     def held_by(self, now_ms: int) -> TopicWait | None:
-        """What the counter asks for that lets nothing pass now; None: the request passes.
+        """The longest wait that the counters require before the request passes; None: it passes.
 
-        Of one that comes in pieces, or that is not plain, the topics that have come are asked about.
+        If the request arrives in pieces, or is not plain, the topics received so far are checked.
 
         Raises:
-            Truncated: not even the first topic has come.
-            ProtocolError: it cannot be read, or names more topics than are counted at once.
+            Truncated: not even the first topic has arrived.
+            ProtocolError: the request cannot be parsed, or names more topics than are counted at once.
         """
         counters = self._counters
         if not counters.limited:
@@ -603,14 +606,14 @@ class ProduceTopics:
         return counters.held_by(found, now_ms)
 
     def relayed(self, now_ms: int, pending: Pending | None) -> Watch | None:
-        """The request is relayed: count it, now or as it comes.
+        """Count the relayed request, at once or as it arrives.
 
         Args:
             now_ms: the time.
-            pending: its reply, which has the throttle time; None: it has none.
+            pending: the request's reply, which gets the throttle time; None: it has no reply.
 
         Returns:
-            What is to be shown the rest of it; None: all of it is here.
+            The watch for the rest of the request; None: it is complete.
         """
         self._pending = pending
         counters = self._counters
@@ -630,12 +633,12 @@ class ProduceTopics:
     def wait_for_records(
         self, counter: RateTracker, wait_ms: int, pending: Pending | None, now_ms: int
     ) -> None:
-        """The request was relayed, and its records were counted: its client waits, and its reply says so.
+        """Make the client wait for the counter of records, after `plain_records`. The reply has the throttle time.
 
         Args:
-            counter: of the records.
-            wait_ms: what it asks for.
-            pending: its reply; None: it has none.
+            counter: the counter of the records.
+            wait_ms: the wait that it requires.
+            pending: the request's reply; None: it has no reply.
             now_ms: the time.
         """
         self._pending = pending
@@ -668,7 +671,7 @@ class ProduceTopics:
 
 
 class TopicsOfReply:
-    """A `ReplyWatch` of Fetch and ShareFetch; the wait that topics ask for is noted with the connection."""
+    """A `ReplyWatch` of Fetch and ShareFetch. It notes the wait for the topics' quotas in the connection's state."""
 
     __slots__ = ("_api", "_counters", "_quotas", "_session")
 
@@ -696,7 +699,7 @@ class TopicsOfReply:
         return _Count(counters, self._api, -_uncounted_bytes(size, self._api), on_end)
 
     def wait_for_records(self, counter: RateTracker, wait_ms: int, now_ms: int) -> None:
-        """The reply's records were counted elsewhere: the next request waits for so long."""
+        """Make the next request wait for the counter of records, after `count_plain_records`."""
         sensor = self._counters.sensor_of(counter)
         self._over(TopicWait(now_ms + wait_ms, sensor, (), ThrottledBy.FETCH_RECORDS), now_ms)
 
