@@ -6,16 +6,16 @@ import socket
 
 
 class AcceptedSocket:
-    """An accepted socket: its peer, and the port that it came to (broker id, None for the bootstrap port).
+    """An accepted socket: its peer, and the port that accepted it (broker id, None for the bootstrap port).
 
     Attributes:
-        sock: uvloop has it no longer block once it has a transport.
-        proxy: the load balancer that it came through, once its header is read; `ip` and `port` are the client's then.
-        connected_to: where the client connected to, as a load balancer says; None: to this socket's own address.
-        recorded: whether the usage records have counted it.
+        sock: the socket; uvloop makes it non-blocking when it creates the transport.
+        proxy: the load balancer, once its header is read. From then on `ip` and `port` are the client's.
+        connected_to: the address that the client connected to, from the load balancer; None: the socket's own.
+        recorded: whether the usage records have counted the connection.
     """
 
-    # No dataclass, whose constructor stays one in Python where this is compiled.
+    # No dataclass: its constructor would stay Python code in the compiled core.
     __slots__ = ("broker_id", "connected_to", "ip", "port", "proxy", "recorded", "sock")
 
     def __init__(
@@ -39,16 +39,16 @@ class AcceptedSocket:
 
     @property
     def peer(self) -> str:
-        """For logs."""
+        """The peer's address and port, for logs."""
         return f"{self.ip}:{self.port}"
 
     @property
     def endpoints(self) -> tuple[tuple[str, int], tuple[str, int]] | None:
-        """Where the client is and where it connected to; None when the connection was reset already."""
+        """The client's address and the address that it connected to; None if the connection was already reset."""
         reached = self.connected_to
         if reached is None:
             try:
                 reached = self.sock.getsockname()[:2]
-            except OSError:  # the next thing that is tried on it ends this connection
+            except OSError:  # the next operation on the socket ends this connection
                 return None
         return ((self.ip, self.port), reached)

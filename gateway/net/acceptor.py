@@ -1,20 +1,20 @@
 """Accepts sockets of one listener and admits connections by KIP-612 and KIP-402, in place of the loop's accept.
 
-uvloop accepts greedily, and at the end of the file descriptors it accepts and closes silently; so the
-listening sockets are watched for readability and accepted from here, a bounded number of times per turn of the loop
-(hazards B23, F01, F02). Admission is decided on the accepted socket before TLS and before one byte is read:
+uvloop accepts without a bound, and without free file descriptors it accepts and closes silently. So this module
+watches the listening sockets for readability and accepts a bounded number of sockets per turn of the loop (hazards
+B23, F01, F02). It decides on the accepted socket, before TLS and before a byte is read:
 
-    ADMIT   handed over.
-    WAIT    over the gateway's or this listener's rate, or no slot: no port of this listener accepts until the wait
-            is over. Connections in the kernel's backlog keep waiting there. None is refused.
-    HOLD    over the address's rate: kept unread for the throttle time, then closed or looked at again.
-    REFUSE  closed.
+    ADMIT   The socket is handed over.
+    WAIT    Over the gateway's or this listener's rate, or no free slot: no port of this listener accepts until the
+            wait is over. Connections wait in the kernel's backlog. None is refused.
+    HOLD    Over the address's rate: the socket stays unread for the throttle time, then is closed or decided again.
+    REFUSE  The socket is closed.
 
-Behind load balancers (`proxy_acceptor.py`) the limits that need no address are applied at accept, those of an address
-once the header has named the client.
+Behind load balancers (`proxy_acceptor.py`) the limits that need no address are applied at accept. Those of an address
+are applied once the header has named the client.
 
-A throttled socket has no transport, so what its client sends stays in the kernel, bounded by the receive buffer
-(B16).
+A throttled socket has no transport, so the bytes that its client sends stay in the kernel, bounded by the receive
+buffer (hazard B16).
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Acceptor:
 
     Attributes:
         `held`: throttled sockets, unread for now.
-        accepted: sockets taken from the kernel so far, whatever became of them.
-        waits_since_ms: since when one waits for a slot while none is accepted; None: none waits.
+        accepted: number of sockets accepted so far, whatever the decision.
+        waits_since_ms: when the waiting socket, which blocks accepting, began to wait; None: no socket waits.
     """
 
     def __init__(
@@ -82,23 +82,23 @@ class Acceptor:
         accepts_per_turn: int = ACCEPTS_PER_TURN,
         listening: ListeningSockets | None = None,
     ) -> None:
-        """Make it; nothing is bound yet.
+        """Create an acceptor without ports.
 
         Args:
-            listener: name in `quotas`, metrics and logs.
+            listener: the listener's name in `quotas`, metrics and logs.
             loop: watches the sockets.
             now_ms: the clock.
             quotas: decides; shared by all listeners.
             observer: notified of delays, throttles and refusals.
-            on_admitted: takes over a socket that is counted already.
-            on_slot_freed: called when a socket that had a slot is closed without having been admitted; None: a socket
-                that waits here gets the slot.
-            proxy: the load balancers that all connections come from; None: there are none.
+            on_admitted: takes over an admitted socket, which is already counted.
+            on_slot_freed: called when a socket with a slot is closed without being admitted; None: a socket that
+                waits here gets the slot.
+            proxy: the load balancers from which all connections come; None: no load balancers.
             write_timeout_ms: of the sessions; see `keepalive`.
-            usage: the usage records; None: none are kept.
-            journal: of throttles; None: none is kept.
-            accepts_per_turn: at most so many sockets in a turn of the loop.
-            listening: makes listening sockets; None: none is taken over.
+            usage: the usage records; None: no usage records are kept.
+            journal: the journal of throttles; None: no journal is kept.
+            accepts_per_turn: the most sockets accepted in a turn of the loop.
+            listening: creates listening sockets; None: no socket is inherited.
         """
         self.held: dict[AcceptedSocket, tuple[Admission, asyncio.TimerHandle]] = {}
         self.accepted = 0
@@ -136,8 +136,8 @@ class Acceptor:
         """Accept clients on one more port.
 
         Args:
-            address: where to bind; a listening socket is ready when this returns.
-            broker_id: the broker these clients want, None for the bootstrap port.
+            address: where to bind. The socket is listening when this returns.
+            broker_id: the broker for clients of this port, None for the bootstrap port.
 
         Raises:
             OSError: the port cannot be bound; the message names it.
@@ -152,7 +152,7 @@ class Acceptor:
             self._loop.add_reader(listening.fileno(), self._accept, listening, broker_id)
 
     def stop_listening(self, broker_id: int | None) -> None:
-        """Close one port; connections that came in by it stay."""
+        """Close one port; its connections stay."""
         listening = self._sockets.pop(broker_id, None)
         if listening is not None:
             self._loop.remove_reader(listening.fileno())
@@ -160,12 +160,12 @@ class Acceptor:
 
     @property
     def open_sockets(self) -> Iterator[tuple[Address, socket.socket]]:
-        """What listens, and where it was configured to."""
+        """The listening sockets, each with its configured address."""
         for broker_id, listening in self._sockets.items():
             yield self._addresses[broker_id], listening
 
     def suspend(self) -> AcceptedSocket | None:
-        """Accept nothing until `resume`; the socket that waits for its turn is the caller's."""
+        """Stop accepting until `resume`. The caller takes over the returned waiting socket."""
         waiting, self._waiting = self._waiting, None
         self.waits_since_ms = None
         if self._wake is not None:
@@ -176,12 +176,12 @@ class Acceptor:
         return waiting
 
     def resume(self, waiting: AcceptedSocket | None = None) -> None:
-        """Accept again, first this socket, which has waited here or in the process that this one replaces."""
+        """Accept again, beginning with this socket, which has waited here or in the old process."""
         self._suspended = False
         if self._wake is not None:
             self._wake.cancel()
         if waiting is not None:
-            if self._waiting is not None:  # a throttled one; there is one place
+            if self._waiting is not None:  # a socket whose hold has ended; only one can wait
                 self._waiting.sock.close()
             self._waiting = waiting
             self.waits_since_ms = self._blocked_since_ms = self._now_ms()
@@ -208,7 +208,7 @@ class Acceptor:
 
     @property
     def awaiting_header(self) -> int:
-        """Sockets whose PROXY header has not been read."""
+        """Number of sockets whose PROXY header has not been read."""
         return 0 if self._proxy_acceptor is None else len(self._proxy_acceptor.waiting)
 
     @property
@@ -228,16 +228,16 @@ class Acceptor:
                 return
             except OSError as exc:
                 if exc.errno not in _OUT_OF_RESOURCES:
-                    continue  # this one connection broke before it was accepted
+                    continue  # this connection broke before it was accepted
                 self._observer.accept_failed(self._listener)
                 _log.error("accept_failed", listener=self._listener, error=exc.strerror)
-                # Level-triggered: watching on would spin until a descriptor is free.
+                # The watch is level-triggered: without a pause it would call this again and again.
                 self._pause(_RETRY_ACCEPT_MS)
                 return
             self.accepted += 1
             accepted = AcceptedSocket(sock, peer[0], peer[1], broker_id)
             if self._proxy_acceptor is not None and not self._proxy_acceptor.trusts(accepted.ip):
-                # Not even counted: strangers must not use up the rate of those who come through the balancer.
+                # Not counted: unknown peers must not use up the rate of clients behind the load balancer.
                 self._refuse(accepted, AdmissionCause.PROXY_UNTRUSTED)
                 continue
             now_ms = self._now_ms()
@@ -249,7 +249,7 @@ class Acceptor:
         return self._quotas.admit(self._listener, accepted.ip, now_ms=now_ms, waited=waited)
 
     def _header_read(self, accepted: AcceptedSocket, header: ProxyHeader) -> None:
-        """The PROXY header is complete; without a source the connection is the load balancer's own."""
+        """Take the complete PROXY header. A header without a source is for the load balancer's own connection."""
         accepted.proxy = accepted.peer
         if header.source is not None:
             (accepted.ip, accepted.port), accepted.connected_to = header.source, header.destination
@@ -336,14 +336,14 @@ class Acceptor:
         if not flooded("connection_refused"):
             _log.info("connection_refused", listener=self._listener, peer=accepted.peer, cause=cause.value)
         if cause in _UNDER_ATTACK:
-            # Under attack: leave nothing behind in the kernel either (hazard B15).
+            # In an attack the kernel must not keep state for the connection either (hazard B15).
             accepted.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         accepted.sock.close()
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
     def _pause(self, wait_ms: int) -> None:
-        """Accept none for so long; 0: until a slot is free (`slot_freed`)."""
+        """Stop accepting for this time; 0: until a slot is free (`slot_freed`)."""
         if not self._paused:
             self._paused = True
             for listening in self._sockets.values():
@@ -352,13 +352,13 @@ class Acceptor:
             self._wake = self._loop.call_later(wait_ms / 1000, self._go_on)
 
     def slot_freed(self) -> None:
-        """A connection has ended, or the limits have changed: a socket that waits for a slot may have it now."""
+        """Let the waiting socket try again, because a connection has ended or the limits have changed."""
         if self._paused and self._wake is None and not self._suspended and not self._listening.held:
             self._go_on()
 
     def _go_on(self) -> None:
         self._wake = None
-        if self._suspended:  # the end of a hold wanted another try
+        if self._suspended:  # scheduled for a socket whose hold has ended meanwhile
             return
         now_ms = self._now_ms()
         accepted, self._waiting = self._waiting, None

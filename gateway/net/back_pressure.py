@@ -1,4 +1,4 @@
-"""Measures how long connections of a listener waited for one of their sides."""
+"""BackPressure: measures how long a listener's connections waited because one side read too slowly."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from gateway.observability.events import Side
 
 
 class BackPressure:
-    """How long connections of a listener were slowed down because one side read less than the other sent.
+    """The total time in which connections of a listener were slowed down by a side that read too slowly.
 
-    Adds up what begins and ends at many connections; time under way counts at every moment.
+    It adds up the times of all connections. A time that has not ended counts up to now.
     """
 
     def __init__(self) -> None:
@@ -16,13 +16,13 @@ class BackPressure:
         self._active = dict.fromkeys(Side, 0)
 
     def begin(self, side: Side, *, now_ms: int) -> None:
-        """One more connection is slowed down by this side."""
-        # The sum over all of (now - begin) needs no list of them.
+        """Count a connection that is slowed down by this side from now on."""
+        # The sum of (now - begin) over all connections needs only the sum of the begins and their number.
         self._since_ms[side] += now_ms
         self._active[side] += 1
 
     def end(self, side: Side, *, now_ms: int) -> None:
-        """One less; exactly one call for each `begin`."""
+        """End the slow-down of one connection; exactly one call for each `begin`."""
         self._since_ms[side] -= now_ms
         self._active[side] -= 1
 

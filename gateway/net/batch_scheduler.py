@@ -1,7 +1,7 @@
 """Runs work that is due for many connections at once in small batches, so that data is handled in between.
 
-Thousands of clients that came together have their deadlines together, and the loop calls all timers that are due
-before it looks at a socket again.
+Thousands of clients that connect together have their deadlines together. The loop calls all due timers before it
+handles a socket again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEPS_PER_TURN: Final = 16
 
 
 class BatchScheduler:
-    """Steps that are due, in order: in one turn a few of them, and none begins after its first millisecond."""
+    """Runs due steps in order: a few in each turn of the loop, none of which begins after its first millisecond."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, steps_per_turn: int = STEPS_PER_TURN) -> None:
         self._loop = loop
@@ -26,11 +26,11 @@ class BatchScheduler:
         self._scheduled = False
 
     def add(self, step: Callable[[], None], *, first: bool = False) -> None:
-        """Do this step in one of the loop's next turns; one that raises does not stop the others.
+        """Run this step in one of the loop's next turns. A step that raises does not stop the others.
 
         Args:
-            step: to be done.
-            first: before all others that wait.
+            step: the step.
+            first: whether to run it before all waiting steps.
         """
         if not self._scheduled:
             self._scheduled = True
@@ -41,7 +41,7 @@ class BatchScheduler:
             self._steps.append(step)
 
     def _take(self) -> None:
-        # Both bounds: most steps are some 50 us, and one that lets a large request continue takes milliseconds.
+        # Both bounds are needed: most steps take about 50 us, but one that continues a large request takes ms.
         slices = Slices(every=1)
         try:
             for taken in range(min(len(self._steps), self._steps_per_turn)):
@@ -49,7 +49,7 @@ class BatchScheduler:
                     break
                 self._steps.popleft()()
         finally:
-            # Whatever one step did, the others are still due: among them is the end of every throttle.
+            # Even if a step raised, the others are still due: among them may be the end of a throttle.
             self._scheduled = bool(self._steps)
             if self._scheduled:
                 self._loop.call_soon(self._take)

@@ -1,7 +1,7 @@
 """ClientChannel: the I/O of one client connection. Two transports, one timer, one boundary for exceptions.
 
-It decides nothing: bytes go into the session, chunks come out, and what the session says about reading, waking and
-closing is carried out by `_pump` after every call.
+The session makes all decisions: bytes go into it and chunks come out. After every call `_pump` reads, arms the timer
+and closes as the session requires.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from protocol.errors import ProtocolError, UpstreamDesync
 from quotas.ip_limits import network_of
 
 HIGH_WATER_BYTES: Final = 512 * 1024
-"""Bytes unsent to the broker at which the client is no longer read; to a client any byte is enough."""
+"""With this many bytes unsent to the broker, the client is not read. Towards a client, one unsent byte is enough."""
 
 FULL_READ_BYTES: Final = 256_000
-"""What uvloop reads at once; when it got as much it reads again in the same turn, up to 32 times."""
+"""A read of this size is a full one: uvloop then reads again in the same turn, up to 32 times."""
 
 FIRST_LOOK_MS: Final = 5_000
-"""Two looks of `PeerCloseDetector` fit into it: what is due later needs a timer only where the first has passed."""
+"""`PeerCloseDetector` checks twice in this time. A timer that is due later is armed only after its first check."""
 
 FULL_READS_PER_TURN: Final = 4
-"""Then other connections have their turn."""
+"""After so many full reads other connections have their turn."""
 
 _SIDES: Final = {MuteReason.CLIENT_FULL: Side.CLIENT, MuteReason.UPSTREAM_FULL: Side.UPSTREAM}
 
@@ -65,7 +65,7 @@ _DRAINING: Final = int(MuteReason.DRAINING)
 _HALF_CLOSED: Final = int(MuteReason.HALF_CLOSED)
 _WAITING: Final = int(MuteReason.THROTTLED | MuteReason.AWAITING_TURN)
 
-# A member that is looked up by its class costs a third of a microsecond.
+# Looking up a member by its class costs a third of a microsecond.
 _CLIENT_CLOSED: Final = CloseCause.CLIENT_CLOSED
 _CONNECTING: Final = MuteReason.CONNECTING
 _UPSTREAM: Final = Side.UPSTREAM
@@ -77,7 +77,7 @@ _log = structlog.get_logger("gateway.channel")
 
 
 class ChannelOwner(Protocol):
-    """A listener, as far as its channels are concerned."""
+    """The part of a listener that its channels need."""
 
     name: str
     loop: asyncio.AbstractEventLoop
@@ -93,18 +93,18 @@ class ChannelOwner(Protocol):
     spreads: bool
 
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
-        """The channel has ended."""
+        """Remove a channel that has ended."""
 
     def refused(self, cause: CloseCause, *, detail: str, **names: Any) -> None:
-        """A peer broke the format; worth a line in the log."""
+        """Log that a peer's bytes broke the format."""
 
 
 class ClientChannel:
     """One client connection and its upstream leg.
 
     Attributes:
-        session: everything that is known and decided.
-        broker_id: the broker that the client wants, by port or by name; None: any.
+        session: the state of the connection and all decisions.
+        broker_id: the broker that the client requested by port or by name; None: any.
         ip: the peer's address, by which connections are counted.
         endpoints: see `UpstreamUser`.
     """
@@ -161,30 +161,30 @@ class ClientChannel:
         self._connecting: Eager | None = None
         self._reading = True
         self._upstream_reading = True
-        self._upstream_watched = False  # the kernel finds out when the broker is gone without a word
+        self._upstream_watched = False  # the kernel detects a broker that has vanished
         self._stepping = False
-        self._full_reads = 0  # one after the other: a read that is not full is the last one of its turn
-        self._fitted = False  # reads from the broker
-        self._fits_until_bytes = 0  # from the broker; till then the client's socket takes what is read
+        self._full_reads = 0  # consecutive ones: a read that is not full is the last one of its turn
+        self._fitted = False  # whether `FittedReads` reads from the broker
+        self._fits_until_bytes = 0  # of bytes from the broker: up to here the client's socket has room
         self._timer: asyncio.TimerHandle | None = None
         self._outlived = False
         self._write_watches: dict[MuteReason, StalledWriteDetector] = {}
         self._closed = False
-        self._client_ended = False  # it has sent its end, and not only been refused
+        self._client_ended = False  # it has closed its side, and was not only refused
 
     def lead_to(self, broker_id: int | None) -> None:
-        """The client has named the broker that it wants, in its TLS handshake."""
+        """Set the broker that the client named in its TLS handshake."""
         self.broker_id = broker_id
         self.session.lead_to(broker_id)
 
     # -- the client's transport ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client's transport is ready."""
+        """Begin with the client's transport."""
         # uvloop's transports have the methods without the base class.
         self._transport = transport = cast("asyncio.Transport", transport)
         if self._closed:
-            # The gateway began to drain between accept and here.
+            # The gateway began to drain after this socket was accepted.
             transport.abort()
             return
         transport.set_write_buffer_limits(high=0)
@@ -195,7 +195,7 @@ class ClientChannel:
         if self.session.authentication is None:
             self.session.user_known(now_ms=self._now_ms())
         if self.session.muted:
-            # uvloop begins to read after `connection_made`, and a pause before has no effect.
+            # uvloop begins to read after `connection_made`; an earlier pause would have no effect.
             self._loop.call_soon(self._run, self._pump_if_open)
         else:
             self._pump()
@@ -205,7 +205,7 @@ class ClientChannel:
             self._pump()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Take bytes from the client."""
         if len(data) >= FULL_READ_BYTES:
             self._read_much(self._transport)
         elif self._full_reads:
@@ -227,7 +227,7 @@ class ClientChannel:
             self._failed(exc)
 
     def eof_received(self) -> bool:
-        """The client sends nothing more; keep the other direction open for its outstanding replies."""
+        """Note that the client has closed its side; keep the other direction open for outstanding replies."""
         self._client_ended = True
         self._run(self._half_closed)
         return not self._closed
@@ -237,7 +237,7 @@ class ClientChannel:
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client's leg is gone."""
+        """End the channel after the client's leg has ended."""
         self._transport = self._relay.to_client = None
         # Only the kernel's own deadlines end a connection like this: see `keepalive`.
         unreachable = isinstance(exc, OSError) and exc.errno in _UNREACHABLE
@@ -249,32 +249,32 @@ class ClientChannel:
 
     def _client_fd(self) -> int | None:
         fd = self._client.fileno()
-        return fd if fd >= 0 else None  # negative: it broke, and `connection_lost` is on its way
+        return fd if fd >= 0 else None  # negative: the connection broke, and `connection_lost` follows
 
     @property
     def leaves_with_fin(self) -> bool:
-        """See `peer_close.Watched`: a client that waits has its replies; others may half-close and wait (B07)."""
+        """See `peer_close.Watched`. A throttled client has its replies; others may wait for some (hazard B07)."""
         muted = self.session.muted
         return bool(muted & _WAITING) and not muted & _HALF_CLOSED
 
     def client_gone(self) -> None:
-        """See `peer_close.Watched`: what waits behind the mute is dropped (hazard C16)."""
+        """See `peer_close.Watched`. Bytes that wait for the end of a mute are dropped (hazard C16)."""
         self.close(_CLIENT_CLOSED)
 
     def pause_writing(self) -> None:
-        """The client reads slower than we write: read neither from the broker nor from the client."""
+        """Stop reading from broker and client: the client reads more slowly than the gateway writes."""
         self._hold_up(MuteReason.CLIENT_FULL)
         self._follow_upstream()
         self._fit_reads(True)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Read again, after the client has caught up."""
         self._go_on(MuteReason.CLIENT_FULL)
         self._unmute(MuteReason.CLIENT_FULL)
         self._follow_upstream()
 
     def outlive_look(self) -> None:
-        """See `peer_close.Watched`: a timer, and five system calls, that connections with one request do without."""
+        """See `peer_close.Watched`. Saves a timer and five system calls for connections with a single request."""
         self._run(self._outlive_look)
 
     def _outlive_look(self) -> None:
@@ -288,7 +288,7 @@ class ClientChannel:
             self._upstream_watched = True
             connection = self._upstream.get_extra_info("socket")
             if connection is not None:
-                with contextlib.suppress(OSError):  # it may be gone again already
+                with contextlib.suppress(OSError):  # the connection may have ended already
                     watch_connected(connection.fileno(), connection.family)
 
     # -- the broker's transport ------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class ClientChannel:
     def upstream_lost(self) -> None:
         """See `UpstreamUser`."""
         self._upstream = self._relay.to_upstream = None
-        if not self.session.closing_later:  # brokers close behind a refusal, which the client is still to get
+        if not self.session.closing_later:  # brokers close after a refusal; its reply is still delayed
             self.close(_UPSTREAM_CLOSED)
 
     def upstream_writable(self, writable: bool) -> None:
@@ -345,7 +345,7 @@ class ClientChannel:
             self._go_on(MuteReason.UPSTREAM_FULL)
             self._unmute(MuteReason.UPSTREAM_FULL)
         else:
-            # Called from within a write; the writer looks at the mute afterwards.
+            # Called from within a write; the writer checks the mute afterwards.
             self._hold_up(MuteReason.UPSTREAM_FULL)
 
     def _read_much(self, transport: asyncio.Transport | None) -> None:
@@ -369,12 +369,12 @@ class ClientChannel:
                 transport.resume_reading()
 
     def _look_for_room(self) -> None:
-        """Whether the client's socket takes this read and the next; if so, for how many bytes not to look again."""
+        """Fit reads if the client's socket has no room for two reads; otherwise set when to check again."""
         if self._transport is not None:
             room = room_bytes(self._transport)
             if room is not None and not self._fits_until_bytes:
                 bound_unsent(self._transport)
-            # Without a call: reads are fitted once the client has left something.
+            # If the kernel does not report the room, reads are fitted once the client has not taken some bytes.
             left_bytes = 2 * MOST_READ_BYTES if room is None else room - 2 * MOST_READ_BYTES
             self._fits_until_bytes = self.session.bytes_from_upstream + left_bytes
             self._fit_reads(left_bytes < 0)
@@ -383,7 +383,7 @@ class ClientChannel:
         upstream, client = self._upstream, self._transport
         if fitted is self._fitted or upstream is None or client is None or upstream.is_closing():
             return
-        if upstream.get_extra_info("ssl_object") is None:  # TLS has slices of its own
+        if upstream.get_extra_info("ssl_object") is None:  # with TLS, `ReceiveBuffer` bounds the reads
             self._fitted = fitted
             protocol = FittedReads(self, client) if fitted else UpstreamChannel(self)
             upstream.set_protocol(cast("asyncio.BaseProtocol", protocol))
@@ -399,7 +399,7 @@ class ClientChannel:
         self._fit_reads(False)
 
     def _hold_up(self, reason: MuteReason) -> None:
-        """Back pressure begins; it is counted and watched until `_go_on` or the end of the channel."""
+        """Begin back pressure, which is measured and watched until `_go_on` or the end of the channel."""
         upstream = reason is MuteReason.UPSTREAM_FULL
         transport = self._upstream if upstream else self._transport
         if not self._closed and not self.session.muted & reason:
@@ -435,9 +435,9 @@ class ClientChannel:
             self._failed(exc)
 
     def _failed(self, exc: Exception) -> None:
-        """The one boundary: a broker's broken bytes close this channel, a bug of ours too, with a traceback.
+        """The only exception boundary. Malformed bytes of a broker and bugs of the gateway close this channel.
 
-        A client's broken bytes do not come here: see `ClientSession.refuse`.
+        A bug is logged with a traceback. For malformed bytes of a client see `ClientSession.refuse`.
         """
         if isinstance(exc, UpstreamDesync):
             cause = CloseCause.UPSTREAM_DESYNC
@@ -454,7 +454,7 @@ class ClientChannel:
         return {"listener": self.session.listener, "peer": self.session.peer}
 
     def _pump(self) -> None:
-        """Write what the session has for each side, then do as it says about reading, waking and closing."""
+        """Write the session's chunks to both sides, then read, arm the timer and close as the session requires."""
         session = self.session
         chunks = session.to_upstream
         if chunks:
@@ -506,12 +506,12 @@ class ClientChannel:
         if 0 < put_off_bytes <= SMALL_BYTES:
             self._owner.long_work.add_small(self._take_step, put_off_bytes)
         else:
-            # What is half done comes before other connections have their turn: it takes memory. A frame that was
-            # put off has not begun.
+            # Begun work runs before other connections' work, because it takes memory. Work on a frame that was put
+            # off has not begun.
             self._owner.long_work.add(self._take_step, first=under_way and not put_off_bytes)
 
     def _take_step(self) -> None:
-        """One step of long work for this client, whose time is the client's as that of any other event."""
+        """Run one step of long work for this client; its time counts as the client's, as for any other event."""
         self._stepping = False
         session, meter = self.session, self._meter
         if self._closed or not session.steps:
@@ -553,7 +553,7 @@ class ClientChannel:
             upstream.pause_reading()
 
     def _connect(self) -> None:
-        """The first bytes for the broker are here: only now is its side of the connection made (hazard B20)."""
+        """Connect to the broker, with the first bytes for it and not earlier (hazard B20)."""
         if self._connecting is None:
             self.session.mute(_CONNECTING)
             self.session.unsent(_UPSTREAM, sum(map(len, self.session.to_upstream)))
@@ -566,7 +566,7 @@ class ClientChannel:
         self._relay.armed_ms = wake_at_ms = self.session.wake_at_ms
         delay_ms = max(0, wake_at_ms - self._now_ms())
         if delay_ms > FIRST_LOOK_MS and not self._outlived:
-            self._timer = None  # `outlive_look` comes before it
+            self._timer = None  # `outlive_look` arms it later
             return
         self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
 
@@ -580,7 +580,7 @@ class ClientChannel:
             return
         fd = self._client_fd() if self.leaves_with_fin else None
         if fd is not None and peer_gone(fd):
-            # Between two looks of the watch or two reads: what waits must not continue now (hazards C16, F06).
+            # The client left since the last check or read: its waiting bytes must not continue (hazards C16, F06).
             self.client_gone()
             return
         self.session.on_timer(now_ms=self._now_ms())
@@ -598,7 +598,7 @@ class ClientChannel:
         self._run(self._pump)
 
     def close(self, cause: CloseCause, *, abort: bool = False) -> None:
-        """End both legs, once; the first cause counts. `abort`: even with replies outstanding."""
+        """End both legs, once; the first cause counts. With `abort`, unsent bytes are dropped."""
         if self._closed:
             return
         if self.session.muted & _BACK_PRESSURE:
@@ -613,12 +613,12 @@ class ClientChannel:
         self._relay.to_upstream = None
         session, lingering = self.session, self._owner.lingering
         if upstream is not None:
-            # Whole requests still reach the broker (acks=0 has no other receipt); half a request must not be
-            # mistaken for one (hazard A08).
+            # Whole requests still reach the broker, since with acks=0 the client gets no reply. The broker must not
+            # take half a request for a whole one (hazard A08).
             if session.mid_request:
                 upstream.abort()
             elif session.responses.idle and not session.responses.unanswered:
-                upstream.close()  # it has replied to all of them
+                upstream.close()  # the broker has replied to all requests
             else:
                 lingering.close(upstream)
         transport = self._transport
@@ -631,7 +631,7 @@ class ClientChannel:
 
 
 class ChannelFactory:
-    """Makes the sessions and channels of one listener's clients."""
+    """Creates the sessions and channels of one listener's clients."""
 
     def __init__(
         self,
@@ -643,14 +643,14 @@ class ChannelFactory:
         upstream: str = "",
         users: UserPlaces | None = None,
     ) -> None:
-        """Make it.
+        """Create a factory.
 
         Args:
-            routes: what is done with which request.
+            routes: the handlers of requests.
             quotas: byte rates and request time; None: not enforced.
-            sasl: what clients may send before they have authenticated; None: they do not have to.
-            traces: of mutations and logins; None: none are made.
-            upstream: where its brokers are.
+            sasl: the routes before and after authentication; None: clients do not authenticate.
+            traces: for mutations and logins; None: no traces.
+            upstream: the name of the listener's upstream.
             users: counts connections of users; None: they are not counted.
         """
         self._users = users
@@ -661,7 +661,7 @@ class ChannelFactory:
         self._traces = traces
 
     def __call__(self, owner: ChannelOwner, accepted: AcceptedSocket) -> ClientChannel:
-        """The channel of an admitted socket, not yet attached to it."""
+        """Create the channel of an admitted socket, which the caller attaches to the socket."""
         session = ClientSession(
             self._routes,
             owner.settings,

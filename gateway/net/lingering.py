@@ -1,10 +1,10 @@
 """Closed transports whose peer has not received everything yet: the last replies to slow clients.
 
-`close()` alone is not enough. The kernel answers input that nothing reads with RST, and then drops what it still has
-to send: a client that keeps sending would lose replies to requests that were carried out (hazard L02). So the
-sending side is closed first, what comes is read and dropped, and the rest follows when the peer has acknowledged all
-of it. A client that still sends may meanwhile see the end and stop. All of it is bounded in time, and a drain waits
-for it as for open connections.
+`close()` alone is not enough. The kernel answers unread input with RST, and then drops its unsent bytes. A client
+that keeps sending would lose replies to requests that were carried out (hazard L02). So the gateway first closes the
+sending side and drops received bytes. It closes the socket when the peer has acknowledged all bytes. A client that
+is still sending may see the end meanwhile and stop. All this is bounded in time, and a drain waits for it as for
+open connections.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.net.stalled_write import unacknowledged_bytes, unread_bytes, unsent
 from gateway.runtime.lateness import LATE_MS
 
 LINGER_S: Final = 10.0
-"""How long a closed transport may take to hand over what is left; in a drain, without any progress."""
+"""How long a closed transport may take to send its last bytes. In a drain, the time without any progress."""
 
 _LOOK_S: Final = 0.02
 _FIN_S: Final = 1.0
@@ -32,7 +32,7 @@ class HasFileno(Protocol):
 
 
 class _Discarding(asyncio.Protocol):
-    """Reads what comes and keeps nothing of it, until the peer closes its side; the user learns of the end alone."""
+    """Drops received bytes until the peer closes its side. Only the end is reported to the user."""
 
     def __init__(self, user: asyncio.BaseProtocol, *, received: bool) -> None:
         self._user = user
@@ -52,13 +52,13 @@ class _Discarding(asyncio.Protocol):
 
 @dataclass(slots=True)
 class _Rest:
-    """What is left of one transport.
+    """One closed transport with unsent or unread bytes.
 
     Attributes:
-        left_bytes: that its peer has not acknowledged.
-        give_up_s: when it is cut off.
-        input: reads it.
-        handed_over_s: since when its peer has everything.
+        left_bytes: bytes that the peer has not acknowledged.
+        give_up_s: when the transport is aborted.
+        input: drops the received bytes.
+        handed_over_s: when the peer had acknowledged all bytes; None before.
     """
 
     left_bytes: int
@@ -68,18 +68,18 @@ class _Rest:
 
 
 class Lingering:
-    """The closed transports of one listener that are not done.
+    """The closed transports of one listener whose peers have not received all bytes.
 
     Attributes:
-        most: see the constructor; None: any number, which is right in a drain, when no new connection is let in.
+        most: see the constructor; None: any number, for a drain, in which no new connection is accepted.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, most: int = 256) -> None:
-        """None yet.
+        """Start without transports.
 
         Args:
-            loop: gives the timers.
-            most: how many there may be, each with its descriptor; beyond, the oldest is cut off.
+            loop: provides the timers.
+            most: how many transports, each with a descriptor, may linger. With more, the oldest is aborted.
         """
         self._loop = loop
         self.most: int | None = most
@@ -90,12 +90,12 @@ class Lingering:
     def close(
         self, transport: asyncio.Transport, connection: HasFileno | None = None, *, ended: bool = False
     ) -> None:
-        """Close a transport; what its peer does not have yet may still leave for `LINGER_S`.
+        """Close a transport. Its unsent bytes may still be sent for `LINGER_S`.
 
         Args:
-            transport: see above.
-            connection: its socket; None: it is asked for it.
-            ended: the peer has sent its end, and all before it was read. With TLS more may have come behind it.
+            transport: the transport.
+            connection: its socket; None: the transport is asked for it.
+            ended: whether the peer has closed its side, and all its bytes were read. With TLS, more bytes may follow.
         """
         if transport.is_closing():
             transport.close()
@@ -141,7 +141,7 @@ class Lingering:
         if not left_bytes:
             if rest.handed_over_s is None:
                 rest.handed_over_s = now_s
-            # Read what has come since: a peer that sends nothing more loses nothing by the end.
+            # A peer that has sent nothing meanwhile loses nothing now; others get time to close their side.
             return not rest.input.received or now_s >= rest.handed_over_s + _FIN_S
         if left_bytes < rest.left_bytes and self.most is None:
             rest.left_bytes, rest.give_up_s = left_bytes, now_s + LINGER_S
@@ -153,11 +153,11 @@ class Lingering:
 
     @property
     def unsent(self) -> bool:
-        """Whether there is anything that the end of the process would cut off."""
+        """Whether the end of the process would cut off any transport."""
         return any(not rest.input.ended for rest in self._rests.values())
 
     def abort(self) -> None:
-        """Give up all of them."""
+        """Abort all transports."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

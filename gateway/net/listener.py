@@ -49,7 +49,7 @@ from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimit
 from quotas.limits import Limits
 
 _SHOWN: Final = 10
-"""Broker ids in one line for an operator."""
+"""Most broker ids in one line for an operator."""
 
 _log = structlog.get_logger("gateway.listener")
 _gateway_log = structlog.get_logger("gateway.app")
@@ -57,10 +57,10 @@ _standard_log = logging.getLogger("gateway.listener")
 
 
 class Channel(Watched, StreamProtocol, Protocol):
-    """A client's connection, as far as its listener is concerned.
+    """The part of a client's channel that its listener needs.
 
     Attributes:
-        session: what is known of the client.
+        session: the client's session.
         ip: the peer's address, by which connections are counted.
     """
 
@@ -72,24 +72,24 @@ class Channel(Watched, StreamProtocol, Protocol):
         """End both legs."""
 
     def lead_to(self, broker_id: int | None) -> None:
-        """The client has named the broker that it wants."""
+        """Set the broker that the client named."""
 
     def drain(self) -> None:
         """Close once no reply is outstanding."""
 
 
 OpenChannel: TypeAlias = "Callable[[Listener, AcceptedSocket], Channel]"
-"""Makes the channel of an admitted socket, not yet attached to it; see `ChannelFactory`."""
+"""Creates the channel of an admitted socket, not attached to it yet; see `ChannelFactory`."""
 
 
 class Places(Protocol):
-    """Where the places of admitted connections are counted; see `ConnectionQuotas`."""
+    """Counts the slots of admitted connections; see `ConnectionQuotas`."""
 
     def release(self, listener: str, ip: str) -> None:
-        """A connection has ended."""
+        """Free the slot of a connection that has ended."""
 
     def must_close_one(self, listener: str) -> bool:
-        """Whether another listener needs the place of one of this listener's connections."""
+        """Whether another listener needs the slot of one of this listener's connections."""
 
 
 class Listener:
@@ -97,17 +97,17 @@ class Listener:
 
     Attributes:
         name: as configured; a label of metrics.
-        channels: open client connections, in the order in which they came.
-        lingering: closed ones whose last bytes have not left.
-        scheduler: steps that are due for channels.
-        long_work: steps of work that takes long, shared by all listeners.
+        channels: open client connections, oldest first.
+        lingering: closed connections whose last bytes have not left.
+        scheduler: runs due steps of channels.
+        long_work: runs the steps of long work; shared by all listeners.
         back_pressure: how long channels were slowed down by a slow side.
-        received_bytes: by the channels that have ended.
-        settings: for connections that come from now on.
-        memory: what its connections and those of other listeners hold.
-        announced: what they have announced to brokers.
+        received_bytes: bytes received by the channels that have ended.
+        settings: bounds for new connections.
+        memory: the memory budget of the connections of all listeners.
+        announced: the bounds of bytes that they have announced to brokers.
         siblings: all listeners that share the connection quotas, this one included.
-        spreads: whether connections for any broker go to each of those that are there, in turn.
+        spreads: whether connections for any broker go to the known brokers in turn.
     """
 
     def __init__(
@@ -134,29 +134,29 @@ class Listener:
         listening: ListeningSockets | None = None,
         spreads: bool = False,
     ) -> None:
-        """Make it; nothing is bound yet.
+        """Create a listener without ports.
 
         Args:
-            name: see above.
-            loop: runs everything.
+            name: see the class.
+            loop: the event loop.
             now_ms: the clock.
-            settings: see above.
-            open_channel: makes its channels.
+            settings: see the class.
+            open_channel: creates its channels.
             connector: opens upstream legs.
-            observer: notified of what happens.
+            observer: notified of events.
             connections: counts and rates, shared by all listeners; None: this listener counts alone, unlimited.
             max_lingering: see `Lingering`.
-            tls_acceptor: the TLS handshakes of its clients; None: without TLS.
-            usage: the usage records; None: none are kept.
-            journal: of throttles; None: none is kept.
-            proxy: the load balancers that all its clients come through; None: there are none.
-            memory: what the connections of all listeners hold; None: those of this one alone.
-            announced: what they have announced to brokers; None: those of this one alone.
-            long_work: see above; None: of this listener alone.
-            hand_over: takes admitted sockets, which are another process's from then on; None: they are served here.
-            places: where connections are counted that end here; None: in `connections`.
+            tls_acceptor: performs its clients' TLS handshakes; None: without TLS.
+            usage: the usage records; None: no usage records are kept.
+            journal: the journal of throttles; None: no journal is kept.
+            proxy: the load balancers from which all its clients come; None: no load balancers.
+            memory: see the class; None: a budget of this listener alone.
+            announced: see the class; None: bounds of this listener alone.
+            long_work: see the class; None: of this listener alone.
+            hand_over: takes admitted sockets for another process; None: this process serves them.
+            places: counts the ends of connections of this process; None: `connections` does.
             listening: see `Acceptor`.
-            spreads: see above.
+            spreads: see the class.
         """
         self.name = name
         self.spreads = spreads
@@ -192,7 +192,7 @@ class Listener:
             write_timeout_ms=settings.write_timeout_ms,
             usage=usage,
             journal=journal,
-            # Each brings a handshake; in between, open connections are served.
+            # With TLS one socket per turn, because of its handshake: open connections are served in between.
             accepts_per_turn=ACCEPTS_PER_TURN if tls_acceptor is None or hand_over is not None else 1,
             listening=listening,
         )
@@ -207,11 +207,11 @@ class Listener:
         self._acceptor.listen(address, broker_id)
 
     def stop_listening(self, broker_id: int | None) -> None:
-        """Close one port; connections that came in by it stay."""
+        """Close one port; its connections stay."""
         self._acceptor.stop_listening(broker_id)
 
     def open_sockets(self) -> Iterator[tuple[Address, socket.socket]]:
-        """What listens, and where it was configured to."""
+        """The listening sockets, each with its configured address."""
         return self._acceptor.open_sockets
 
     def suspend(self) -> AcceptedSocket | None:
@@ -223,7 +223,7 @@ class Listener:
         self._acceptor.resume(waiting)
 
     def drain_idle(self, idle_ms: int) -> None:
-        """Close each connection on which nothing has passed for so long and which has no reply outstanding."""
+        """Close each connection that was idle for this time and has no outstanding reply."""
         latest_ms = self.now_ms() - idle_ms
         for channel in list(self.channels):
             if channel.session.idle_since_ms <= latest_ms and channel.session.responses.idle:
@@ -242,22 +242,22 @@ class Listener:
 
     @property
     def held(self) -> int:
-        """Sockets that are kept unread because their address connects too often."""
+        """Number of sockets that are kept unread because their address connects too often."""
         return len(self._acceptor.held)
 
     @property
     def awaiting_header(self) -> int:
-        """Sockets whose PROXY header has not been read."""
+        """Number of sockets whose PROXY header has not been read."""
         return self._acceptor.awaiting_header
 
     @property
     def accepted(self) -> int:
-        """Connections taken from the kernel so far, whatever became of them."""
+        """Number of sockets accepted so far, whatever the decision."""
         return self._acceptor.accepted
 
     @property
     def waits_since_ms(self) -> int | None:
-        """Since when a socket waits for a slot while none is accepted; None: none waits."""
+        """When the waiting socket, which blocks accepting, began to wait; None: no socket waits."""
         return self._acceptor.waits_since_ms
 
     # -- connections -----------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class Listener:
         self._observer.connection_opened(self.name)
         for listener in self.siblings:
             listener.evict_over_limit()
-        if self._draining:  # it was on its way from the process that accepts
+        if self._draining:  # the supervisor sent it before the drain
             channel.drain()
         if channel in self.channels:
             Eager().run(self._attach(channel, accepted.sock))
@@ -283,31 +283,31 @@ class Listener:
             await self.loop.connect_accepted_socket(lambda: cast("asyncio.Protocol", protocol), accepted)
             attached = True
         except OSError:
-            pass  # it broke in the meantime
+            pass  # the connection broke meanwhile
         finally:
             if not attached:
                 accepted.close()
                 channel.close(CloseCause.CLIENT_CLOSED)
 
     def slot_freed(self) -> None:
-        """A connection of this or a sibling listener has ended, or the limits have changed."""
+        """Let a waiting socket try again: a connection of any listener has ended, or the limits have changed."""
         self._acceptor.slot_freed()
 
     def evict_over_limit(self) -> None:
-        """Close the connections of this listener that were idle the longest, until the limit of all is kept.
+        """Close this listener's longest idle connections until the limit of all connections is kept.
 
-        The protected listener may exceed it, at the cost of the others.
+        The protected listener may exceed the limit, at the cost of the others.
         """
         while self._places.must_close_one(self.name) and self.evict_one():
             pass
 
     @property
     def idle_since_ms(self) -> int | None:
-        """Since when the connection that was idle the longest is; None: there is none."""
+        """When the longest idle connection became idle; None without connections."""
         return min((channel.session.idle_since_ms for channel in self.channels), default=None)
 
     def evict_one(self) -> bool:
-        """Close the connection that was idle the longest; False: there is none."""
+        """Close the longest idle connection. Returns whether there was one."""
         if not self.channels:
             return False
         idlest = min(self.channels, key=lambda channel: channel.session.idle_since_ms)
@@ -326,15 +326,15 @@ class Listener:
         self._places.release(self.name, channel.ip)
         self._observer.connection_closed(self.name, cause)
         self.offer_slot()
-        if _standard_log.isEnabledFor(logging.DEBUG):  # what would be dropped is not even put together
+        if _standard_log.isEnabledFor(logging.DEBUG):  # do not build a line that would be dropped
             _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
 
     def offer_slot(self) -> None:
-        """A place is free: a socket that waits for one, of this listener or a sibling, may have it."""
+        """Offer a free slot to a waiting socket of this listener or a sibling."""
         waiting = [listener for listener in self.siblings if listener.waits_since_ms is not None]
         if not waiting:
             return
-        # The one that has waited longest comes first, so that a busy listener doesn't take every free slot.
+        # The socket that has waited longest comes first, so that a busy listener does not take every free slot.
         for listener in sorted(waiting, key=lambda each: each.waits_since_ms or 0):
             listener.slot_freed()
 
@@ -343,7 +343,7 @@ class Listener:
         _log.info("connection_refused", **names, cause=cause.value, detail=detail)
 
     def close_ports(self) -> None:
-        """Accept nothing more; connections stay."""
+        """Stop accepting; connections stay."""
         self._acceptor.stop()
 
     def drain(self) -> None:
@@ -365,25 +365,25 @@ class Listeners:
     def __init__(
         self, *, on_port_failed: Callable[[str], None], open_port: Callable[[str, int], bool] | None = None
     ) -> None:
-        """There is none yet.
+        """Start without listeners.
 
         Args:
             on_port_failed: called with the name of a listener that could not bind the port of a broker.
-            open_port: opens the port of a broker for a listener, in the process that accepts; None: this one does.
+            open_port: lets the supervisor open the port of a broker for a listener; None: this process opens it.
         """
         self.by_name: dict[str, Listener] = {}
         self._topologies: dict[str, Topology] = {}
-        self._hidden: dict[str, list[int]] = {}  # as last logged
+        self._hidden: dict[str, list[int]] = {}  # as logged last
         self._on_port_failed = on_port_failed
         self._open_port = open_port
 
     def topology(self, section: ListenerSettings, cluster: ClusterMap) -> Topology:
-        """What a listener's clients see of the cluster. It binds a port for each broker that it learns of.
+        """The cluster as a listener's clients see it. The topology opens a port for each broker that it learns of.
 
-        Where clients name brokers, the port of `bind` is enough.
+        If clients name brokers, the port of `bind` is enough.
 
         Args:
-            section: of the listener, which is to be added before the first broker is known.
+            section: of the listener, which must be added before the first broker is known.
             cluster: the brokers.
         """
         if section.sni is not None:
@@ -407,12 +407,12 @@ class Listeners:
         return topology
 
     def add(self, listener: Listener) -> None:
-        """One more listener, which shares the connection quotas with the others."""
+        """Add a listener, which shares the connection quotas with the others."""
         self.by_name[listener.name] = listener
         listener.siblings = self.by_name.values()
 
     def open_port(self, name: str, broker_id: int) -> bool:
-        """Open the port of a broker that another process has learnt of, unless it is; whether it is open then."""
+        """Open the port of a broker that another process discovered. Returns whether it is open now."""
         return self._topologies[name].open(broker_id)
 
     def _bind(self, section: ListenerSettings, broker_id: int, port: int) -> bool:
@@ -429,10 +429,10 @@ class Listeners:
         return True
 
     def follow(self, cluster: ClusterMap, gone: Sequence[int]) -> None:
-        """Open and close broker ports as the cluster has changed.
+        """Open and close broker ports after a change of the cluster.
 
         Args:
-            cluster: only listeners of this one are concerned.
+            cluster: the cluster; listeners of other clusters are left alone.
             gone: ids of brokers that have left it.
         """
         for name, topology in self._topologies.items():
@@ -454,7 +454,7 @@ class Listeners:
         self._hidden[name] = hidden
 
     def why_not_ready(self) -> str | None:
-        """None while each listener has a port for a broker, otherwise a few words for /readyz."""
+        """None if each listener has a port for a broker, otherwise the reason for /readyz."""
         for name, topology in self._topologies.items():
             hidden = topology.hidden
             if hidden and len(hidden) == len(topology.cluster.broker_ids):
@@ -463,7 +463,7 @@ class Listeners:
         return None
 
     def hidden_brokers(self) -> dict[str, int]:
-        """By listener: how many known brokers its clients are not shown, because their ids have no port."""
+        """By listener: how many known brokers are hidden from its clients because their ids have no port."""
         return {name: len(topology.hidden) for name, topology in self._topologies.items()}
 
     def listen(self, sections: Sequence[ListenerSettings]) -> None:
@@ -481,14 +481,14 @@ class Listeners:
             _gateway_log.info("listening", listener=section.name, port=listener.ports[None])
 
     def set_session_settings(self, settings: SessionSettings) -> None:
-        """The bounds of connections that come from now on."""
+        """Set the bounds of new connections."""
         for listener in self.by_name.values():
             listener.settings = settings
             listener.memory.limit_bytes = settings.queued_max_request_bytes
             listener.announced.set(settings.announced_max_request_bytes)
 
     def limits_changed(self) -> None:
-        """Connections that wait for a slot are looked at again."""
+        """Decide about waiting connections again."""
         for listener in self.by_name.values():
             listener.slot_freed()
 
@@ -502,17 +502,17 @@ class Listeners:
             listener.drain()
 
     def close_ports(self) -> None:
-        """Accept nothing more; connections stay."""
+        """Stop accepting; connections stay."""
         for listener in self.by_name.values():
             listener.close_ports()
 
     @property
     def unfinished(self) -> bool:
-        """Whether a connection is open, or its last bytes have not left."""
+        """Whether a connection is open or lingering."""
         return any(listener.channels or listener.lingering.unsent for listener in self.by_name.values())
 
     def abort(self) -> None:
-        """Close at once what the drain has left."""
+        """Close the remaining connections at once, after a drain."""
         for listener in self.by_name.values():
             for channel in list(listener.channels):
                 channel.close(CloseCause.DRAIN_TIMEOUT, abort=True)

@@ -1,7 +1,7 @@
-"""Listening sockets for clients: opened here, or inherited from the process that this one replaces.
+"""Listening sockets for clients: opened here, or inherited from the old process.
 
-A port that goes over is never closed in between: connections wait in the kernel's backlog until the new process
-accepts. Until then its ports are kept.
+An inherited port is never closed in between: connections wait in the kernel's backlog until the new process accepts.
+Until then no port of the new process accepts.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ BACKLOG: Final = 1024
 
 
 class PlainSocket(socket.socket):
-    """A TCP socket that has its family and its type as plain numbers; what it accepts is of the same kind.
+    """A TCP socket with plain numbers as family and type. The sockets that it accepts are of the same class.
 
-    The base class makes members of enums of them at each question: two microseconds each time, five times for each
-    accepted connection, the loop's own questions among them. The base class it has to be: uvloop closes whatever is
-    none a second time, when its descriptor may be another thread's.
+    `socket.socket` converts family and type to enums at each access. That takes two microseconds, five times for each
+    accepted connection, including the loop's own accesses. The class must derive from `socket.socket`: uvloop closes
+    any other object a second time, when its descriptor may belong to another thread.
     """
 
     __slots__ = ()
 
-    # The base class's base, whose attributes the enums are made of.
+    # The base class of `socket.socket`, which has the plain numbers.
     family = socket.SocketType.family  # type: ignore[assignment]
     type = socket.SocketType.type  # type: ignore[assignment]
 
     def accept(self) -> tuple[PlainSocket, Any]:
-        """See `socket.socket.accept`; the accepted socket blocks, whatever this one does."""
+        """See `socket.socket.accept`; the accepted socket is always blocking."""
         descriptor, peer = self._accept()  # type: ignore[attr-defined]
         return PlainSocket(self.family, self.type, self.proto, fileno=descriptor), peer
 
 
 class ListeningSockets:
-    """Those of one gateway.
+    """The listening sockets of one gateway.
 
     Attributes:
-        `held`: no port accepts yet.
+        `held`: whether no port accepts yet.
     """
 
     def __init__(self) -> None:
-        """None is taken over."""
+        """Start without inherited sockets."""
         self.held = False
         self._inherited: dict[Address, socket.socket] = {}
         self._waiting: list[Callable[[], None]] = []
@@ -54,11 +54,11 @@ class ListeningSockets:
         self.held = True
 
     def inherit(self, address: Address, sock: socket.socket) -> None:
-        """Have a socket that listens there already."""
+        """Add a socket that already listens on this address."""
         self._inherited[address] = PlainSocket(int(sock.family), socket.SOCK_STREAM, 0, fileno=sock.detach())
 
     def open(self, address: Address, *, write_timeout_ms: int) -> socket.socket:
-        """A socket that listens on this address.
+        """An inherited or new socket that listens on this address.
 
         Raises:
             OSError: the port cannot be bound; the message names it.
@@ -82,11 +82,11 @@ class ListeningSockets:
         return listening
 
     def when_released(self, accept: Callable[[], None]) -> None:
-        """Call it once ports may accept."""
+        """Call `accept` once ports may accept."""
         self._waiting.append(accept)
 
     def release(self) -> None:
-        """Let all ports accept; close what nothing has asked for."""
+        """Let all ports accept, and close inherited sockets that were not used."""
         self.held = False
         for sock in self._left():
             sock.close()

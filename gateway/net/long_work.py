@@ -10,23 +10,24 @@ from typing import Final
 from gateway.net.batch_scheduler import BatchScheduler
 
 SMALL_BYTES: Final = 512
-"""Up to here a frame's first step is as short as any event: several of those that wait are taken in one turn."""
+"""Up to this size a frame's first step is as short as any event, so several of them run in one turn."""
 
 _CHARGED_LEAST_BYTES: Final = 128
-"""What any frame is charged: to answer it takes some 60 us, however short it is."""
+"""The least charge for a frame: its answer takes about 60 us, however short the frame is."""
 
 _CHARGED_BYTES: Final = 2_048
-"""The most that a frame is charged: beyond so much, its first step ends."""
+"""The highest charge for a frame: its first step ends after this many bytes."""
 
 TURN_BYTES: Final = 8 * _CHARGED_BYTES
-"""Of frames whose first step is taken as soon as they are here, in one turn. Eight first steps are some 8 ms."""
+"""The most bytes of frames whose first step runs in one turn. Eight first steps take about 8 ms."""
 
 
 class LongWork(BatchScheduler):
-    """Steps of long work, one in each turn, and first steps for as long as the turn has time for them.
+    """Runs steps of long work, one in each turn, and first steps while the turn has time for them.
 
-    Thirty clients that send a large request at once have thirty first steps in one turn: no event is long, and all
-    others wait for the sum of them. So do hundreds with small ones, and so does one that sends thousands together.
+    Thirty clients that send a large request at the same time would have thirty first steps in one turn. No event
+    would be long, but all other clients would wait for their sum. The same is true for hundreds of clients with small
+    requests, and for one client that sends thousands together.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -36,22 +37,22 @@ class LongWork(BatchScheduler):
         self._small_scheduled = False
 
     def begins_now(self, frame_bytes: int) -> bool:
-        """Whether the first step of a frame's walk is to be taken at once; if not, it waits as the others do."""
-        # Those that wait already come first.
+        """Whether the first step of a frame's walk runs at once; if not, it waits with the others."""
+        # Waiting steps come first.
         if self._left_bytes <= 0 or (self._small and frame_bytes <= SMALL_BYTES):
             return False
         self._charge(frame_bytes)
         return True
 
     def add_small(self, step: Callable[[], None], frame_bytes: int) -> None:
-        """Take the first step of a small frame when a turn has time for it; one that raises does not stop others."""
+        """Run the first step of a small frame when a turn has time. A step that raises does not stop the others."""
         self._small.append((frame_bytes, step))
         if not self._small_scheduled:
             self._small_scheduled = True
             self._loop.call_soon(self._take_small)
 
     def _take_small(self) -> None:
-        # Some in every turn, whatever large frames took of it: a client that always has more would starve all others.
+        # A few in every turn, even if large frames used it up: else a client with many of them would block others.
         own_bytes = _CHARGED_BYTES
         try:
             while self._small and (self._left_bytes > 0 or own_bytes > 0):

@@ -1,9 +1,9 @@
 """Detects clients that left while they were not read (hazard C08).
 
-A paused transport sees neither FIN nor RST, so a client that exceeds its quota and vanishes would hold two
-descriptors until its throttle ends, and one that vanishes after a half-close as long as its broker takes to answer.
-Every two seconds the kernel is asked about all channels that are not read; that costs one system call for any number
-of them and nothing on the data path. What only a connection that lasts needs is done at its first look.
+A paused transport sees neither FIN nor RST. So a client that exceeds its quota and vanishes would keep two
+descriptors until its throttle ends. One that vanishes after a half-close would keep them until its broker answers.
+Every two seconds the gateway asks the kernel about all channels that are not read. That costs one system call for any
+number of them, and no time on the data path. Setup that only a lasting connection needs is done at its first check.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Final, Protocol
 
 INTERVAL_S: Final = 2.0
 _LOOKS_PER_TURN: Final = 500
-"""A first look takes some microseconds: of thousands that came together all others would wait for it."""
+"""A first check takes a few microseconds, so thousands of new connections are checked over several turns."""
 _ENDS_PER_TURN: Final = 16
-"""An end takes some tenths of a millisecond: of hundreds that left together all others would wait for it."""
+"""Ending a channel takes some tenths of a millisecond, so hundreds are ended over several turns."""
 _RESET: Final = select.POLLHUP | select.POLLERR
 _GONE: Final = select.POLLRDHUP | _RESET
 
 
 class Watched(Protocol):
-    """A channel, as far as this watch is concerned."""
+    """The part of a channel that the detector uses."""
 
     def unread_fd(self) -> int | None:
-        """The client's descriptor while it is not read from, None otherwise."""
+        """The client's descriptor while the client is not read, None otherwise."""
 
     @property
     def leaves_with_fin(self) -> bool:
-        """Whether a client that closes its side has left; otherwise it may wait for its replies."""
+        """Whether a client that closes its side has left; if not, it may still wait for its replies."""
 
     def client_gone(self) -> None:
-        """The client has left, or reset the connection; nothing happens when the channel has ended already."""
+        """End the channel: the client has left or reset the connection. Does nothing if it has ended already."""
 
     def outlive_look(self) -> None:
-        """It has lasted until a look, or until one more."""
+        """Note that the channel has lasted until a check. Called at each check."""
 
 
 def peer_gone(fd: int) -> bool:
@@ -47,32 +47,32 @@ def peer_gone(fd: int) -> bool:
 
 
 class PeerCloseDetector:
-    """Looks at the channels of one listener."""
+    """Checks the channels of one listener."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, channels: Iterable[Watched]) -> None:
-        """Make it; `start` begins to look.
+        """Create a detector; `start` begins the checks.
 
         Args:
-            loop: gives the timer.
-            channels: a live collection.
+            loop: provides the timer.
+            channels: the listener's channels, a live collection.
         """
         self._loop = loop
         self._channels = channels
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look every `INTERVAL_S` from now on."""
+        """Check every `INTERVAL_S` from now on."""
         self._timer = self._loop.call_later(INTERVAL_S, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the checks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
         self.start()
-        # One that fails at it ends.
+        # A channel that raises ends.
         self._notify(lambda channel: channel.outlive_look(), list(self._channels), _LOOKS_PER_TURN)
         unread = {fd: channel for channel in self._channels if (fd := channel.unread_fd()) is not None}
         if not unread:
@@ -84,7 +84,7 @@ class PeerCloseDetector:
         self._notify(lambda channel: channel.client_gone(), gone, _ENDS_PER_TURN)
 
     def _notify(self, how: Callable[[Watched], None], channels: list[Watched], per_turn: int) -> None:
-        """Notify these, some in each turn; one that has ended meanwhile ignores it."""
+        """Notify these channels, a few in each turn. A channel that has ended meanwhile ignores it."""
         for channel in channels[:per_turn]:
             how(channel)
         if len(channels) > per_turn:

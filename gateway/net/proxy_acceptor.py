@@ -1,9 +1,9 @@
 """Sockets of load balancers, from accept to the end of their PROXY header (hazards H24 to H27).
 
-The header is read before the client's address decides anything, on the socket itself: what has arrived is looked at,
-and only the header is taken out of the kernel, so that TLS or Kafka finds its first byte untouched. A socket that
-waits has no transport and no buffer but the header's, a deadline, and a place that was reserved for it; there may be
-only so many of them.
+The header is read on the socket itself, before any decision about the client's address. The gateway peeks at the
+received bytes and takes only the header out of the kernel, so that TLS or Kafka gets its first byte. A waiting socket
+has no transport and no buffer except the header's. It has a deadline and a reserved slot. The number of waiting
+sockets is bounded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProxyProtocolAcceptor:
     """The sockets of one listener whose header is being read.
 
     Attributes:
-        waiting: sockets without their header.
+        waiting: sockets whose header is incomplete.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class ProxyProtocolAcceptor:
         on_header: OnHeader,
         on_refused: OnRefused,
     ) -> None:
-        """Make it.
+        """Create an acceptor.
 
         Args:
             settings: of the listener.
             loop: watches the sockets.
             on_header: takes over a socket with its header.
-            on_refused: takes a socket over that is to be closed.
+            on_refused: takes over a socket that is to be closed.
         """
         self.waiting: dict[AcceptedSocket, _Waiting] = {}
         self._settings = settings
@@ -69,7 +69,7 @@ class ProxyProtocolAcceptor:
         self._trusts = lru_cache(_REMEMBERED)(self._look_up)
 
     def trusts(self, ip: str) -> bool:
-        """Whether a header from this peer is believed."""
+        """Whether this peer is a trusted load balancer."""
         return self._trusts(ip)
 
     def _look_up(self, ip: str) -> bool:
@@ -77,7 +77,7 @@ class ProxyProtocolAcceptor:
         return any(address in network for network in self._trusted)
 
     def wait(self, accepted: AcceptedSocket) -> None:
-        """Read the header of a socket that has a place; with some luck it is there already."""
+        """Read the header of a socket with a reserved slot. Often it has already arrived."""
         if len(self.waiting) >= self._settings.max_waiting:
             self._on_refused(accepted, AdmissionCause.PROXY_FULL)
             return
@@ -102,10 +102,10 @@ class ProxyProtocolAcceptor:
             self._refuse(accepted, AdmissionCause.PROXY_TIMEOUT)
 
     def stop(self) -> list[AcceptedSocket]:
-        """Watch none any more.
+        """Stop watching all sockets.
 
         Returns:
-            Sockets to be closed, and whose slots are to be given back.
+            The sockets, which the caller closes and whose slots it frees.
         """
         accepted_sockets = list(self.waiting)
         for accepted in accepted_sockets:
@@ -143,5 +143,5 @@ class ProxyProtocolAcceptor:
         waiting = self.waiting.pop(accepted)
         if waiting.deadline is not None:
             waiting.deadline.cancel()
-            # The number may be another connection's as soon as this one is closed (hazard H27).
+            # The descriptor's number may belong to another connection once this one is closed (hazard H27).
             self._loop.remove_reader(accepted.sock.fileno())

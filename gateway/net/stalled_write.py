@@ -1,8 +1,8 @@
 """Closes a peer that reads too slowly: a client (hazards B08, B10) or a broker (B11).
 
-What waits is here and in the kernel, which takes bytes in large pieces: of a socket with 4 MiB of buffer none for as
-long as a client needs for a third of that, though it reads all the time. So what counts is what the peer has not
-acknowledged.
+Unsent bytes wait in the gateway and in the kernel. The kernel takes bytes in large pieces: with a buffer of 4 MiB it
+takes none until the client has read a third of that, although the client reads all the time. So the detector counts
+the bytes that the peer has not acknowledged.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from gateway.runtime.lateness import LATE_MS
 from gateway.session.settings import SessionSettings
 
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-"""Of SO_LINGER."""
+"""A value for SO_LINGER that resets the connection at `close()`."""
 
 _SETTLES_MS: Final = 1_000
 
 _COUNT: Final = memoryview(bytearray(4)).cast("i")
-"""The kernel writes into it; with `bytes`, Python fails to do so first."""
+"""The kernel writes into it. With `bytes`, Python would first try to do so and fail."""
 
 
 class _Owner(Protocol):
-    """A listener, as far as this watch is concerned."""
+    """The part of a listener that the detector uses."""
 
     loop: asyncio.AbstractEventLoop
     settings: SessionSettings
 
 
 class _Buffer(Protocol):
-    """A transport, as far as this watch is concerned."""
+    """The part of a transport that the detector uses."""
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that have not left."""
+        """See asyncio's transports."""
 
     def get_extra_info(self, name: str) -> Any:
-        """Of asyncio's transports."""
+        """See asyncio's transports."""
 
 
 class StalledWriteDetector:
-    """Looks at one transport for as long as it is full: each period some of its bytes must leave."""
+    """Watches one transport while it is full: in each period the peer must take some of its bytes."""
 
     __slots__ = (
         "_due_ms",
@@ -61,20 +61,20 @@ class StalledWriteDetector:
     def __init__(
         self, owner: _Owner, transport: _Buffer, on_stalled: Callable[[], None], *, upstream: bool = False
     ) -> None:
-        """Begin to look.
+        """Begin to watch.
 
         Args:
-            owner: its settings say how long a period is and how much must leave; they may change meanwhile.
-            transport: full; nothing is added to it by more than replies that are made here.
-            on_stalled: called once, when too little has left.
-            upstream: it is a broker's: it gets longer than any client waits, and any byte is enough.
+            owner: its settings have the period and the least rate; they may change meanwhile.
+            transport: the full transport. Only the gateway's own replies may be added to it.
+            on_stalled: called once, when the peer has taken too few bytes.
+            upstream: whether the peer is a broker. Its period is longer than clients wait, and one byte is enough.
         """
         self._owner = owner
         self._transport = transport
         self._on_stalled = on_stalled
         self._upstream = upstream
         self._due_ms = owner.loop.time() * 1000 + self._period_ms()
-        # What is under way when the transport fills reaches the kernel of a peer that reads nothing, too.
+        # Bytes in flight when the transport fills are acknowledged even if the peer reads nothing, so wait for them.
         settles_ms = min(_SETTLES_MS, self._period_ms() / 10)
         self._timer = owner.loop.call_later(settles_ms / 1000, self._look)
 
@@ -86,7 +86,7 @@ class StalledWriteDetector:
         self._looked_ms = self._owner.loop.time() * 1000
         left_ms = self._due_ms - self._looked_ms
         if left_ms < self._period_ms() / 2:
-            # The loop stood still meanwhile, and what was read in that time is not known.
+            # The loop was blocked meanwhile, so the progress in that time is not known.
             left_ms = self._period_ms()
             self._due_ms = self._looked_ms + left_ms
         self._left_bytes = unacknowledged_bytes(self._transport)
@@ -97,7 +97,7 @@ class StalledWriteDetector:
         self._look()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._timer.cancel()
 
     def _check(self) -> None:
@@ -114,14 +114,14 @@ class StalledWriteDetector:
 
 
 def reset_on_close(transport: _Buffer) -> None:
-    """What the kernel holds for the peer goes with the connection, and not minutes later."""
+    """Make the kernel drop the peer's unsent bytes when the connection is closed, and not minutes later."""
     connection = transport.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
 
 
 def unacknowledged_bytes(transport: _Buffer) -> int:
-    """Bytes that the peer has not acknowledged; a FIN that was sent counts as one."""
+    """Number of bytes that the peer has not acknowledged; a sent FIN counts as one."""
     connection = transport.get_extra_info("socket")
     return transport.get_write_buffer_size() + (
         0 if connection is None else unsent_bytes(connection.fileno())
@@ -129,17 +129,17 @@ def unacknowledged_bytes(transport: _Buffer) -> int:
 
 
 def unsent_bytes(descriptor: int) -> int:
-    """Of those, the ones that the kernel has; 0 of a descriptor that is closed."""
+    """Number of unacknowledged bytes in the kernel; 0 for a closed descriptor."""
     return queued_bytes(descriptor, termios.TIOCOUTQ)
 
 
 def unread_bytes(descriptor: int) -> int:
-    """Bytes that have come and were not read."""
+    """Number of received bytes that were not read."""
     return queued_bytes(descriptor, termios.FIONREAD)
 
 
 def queued_bytes(descriptor: int, request: int) -> int:
-    """What the kernel answers to an ioctl(2) that asks for a number of bytes; 0 of a descriptor that is closed."""
+    """The result of an ioctl(2) that returns a number of bytes; 0 for a closed descriptor."""
     if descriptor < 0:
         return 0
     fcntl.ioctl(descriptor, request, _COUNT)

@@ -1,11 +1,11 @@
 """TLS handshakes of one listener: after admission, before the first Kafka bytes (hazards H17 to H19).
 
-A connection counts from accept on. Its handshake has a deadline and waits for the handshake rate limiter; its
-principal comes from the certificate, before its session sees a byte. Failures are counted by a closed list of
-reasons, and their lines in the log are bounded.
+A connection counts from accept on. Its handshake has a deadline and waits for the handshake rate limiter. Its
+principal comes from the certificate, before its session gets a byte. Failures are counted by a fixed list of reasons,
+and their log lines are bounded.
 
-The name in a client's hello chooses its certificate and, where clients name brokers, its broker. A wrong name ends
-the connection before the handshake takes a place in the queue.
+The name in a client's hello selects its certificate and, if clients name brokers, its broker. A wrong name ends the
+connection before the handshake takes a place in the queue.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DECODE_ERROR: Final = 50
 _MISSING_EXTENSION: Final = 109
 _UNRECOGNIZED_NAME: Final = 112
 
-_LOGGED_BYTES: Final = 100  # of a name, which may be anything
+_LOGGED_BYTES: Final = 100  # of a name, which may contain anything
 
 _CAUSES: Final = {
     TlsFailure.NO_SERVER_NAME: CloseCause.WRONG_SERVER_NAME,
@@ -62,7 +62,7 @@ class _Session(Protocol):
 
 
 class _Channel(StreamProtocol, Protocol):
-    """A client channel, as far as its handshake is concerned."""
+    """The part of a client channel that its handshake needs."""
 
     @property
     def session(self) -> _Session: ...
@@ -92,21 +92,21 @@ class TlsAcceptor:
         protected: bool = False,
         brokers: NamedBrokers | None = None,
     ) -> None:
-        """Make it.
+        """Create an acceptor.
 
         Args:
             listener: name in metrics and logs.
-            certificates: give the context of each handshake.
-            loop: gives timers.
+            certificates: provide the context of each handshake.
+            loop: provides timers.
             now_ms: the clock.
             handshake_limiter: shared by all listeners.
             buffer, steps: of this loop.
             timeout_ms: from accept to the end of the handshake.
-            rules: makes a user's name of a certificate's; None: certificates do not name users.
-            metrics: counts.
-            all_utf8: how texts in certificates are read; see `rfc2253_name`.
+            rules: map a certificate's name to a user name; None: certificates do not name users.
+            metrics: counts handshakes and failures.
+            all_utf8: how texts in certificates are decoded; see `rfc2253_name`.
             protected: whether this is the protected listener.
-            brokers: those that clients name; None: each broker has a port.
+            brokers: the brokers that clients name; None: each broker has a port.
         """
         self._protected = protected
         self._all_utf8 = all_utf8
@@ -126,7 +126,7 @@ class TlsAcceptor:
         self._transports: dict[_Channel, TlsTransport] = {}
 
     def transport_for(self, channel: _Channel) -> TlsTransport:
-        """The protocol of an admitted socket, until the handshake is done and the channel gets its bytes."""
+        """The protocol of an admitted socket. After the handshake the channel gets the decrypted bytes."""
         transport = TlsTransport(
             self._certificates.context,
             self,
@@ -140,14 +140,14 @@ class TlsAcceptor:
         return transport
 
     def forget(self, channel: _Channel) -> None:
-        """The channel has ended, perhaps before its handshake has."""
+        """Forget a channel that has ended, perhaps during its handshake."""
         transport = self._transports.pop(channel, None)
         if transport is not None:
             transport.abort()
 
     @property
     def under_way(self) -> int:
-        """Handshakes that have neither succeeded nor failed."""
+        """Number of handshakes that have neither succeeded nor failed."""
         return len(self._channels)
 
     # -- TlsUser ---------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class TlsAcceptor:
         )
 
     def _follow_name(self, transport: TlsTransport, hello: bytes) -> bool:
-        """Choose broker and certificate by the name in the hello; whether the handshake may begin."""
+        """Select broker and certificate by the name in the hello. Returns whether the handshake may begin."""
         try:
             sent = server_name(hello)
         except MalformedHello:
@@ -202,7 +202,7 @@ class TlsAcceptor:
             transport.refuse(TlsFailure.WRONG_SERVER_NAME, detail, alert=_UNRECOGNIZED_NAME)
             return False
         if node != BOOTSTRAP and brokers.cluster.address_of(node) is None:
-            # Without an alert, which clients take for a fault that no retry ends: the broker may come back.
+            # Without an alert: clients would take it for an error that a retry cannot fix, but the broker may return.
             brokers.look_soon()
             transport.refuse(TlsFailure.UNKNOWN_BROKER, f"node {node}")
             return False
@@ -247,7 +247,7 @@ class TlsAcceptor:
         channel.close(_CAUSES.get(failure, CloseCause.TLS_FAILED))
 
     def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
-        """See `TlsUser`; the channel ends as its client's."""
+        """See `TlsUser`. The channel ends as if its client had closed it."""
         _log.debug("tls_broken", listener=self._listener, reason=failure.value, detail=detail)
 
     def _remove(self, transport: TlsTransport) -> _Channel:
