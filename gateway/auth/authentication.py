@@ -1,8 +1,8 @@
-"""The SASL exchange of one connection: where it stands, and which user it ends with. Pure.
+"""Authentication: the state of one connection's SASL exchange, and its user. Pure.
 
-The client's messages only make a claim; the broker's replies move it on. `principal` changes with a reply that ends
-an exchange successfully and with nothing else. Which reply that is, and which message its name is of, depends on
-the mechanism: see `_concluded` and `send`.
+The client's messages only claim a name. The broker's replies advance the exchange. `principal` changes only with a
+reply that ends an exchange successfully. The mechanism decides which reply ends it (`_concluded`) and which message
+contains the name (`send`).
 Source: SaslServerAuthenticator; KIP-152 (tokens in SaslAuthenticate), KIP-368 (again, on an open connection).
 """
 
@@ -19,13 +19,13 @@ from protocol.sasl import NOBODY, AuthenticateReply, Claim, Mechanism, claimed
 
 
 class IllegalSaslState(ProtocolError):
-    """A SASL request where the exchange has no place for it; Kafka closes the connection, so do we."""
+    """A SASL request that the state of the exchange does not allow. Like Kafka, the gateway closes the connection."""
 
     cause = "illegal_sasl_state"
 
 
 class Unauthenticated(ProtocolError):
-    """A request that is not allowed before authentication; its body is not looked at (hazard H10)."""
+    """A request that is not allowed before authentication; its body is not parsed (hazard H10)."""
 
     cause = "unauthenticated"
 
@@ -35,8 +35,8 @@ class SaslRules:
     """How the principals of one listener are found.
 
     Attributes:
-        unknown_principal: of clients whose name can't be read: GSSAPI, mechanisms unknown here, opaque tokens.
-        delegation_token_principal: of clients that log in by a delegation token, since the exchange hides its owner.
+        unknown_principal: for clients whose name cannot be read: GSSAPI, unknown mechanisms, opaque tokens.
+        delegation_token_principal: for clients that log in with a delegation token, whose owner the exchange hides.
         oauth_claim: the claim of an OAuth token that names the user.
     """
 
@@ -46,17 +46,17 @@ class SaslRules:
 
 
 class Progress(Enum):
-    """What a broker's reply means for the exchange."""
+    """The meaning of a broker's reply for the exchange."""
 
     CONTINUES = "continues"
     SUCCEEDED = "succeeded"
-    UNCLEAR = "unclear"  # the mechanism is not understood: it may be over or continue
+    UNCLEAR = "unclear"  # unknown mechanism: the exchange may be over or continue
     FAILED = "failed"
 
 
 class _Step(Enum):
     IDLE = "idle"
-    HANDSHAKE = "handshake"  # asked for, not answered
+    HANDSHAKE = "handshake"  # requested, not answered
     TOKENS = "tokens"
 
 
@@ -65,8 +65,8 @@ class Authentication:
 
     Attributes:
         principal: name of the user; None until the broker has accepted one.
-        mechanism: of the exchange under way, or of the last one.
-        trace: of the exchange under way; None: traces are off, or there was none yet.
+        mechanism: of the current exchange, or of the last one.
+        trace: of the current exchange; None: traces are off, or no exchange has begun.
     """
 
     __slots__ = ("_claim", "_messages", "_rules", "_step", "_told_old", "mechanism", "principal", "trace")
@@ -84,10 +84,10 @@ class Authentication:
     # -- the client ------------------------------------------------------------------------------------------
 
     def begin(self, mechanism: Mechanism) -> None:
-        """The client asks for an exchange.
+        """Begin an exchange that the client requests.
 
         Raises:
-            IllegalSaslState: one is under way.
+            IllegalSaslState: another exchange is in progress.
         """
         self._require_over()
         self._step = _Step.HANDSHAKE
@@ -96,11 +96,11 @@ class Authentication:
         self.mechanism = mechanism
 
     def refuse_old(self) -> None:
-        """The client asks for version 0, which is refused here; once, so that it can continue with a newer one.
+        """Note that a handshake of version 0 is refused. The client can continue with a newer version.
 
         Raises:
-            IllegalSaslState: an exchange is under way, or no user has authenticated and it has been refused already:
-                brokers take what follows such a handshake for a token, and refuse it as one.
+            IllegalSaslState: an exchange is in progress, or it is the second such handshake without an authenticated
+                user. Brokers take the bytes after such a handshake for a token, and refuse the token.
         """
         self._require_over()
         if self.principal is None and self._told_old:
@@ -114,10 +114,10 @@ class Authentication:
             raise IllegalSaslState(f"a handshake in step {self._step.value}")
 
     def takes_tokens(self) -> bool:
-        """Whether a token belongs to an exchange; False: to none, which the broker answers by itself.
+        """Whether a token belongs to an exchange. If not, the broker answers the error.
 
         Raises:
-            IllegalSaslState: there was none yet at all.
+            IllegalSaslState: no exchange has begun on this connection.
         """
         if self._step is _Step.TOKENS:
             return True
@@ -126,19 +126,19 @@ class Authentication:
         return False
 
     def send(self, message: bytes) -> None:
-        """The client's next message; nothing of it is kept but the name."""
+        """Take the client's next message. Only the name in it is kept."""
         self._messages += 1
-        # SCRAM proves the name in the first message, and no second one can be begun. Kafka's OAuthBearerSaslServer
-        # refuses a token with data and then judges the next one, in the same exchange: only the last one is proven.
+        # SCRAM proves the name in the first message, and an exchange has no second one. Kafka's OAuthBearerSaslServer
+        # refuses a token with data, and then checks the next token of the same exchange: only the last is proven.
         if self._messages == 1 or self.mechanism is Mechanism.OAUTHBEARER:
             self._claim = claimed(self.mechanism, message, oauth_claim=self._rules.oauth_claim)
 
     # -- the broker ------------------------------------------------------------------------------------------
 
     def handshake_answered(self, error_code: int) -> Progress:
-        """The broker knows the mechanism, or does not want an exchange.
+        """Take the broker's answer to a handshake: it accepts or refuses the mechanism.
 
-        A refusal ends a connection without an authenticated user; an authenticated one continues as it was.
+        After a refusal a connection without an authenticated user fails. With a user it continues unchanged.
         """
         if error_code == ErrorCode.NONE:
             self._step = _Step.TOKENS
@@ -147,7 +147,7 @@ class Authentication:
         return Progress.FAILED if self.principal is None else Progress.CONTINUES
 
     def answered(self, reply: AuthenticateReply) -> Progress:
-        """The broker's reply to a token; afterwards `principal` is right."""
+        """Take the broker's reply to a token. If it ends the exchange successfully, `principal` is set."""
         if reply.error_code != ErrorCode.NONE:
             self._step = _Step.IDLE
             return Progress.FAILED
@@ -162,7 +162,7 @@ class Authentication:
         if self.mechanism is Mechanism.PLAIN:
             return Progress.SUCCEEDED
         if self.mechanism is Mechanism.OAUTHBEARER:
-            # Data is an error that the client should acknowledge, to be refused for good (RFC 7628, 3.2.2).
+            # Data is an error. The client should acknowledge it, and is then refused (RFC 7628, 3.2.2).
             return Progress.CONTINUES if auth_bytes else Progress.SUCCEEDED
         if self.mechanism.scram:
             proven = self._messages == _SCRAM_MESSAGES and auth_bytes.startswith(b"v=")
@@ -170,7 +170,7 @@ class Authentication:
         return Progress.UNCLEAR
 
     def confirmed(self) -> None:
-        """The broker has served something that it serves only after an exchange (mechanisms not understood)."""
+        """End an exchange of an unknown mechanism, after the broker has served a request that needs a login."""
         self._step = _Step.IDLE
         self.principal = self._rules.unknown_principal
 

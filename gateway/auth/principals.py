@@ -1,9 +1,9 @@
 """The principal name that Kafka gives a client with a TLS certificate.
 
-Kafka's DefaultKafkaPrincipalBuilder takes the subject as Java's X500Principal.getName() writes it, which is RFC 2253
-with some habits of its own, and sends it through ssl.principal.mapping.rules. Quotas on the brokers name that text to
-the letter, so the same letters are written here: from the certificate's own bytes, since libraries that give names
-put them in order or decode them first. The certificate has been verified by then; what can't be read is refused.
+Kafka's DefaultKafkaPrincipalBuilder takes the subject as Java's X500Principal.getName() writes it, and applies
+ssl.principal.mapping.rules. Java writes RFC 2253 with some deviations. Quotas on the brokers name exactly that text,
+so this module writes the same text. It reads the certificate's bytes, since libraries sort or decode the names first.
+The certificate has been verified before. A subject that cannot be read is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEQUENCE: Final = 0x30
 _SET: Final = 0x31
 _OID: Final = 0x06
 _VERSION: Final = 0xA0
-# UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString; and how each is read by its kind.
+# UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString; and the encoding of each kind.
 _TEXTS: Final = {
     0x0C: "utf-8",
     0x13: "latin-1",
@@ -52,20 +52,20 @@ _BLANKS: Final = " \r"
 
 
 class UnreadableName(ValueError):
-    """A certificate whose subject can't be read; such a client has no name."""
+    """A certificate's subject cannot be read, so its client has no name."""
 
 
 def principal_name(certificate: bytes, rules: MappingRules = DEFAULT_RULES, *, all_utf8: bool = False) -> str:
-    """The name of the principal, without Kafka's ``User:`` in front.
+    """The name of the principal, without Kafka's prefix ``User:``.
 
     Args:
-        certificate: in DER, as `ssl.SSLObject.getpeercert(binary_form=True)` gives it.
-        rules: what becomes of the subject's name.
+        certificate: in DER, from `ssl.SSLObject.getpeercert(binary_form=True)`.
+        rules: map the subject's name to the principal's.
         all_utf8: see `rfc2253_name`.
 
     Raises:
-        UnreadableName: the subject can't be read.
-        NoRuleMatches: no rule is for it.
+        UnreadableName: the subject cannot be read.
+        NoRuleMatches: no rule matches the subject.
     """
     return rules.name(rfc2253_name(_subject(certificate), all_utf8=all_utf8))
 
@@ -75,12 +75,12 @@ def rfc2253_name(name: bytes, *, all_utf8: bool = False) -> str:
 
     Args:
         name: the Name in DER: SEQUENCE OF SET OF SEQUENCE { OBJECT IDENTIFIER, value }.
-        all_utf8: texts of every kind are UTF-8, as for Java before its security updates of 2026 (17.0.15 does it,
-            25.0.3 reads each by its kind). It matters for values in BMPString, and for letters beyond ASCII in
-            anything but UTF8String.
+        all_utf8: texts of every kind are UTF-8, as for Java before its security updates of 2026 (17.0.15 does so;
+            25.0.3 decodes each kind by its own encoding). It matters for values in BMPString, and for letters beyond
+            ASCII in all kinds except UTF8String.
 
     Raises:
-        UnreadableName: that it is not.
+        UnreadableName: it is not such a name.
     """
     sets = [_attributes(content, all_utf8) for content in _all(_only(name, _SEQUENCE), _SET)]
     return ",".join("+".join(attributes) for attributes in reversed(sets))
@@ -155,7 +155,7 @@ def _dotted(content: bytes) -> str:
 
 
 def _element(data: bytes, at: int) -> tuple[int, int, int]:
-    """Tag of the element at a place, where its content starts, where it ends."""
+    """The tag of the element at `at`, where its content starts, and where it ends."""
     if at + 2 > len(data):
         raise UnreadableName("cut short")
     tag, length = data[at], data[at + 1]
@@ -172,7 +172,7 @@ def _element(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _only(data: bytes, wanted: int) -> bytes:
-    """The content of an element that must be everything there is."""
+    """The content of an element that must fill all of `data`."""
     tag, start, end = _element(data, 0)
     if tag != wanted or end != len(data):
         raise UnreadableName("not the structure of a name")
@@ -180,7 +180,7 @@ def _only(data: bytes, wanted: int) -> bytes:
 
 
 def _all(data: bytes, wanted: int) -> Iterator[bytes]:
-    """The contents of elements of one kind, one behind the other."""
+    """The contents of consecutive elements of one kind."""
     at = 0
     while at < len(data):
         tag, start, end = _element(data, at)

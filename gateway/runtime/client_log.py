@@ -1,4 +1,4 @@
-"""Limits librdkafka's log: without its brokers it repeats itself twenty times a second."""
+"""Limits librdkafka's log: without brokers librdkafka repeats a line twenty times a second."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 
 _EVERY_S: Final = 60.0
 _MOST: Final = 256
-"""Texts that are counted apart; further ones share one line a minute."""
+"""Texts that are counted separately; all others share one line a minute."""
 
 _VARYING: Final = re.compile(r"\[[^\]]*\]|\d+")
 
 
 class Repeated(logging.Filter):
-    """Lets a text through when it is new, and once a minute while it is repeated (hazard L07).
+    """Passes a text when it is new, and once a minute while it is repeated (hazard L07).
 
-    Numbers and the names of clients in it do not count, so it is one line for all connections to a broker.
+    Texts that differ only in numbers and names of clients are the same, so all connections to a broker share a line.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

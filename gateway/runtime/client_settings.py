@@ -1,8 +1,8 @@
 """Settings of librdkafka's clients that may change while a client lives: passwords, tokens, certificates.
 
-A client that is made takes what is in force. One that lives gets a new password without losing its connections. For
-new certificates it has to be replaced, since librdkafka reads them only once: its owner does so when it has nothing
-under way. Tokens are asked for by librdkafka itself.
+A new client gets the current settings. A running client gets a new password without losing its connections. For new
+certificates it has to be replaced, since librdkafka reads them only once. Its owner does so when the client is idle.
+librdkafka itself requests tokens.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from confluent_kafka import KafkaException
 
 
 class Revision(NamedTuple):
-    """What changes when the settings do.
+    """Numbers that change with the settings.
 
     Attributes:
-        password: grows with each new password.
-        certificate: grows with each new set of certificate files.
+        password: increases with each new password.
+        certificate: increases with each new set of certificate files.
     """
 
     password: int = 0
@@ -27,18 +27,18 @@ class Revision(NamedTuple):
 
 
 class ClientSettings(Mapping[str, Any]):
-    """The settings as they are in force. They may hold passwords, and so are not shown."""
+    """The current settings. They may contain passwords, so their `repr` does not show them."""
 
     def __init__(
         self,
         settings: Callable[[], Mapping[str, Any]] = dict,
         revision: Callable[[], Revision] = Revision,
     ) -> None:
-        """Make them.
+        """Create the mapping.
 
         Args:
-            settings: as they are now; raises KafkaException while there are no credentials. In any thread.
-            revision: see there. In any thread.
+            settings: returns the current settings; raises KafkaException without credentials. Called in any thread.
+            revision: returns the current `Revision`. Called in any thread.
         """
         self._settings = settings
         self.revision = revision
@@ -57,16 +57,16 @@ class ClientSettings(Mapping[str, Any]):
 
 
 class ClientAge:
-    """Whether a client is as its settings are; of one client after the other, in one thread."""
+    """Compares a client with the current settings. For one client after the other, in one thread."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Of settings that do not change, too."""
+        """Args: settings: the client's settings, which may also be a mapping that never changes."""
         self._revision = settings.revision if isinstance(settings, ClientSettings) else Revision
         self._settings = settings
         self._made = self._revision()
 
     def begin(self) -> None:
-        """A client is made next."""
+        """Note the current revision; call it before creating a client."""
         self._made = self._revision()
 
     def outdated(self, client: Any) -> bool:
@@ -75,7 +75,7 @@ class ClientAge:
         if now == self._made:
             return False
         if now.password != self._made.password:
-            with suppress(KafkaException):  # then it is done at the next call
+            with suppress(KafkaException):  # then the next call tries again
                 settings = dict(self._settings)
                 client.set_sasl_credentials(settings["sasl.username"], settings["sasl.password"])
                 self._made = self._made._replace(password=now.password)

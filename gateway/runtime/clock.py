@@ -1,6 +1,6 @@
 """The clocks: the loop's own, so that deadlines and timers agree, and the wall clock.
 
-Wall time names seconds, files and entries of a history for people; nothing is computed from both.
+Wall time labels seconds, files and entries of a history for people. No computation uses both clocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WallMs: TypeAlias = Callable[[], int]
 
 
 class HasTime(Protocol):
-    """An event loop, as far as a clock is concerned."""
+    """The part of an event loop that a clock needs."""
 
     def time(self) -> float:
         """Monotonic seconds."""

@@ -1,7 +1,7 @@
 """Whether the modules on the data path are compiled here (docs/decisions/0024-compiled-core.md).
 
-Python takes a module's shared library before its source, whatever has become of the source since. So the build
-(`setup.py`) leaves a list of what it compiled, and a gateway does not start with libraries of other sources.
+Python prefers a module's shared library to its source, even if the source has changed since. So the build
+(`setup.py`) writes a list of the compiled sources, and a gateway does not start with libraries of other sources.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-"""Where the packages are."""
+"""The directory of the packages."""
 
 _LIST: Final = "gateway/runtime/compiled_core.json"
 _SESSION: Final = "gateway/session/session.py"
 
 
 def core_name(root: Path = ROOT) -> str:
-    """For people: what runs."""
+    """Whether the core is compiled, in words."""
     return "compiled core" if _is_compiled(root / _SESSION) else "pure Python"
 
 
 def stale_modules(root: Path = ROOT) -> list[str]:
-    """Sources that are not what their compiled modules were made of; none where nothing is compiled.
+    """Sources that differ from those of their compiled modules; empty if no module is compiled.
 
     Args:
-        root: where the packages are.
+        root: the directory of the packages.
     """
     try:
         made_of: dict[str, str] = json.loads((root / _LIST).read_text())

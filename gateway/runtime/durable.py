@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in the place of another one, which has its mode and its owner; readers see one of the two.
+    """Replace a file, keeping its mode and its owner. Readers see the old or the new file.
 
     Raises:
-        OSError: the old file is still there.
+        OSError: the old file is unchanged.
     """
     path = path.resolve()
     before = path.stat()
@@ -30,25 +30,25 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    # The new file is in place, and nothing is to be undone: after a loss of power it may be the old one.
+    # The new file is in place, so an error here is ignored: after a power cut the old file may be back.
     with suppress(OSError):
         sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in it durable.
+    """Make the names in a directory durable.
 
     Raises:
-        OSError: they are not.
+        OSError: they are not durable.
     """
     _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync_file(path: Path) -> None:
-    """Make durable what another descriptor has written to a file.
+    """Make the bytes durable that another descriptor has written to a file.
 
     Raises:
-        OSError: it is not.
+        OSError: they are not durable.
     """
     _sync(path, os.O_RDWR)
 

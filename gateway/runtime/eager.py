@@ -1,8 +1,8 @@
-"""Coroutines that start within the call, and continue when their result arrives, without a task.
+"""Eager: runs a coroutine without a task. It starts within the call, and continues when an awaited result arrives.
 
-A task takes a turn of the loop before its first step, a name, and a place in the set of all tasks: as much work as
-the steps themselves, twice for each connection of a client. What runs here is not a task: it waits for futures alone,
-and `asyncio.current_task`, `asyncio.timeout` and `asyncio.sleep(0)` are not for it.
+A task needs a turn of the loop before its first step, a name, and an entry in the set of all tasks. That is as much
+work as the steps themselves, twice for each connection of a client. An eager coroutine can wait only for futures. It
+cannot use `asyncio.current_task`, `asyncio.timeout` and `asyncio.sleep(0)`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Eager:
-    """One coroutine."""
+    """Runs one coroutine."""
 
     __slots__ = ("_cancelled", "_over", "_steps", "_waits_for")
 
@@ -24,18 +24,18 @@ class Eager:
         self._cancelled = False
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Begin; what the first step raises is raised here, what a later one does goes to the loop's handler."""
+        """Begin. Exceptions of the first step are raised here, those of later steps go to the loop's handler."""
         self._steps = coroutine.__await__()
         self._step()
 
     def cancel(self) -> None:
-        """Raise `CancelledError` at what it waits for; nothing happens once it is over."""
+        """Cancel the future that the coroutine waits for. Does nothing after the end."""
         self._cancelled = True
         if self._waits_for is not None:
             self._waits_for.cancel()
 
     async def over(self) -> None:
-        """Wait for its end, and for what it left to the loop's next turn; cancelled with its waiter."""
+        """Wait for the coroutine's end, and for a turn of the loop. A cancelled waiter cancels the coroutine."""
         if self._steps is None:
             await asyncio.sleep(0)
             return
@@ -51,7 +51,7 @@ class Eager:
         assert steps is not None
         future = self._waits_for = None
         try:
-            # The end is no exception here, which compiled code would make a traceback for.
+            # With a default, since compiled code would create a traceback for StopIteration.
             future = next(steps, None)
         except asyncio.CancelledError:
             pass

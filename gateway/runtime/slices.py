@@ -1,6 +1,7 @@
 """Runs long work in the loop in slices, so that clients wait for one slice at most.
 
-Not in threads: one that computes keeps the interpreter's lock for milliseconds at each of the loop's callbacks.
+Threads are no alternative: a computing thread keeps the interpreter's lock for milliseconds at each callback of the
+loop.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ T = TypeVar("T")
 
 
 class Slices:
-    """Asked between items: ``if slices.over: await slices.next()``. A few items are never interrupted."""
+    """Bounds slices. Between items: ``if slices.over: await slices.next()``. A few items are never interrupted."""
 
     __slots__ = ("_asked", "_before_s", "_began_s", "_ends_s", "_every")
 
     def __init__(self, *, every: int = 16) -> None:
-        """The first slice begins.
+        """Begin the first slice.
 
         Args:
-            every: the clock is looked at once for so many items; 1 for items that may be long.
+            every: after how many items the clock is read; 1 for items that may be long.
         """
         self._every = every
         self._asked = 0
@@ -36,17 +37,17 @@ class Slices:
 
     @property
     def over(self) -> bool:
-        """Whether the slice has had its time."""
+        """Whether the time of the slice is used up."""
         self._asked += 1
         return self._asked % self._every == 0 and time.perf_counter() >= self._ends_s
 
     @property
     def spent_s(self) -> float:
-        """CPU time that all slices took so far."""
+        """CPU time of all slices so far, in seconds."""
         return self._before_s + time.thread_time() - self._began_s
 
     async def next(self) -> None:
-        """The loop does what else there is, then a slice begins."""
+        """Let the loop run its other callbacks, then begin a slice."""
         self._before_s = self.spent_s
         await asyncio.sleep(0)
         self._began_s = time.thread_time()
@@ -54,7 +55,7 @@ class Slices:
 
 
 async def in_slices(steps: Generator[None, None, T], slices: Slices) -> T:
-    """What a generator of many small steps comes to."""
+    """Run a generator of many small steps in slices. Returns its result."""
     while True:
         try:
             next(steps)
@@ -66,7 +67,7 @@ async def in_slices(steps: Generator[None, None, T], slices: Slices) -> T:
 
 
 async def free(items: list[Any] | dict[Any, Any]) -> None:
-    """Empties a long container that has the last references; to let go of it at once would be one long event."""
+    """Empty a long container with the last references to its items. Freeing it at once would be one long event."""
     slices = Slices()
     while items:
         if slices.over:
@@ -82,9 +83,9 @@ _PAUSES: Final[list[None]] = []
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """For work that makes hundreds of thousands of objects, of which most go again when it is done.
+    """Turn the collector off during work that creates hundreds of thousands of mostly temporary objects.
 
-    The collector would walk through all of them again and again, tens of milliseconds each time.
+    The collector would walk through all of them repeatedly, tens of milliseconds each time.
     """
     _PAUSES.append(None)
     gc.disable()
@@ -97,5 +98,5 @@ def without_collections() -> Iterator[None]:
 
 
 def keep_for_good() -> None:
-    """Tens of thousands of new objects stay, so the collector need not look at them again, as after the start."""
+    """Freeze tens of thousands of new, lasting objects, so that the collector leaves them out, as after the start."""
     gc.freeze()

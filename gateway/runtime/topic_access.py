@@ -1,4 +1,4 @@
-"""Creates the gateway's own topics, and finds out whether every client may write to them. [io]: it blocks."""
+"""Creates the gateway's own topics, and finds out whether any client may write to them. [io]: it blocks."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AU
 
 
 def make_topic(admin: Any, wanted: NewTopic, fallback: NewTopic, *, timeout_s: float) -> NewTopic:
-    """Make a topic.
+    """Create a topic.
 
     Args:
         admin: confluent-kafka's client.
         wanted: the topic with all its settings.
-        fallback: the same topic without those that a managed cluster may refuse.
+        fallback: the same topic without the settings that a managed cluster may refuse.
         timeout_s: for each of the two requests.
 
     Returns:
-        The one that was made.
+        The topic that was created.
 
     Raises:
-        KafkaException: why `wanted` was not made. The fallback was refused too, or was no answer to the error.
+        KafkaException: why `wanted` was not created. The fallback was refused too, or could not avoid the error.
     """
     try:
         _make(admin, wanted, timeout_s)
@@ -69,12 +69,12 @@ def _make(admin: Any, topic: NewTopic, timeout_s: float) -> None:
 
 
 def open_to_anybody(admin: Any, topic: str, *, timeout_s: float) -> str | None:
-    """Why anybody may change a topic, in a few words; None: no unknown client may, or the gateway may not ask.
+    """Why any client may change a topic, in a few words; None: unknown clients may not, or the gateway may not ask.
 
     Args:
         admin: confluent-kafka's client.
-        topic: its name.
-        timeout_s: for the question.
+        topic: the topic's name.
+        timeout_s: for the request.
     """
     asked = AclBindingFilter(
         ResourceType.TOPIC,
@@ -89,7 +89,7 @@ def open_to_anybody(admin: Any, topic: str, *, timeout_s: float) -> str | None:
         broker = admin.describe_cluster(request_timeout=timeout_s).result(timeout_s).nodes[0].id
         resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
         (described,) = admin.describe_configs([resource], request_timeout=timeout_s).values()
-        # librdkafka has no error for a cluster that answers that it has no ACLs.
+        # librdkafka reports no error if a cluster answers that it has no ACLs.
         if not described.result(timeout_s)["authorizer.class.name"].value:
             return "the cluster has no authorizer"
         found = admin.describe_acls(asked, request_timeout=timeout_s).result(timeout_s)

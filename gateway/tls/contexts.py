@@ -1,8 +1,8 @@
 """TLS contexts: created from the configured files, and again when the files change (hazard H21).
 
-A set of files that does not fit together keeps the one before in force, and says so in the log and in the metrics.
-Open connections stay; new ones get the new certificate. Sessions are not resumed from one
-context to the next, so an authority that is no longer trusted is so from the next handshake on.
+If a set of files does not fit together, the previous set stays in force, and the log and the metrics report it.
+Open connections stay, and new ones get the new certificate. A session is not resumed in another context, so the next
+handshake already applies the removal of an authority.
 
 At least TLS 1.2, no compression, no renegotiation (hazard H23).
 """
@@ -33,36 +33,36 @@ _MOST_FILE_BYTES: Final = 16 * 1024 * 1024
 _log = structlog.get_logger("gateway.tls")
 
 Stamp: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
-"""How files look from outside: what differs once they were changed."""
+"""Attributes of files that differ after a change."""
 
 
 def stamp_of(paths: Iterable[str]) -> Stamp:
-    """How these files look now."""
+    """The current attributes of these files."""
 
     def stamp(path: str) -> tuple[int, int, int, int] | None:
         try:
             found = os.stat(path)
         except OSError:
             return None
-        # The time of change too: nothing else shows that a file can be read now.
+        # st_ctime too: only it shows that a file has become readable.
         return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
 
     return tuple(stamp(path) for path in paths)
 
 
 class FileUser(Protocol):
-    """Has something in force that comes from files."""
+    """Uses contents of files that can be reloaded."""
 
     def reload(self, *, only_if_changed: bool, by: str) -> bool:
         """See `TlsIdentity.reload`."""
 
 
 class TlsFileFault(Exception):
-    """A file can't be used.
+    """A file cannot be used.
 
     Attributes:
-        key: of the section.
-        text: continues the key: what is wrong, with the path and without the content.
+        key: the key in the section.
+        text: continues the key: the fault, with the path and without the content.
     """
 
     def __init__(self, key: str, text: str) -> None:
@@ -77,9 +77,9 @@ class Loaded:
 
     Attributes:
         context: for new handshakes.
-        expires_s: end of validity of our own certificate, seconds since 1970; None without one.
-        hosts: names in our own certificate, in lower case.
-        texts: of the files of an upstream, by their keys, for libraries that take no context.
+        expires_s: end of validity of the gateway's certificate, seconds since 1970; None without one.
+        hosts: names in the gateway's certificate, in lower case.
+        texts: contents of an upstream's files, by their keys, for libraries that take no context.
     """
 
     context: ssl.SSLContext
@@ -97,11 +97,11 @@ def server_context(section: ListenerTls) -> Loaded:
     context = _context(ssl.PROTOCOL_TLS_SERVER, section)
     expires_s, hosts = _load_own(context, section.certificate, section.key, section.key_password_file)
     context.verify_mode = _CLIENT_AUTH[section.client_auth]
-    # One, as Java's: a client can resume with it more than once, and each costs a twentieth of a handshake.
+    # One, as in Java: a client can resume more than once with a ticket, and each ticket costs 1/20 of a handshake.
     context.num_tickets = 1
     if section.client_ca is not None:
         _trust(context, "client_ca", section.client_ca)
-        # A resumed session would not look at the certificate again.
+        # A resumed session would not verify the certificate again.
         context.num_tickets = 0
     if section.client_crl is not None:
         _trust(context, "client_crl", section.client_crl)
@@ -110,7 +110,7 @@ def server_context(section: ListenerTls) -> Loaded:
 
 
 def client_context(section: UpstreamTls) -> Loaded:
-    """The context of connections to brokers; without `verify = false` their certificate and name must be right.
+    """The context of connections to brokers. Unless `verify = false`, their certificate and name are verified.
 
     Raises:
         TlsFileFault: a file can't be used.
@@ -126,7 +126,7 @@ def client_context(section: UpstreamTls) -> Loaded:
     expires_s = None
     if section.certificate is not None and section.key is not None:
         expires_s, _ = _load_own(context, section.certificate, section.key, section.key_password_file)
-    # What changes since they were loaded is loaded soon.
+    # These files may be newer than the loaded ones; then the next reload loads them.
     keys = ("ca", "certificate", "key", "key_password_file")
     texts = {key: _read(key, path) for key in keys if (path := getattr(section, key)) is not None}
     return Loaded(
@@ -149,7 +149,7 @@ def _context(protocol: int, section: ListenerTls | UpstreamTls) -> ssl.SSLContex
 def _load_own(
     context: ssl.SSLContext, certificate: str, key: str, password_file: str | None
 ) -> tuple[float, frozenset[str]]:
-    """When the certificate expires, and the hosts that it names."""
+    """Load the gateway's certificate. Returns when it expires, and the hosts that it names."""
     chain = _read("certificate", certificate)
     _read("key", key)
     password = b"" if password_file is None else _read("key_password_file", password_file).rstrip(b"\r\n")
@@ -183,7 +183,7 @@ def _trust(context: ssl.SSLContext, key: str, path: str) -> None:
     _read(key, path)
     try:
         context.load_verify_locations(path)
-    except OSError as exc:  # OpenSSL's errors among them
+    except OSError as exc:  # includes OpenSSL's errors
         what = "revocation list" if key.endswith("crl") else "certificate"
         why = getattr(exc, "reason", None) or exc.strerror
         raise TlsFileFault(key, f'"{path}" holds no PEM {what}: {why}') from None
@@ -209,24 +209,24 @@ def _unreadable(files: Mapping[str, str]) -> list[TlsFileFault]:
 
 
 class TlsIdentity:
-    """The context of one listener or upstream, and the files it comes from.
+    """The context of one listener or upstream, and its files.
 
     Attributes:
-        owner: in logs and metrics, such as ``listeners.clients.tls``.
-        reloads, failed_reloads: how often files were read again, with and without success; one that fails as the
-            last one did, on files that look the same, is not counted again.
-        last_reload_failed: whether what is in force is older than the files.
+        owner: its name in logs and metrics, such as ``listeners.clients.tls``.
+        reloads, failed_reloads: how often files were read again, with and without success. The same failure with
+            unchanged files is counted once.
+        last_reload_failed: whether the context in force is older than the files.
     """
 
     def __init__(self, owner: str, section: ListenerTls | UpstreamTls) -> None:
         """Read the files.
 
         Args:
-            owner: see above.
+            owner: see the class.
             section: names the files.
 
         Raises:
-            ConfigError: a file can't be used; names all that can't be read.
+            ConfigError: a file cannot be used; names all files that cannot be read.
         """
         self.owner = owner
         self.reloads = self.failed_reloads = 0
@@ -247,7 +247,7 @@ class TlsIdentity:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next handshake."""
+        """The context for the next handshake."""
         return self._loaded.context
 
     @property
@@ -269,15 +269,15 @@ class TlsIdentity:
         """Read the files again. May block on the file system.
 
         Args:
-            only_if_changed: since they were last read, or while the last set can't be used: what was wrong may be a
-                folder's permission or a network's fault, which no file shows. What is still wrong is not reported
-                again.
+            only_if_changed: read only if the files have changed, or if the last reload failed. A failure may have a
+                cause that the files do not show, such as a folder's permission or the network. The same fault is not
+                reported again.
             by: the reason, for the log.
 
         Returns:
             Whether the files, as far as they were read, could be used.
         """
-        # Looked at before they are read: what changes meanwhile is seen next time.
+        # Before the files are read: the next call detects a change that happens meanwhile.
         stamp = stamp_of(self._files.values())
         again = only_if_changed and stamp == self._stamp
         if again and not self.last_reload_failed:
@@ -285,7 +285,7 @@ class TlsIdentity:
         self._stamp = stamp
         try:
             loaded = self._load()
-        except Exception as exc:  # noqa: BLE001  (whatever a library makes of a file, others are looked at too)
+        except Exception as exc:  # noqa: BLE001  (whatever a library raises, the other files are reloaded too)
             known = isinstance(exc, TlsFileFault)
             fault = str(exc) if known else type(exc).__name__
             if not again or fault != self._fault:
@@ -304,10 +304,10 @@ class TlsIdentity:
 
 
 class Certificates:
-    """Those of one listener, and which of them a client gets.
+    """The certificates of one listener, and the selection for a client.
 
     Attributes:
-        identities: the first one is for clients that ask for no host, or for one that no certificate has.
+        identities: the certificates. The first is for clients that name no host, or a host that no certificate has.
     """
 
     def __init__(self, identities: Sequence[TlsIdentity]) -> None:
@@ -315,12 +315,12 @@ class Certificates:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """Of the first one."""
+        """The context of the first certificate."""
         return self.identities[0].context
 
     def of(self, host: str) -> TlsIdentity | None:
-        """The certificate for a host name in lower case: exact names come before wildcards; None: there is none."""
-        # A wildcard stands for one label.
+        """The certificate for a host name in lower case; None without one. Exact names come before wildcards."""
+        # A wildcard matches one label.
         wildcard = "*." + host.partition(".")[2]
         for name in (host, wildcard):
             for each in self.identities:
@@ -330,7 +330,7 @@ class Certificates:
 
 
 def reload_all(users: Iterable[FileUser], *, only_if_changed: bool, by: str) -> bool:
-    """Reload each of them; returns whether all could be."""
-    # Each of them, whatever came of the one before.
+    """Reload all users. Returns whether all reloads succeeded."""
+    # A list, not a generator: all are reloaded, even if one fails.
     results = [each.reload(only_if_changed=only_if_changed, by=by) for each in users]
     return all(results)

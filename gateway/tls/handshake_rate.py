@@ -1,13 +1,13 @@
 """Limits how many TLS handshakes start per second, before any cryptography (hazards H22 and K09).
 
-A handshake costs the gateway about a millisecond and its client only a few bytes, so they are paced: one by one,
-evenly (`handshake_steps.py` sees to it that their computations are spread too). A connection whose whole hello comes
-too early waits unread. Addresses take turns, whatever the number of their connections; within an address it is the
-order of hellos. The protected listener has a queue of its own, which gets a quarter of the permits if it needs them.
+A handshake costs the gateway about a millisecond and its client only a few bytes. So handshakes start one by one, at
+even intervals (`handshake_steps.py` spreads their computations as well). A connection whose hello arrives too early
+waits unread. Addresses take turns, whatever the number of their connections. Connections of one address start in the
+order of their hellos. The protected listener has its own queue, which gets a quarter of the permits if it needs them.
 
-None waits in vain: only as many may wait as begin before the deadline. Beyond that a connection is refused, at once,
-so that its client tries again: the newcomer, or the last one of the address that has most of them. One that is
-closed, or whose deadline passes, leaves the queue and has cost nothing.
+Only as many connections may wait as can begin before their deadline. Beyond that a connection is refused at once, so
+that its client tries again: the new one, or the last one of the address with the most connections. A connection that
+is closed, or whose deadline passes, leaves the queue at no cost.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Final, NamedTuple
 
 from quotas.group_sizes import GroupSizes
 
-_GRAIN_S: Final = 0.002  # timers are no finer
+_GRAIN_S: Final = 0.002  # the resolution of timers
 _LOOKED_AT: Final = 100
 _UNBOUND_PER_S: Final = 10_000
 _CATCH_UP_S: Final = 0.1
-"""How much of the time that late timers have lost, while a connection waited, is made good."""
+"""If timers are late while connections wait, permits for at most this time are made up for."""
 
 _WAITS: Final = 0.8
-"""Which part of the time that is left before its deadline a connection may wait; the rest is for its handshake."""
+"""The part of the time before its deadline that a connection may wait. The rest is for its handshake."""
 
 _PROTECTED_EVERY: Final = 4
-"""One permit of so many is the protected listener's, while both queues have connections."""
+"""Every fourth permit is for the protected listener, while both queues have connections."""
 
 
 class _Waiting(NamedTuple):
@@ -39,7 +39,7 @@ class _Waiting(NamedTuple):
 
 
 class _Queue:
-    """Connections that wait, by their networks; these take turns."""
+    """Waiting connections by network. The networks take turns."""
 
     def __init__(self) -> None:
         self._by_network: OrderedDict[str, OrderedDict[Hashable, _Waiting]] = OrderedDict()
@@ -60,7 +60,7 @@ class _Queue:
         return self._remove(next(iter(connections)))
 
     def make_place_for(self, network: str) -> _Waiting | None:
-        """Takes out the last connection of the network that has most; None when this one would have as many then."""
+        """Remove the last connection of the network with the most; None if the given one would then have as many."""
         if self._sizes.largest < self._sizes[network] + 2:
             return None
         return self._remove(next(reversed(self._by_network[self._sizes.largest_group()])))
@@ -80,33 +80,33 @@ class _Queue:
 
 
 class HandshakeRateLimiter:
-    """Shared by all listeners.
+    """The rate limiter of all listeners.
 
     Attributes:
         per_second: the limit; may change at any time; None: unlimited.
-        delayed: how many had to wait so far.
+        delayed: number of connections that had to wait so far.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, per_second: int | None, max_waiting: int) -> None:
-        """Nothing waits yet.
+        """Start without waiting connections.
 
         Args:
-            loop: gives time and timers.
-            per_second: see above.
-            max_waiting: never more than so many wait, whatever the deadlines.
+            loop: provides time and timers.
+            per_second: see the class.
+            max_waiting: the most waiting connections, whatever their deadlines.
         """
         self.per_second = per_second
         self.delayed = 0
         self._loop = loop
         self._max_waiting = max_waiting
         self._common, self._protected = _Queue(), _Queue()
-        self._permits = 0  # given while both had connections
+        self._permits = 0  # permits given while both queues had connections
         self._next_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
-        """Connections that wait."""
+        """Number of waiting connections."""
         return len(self._common) + len(self._protected)
 
     def request(
@@ -123,12 +123,12 @@ class HandshakeRateLimiter:
 
         Args:
             connection: for `cancel`.
-            begin: called with whether it had to wait; returns whether the handshake has begun: otherwise the next
-                connection gets the permit.
-            refuse: called, perhaps later, when there is no place for it.
-            network: what takes its turn: an address, or the IPv6 network that counts as one client.
-            left_s: until its deadline.
-            protected: whether it came by the protected listener.
+            begin: called with whether the connection had to wait. Returns whether the handshake has begun; if not,
+                the next connection gets the permit.
+            refuse: called, perhaps later, if there is no place for the connection.
+            network: the unit that takes turns: an address, or an IPv6 network that counts as one client.
+            left_s: time until the deadline.
+            protected: whether the protected listener accepted the connection.
         """
         if not self.waiting and self._take_permit():
             begin(False)
@@ -145,12 +145,12 @@ class HandshakeRateLimiter:
         self._arm()
 
     def cancel(self, connection: Hashable) -> None:
-        """Wait no more; nothing happens if it did not."""
+        """Remove a connection from its queue, if it waits."""
         self._common.discard(connection)
         self._protected.discard(connection)
 
     def stop(self) -> None:
-        """Forget all that wait."""
+        """Forget all waiting connections."""
         self._common, self._protected = _Queue(), _Queue()
         if self._timer is not None:
             self._timer.cancel()
@@ -186,7 +186,7 @@ class HandshakeRateLimiter:
 
     def _on_timer(self) -> None:
         self._timer = None
-        # A few at a time, so that no client waits for more than these; those that have gone cost next to nothing.
+        # A few at a time, so that no client waits for more of them. Connections that have ended cost almost nothing.
         left = 1 + (self.per_second or _UNBOUND_PER_S) // 500
         for _ in range(_LOOKED_AT + left):
             if not left or not self.waiting or not self._take_permit(waited_s=_CATCH_UP_S):

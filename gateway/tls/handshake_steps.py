@@ -1,8 +1,9 @@
 """Runs one step of a handshake per turn of the loop, so that connected clients wait for one at most (hazard H22).
 
-A step is what a handshake can do with the bytes that are here. The long one, which answers a client's hello, is half
-a millisecond of cryptography, a signature among it: OpenSSL does it without the interpreter's lock, so where there is
-another core it is done in a thread, one at a time, and the loop is free (docs/decisions/0008-identity.md).
+A step is the part of a handshake that is possible with the bytes received so far. The long step, which answers a
+client's hello, takes half a millisecond of cryptography, including a signature. OpenSSL does it without the
+interpreter's lock. So with another core it runs in a thread, one step at a time, and the loop is free
+(docs/decisions/0008-identity.md).
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import Protocol
 
 
 class Step(Protocol):
-    """In two halves."""
+    """A step in two halves."""
 
     def compute(self) -> None:
-        """The cryptography, and nothing else; perhaps in a thread."""
+        """Do the cryptography and no other work; perhaps in a thread."""
 
     def conclude(self) -> None:
-        """What follows from it; on the loop."""
+        """Use the result, on the loop."""
 
 
 def may_use_another_core() -> bool:
@@ -32,14 +33,14 @@ def may_use_another_core() -> bool:
 
 
 class HandshakeSteps:
-    """Shared by all connections of a loop, and bounded by them: each waits for one step at a time."""
+    """The steps of all connections of a loop. Each connection has at most one waiting step."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, threaded: bool) -> None:
-        """None is due.
+        """Start without steps.
 
         Args:
             loop: runs the steps.
-            threaded: whether long steps are done in a thread.
+            threaded: whether long steps run in a thread.
         """
         self._loop = loop
         self._threaded = threaded
@@ -50,15 +51,15 @@ class HandshakeSteps:
 
     @property
     def waiting(self) -> int:
-        """How many are due and have not begun."""
+        """Number of steps that have not begun."""
         return len(self._due)
 
     def submit(self, step: Step, *, long: bool) -> None:
-        """Do this step: at once if this turn has had none, else in one of the next turns, in the order of submission.
+        """Run a step at once if this turn has had none, otherwise in a later turn, in the order of submission.
 
         Args:
-            step: submitted once until it is concluded.
-            long: whether it would hold up the loop.
+            step: the step, not submitted again before `conclude`.
+            long: whether the step would block the loop.
         """
         if self._busy:
             self._due.append((step, long))
@@ -70,7 +71,7 @@ class HandshakeSteps:
         if long and self._has_thread():
             self._work.put(step)
         else:
-            # Before the step: whatever becomes of it, the others are still due.
+            # Before the step: even if it raises, the others still run.
             self._loop.call_soon(self._next_turn)
             step.compute()
             step.conclude()
@@ -94,15 +95,15 @@ class HandshakeSteps:
     def _compute(self) -> None:
         while (step := self._work.get()) is not None:
             self._compute_one(step)
-            del step  # and the connection that it belongs to
+            del step  # frees the connection to which it belongs
 
     def _compute_one(self, step: Step) -> None:
         fault: Exception | None = None
         try:
             step.compute()
-        except Exception as exc:  # noqa: BLE001  (the thread is there for all the others too)
+        except Exception as exc:  # noqa: BLE001  (the thread has to run all other steps)
             fault = exc
-        with suppress(RuntimeError):  # the loop is closed: nothing waits
+        with suppress(RuntimeError):  # the loop is closed: no connection waits
             self._loop.call_soon_threadsafe(self._computed, step, fault)
 
     def _computed(self, step: Step, fault: Exception | None) -> None:
@@ -112,7 +113,7 @@ class HandshakeSteps:
             raise fault
 
     def stop(self) -> None:
-        """End the thread, after the step that it is at; what comes now is done on the loop."""
+        """End the thread after its current step. Later steps run on the loop."""
         self._threaded = False
         thread, self._thread = self._thread, None
         if thread is not None:

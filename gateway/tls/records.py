@@ -1,8 +1,8 @@
 """Receive buffers of TLS, and the number of records in them. Pure.
 
-Inside TLS 1.3 a key update looks like 27 bytes of data, and costs OpenSSL 40 microseconds that no setting limits. A
-chunk of many tiny records is therefore decrypted in small pieces, so that a client that sends nothing else is
-found out before it has cost others anything (hazard H23).
+In TLS 1.3 a key update looks like 27 bytes of data, and costs OpenSSL 40 microseconds, which no setting limits. So a
+chunk of many tiny records is decrypted in small pieces. A client that sends only key updates is then detected before
+it delays other clients (hazard H23).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ RECORD_BYTES: Final = 16_384
 """Plain bytes in the largest record."""
 
 SLICE_BYTES: Final = 65_536
-"""What is decrypted or encrypted at once. OpenSSL keeps buffers of this size for as long as a connection lasts."""
+"""Bytes that are decrypted or encrypted at once. OpenSSL keeps buffers of this size until a connection ends."""
 
 PLAIN_BYTES: Final = 2 * SLICE_BYTES
-FULL_BYTES: Final = PLAIN_BYTES - RECORD_BYTES  # what may be in it when one more record is decrypted
+FULL_BYTES: Final = PLAIN_BYTES - RECORD_BYTES  # with more plain bytes, no further record fits
 _HELLO_BYTES: Final = 4_096
 _LONGEST_HELLO_BYTES: Final = 16_384
 _HANDSHAKE: Final = 22
@@ -28,11 +28,11 @@ _MESSAGE_HEADER_BYTES: Final = 4
 
 
 class RecordWalk:
-    """Where the records of one connection begin.
+    """Finds where the records of one connection begin.
 
     Attributes:
-        skip: bytes from the end of what has been seen to the beginning of the next record.
-        first: as far into the chunk counted last its first whole header stands, or would.
+        skip: bytes from the end of the counted bytes to the beginning of the next record.
+        first: offset of the first complete header in the last counted chunk, perhaps beyond its end.
     """
 
     __slots__ = ("_head", "first", "skip")
@@ -42,7 +42,7 @@ class RecordWalk:
         self._head = b""
 
     def count(self, received: memoryview) -> int:
-        """How many records begin in these bytes; one whose header is not complete is counted with the next ones."""
+        """How many records begin in these bytes. A record with an incomplete header is counted in the next call."""
         size = len(received)
         at = self.skip
         records = 0
@@ -67,18 +67,18 @@ class RecordWalk:
 
 
 class Hello(Enum):
-    """What the first bytes of a client are."""
+    """The kind of a client's first bytes."""
 
     PART = auto()
     WHOLE = auto()
-    NOT_HELLO = auto()  # records of TLS, and not a ClientHello of a sensible size
+    NOT_HELLO = auto()  # TLS records, but no ClientHello of a possible size
     NOT_TLS = auto()
 
 
 class HelloWalk:
-    """Finds the end of a ClientHello, which may be in several records; no byte is looked at twice.
+    """Finds the end of a ClientHello, which may have several records. No record is parsed twice.
 
-    Until it is whole OpenSSL sees nothing of it, and neither does it take a place in a queue (hazard K09).
+    Until the hello is complete, OpenSSL gets none of it, and it takes no place in a queue (hazard K09).
     """
 
     __slots__ = ("_at", "_message", "_missing")
@@ -86,10 +86,10 @@ class HelloWalk:
     def __init__(self) -> None:
         self._at = 0  # where the next record begins
         self._message = b""  # the header of the handshake message
-        self._missing = _MESSAGE_HEADER_BYTES  # of the message, beyond the records before that
+        self._missing = _MESSAGE_HEADER_BYTES  # missing bytes of the message, beyond the complete records
 
     def look(self, received: bytes) -> Hello:
-        """What all that has been received is."""
+        """The kind of all bytes received so far."""
         while len(received) > self._at:
             first = received[self._at : self._at + _HEADER_BYTES]
             if first[0] != _HANDSHAKE or (len(first) > 1 and first[1] != 3):
@@ -122,11 +122,11 @@ class HelloWalk:
 
 
 class ReceiveBuffer:
-    """Where sockets are read into, and decrypted: one for all connections of a loop, since it is taken at once.
+    """The buffers for received and for decrypted bytes. All connections of a loop share it, as it is used at once.
 
     Attributes:
         whole: received bytes.
-        hello: the part of it that is for connections before their handshake.
+        hello: the part of `whole` that is used before the handshake.
         plain: decrypted bytes.
     """
 

@@ -1,4 +1,4 @@
-"""Looks at the certificate of a client whose session of TLS is resumed."""
+"""Checks the certificate of a client whose TLS session is resumed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from time import time
 
 
 def has_expired(tls: ssl.SSLObject) -> bool:
-    """Whether the certificate of a resumed session has, if there is one.
+    """Whether the client's certificate, if any, of a resumed session has expired.
 
-    OpenSSL looked at it when the session was made.
+    OpenSSL checks it only when the session is created.
     """
     shown = tls.getpeercert() if tls.session_reused else None
     return shown is not None and bool(shown) and time() > ssl.cert_time_to_seconds(str(shown["notAfter"]))

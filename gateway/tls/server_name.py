@@ -1,8 +1,8 @@
-"""The host that a client asks for in its ClientHello (server_name, RFC 6066). Pure.
+"""Reads the host that a client names in its ClientHello (server_name, RFC 6066). Pure.
 
-OpenSSL could say it too, but only within the handshake, perhaps in a thread, and with a traceback on standard error
-for a name that is not ASCII. Read from the bytes it costs no cryptography, so it is known before a handshake takes a
-place in the queue. Nothing else goes by the name: OpenSSL has no callback that could read another one.
+OpenSSL could report it too, but only during the handshake, perhaps in a thread, and with a traceback on standard
+error for a name that is not ASCII. Reading the bytes needs no cryptography, so the name is known before a handshake
+takes a place in the queue. OpenSSL itself does not use the name: no callback is set that could read a different one.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _HOST_NAME: Final = 0
 
 
 class MalformedHello(Exception):
-    """Lengths in a hello contradict each other."""
+    """The lengths in a hello contradict each other."""
 
 
 def server_name(hello: bytes) -> bytes | None:
-    """The host name in a hello; None: there is none.
+    """The host name in a hello; None: the hello has none.
 
     Args:
-        hello: whole, with the headers of its records; see `HelloWalk`.
+        hello: the whole hello, with the headers of its records; see `HelloWalk`.
 
     Raises:
-        MalformedHello: it can't be read as far as the name.
+        MalformedHello: the hello cannot be parsed up to the name.
     """
     message = _message(hello)
     at = _FIXED_BYTES
@@ -47,12 +47,12 @@ def server_name(hello: bytes) -> bytes | None:
 
 
 def normalised(name: bytes) -> str | None:
-    """A name as names are compared: in lower case, without the dot that ends a full one; None: not ASCII."""
+    """A name for comparison: in lower case, without a final dot; None if it is not ASCII."""
     return name.decode("ascii").lower().removesuffix(".") if name.isascii() else None
 
 
 def _message(hello: bytes) -> bytes:
-    """The handshake message, out of its records."""
+    """The handshake message without the headers of its records."""
     found = bytearray()
     at = 0
     while at < len(hello):
@@ -67,7 +67,7 @@ def _message(hello: bytes) -> bytes:
 
 
 def _vector(data: bytes, at: int, length_bytes: int) -> tuple[bytes, int]:
-    """What stands behind its length, and where it ends."""
+    """The content of a field with a length, and where it ends."""
     begin = at + length_bytes
     end = begin + int.from_bytes(data[at:begin], "big")
     if begin > len(data) or end > len(data):
@@ -76,7 +76,7 @@ def _vector(data: bytes, at: int, length_bytes: int) -> tuple[bytes, int]:
 
 
 def _host(body: bytes) -> bytes:
-    """The only name of the list: no client sends another kind, and OpenSSL takes no second one."""
+    """The only name of the list: no client sends another kind, and OpenSSL accepts no second name."""
     names, end = _vector(body, 0, 2)
     if end != len(body) or not names or names[0] != _HOST_NAME:
         raise MalformedHello

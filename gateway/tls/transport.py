@@ -1,9 +1,10 @@
-"""TLS between a socket's transport and the protocol that uses it; `ssl` of the standard library does the work.
+"""TLS between a socket's transport and the protocol that uses it, with `ssl` of the standard library.
 
-To the socket's transport this is a protocol, to the channel a transport like any other. It keeps nothing back: what
-is written is encrypted and handed on in the same call, what is received is decrypted and delivered in the same call,
-so back pressure, deadlines and the size of what is unsent mean the same with TLS and without. uvloop's own layer is
-not used: it has buffers and deadlines of its own, and knows no half-closed peer (docs/decisions/0008-identity.md).
+For the socket's transport this is a protocol, for the channel a transport like any other. It buffers no bytes:
+written bytes are encrypted and passed on in the same call, received bytes are decrypted and delivered in the same
+call. So back pressure, deadlines and the number of unsent bytes mean the same with TLS and without. uvloop's own TLS
+is not used: it has its own buffers and deadlines, and does not support half-closed peers
+(docs/decisions/0008-identity.md).
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from gateway.tls.records import (
 
 _ALERT_BYTES: Final = 256
 _LONGEST_HANDSHAKE_BYTES: Final = 256 * 1024
-_LONGEST_BARREN_BYTES: Final = 65_536  # received in a row without one plain byte among them (hazard H23)
+_LONGEST_BARREN_BYTES: Final = 65_536  # received in a row without any plain byte (hazard H23)
 _MOST_BARREN: Final = 128  # records without data, beyond one for each KiB received
 _TINY_RECORD_BYTES: Final = 128
 _BITE_BYTES: Final = 2_048
 _UNFINISHED: Final = ssl.SSLWantReadError()
 _FATAL: Final = bytes.fromhex(
     "15 0303 0002 02"
-)  # an alert without its last byte, as it may be before a handshake
+)  # an alert without its last byte, in the form for before a handshake
 
 
-# X509_V_ERR_*, as OpenSSL numbers them.
+# OpenSSL's numbers of X509_V_ERR_*.
 _VERIFY: Final = {
     9: TlsFailure.CERTIFICATE_EXPIRED,
     10: TlsFailure.CERTIFICATE_EXPIRED,
@@ -67,12 +68,12 @@ _REASONS: Final = {
 
 
 def _reason_of(error: ssl.SSLError) -> str:
-    """OpenSSL's word for it; None comes too, which the type's stub denies and compiled code would not take."""
+    """OpenSSL's name of an error. It may be None despite the type's stub, and compiled code does not accept None."""
     return cast("Any", error).reason or ""
 
 
 def failure_of(error: ssl.SSLError) -> TlsFailure:
-    """Which of the list an error of the `ssl` module is."""
+    """The `TlsFailure` of an error of the `ssl` module."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _VERIFY.get(error.verify_code, TlsFailure.CERTIFICATE_UNTRUSTED)
     if isinstance(error, ssl.SSLEOFError):
@@ -85,7 +86,7 @@ def failure_of(error: ssl.SSLError) -> TlsFailure:
 
 
 class HandshakeRefused(Exception):
-    """The handshake is complete, but its peer is refused.
+    """The handshake is complete, but the peer is refused.
 
     Attributes:
         failure: for the metric.
@@ -99,9 +100,9 @@ class HandshakeRefused(Exception):
 
 
 class StreamProtocol(Protocol):
-    """What a transport calls: the methods of `asyncio.Protocol`, without its base class.
+    """The methods of `asyncio.Protocol` that a transport calls, without its base class.
 
-    uvloop's own transports do without `eof_received`; this one does not.
+    uvloop's own transports do not need `eof_received`; this one does.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
@@ -116,31 +117,30 @@ class TlsUser(Protocol):
     """The owner of a transport. Exactly one of `secured` and `failed` is called, once."""
 
     def hello(self, transport: TlsTransport, hello: bytes) -> None:
-        """A client's whole hello is here: call `refuse`, or `proceed` at once or later."""
+        """Handle a client's complete hello: call `refuse`, or `proceed` at once or later."""
 
     def secured(self, transport: TlsTransport) -> StreamProtocol:
-        """The handshake is done; returns the protocol that gets the bytes. May raise `HandshakeRefused`."""
+        """Handle the end of the handshake. Returns the protocol that gets the bytes, or raises `HandshakeRefused`."""
 
     def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
-        """The handshake failed; the socket is closed."""
+        """Handle a failed handshake; the socket is closed."""
 
     def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
-        """TLS broke after the handshake; in 1.3 also: the server has not liked the client's certificate."""
+        """Handle a TLS error after the handshake. In TLS 1.3 this may be the refusal of a client's certificate."""
 
 
 class _State(Enum):
-    SILENT = auto()  # no whole hello has come yet
-    WAITING = auto()  # it is here, the handshake may not begin yet
+    SILENT = auto()  # the hello is not complete yet
+    WAITING = auto()  # the hello is complete, and the handshake may not begin yet
     SHAKING_HANDS = auto()
     OPEN = auto()
-    OVER = auto()  # the handshake failed, or was given up
+    OVER = auto()  # the handshake has failed
 
 
 class TlsTransport:
     """One connection with TLS: a protocol to its socket (`asyncio.BufferedProtocol`), a transport to its user.
 
-    Without asyncio's base classes, because uvloop does not ask for them: so it can be compiled, and has no
-    dictionary.
+    It has no base classes of asyncio, which uvloop does not need. So it can be compiled, and has no dictionary.
     """
 
     __slots__ = (
@@ -189,21 +189,21 @@ class TlsTransport:
         timeout_ms: int | None,
         server_name: str | None = None,
     ) -> None:
-        """Make one; `connection_made` begins.
+        """Create a transport; `connection_made` begins its work.
 
         Args:
             context: of a server, or of a client.
-            owner: decides when the handshake begins, and what uses the connection.
-            loop: gives the timer.
+            owner: decides when the handshake begins, and which protocol uses the connection.
+            loop: provides the timer.
             buffer, steps: of this loop.
-            timeout_ms: for the whole handshake, the wait for the rate limiter included; None: the caller watches.
-            server_name: the name that a client expects; None: this is a server.
+            timeout_ms: for the whole handshake and the wait for the rate limiter; None: the caller has a deadline.
+            server_name: the server's name, expected by this client; None: this is a server.
         """
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
         )
-        self._decrypt: Any = self._tls.read  # into a buffer, which the type's stub does not know
+        self._decrypt: Any = self._tls.read  # can read into a buffer, which the type's stub lacks
         self._owner = owner
         self._loop, self._steps = loop, steps
         self._buffer, self._view = buffer, buffer.hello
@@ -212,14 +212,14 @@ class TlsTransport:
         self._deliver: Any = None
         self._state = _State.SILENT
         self._paused = self._ended = self._closing = self._due = self._held = self._fin = False
-        self._answered = False  # a server: with its certificate; a client: with its hello
+        self._answered = False  # a server has sent its certificate, a client its hello
         self._barren_bytes = self._barren_records = self._handshake_bytes = 0
-        self._late = b""  # has come while a step was due, or is left of many tiny records
+        self._late = b""  # received while a step was due, or left of many tiny records
         self._outcome: ssl.SSLError | None = _UNFINISHED
         self._records = RecordWalk()
-        self._bites: RecordWalk | None = None  # of a chunk of tiny records that is taken in pieces
+        self._bites: RecordWalk | None = None  # the walk through a chunk of tiny records
         self._hello = b""
-        self._hello_walk = HelloWalk() if server_name is None else None  # until it is whole
+        self._hello_walk = HelloWalk() if server_name is None else None  # until the hello is complete
         self._deadline_s = math.inf if timeout_ms is None else loop.time() + timeout_ms / 1000
         self._deadline: asyncio.TimerHandle | None = None
         self._timeout_s = math.inf if timeout_ms is None else timeout_ms / 1000
@@ -229,7 +229,7 @@ class TlsTransport:
     # -- a protocol, to the socket ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket has its transport; a client speaks first."""
+        """Begin with the socket's transport. A client sends its hello first."""
         self._socket = cast("asyncio.Transport", transport)
         if self._state is _State.OVER:
             self._socket.abort()
@@ -237,11 +237,11 @@ class TlsTransport:
             self.proceed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to read into; little until the peer has earned more."""
+        """The buffer for the next read, which is small before the handshake is done."""
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes have been read."""
+        """Decrypt and deliver the bytes that were read, or continue the handshake with them."""
         if self._closing or self._ended:
             return
         received = self._view[:nbytes]
@@ -271,15 +271,15 @@ class TlsTransport:
             elif self._state is _State.SHAKING_HANDS and not self._due:
                 self._submit()
         if self._socket is not None and (self._late or self._state is _State.WAITING):
-            self._held = True  # what comes before then is the kernel's to keep
+            self._held = True  # until then further bytes stay in the kernel
             self._socket.pause_reading()
 
     def eof_received(self) -> bool:
-        """FIN, with or without TLS's own goodbye: Kafka's frames say themselves where they end."""
+        """Handle a FIN, also one without TLS's close_notify: Kafka's frames have their own lengths."""
         if self._state is _State.OPEN and self._incoming.pending and not self._paused and not self._ended:
             self._read(0)
         waits = self._paused or self._late
-        if self._due or (waits and not self._closing):  # it is behind bytes that are not handled yet
+        if self._due or (waits and not self._closing):  # it follows bytes that are not handled yet
             self._fin = True
             return True
         if self._state is not _State.OPEN:
@@ -288,19 +288,19 @@ class TlsTransport:
         return self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """End the connection after its socket has closed."""
         self._socket, self._closing = None, True
         if self._state is _State.OPEN and self._user is not None:
             self._user.connection_lost(exc)
         self._give_up(TlsFailure.CLOSED)
 
     def pause_writing(self) -> None:
-        """The peer takes less than there is."""
+        """Pass on back pressure: the peer reads too slowly."""
         if self._user is not None:
             self._user.pause_writing()
 
     def resume_writing(self) -> None:
-        """It takes more again."""
+        """Pass on the end of back pressure."""
         if self._user is not None:
             self._user.resume_writing()
 
@@ -308,7 +308,7 @@ class TlsTransport:
 
     @property
     def left_s(self) -> float:
-        """What is left of the time for the handshake."""
+        """The time left for the handshake."""
         return self._deadline_s - self._loop.time()
 
     def _timed_out(self) -> None:
@@ -334,7 +334,7 @@ class TlsTransport:
             self._give_up(TlsFailure.NOT_TLS if hello is Hello.NOT_TLS else TlsFailure.PROTOCOL)
 
     def use(self, context: ssl.SSLContext) -> None:
-        """Shake hands with another certificate; before `proceed`."""
+        """Use the context of another certificate. Call it before `proceed`."""
         if self._tls.context is not context:
             self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
             self._decrypt = self._tls.read
@@ -347,11 +347,11 @@ class TlsTransport:
 
     def _submit(self) -> None:
         self._due = True
-        # The signature is in a server's first flight, however the hello comes; a client looks at it after its own.
+        # Long: a server's first flight, which has the signature; a client's steps after its hello, which verify it.
         self._steps.submit(self, long=self._answered is not self._tls.server_side)
 
     def compute(self) -> None:
-        """See `Step`: all that is done in a thread, so until `conclude` nothing else may touch OpenSSL's part."""
+        """See `Step`. It may run in a thread, so until `conclude` no other code may use OpenSSL's objects."""
         if self._state is _State.SHAKING_HANDS:
             try:
                 self._tls.do_handshake()
@@ -363,13 +363,13 @@ class TlsTransport:
     def conclude(self) -> None:
         """See `Step`."""
         self._due = False
-        # Not kept: an exception knows the frames that it came through, and they know this.
+        # Not kept: an exception refers to its frames, and they refer to this object.
         outcome, self._outcome = self._outcome, _UNFINISHED
         if self._state is not _State.SHAKING_HANDS:
             return
         if self._outgoing.pending > (_ALERT_BYTES if self._tls.server_side else 0):
             self._answered = True
-        self._flush()  # also the alert that informs the peer of what is wrong
+        self._flush()  # also an alert that reports the error to the peer
         if self._late:
             self._incoming.write(self._late)
         if outcome is None:
@@ -402,12 +402,12 @@ class TlsTransport:
             self._read(0)
 
     def refuse(self, failure: TlsFailure, detail: str = "", *, alert: int | None = None) -> None:
-        """End it before the handshake, without cryptography.
+        """End the connection before the handshake, without cryptography.
 
         Args:
             failure: see `TlsUser.failed`.
             detail: for the log.
-            alert: its number, for the client; None: it gets none.
+            alert: number of the alert for the client; None: no alert.
         """
         if alert is not None and self._socket is not None:
             self._socket.write(_FATAL + bytes((alert,)))
@@ -439,7 +439,7 @@ class TlsTransport:
         broken: ssl.SSLError | None = None
         try:
             while count and size <= FULL_BYTES:
-                # A whole record each time: the space for it is there.
+                # The buffer always has space for a whole record.
                 count = read(RECORD_BYTES, plain[size:] if size else plain)
                 size += count
                 records += 1
@@ -453,8 +453,8 @@ class TlsTransport:
         except ssl.SSLError as exc:
             broken = exc
         if self._outgoing.pending:
-            self._flush()  # an answer to a key update, or the alert that informs the peer of what is wrong
-        # A little data between key updates does not pay for them: what counts is how much has been received.
+            self._flush()  # an answer to a key update, or an alert that reports the error to the peer
+        # The allowance grows with the received bytes, so that a little data between key updates does not hide them.
         barren = self._barren_records - records - (received_bytes >> 10)
         self._barren_records = barren if barren > 0 else 0
         self._barren_bytes = 0 if size else self._barren_bytes + received_bytes
@@ -474,7 +474,7 @@ class TlsTransport:
         bites = self._bites
         assert bites is not None
         for at in range(0, len(received), _BITE_BYTES):
-            if self._paused:  # outside OpenSSL, which would take all key updates in it at once
+            if self._paused:  # kept outside OpenSSL, which would handle all key updates at once
                 self._late = bytes(received[at:])
                 return
             bite = received[at : at + _BITE_BYTES]
@@ -494,7 +494,7 @@ class TlsTransport:
             self._read(0)
 
     def _end(self) -> bool:
-        """The peer sends nothing more, by TLS's goodbye or by FIN; outstanding replies can still be sent to it."""
+        """End the peer's side, after close_notify or FIN. Outstanding replies can still be sent."""
         if not self._ended:
             self._ended = True
             assert self._user is not None
@@ -518,11 +518,11 @@ class TlsTransport:
             for at in range(0, len(view), SLICE_BYTES):
                 tls.write(view[at : at + SLICE_BYTES])
                 self._socket.write(outgoing.read())
-        except ssl.SSLError:  # after the peer's own end TLS may allow no more
+        except ssl.SSLError:  # after the peer has closed its side, TLS may allow no further writes
             self.abort()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Send all of them, in as few records as they fit in."""
+        """Send all of them, in as few records as possible."""
         self.write(b"".join(list_of_data))
 
     def _flush(self) -> None:
@@ -530,41 +530,41 @@ class TlsTransport:
             self._socket.write(self._outgoing.read())
 
     def close(self) -> None:
-        """Say goodbye and close once everything has left; the peer's goodbye is not waited for."""
+        """Send close_notify, and close once all bytes have left, without waiting for the peer's close_notify."""
         if self._closing:
             return
         self._closing = True
         if self._state is not _State.OPEN:
             self._give_up(TlsFailure.CLOSED)
             return
-        with contextlib.suppress(ssl.SSLError):  # it would wait for the peer's
+        with contextlib.suppress(ssl.SSLError):  # raised instead of waiting for the peer's close_notify
             self._tls.unwrap()
         self._flush()
         if self._socket is not None:
             self._socket.close()
 
     def write_eof(self) -> None:
-        """Say goodbye and send nothing more; what comes from now on is read and dropped, up to the peer's end."""
+        """Send close_notify and no more bytes. Received bytes are dropped from now on, until the peer closes."""
         if self._closing or self._state is not _State.OPEN:
             self.close()
             return
         self._closing = True
-        with contextlib.suppress(ssl.SSLError):  # it would wait for the peer's
+        with contextlib.suppress(ssl.SSLError):  # raised instead of waiting for the peer's close_notify
             self._tls.unwrap()
         self._flush()
         if self._socket is not None:
             self._socket.write_eof()
 
     def can_write_eof(self) -> bool:
-        """It can."""
+        """Whether `write_eof` is supported: always."""
         return True
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """What is delivered to."""
+        """The protocol that gets the decrypted bytes."""
         return cast("asyncio.BaseProtocol", self._user)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Deliver to another one."""
+        """Deliver to another protocol from now on."""
         self._user = user = cast("StreamProtocol", protocol)
         self._deliver = user.data_received
 
@@ -576,11 +576,11 @@ class TlsTransport:
             self._socket.abort()
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be written."""
+        """Whether no more bytes can be written."""
         return self._closing or self._socket is None or self._socket.is_closing()
 
     def pause_reading(self) -> None:
-        """Deliver nothing more; at most one slice has been received already."""
+        """Stop delivering. At most one slice has been received already."""
         self._paused = True
         if self._socket is not None:
             self._socket.pause_reading()
@@ -592,11 +592,11 @@ class TlsTransport:
             if not self._fin:
                 self._socket.resume_reading()
             if self._incoming.pending or self._fin or self._late:
-                # Not from within: the caller is in the middle of something.
+                # In the next turn, since the caller may be in the middle of an operation.
                 self._loop.call_soon(self._read_on)
 
     def get_write_buffer_size(self) -> int:
-        """Encrypted bytes that have not left."""
+        """Number of encrypted bytes that have not left."""
         return 0 if self._socket is None else self._socket.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -605,7 +605,7 @@ class TlsTransport:
             self._socket.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What the socket's transport knows, and `ssl_object`."""
+        """The extra information of the socket's transport, and `ssl_object`."""
         if name == "ssl_object":
             return self._tls
         return default if self._socket is None else self._socket.get_extra_info(name, default)
