@@ -1,1 +1,1 @@
-"""Who a client is: the state of its SASL exchange, the name in its certificate."""
+"""The identity of a client: the state of its SASL exchange, the name in its certificate."""

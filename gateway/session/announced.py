@@ -20,7 +20,7 @@ PASS_ON_BYTES: Final = 64 * 1024
 
 
 LOOK_MS: Final = 1_000
-"""Connections with announced bytes are checked at most once per so many ms."""
+"""Least time between two checks of the connections with announced bytes."""
 
 
 class Announcer(Protocol):

@@ -64,7 +64,7 @@ WAITING_APIS: Final = frozenset(
 
 
 _MOST_TOPIC_WAITS: Final = 10_000
-"""The waits for topics' quotas are kept for at most so many clients, for their new connections."""
+"""Most clients whose waits for topics' quotas are kept for their new connections."""
 
 _KEYS: Final = {
     ThrottledBy.PRODUCE: QuotaKey.PRODUCER_BYTE_RATE,
