@@ -1,6 +1,6 @@
-"""Which row groups of files may have rows of some buckets, by the statistics that Parquet files have at their end.
+"""Finds the row groups of files that may have rows of some buckets, by the statistics in the Parquet files.
 
-The log of a table does not say it: delta-rs takes statistics of some columns for statistics of all.
+The log of a table does not have them: delta-rs would take statistics of some columns for statistics of all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _AT_ONCE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class FileGroups:
-    """A file, and the least and largest bucket in each of its row groups."""
+    """A file, and the least and the greatest bucket in each of its row groups."""
 
     path: str
     spans: tuple[tuple[int, int], ...]
@@ -29,23 +29,23 @@ class FileGroups:
 
     @property
     def one_group(self) -> bool:
-        """Whether all rows of clients are in one row group."""
+        """Whether all rows of clients are in a single row group."""
         return len(self.groups(0, FINE_BUCKETS)) == 1
 
 
 def look(runner: Runner, paths: Sequence[str]) -> list[FileGroups]:
-    """Opens each file once, many at a time by the runner.
+    """Opens each file once, many files at a time.
 
     Args:
-        runner: opens them.
-        paths: of files whose column of buckets stands before their arrays.
+        runner: opens the files.
+        paths: of files in which the column of buckets stands before the arrays.
     """
     chunks = [paths[at : at + _AT_ONCE] for at in range(0, len(paths), _AT_ONCE)]
     return list((runner if len(chunks) > 1 else InProcess()).run(groups_of, chunks))
 
 
 def groups_of(paths: Iterable[str]) -> Iterator[FileGroups]:
-    """As `look`, here."""
+    """As `look`, in this process."""
     for path in paths:
         with parquet_reader(path) as file:
             at = file.schema_arrow.get_field_index(BUCKET)

@@ -1,8 +1,8 @@
-"""Lists compacted days and deals them out to Spark's workers, which read the files with Arrow.
+"""Lists compacted days and distributes them to Spark's workers, which read the files with Arrow.
 
-A day is all files of its partition, in `pipeline.storage.compacted_files`' form. What is known of it as a whole
-(`CompactedDay`) is in the table's state, changed in the same commit, and so are days that have been pruned: what
-comes of such a day later is not the day.
+A day is all files of its partition, in the form of `pipeline.storage.compacted_files`. The table's state has the
+facts about each day as a whole (`CompactedDay`) and the days that have been pruned, changed in the same commit as the
+rows. Lines that arrive for a pruned day are only a part of it, so it is not compacted again.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from pipeline.storage.schemas import COMPACTED_SCHEMA
 from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver
 
 ELEMENTS_AT_ONCE: Final = 2_000_000
-"""Recorded seconds in a batch of `map_entities`: about 150 bytes each with what is made of them, 300 MB."""
+"""Recorded seconds in a batch of `map_entities`: about 150 bytes each including intermediate results, 300 MB."""
 
 _ELEMENTS_PER_PART: Final = 16_000_000
 _ORDER: Final = [(name, "ascending") for name in (BUCKET, *FILE_ORDER)]
 
 Work: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What a job does with batches; it runs in Spark's Python workers."""
+"""The function that a job applies to batches; it runs in Spark's Python workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedState:
-    """All days that are compacted, and those that were and have been pruned; by date."""
+    """All compacted days, and compacted days that have been pruned; by date."""
 
     days: Mapping[str, CompactedDay] = field(default_factory=dict)
     pruned: Mapping[str, CompactedDay] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As the table keeps it."""
+        """The JSON that the table keeps."""
         return {
-            # Not asdict: its copies of a thousand gateways a day take longer than all the rest of a commit.
+            # Not asdict: it copies the entries of a thousand gateways a day, which takes longer than the commit.
             name: {
                 date: {each.name: getattr(day, each.name) for each in fields(day)}
                 for date, day in sorted(days.items())
@@ -64,10 +64,10 @@ class CompactedState:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> CompactedState:
-        """The inverse of `to_json`; of nothing, what is there before the first day."""
+        """The inverse of `to_json`. An empty mapping gives the state before the first day."""
         days, pruned = (
             {
-                # An older release kept no clashes, as an empty list.
+                # For no clashes an older release wrote an empty list.
                 date: CompactedDay(**{**day, "clashes": day["clashes"] or {}})
                 for date, day in state.get(name, {}).items()
             }
@@ -82,7 +82,7 @@ def compacted_table(out: str) -> Table:
 
 
 def _take_over(table: Table, found: Snapshot) -> TakenOver:
-    """See `tables.TakeOver`; a day of which no row is left counts as pruned."""
+    """See `tables.TakeOver`. A day without remaining rows counts as pruned."""
     assert found.foreign is not None
     state = CompactedState.from_json(found.state)
     days, pruned = dict(state.days), dict(state.pruned)
@@ -106,12 +106,12 @@ def _take_over(table: Table, found: Snapshot) -> TakenOver:
 
 
 def _in_order(table: Table, found: Snapshot, day: CompactedDay, files: list[DataFile]) -> list[DataFile]:
-    """The rows of some files of a day, which have all of a bucket, in one file as the readers need it."""
+    """Rewrites some files of a day, which contain whole buckets, as one file in the readers' order."""
     path = table.new_path(found, f"date={day.date}")
     spans = [(file, *_buckets(table.path(file))) for file in files]
     elements = _counts(table.paths(files))[1]
     with CompactedFileWriter(f"{table.folder}/{path}") as writer:
-        # Some buckets at a time, out of all files each time: memory is bounded, without a copy on the disk.
+        # A few buckets at a time, from all files each time: memory is bounded, without a temporary copy on the disk.
         parts = 1 + elements // ELEMENTS_AT_ONCE
         for part in range(parts):
             mine = range(part * day.buckets // parts, (part + 1) * day.buckets // parts)
@@ -141,7 +141,7 @@ def _of_buckets(rows: pa.RecordBatch, mine: range) -> pa.RecordBatch:
 
 
 def _counts(paths: Iterable[str]) -> tuple[int, int]:
-    """Rows and recorded seconds in files."""
+    """Number of rows and of recorded seconds in files."""
     keys = rows = 0
     for path in paths:
         with parquet_reader(path) as reader:
@@ -152,12 +152,12 @@ def _counts(paths: Iterable[str]) -> tuple[int, int]:
 
 
 def published_days(out: str, first: str | None = None, last: str | None = None) -> list[CompactedDay]:
-    """Each compacted day, by date.
+    """All compacted days, by date.
 
     Args:
         out: the pipeline's folder.
-        first: leave out earlier days; 2026-11-21.
-        last: leave out later days.
+        first: the first day to include, as 2026-11-21.
+        last: the last day to include.
     """
     return _between(compacted_table(out).read(), first, last)
 
@@ -172,7 +172,7 @@ def _between(found: Snapshot, first: str | None, last: str | None) -> list[Compa
 
 
 def compacted_days(out: str, first: str | None = None, last: str | None = None) -> list[CompactedDay]:
-    """As `published_days`, and at least one.
+    """As `published_days`, but at least one day.
 
     Raises:
         NotYetCompleteError: no day in this range is compacted.
@@ -195,9 +195,9 @@ class CompactedDays:
 
     Attributes:
         spark: the session.
-        days: which, by date; at least one.
-        paths: of their files.
-        fleets: see `pipeline.storage.counting.fleets_of`, by all compacted days.
+        days: by date; at least one.
+        paths: the paths of their files.
+        fleets: see `pipeline.storage.counting.fleets_of`, from all compacted days.
     """
 
     spark: Any
@@ -212,8 +212,8 @@ class CompactedDays:
         Args:
             spark: a SparkSession.
             out: the pipeline's folder.
-            first: the first day, else from the beginning; 2026-11-21.
-            last: the last day, else to the end.
+            first: the first day, as 2026-11-21; None: from the beginning.
+            last: the last day; None: to the end.
 
         Raises:
             NotYetCompleteError: no day in this range is compacted.
@@ -234,14 +234,14 @@ class CompactedDays:
         apis: Collection[str] | None = None,
         elements_at_once: int = ELEMENTS_AT_ONCE,
     ) -> Any:
-        """What a job makes of rows as quotas count: one for each client, gateway and day.
+        """Applies a function to rows as quotas count: one row for each client, counter and day.
 
         Args:
             work: gets batches with the columns of `entity_days.ENTITY` and arrays; it may get none.
-            result: the columns it gives, as Spark DDL.
-            scope: whether brokers count together, and gateways of a fleet. Listeners always do.
-            arrays: those needed besides `arrays_of(())`, of `entity_days.ARRAYS`.
-            apis: leave out others.
+            result: the columns of its results, as Spark DDL.
+            scope: whether the brokers of a gateway, and the gateways of a fleet, count together. Listeners always do.
+            arrays: those of `entity_days.ARRAYS` that are needed besides `arrays_of(())`.
+            apis: rows of other APIs are left out.
             elements_at_once: see `ELEMENTS_AT_ONCE`.
 
         Returns:
@@ -266,19 +266,19 @@ class CompactedDays:
         return self.deal(entities, result)
 
     def parts(self, cores: int) -> list[list[Piece]]:
-        """The row groups of the files, in parts of whole buckets of a day.
+        """The row groups of the files, divided into parts; a bucket of a day is never divided.
 
         Args:
-            cores: how many parts can be worked on at once.
+            cores: how many parts can be processed at once.
         """
         return dealt(pieces_of(self.paths), cores, _ELEMENTS_PER_PART)
 
     def deal(self, read: Callable[[list[Piece]], Iterator[pa.RecordBatch]], result: str) -> Any:
-        """What workers make of parts of the files.
+        """Applies a function to parts of the files, in Spark's workers.
 
         Args:
-            read: gets pieces of whole buckets of a day, in order.
-            result: the columns it gives, as Spark DDL.
+            read: gets row groups of whole buckets of a day, in order.
+            result: the columns of its results, as Spark DDL.
 
         Returns:
             A DataFrame.

@@ -1,10 +1,10 @@
 """Compacted days as files that workers write and read with Arrow.
 
-Two dozen columns of arrays cost more on their way through Spark's rows than all that is done with them. So a file
-has its rows by bucket (`layout.bucket_of`), then by client, gateway and broker, and row groups of one bucket and a
-bounded number of elements each: a worker reads the columns it needs of the row groups it needs, a client's rows lie
-one after the other, and all gateways and brokers of a client are in the same bucket of the day. `bucket` is the first
-column; other readers may ignore it.
+Two dozen columns of arrays cost more on their way through Spark's rows than all work on them. So workers write and
+read the files directly. A file is sorted by bucket (`layout.bucket_of`), then by client, gateway and broker. Each row
+group has one bucket and a bounded number of elements, so that a worker reads only the columns and row groups that it
+needs. A client's rows are neighbours, and all its gateways and brokers are in the same bucket of the day. `bucket` is
+the first column; other readers may ignore it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pipeline.storage.layout import SERIES
 from pipeline.storage.schemas import ARROW_TYPES, COMPACTED_SCHEMA
 
 ELEMENTS_PER_GROUP: Final = 1_000_000
-"""Recorded seconds in a row group, unless a single row has more: what a reader holds of a file at once."""
+"""Recorded seconds in a row group, unless one row has more. A reader has one row group per file in memory."""
 
 FILE_ORDER: Final = ("user", "client_id", "api", "gw", "node", "listener")
-"""By which the rows of a bucket are ordered: rows that count together are neighbours, whether brokers do or not."""
+"""The order of rows in a bucket. Rows that count together are neighbours, also if each broker counts by itself."""
 
 _OF_A_CLIENT: Final = ["user", "client_id", "api", "gw", "node"]
 _HARDLY_REPEATED: Final = ("t", "bytes_in", "bytes_out", "offered", "admitted", "max_units", "level_end")
 
 
 class CompactedFileWriter:
-    """Writes one compacted file, bucket by bucket; no file without rows.
+    """Writes one compacted file, bucket by bucket. Without rows no file is created.
 
     Attributes:
         keys, elements: rows and recorded seconds written so far.
@@ -44,7 +44,7 @@ class CompactedFileWriter:
     """
 
     def __init__(self, path: str) -> None:
-        """Args: path: of the file, which is not there yet."""
+        """Args: path: of the file, which must not exist yet."""
         self.keys = 0
         self.elements = 0
         self.several_brokers = False
@@ -59,7 +59,7 @@ class CompactedFileWriter:
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Ends the file."""
+        """Closes the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -67,7 +67,7 @@ class CompactedFileWriter:
         """Adds the rows of a bucket.
 
         Args:
-            bucket: the next one; buckets rise.
+            bucket: its number, above that of the bucket before.
             batches: compacted rows in the order of `FILE_ORDER`.
         """
         for group in gathered(batches, ELEMENTS_PER_GROUP):
@@ -83,7 +83,7 @@ class CompactedFileWriter:
             self._look_for_brokers(group)
 
     def _look_for_brokers(self, group: pa.RecordBatch) -> None:
-        """Rows of a client and gateway are neighbours, by broker; also over the borders of row groups."""
+        """Updates `several_brokers`. Rows of a client and gateway are neighbours, also across row groups."""
         names = pa.Table.from_batches([group]).select(_OF_A_CLIENT)
         rows = names if self._last is None else pa.concat_tables([self._last, names])
         same = np.ones(len(rows) - 1, bool)
@@ -96,11 +96,11 @@ class CompactedFileWriter:
 
 
 def gathered(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at most so many recorded seconds, or one row; as few batches as that allows.
+    """Regroups rows into as few batches as possible, each of at most `most` recorded seconds or of one row.
 
     Args:
-        batches: with an array `t`.
-        most: elements of `t`.
+        batches: rows with an array `t`.
+        most: elements of `t` per batch.
     """
     waiting: list[pa.RecordBatch] = []
     held = 0
@@ -134,7 +134,7 @@ def _elements(batch: pa.RecordBatch) -> int:
 
 
 def _writing() -> dict[str, Any]:
-    """How compacted files are written: a fifth smaller than with Arrow's own choices (level 1, dictionaries)."""
+    """Options of Arrow's writer: files become a fifth smaller than with its defaults (level 1, dictionaries)."""
     names = [
         f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
         for field in COMPACTED_SCHEMA
@@ -149,14 +149,14 @@ class Piece:
 
     bucket: int
     path: str
-    """A day's files are in a folder of its own, so pieces of a bucket and day are neighbours in this order."""
+    """Each day's files are in their own folder. So pieces of the same bucket and day are neighbours when sorted."""
     group: int
     elements: int
-    """Recorded seconds in it."""
+    """Recorded seconds in the row group."""
 
 
 def pieces_of(paths: Iterable[str]) -> list[Piece]:
-    """What files hold, in no order; `paths` are of files of compacted days."""
+    """The row groups of compacted files, in no particular order."""
     found = []
     for path in paths:
         with parquet_reader(path) as file:
@@ -165,7 +165,7 @@ def pieces_of(paths: Iterable[str]) -> list[Piece]:
         seconds = columns.index("t.list.element")
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
-            # The bucket is the first column, and a group has only one.
+            # The bucket is the first column, and all rows of a group have the same one.
             found.append(
                 Piece(row_group.column(0).statistics.min, path, group, row_group.column(seconds).num_values)
             )
@@ -173,15 +173,15 @@ def pieces_of(paths: Iterable[str]) -> list[Piece]:
 
 
 def dealt(pieces: Collection[Piece], least: int, most_elements: int) -> list[list[Piece]]:
-    """Pieces in about equal parts.
+    """Divides pieces into about equal parts.
 
     Args:
         pieces: in any order.
-        least: how many parts, if that many can be made.
-        most_elements: more parts if each were larger than this.
+        least: the least number of parts, if there are enough pieces.
+        most_elements: recorded seconds in a part; more parts are made if they would be larger.
 
     Returns:
-        Parts of whole buckets of a day, each in order.
+        Parts in order. A bucket of a day is never divided between two parts.
     """
 
     def together(piece: Piece) -> tuple[int, str]:
@@ -193,7 +193,7 @@ def dealt(pieces: Collection[Piece], least: int, most_elements: int) -> list[lis
     done = 0
     for _, group in groupby(sorted(pieces), together):
         whole = list(group)
-        # By where its middle lies, so that parts differ by no more than a group.
+        # A bucket belongs to the part in which its middle lies. So parts differ by at most one bucket.
         number = min(
             (done + sum(piece.elements for piece in whole) // 2) * wanted // max(1, total), wanted - 1
         )
@@ -207,12 +207,12 @@ def dealt(pieces: Collection[Piece], least: int, most_elements: int) -> list[lis
 def read_pieces(
     pieces: Iterable[Piece], columns: Sequence[str], apis: Collection[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of pieces in their order, a piece at a time.
+    """Reads pieces in the given order, one at a time.
 
     Args:
-        pieces: which.
-        columns: of the compacted table.
-        apis: leave out others.
+        pieces: the row groups to read.
+        columns: columns of the compacted table.
+        apis: rows of other APIs are left out.
     """
     for path, of_file in groupby(pieces, lambda piece: piece.path):
         with parquet_reader(path) as file:
@@ -225,9 +225,9 @@ def read_pieces(
 
 
 def _read_group(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> pa.Table:
-    """A row group; of arrays in which all elements are the same only the statistics are read.
+    """Reads a row group. If all elements of an array are equal, only its statistics are read.
 
-    Most clients are never throttled nor refused, and reading zeros costs nearly as much as reading numbers.
+    Most clients are never throttled or refused, and reading zeros costs nearly as much as reading numbers.
     """
     row_group = file.metadata.row_group(group)
     chunks = {chunk.path_in_schema: chunk for chunk in map(row_group.column, range(row_group.num_columns))}
@@ -238,20 +238,20 @@ def _read_group(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> pa.
         if name not in SERIES or name == "t":
             continue
         if chunk is None:
-            same[name] = ARROW_TYPES[SERIES[name]].to_pandas_dtype()(0)  # what an older release did not write
+            same[name] = ARROW_TYPES[SERIES[name]].to_pandas_dtype()(0)  # an older release did not write it
             continue
         if chunk.statistics is None:
             continue
         statistics = chunk.statistics
         if statistics.null_count == chunk.num_values:
             same[name] = None
-        # Rows without any second count as a null in each column. NaN is not in statistics, but nor in JSON.
+        # A row without seconds counts as a null in each column. Statistics ignore NaN, but JSON has no NaN either.
         elif (
             statistics.null_count == seconds.statistics.null_count
             and statistics.has_min_max
             and statistics.min == statistics.max
         ):
-            # Of zeros the statistics give -0.0 as the least, and 0.0 as the largest.
+            # For zeros the statistics give -0.0 as the minimum, and 0.0 as the maximum.
             same[name] = statistics.max
     table = file.read_row_group(
         group, columns=[name for name in columns if name not in same], use_threads=False
@@ -275,16 +275,16 @@ def read_entities(
     apis: Collection[str] | None = None,
     most_elements: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of what counts together.
+    """Reads the rows that count together as one row for each counter.
 
     Args:
-        pieces: of whole buckets and days.
-        key: columns that name what counts together; `node` among them is -1 where brokers count together.
+        pieces: row groups of whole buckets and days.
+        key: columns that name a counter. `node` among them is -1 if brokers count together.
         arrays: see `joining.join_chunks`.
-        brokers_apart: whether they do not.
-        fleets: by gateway, the fleet that counts in its place; others count by themselves.
-        apis: leave out others.
-        most_elements: recorded seconds in a batch, unless a single row has more.
+        brokers_apart: whether each broker counts by itself.
+        fleets: the fleet of each gateway that counts with others. Other gateways count by themselves.
+        apis: rows of other APIs are left out.
+        most_elements: recorded seconds in a batch, unless one row has more.
     """
     columns = [*key, *(name for names in arrays.values() for name in names)]
     rows = read_pieces(pieces, columns, apis)
@@ -301,11 +301,11 @@ def read_entities(
 def buckets_of(
     pieces: Iterable[Piece], columns: Sequence[str]
 ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Rows bucket by bucket.
+    """Reads a day bucket by bucket.
 
     Args:
-        pieces: of a day, in order.
-        columns: of the compacted table.
+        pieces: row groups of one day, in order.
+        columns: columns of the compacted table.
     """
     for bucket, own in groupby(pieces, lambda piece: piece.bucket):
         yield bucket, read_pieces(own, columns)

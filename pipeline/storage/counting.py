@@ -1,7 +1,7 @@
-"""Which gateways count together, according to their lines. Pure.
+"""Finds from the lines of gateways which gateways count together. Pure.
 
-What a client asks for does not depend on what counts it. So the newest line of a gateway decides for all its days:
-quotas are made for counters as they are now.
+A client's demand does not depend on which counter counts it. Quotas are calculated for counters as they are now. So
+the newest line of a gateway decides for all its days.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from quotas.usage_record import FLEET
 
 
 def fleets_of(days: Iterable[CompactedDay]) -> dict[str, str]:
-    """By gateway, the fleet that it shares its counters with, as its lines name it; others count by themselves."""
+    """The fleet with which each gateway shares its counters, by its lines. Other gateways count by themselves."""
     return {gw: scope for gw, scope in _newest(days).items() if scope.startswith(FLEET)}
 
 
 def fleets_on(day: CompactedDay, fleets: Mapping[str, str]) -> dict[str, str]:
-    """Those of the gateways of a day; a day that an older release has compacted does not say which these are."""
+    """The entries of `fleets` for gateways of a day. An older release did not record a day's gateways."""
     return {gw: fleet for gw, fleet in sorted(fleets.items()) if gw in day.gateways or not day.gateways}
 
 
 def recorded_scope(days: Iterable[CompactedDay]) -> Scope:
-    """What one counter covers, by the newest lines; the gateway if none says it.
+    """What one counter covers, by the newest lines. The gateway if no line names it.
 
-    Where only some gateways share counters, the scope is the fleet: the others count by themselves in it.
+    If only some gateways share counters, the scope is the fleet. The other gateways then count by themselves.
 
     Raises:
-        RefusedError: some count by broker and others do not.
+        RefusedError: some gateways count by broker and others do not.
     """
     newest = _newest(days)
     kinds = {gw: scope.partition(":")[0] for gw, scope in newest.items()}

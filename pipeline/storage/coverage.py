@@ -1,13 +1,14 @@
-"""How much of each gateway's time is covered, day by day, and which days are closed. Pure.
+"""How complete each gateway's lines are, day by day, and which days are closed. Pure.
 
-A hole between two lines is known from their numbers (`pipeline.storage.offset_index`). What a gateway wrote after its
-last line is not: a gateway that fell silent at noon looks as one that was stopped. So time is expected of a gateway,
-a line for each second, from its start on to the end of the day, and on the day after it was last seen; and again from
-where a later start of it is. What is short of that was lost, or never was; quotas must not be made of it either way.
+The numbers of two lines show whether there is a gap between them (`pipeline.storage.offset_index`). They do not show
+what a gateway wrote after its last line that was read: a gateway whose lines stopped arriving at noon looks like one
+that was stopped. So one line per second is expected of each gateway: from its start until the end of the day, on the
+day after its last line, and again from its next start. If there are fewer lines, either lines were lost or the
+gateway did not run. Quotas must not be calculated from such a day in either case.
 
-A day is closed some time after its end, when late files had their chance. Of a day that is open, time is expected up
-to the newest line of any gateway. Lines that are ahead of the reader's clock cover nothing. Nor do those from before
-there were gateways: a machine without a clock of its own begins in 1970, until it gets the time.
+A day is closed some time after its end, so that late files can arrive. On an open day, lines are expected up to the
+newest line of any gateway. Lines ahead of the reader's clock cover nothing. Nor do lines from before gateways
+existed: a machine without a battery-backed clock starts in 1970, until it gets the time.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from typing import Final, NamedTuple, TypeAlias
 from pipeline.storage.offset_index import DAY_S, FIRST_S, JUMP_S, Interval, OffsetIndex, Run
 
 COMPLETE_ENOUGH: Final = 0.95
-"""The share of its time that a gateway, and all of them together, must have on a day, unless gaps are allowed."""
+"""The covered share of a day that each gateway, and all together, must reach, unless gaps are allowed."""
 GRACE_S: Final = 3_600
 AHEAD_S: Final = 3_600
-"""By how much a gateway's clock may be ahead of the reader's."""
+"""How far a gateway's clock may be ahead of the reader's."""
 OVERLAP_S: Final = 600
-"""At an upgrade the process before continues for one and a half `drain.timeout_ms`, beside the new one."""
+"""At an upgrade the old process runs beside the new one for one and a half times `drain.timeout_ms`."""
 _SPANS_SHOWN: Final = 3
 _EPOCH: Final = date(1970, 1, 1)
 _EVER: Final = 2**62
@@ -33,13 +34,13 @@ _EVER: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What is expected to be there.
+    """Which gateways and days are expected.
 
     Attributes:
         now_s: the reader's clock, s since the epoch.
-        grace_s: how long after its end a day is closed.
-        gateways: the gateways that are to be there, all day and every day; others are taken for stopped after their
-            last line. Empty: not known, so each gateway that was seen is expected to continue.
+        grace_s: time from the end of a day until it is closed.
+        gateways: the gateways that must be there all day, every day. Others count as stopped after their last line.
+            Empty: not known, so each gateway that was ever seen is expected to continue.
     """
 
     now_s: int
@@ -47,11 +48,11 @@ class Expectation:
     gateways: frozenset[str] = frozenset()
 
     def is_open(self, day: str) -> bool:
-        """Whether a day, written 2026-11-21, may still get lines; also one that lies ahead."""
+        """Whether a day (2026-11-21) may still get lines. True for days in the future."""
         return self._is_open(day_number(day))
 
     def lies_ahead(self, day: str) -> bool:
-        """Whether no clock that is right can have named this day yet."""
+        """Whether the day begins so late that only a wrong clock can have named it."""
         return day_number(day) * DAY_S > self.now_s + AHEAD_S
 
     def _is_open(self, day: int) -> bool:
@@ -59,21 +60,21 @@ class Expectation:
 
 
 class Coverage(NamedTuple):
-    """Of a gateway on a day."""
+    """Coverage of one gateway on one day."""
 
     covered_s: int
     expected_s: int
     silent: tuple[tuple[int, int], ...] = ()
-    """Where it is below COMPLETE_ENOUGH, the longest spans without lines: from this second on, up to that one."""
+    """If `share` is below COMPLETE_ENOUGH, the longest spans without lines, as [first second, end)."""
 
     @property
     def share(self) -> float:
-        """0 to 1; 1 where nothing was expected."""
+        """0 to 1; 1 if nothing was expected."""
         return min(1.0, self.covered_s / self.expected_s) if self.expected_s else 1.0
 
 
 class Clash(NamedTuple):
-    """Two runs of one name that both wrote lines for the same time: two gateways with one id."""
+    """Two runs of one name whose lines are from the same time: two gateways with the same id."""
 
     gw: str
     boots: tuple[int, int]
@@ -81,7 +82,7 @@ class Clash(NamedTuple):
     to_ts: int
 
     def __str__(self) -> str:
-        """For people."""
+        """The clash as text for the operator."""
         first, second = self.boots
         return (
             f"two gateways called {self.gw} were up at the same time, started {first} and {second} (or its clock was "
@@ -91,10 +92,10 @@ class Clash(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DayCoverage:
-    """Of a day.
+    """Coverage of one day.
 
     Attributes:
-        gateways: by name, those that were there or should have been.
+        gateways: by name; gateways that were there or were expected.
         clashes: see `Clash`.
     """
 
@@ -103,52 +104,52 @@ class DayCoverage:
 
     @property
     def covered_s(self) -> int:
-        """Of all gateways."""
+        """Sum of all gateways."""
         return sum(each.covered_s for each in self.gateways.values())
 
     @property
     def expected_s(self) -> int:
-        """Of all gateways."""
+        """Sum of all gateways."""
         return sum(each.expected_s for each in self.gateways.values())
 
     @property
     def share(self) -> float:
-        """Of all gateways, 0 to 1."""
+        """Share of all gateways together, 0 to 1."""
         return Coverage(self.covered_s, self.expected_s).share
 
     def shares(self) -> dict[str, float]:
-        """By gateway, by name."""
+        """The share of each gateway, ordered by name."""
         return {gw: each.share for gw, each in sorted(self.gateways.items())}
 
     def silent(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Spans without lines of gateways that are below COMPLETE_ENOUGH."""
+        """The longest spans without lines, of gateways below COMPLETE_ENOUGH."""
         return {gw: each.silent for gw, each in sorted(self.gateways.items()) if each.silent}
 
     def clash_texts(self) -> dict[str, str]:
-        """For people, by gateway."""
+        """The clash of each gateway as text for the operator."""
         return {clash.gw: str(clash) for clash in self.clashes}
 
 
 _Span: TypeAlias = tuple[int, int, Run]
-"""From this second on, up to but without that; and the run that wrote the lines."""
+"""First second, end (exclusive), and the run that wrote the lines."""
 
 
 def day_name(day: int) -> str:
-    """A day, counted since the epoch, as 2026-11-21."""
+    """The name (2026-11-21) of a day that is given as its number since the epoch."""
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
 def day_number(day: str) -> int:
-    """A day, written 2026-11-21, counted since the epoch."""
+    """The number since the epoch of a day that is given as 2026-11-21."""
     return (date.fromisoformat(day) - _EPOCH).days
 
 
 def coverage(index: OffsetIndex, expectation: Expectation) -> dict[str, DayCoverage]:
-    """Days from the first line to the last, by name; without those ahead of the clock.
+    """Coverage of each day from the first line to the last, by name, without days ahead of the clock.
 
     Args:
-        index: which lines have been read.
-        expectation: what should be there.
+        index: the lines that have been read.
+        expectation: the gateways and the time that are expected.
     """
     spans, starts = _spans(index, expectation.now_s + AHEAD_S)
     if not spans:
@@ -183,7 +184,7 @@ def coverage(index: OffsetIndex, expectation: Expectation) -> dict[str, DayCover
 
 
 def short_gateways(shares: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Gateways that are short on any of some days, with their least share."""
+    """Gateways that are below COMPLETE_ENOUGH on at least one of some days, with their least share."""
     least: dict[str, float] = {}
     for of_day in shares:
         for gw, share in of_day.items():
@@ -192,7 +193,7 @@ def short_gateways(shares: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _spans(index: OffsetIndex, latest: int) -> tuple[dict[str, list[_Span]], dict[Run, int]]:
-    """By gateway, in the order of their times: what its lines cover; and when each run began."""
+    """The spans that each gateway's lines cover, in order of time, and the start of each run."""
     spans: dict[str, list[_Span]] = {}
     starts: dict[Run, int] = {}
     for run, intervals in index.runs.items():
@@ -206,13 +207,13 @@ def _spans(index: OffsetIndex, latest: int) -> tuple[dict[str, list[_Span]], dic
 def _span(interval: Interval) -> tuple[int, int]:
     end = interval.last_ts + 1
     if not 0 < end - interval.first_ts <= 2 * interval.lines + JUMP_S:
-        # The clock was set in between: an index of an older release has joined such lines.
+        # The clock was set between these lines; the index of an older release joins such lines.
         end = interval.first_ts + interval.lines
     return interval.first_ts, end
 
 
 def _start(run: Run, first: Interval) -> int:
-    """When a run began: with its first line, else by its name, unless its clock was wrong then, as its lines show."""
+    """When a run began: the time in its name if that fits its first line, otherwise counted back from that line."""
     boot_s = run.boot // 1000
     if first.first and boot_s >= FIRST_S and 0 <= first.first_ts - boot_s <= 2 * first.first + JUMP_S:
         return boot_s
@@ -223,7 +224,7 @@ def _start(run: Run, first: Interval) -> int:
 def _expected(
     gw: str, own: list[_Span], starts: Mapping[Run, int], expectation: Expectation
 ) -> list[tuple[int, int]]:
-    """From when to when a gateway should be there."""
+    """The spans of time in which a gateway is expected to run."""
     begin, last = min(starts[run] for *_, run in own), own[0][1]
     if gw in expectation.gateways:
         return [(begin, _EVER)]
@@ -239,12 +240,12 @@ def _expected(
 
 
 def _given_up(last: int) -> int:
-    """The end of the day after the one on which a gateway was last seen: then it is taken for stopped."""
+    """The end of the day after the one with a gateway's last line. From then on the gateway counts as stopped."""
     return ((last - 1) // DAY_S + 2) * DAY_S
 
 
 def _covered(own: list[_Span]) -> dict[int, int]:
-    """Seconds of each day that some span covers."""
+    """How many seconds of each day any span covers."""
     found: dict[int, int] = {}
     done = 0
     for begin, end, _ in own:
@@ -256,7 +257,7 @@ def _covered(own: list[_Span]) -> dict[int, int]:
 
 
 def _silent(wanted: list[tuple[int, int]], own: list[_Span]) -> tuple[tuple[int, int], ...]:
-    """The longest parts of some spans that no line covers, by time."""
+    """The longest parts of `wanted` that no line covers, in order of time."""
     found = []
     for begin, end in wanted:
         done = begin
@@ -280,7 +281,7 @@ def _clashes(own: list[_Span]) -> Iterator[Clash]:
             together.setdefault((first, second), []).append((begin, until))
         widest = max(widest, span, key=lambda each: each[1])
     for boots, overlaps in together.items():
-        # Less is a restart, an upgrade or a clock that was put right. Lines that were lost divide it.
+        # A shorter overlap is a restart, an upgrade or a corrected clock. Lost lines divide an overlap into several.
         if sum(until - begin for begin, until in overlaps) > OVERLAP_S:
             yield Clash(own[0][2].gw, boots, overlaps[0][0], max(until for _, until in overlaps))
 

@@ -1,8 +1,8 @@
 """Files below the pipeline's folder, local or remote.
 
-A path without a scheme (or `file:`) is the operating system's. Others go through delta-rs's client, without a JVM:
-`s3://`, `gs://`, `abfss://`, `hdfs://`, with the settings that it takes from the environment (`AWS_ENDPOINT_URL`).
-Workers read and write alike: on a cluster the folder is mounted by all machines, or remote.
+A path without a scheme (or with `file:`) is local. Other paths are opened through delta-rs's client, without a JVM:
+`s3://`, `gs://`, `abfss://`, `hdfs://`, with settings from the environment (`AWS_ENDPOINT_URL`). Workers open the
+same paths. So on a cluster the folder must be mounted by all machines, or remote.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _FOLDERS_KNOWN: Final = 256
 
 
 def is_local(path: str) -> bool:
-    """Whether the operating system knows this path."""
+    """Whether a path is one of the operating system."""
     return path.startswith("file:") or "://" not in path
 
 
 def local_path(path: str) -> Path:
-    """The path as the operating system writes it; for paths that are local."""
+    """A local path in the operating system's form."""
     return Path(path.removeprefix("file://").removeprefix("file:"))
 
 
 def local_result(given: Path | str | None, option: str, path: str) -> Path:
-    """Where a job writes what is for people, which is always on this machine.
+    """Path for a job's result that people read, which is always on this machine.
 
     Args:
-        given: what `option` said.
-        option: its name.
-        path: where else.
+        given: the value of `option`, or None.
+        option: the option's name.
+        path: the path to use if `given` is None.
 
     Raises:
-        ArgumentError: nothing was said, and the other path is not on this machine.
+        ArgumentError: `given` is None and `path` is not on this machine.
     """
     if given is None and not is_local(path):
         raise ArgumentError(f"{path} is not on this machine: say with {option} where to write")
@@ -50,7 +50,7 @@ def local_result(given: Path | str | None, option: str, path: str) -> Path:
 
 @lru_cache(_FOLDERS_KNOWN)
 def files_below(folder: str) -> fs.FileSystem:
-    """A file system whose root is this folder, which need not be there."""
+    """A file system whose root is this folder, which need not exist."""
     if is_local(folder):
         return fs.SubTreeFileSystem(str(local_path(folder).absolute()), fs.LocalFileSystem())
     from deltalake.fs import DeltaStorageHandler
@@ -65,7 +65,7 @@ def parquet_reader(path: str) -> pq.ParquetFile:
 
 
 def parquet_writer(path: str, schema: pa.Schema, **how: Any) -> pq.ParquetWriter:
-    """Begins a file, in a folder that is made where it is missing; `how` is for Arrow."""
+    """Begins a Parquet file and creates its folder if necessary. `how` has options of Arrow's writer."""
     folder, _, name = path.rpartition("/")
     if is_local(folder):
         local_path(folder).mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def parquet_writer(path: str, schema: pa.Schema, **how: Any) -> pq.ParquetWriter
 
 
 def end_of(path: str) -> int:
-    """Puts a file that was written on the disk; its size in bytes.
+    """Flushes a finished file to the disk. Returns its size in bytes.
 
     Raises:
         FileNotFoundError: another job has deleted it.
@@ -88,7 +88,7 @@ def end_of(path: str) -> int:
 
 
 def sync(path: Path) -> None:
-    """Puts a file, or the names in a folder, on the disk."""
+    """Flushes a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -97,7 +97,7 @@ def sync(path: Path) -> None:
 
 
 def read_bytes(path: str) -> bytes | None:
-    """A small file, None when there is none."""
+    """Content of a small file; None if it does not exist."""
     folder, _, name = path.rpartition("/")
     files = files_below(folder)
     if files.get_file_info(name).type != fs.FileType.File:
@@ -107,7 +107,7 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def replace_file(path: str, content: bytes) -> None:
-    """Puts other content in the place of a file's, all at once; on this machine with its owner, rights and time."""
+    """Replaces a file's content atomically. A local file keeps its owner, permissions and time."""
     if not is_local(path):
         folder, _, name = path.rpartition("/")
         with files_below(folder).open_output_stream(name) as remote:
@@ -120,7 +120,7 @@ def replace_file(path: str, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fchmod(file.fileno(), there.st_mode & 0o7777)
-        with suppress(PermissionError):  # it then belongs to who runs this
+        with suppress(PermissionError):  # then the file belongs to the user who runs this
             os.fchown(file.fileno(), there.st_uid, there.st_gid)
         os.utime(file.fileno(), ns=(there.st_atime_ns, there.st_mtime_ns))
         os.fsync(file.fileno())

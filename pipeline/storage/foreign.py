@@ -1,9 +1,9 @@
 """Detects what other writers did to a table since the pipeline's last commit.
 
-Each commit of the pipeline adds a state file, which names the commit's version. So commits of other writers can be
-recognised. What such a commit does to rows, the Delta protocol says: where `dataChange` is false in all of its
-actions, it only moved rows to other files (OPTIMIZE, Z-ORDER). A DELETE, and a MERGE that only deletes, takes rows
-away. All else that adds or removes files may add or change rows.
+Each commit of the pipeline adds a state file whose name contains the commit's version. This distinguishes the commits
+of other writers. The Delta protocol says what such a commit does to rows. If `dataChange` is false in all its
+actions, it only moved rows to other files (OPTIMIZE, Z-ORDER). A DELETE, or a MERGE that only deletes, removes rows.
+Any other commit that adds or removes files may add or change rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pipeline.storage.files import read_bytes
 STATE: Final = "state"
 _RULES_OF_MERGE: Final = ("matchedPredicates", "notMatchedPredicates", "notMatchedBySourcePredicates")
 _DATE: Final = "date"
-"""By which all tables are partitioned."""
+"""The column by which all tables are partitioned."""
 
 Paths: TypeAlias = frozenset[str]
-"""Of a table's files in some version."""
+"""Paths of a table's files in one version."""
 
 
 class Effect(Enum):
@@ -43,11 +43,11 @@ class ForeignCommit:
     effect: Effect
     operation: str = ""
     dates: frozenset[str | None] | None = None
-    """The partitions that it touched; None: not known."""
+    """The partitions that it changed; None: not known."""
 
     def __str__(self) -> str:
-        """For people."""
-        # Not which rows: that may name the client who is to be forgotten.
+        """The commit as text for the operator."""
+        # Without the predicate, which may name the client that was to be erased.
         return f"version {self.version}, {self.operation or 'an operation without a name'}"
 
 
@@ -56,8 +56,8 @@ class Foreign:
     """What other writers did since the pipeline's last commit.
 
     Attributes:
-        since: the version of that commit; -1: it is not in the log any more.
-        commits: of others, the oldest first, without those that touch no file.
+        since: the version of the pipeline's last commit; -1: it is no longer in the log.
+        commits: commits of other writers that change files, the oldest first.
     """
 
     since: int
@@ -69,7 +69,7 @@ class Foreign:
         return tuple(each for each in self.commits if each.effect is Effect.DELETES)
 
     def touched(self, date: str | None) -> bool:
-        """Whether files of a day are others than before, or may be."""
+        """Whether files of a day have changed, or may have changed."""
         return any(each.dates is None or date in each.dates for each in self.commits)
 
     @property
@@ -79,12 +79,12 @@ class Foreign:
 
 
 def foreign_since(folder: str, version: int, files_at: Callable[[int], Paths | None]) -> Foreign:
-    """What other writers did up to a version.
+    """Finds what other writers did up to a version.
 
     Args:
-        folder: the table's.
-        version: the newest one.
-        files_at: the files of a version, None where the log does not reach back to it.
+        folder: the table's folder.
+        version: the newest version.
+        files_at: returns the files of a version, or None if the log does not reach back to it.
     """
     found: list[ForeignCommit] = []
     while version >= 0:
@@ -114,7 +114,7 @@ def _is_ours(actions: Collection[Mapping[str, Any]], version: int) -> bool:
 def _restored(
     actions: Collection[Mapping[str, Any]], version: int, files_at: Callable[[int], Paths | None]
 ) -> int | None:
-    """The earlier version that this one has the files of."""
+    """The earlier version that has the same files as this one."""
     there = files_at(version)
     told = str(_about(actions).get("operationParameters", {}).get("version"))
     earlier = [int(told)] if told.isdigit() else range(version - 1, -1, -1)

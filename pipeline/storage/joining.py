@@ -1,7 +1,7 @@
-"""Joins neighbouring rows of arrays: raw rows into compacted ones, compacted ones into counters' rows.
+"""Joins neighbouring rows of arrays: raw rows into compacted rows, and compacted rows into one row per counter.
 
-The values of a client lie one after the other in each column already, over the borders of rows: joining them is a
-matter of new offsets, and no value is touched. Arrow and numpy only.
+In each column the values of a client already follow one another across the borders of rows. So joining rows only
+needs new offsets; the values stay as they are. Uses Arrow and numpy only.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def join_chunks(
     """Joins neighbouring rows of the same key; runs in Spark's Python workers.
 
     Args:
-        batches: columns of the key and arrays, rows of a key one after the other.
+        batches: columns of the key, and arrays. Rows of a key follow one another.
         key: columns that must be equal.
-        arrays: columns of arrays that belong together, by the one of them that has their times.
+        arrays: groups of array columns of equal length, by the column with their times.
 
     Yields:
-        The same columns; arrays in the order of their times, equal ones as they came.
+        The same columns. Arrays are ordered by time; elements of equal time keep their order.
     """
     key = tuple(key)
     for table, begins in _whole_keys(batches, key):
@@ -49,7 +49,7 @@ def join_chunks(
 
 
 MOST_TOGETHER: Final = 4_000_000
-"""Recorded seconds of a client that are in memory at once where its gateways count together, beside one batch."""
+"""The most recorded seconds of a client in memory, beside one batch, if its gateways count together."""
 
 _TOGETHER: Final = MappingProxyType(
     {
@@ -58,24 +58,26 @@ _TOGETHER: Final = MappingProxyType(
         **dict.fromkeys(EITHER, np.logical_or),
     }
 )
-"""How values of one second are brought together, if not by adding them up or taking the last."""
+"""How values of the same second are combined, unless they are added or the last one counts."""
 
 
 def counted_together(
     batches: Iterable[pa.RecordBatch], fleets: Mapping[str, str], most: int = MOST_TOGETHER
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows with the names of fleets in place of those of their gateways; see `pipeline.storage.counting`.
+    """Replaces the names of gateways by those of their fleets; see `pipeline.storage.counting`.
 
     Args:
         batches: columns of clients, gateways and brokers, in the order of `compacted_files.FILE_ORDER`.
-        fleets: by gateway.
-        most: of a client with more recorded seconds, those of its gateways so far are brought together first, by the
-            rules of `pipeline.replay.demand`. Only there sums may differ in the last digit.
+        fleets: the fleet of each gateway.
+        most: recorded seconds of a client in memory. If a client has more, the rows of its gateways so far are first
+            combined to one element per second, by the rules of `pipeline.replay.demand`. Only then can sums differ in
+            the last digit.
 
     Yields:
-        Rows of a client with the same counter one after the other. Connections keep their gateway, which counts them.
+        Rows in which those of a client with the same counter are neighbours. Rows of connections keep their gateway,
+        because each gateway counts connections by itself.
     """
-    waiting: list[pa.Table] = []  # of the client whose rows may continue in the next batch
+    waiting: list[pa.Table] = []  # rows of the last client, which may continue in the next batch
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -99,29 +101,29 @@ def counted_together(
 
 
 def _by_counter(tables: Collection[pa.Table], fleets: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """All rows of some clients, those of the same counter one after the other."""
+    """All rows of some clients, ordered so that rows of the same counter are neighbours."""
     if not any(map(len, tables)):
         return
     table = _of_counters(pa.concat_tables(tables), fleets)
     by_counter = [(name, "ascending") for name in _BY_COUNTER]
     order = pc.sort_indices(table.select(_BY_COUNTER), by_counter)
-    # In order already where all gateways are of one fleet: arrays are not copied for nothing.
+    # If all gateways are of one fleet, rows are already in order and arrays need no copy.
     if not np.array_equal(order.to_numpy(), np.arange(len(order))):
         table = table.take(order)
     yield from table.to_batches()
 
 
 def _of_counters(table: pa.Table, fleets: Mapping[str, str]) -> pa.Table:
-    """Rows with the names of fleets in place of those of their gateways."""
+    """Replaces the names of gateways by those of their fleets."""
     names = zip(table.column("gw").to_pylist(), table.column("api").to_pylist(), strict=True)
     counters = [gw if api == UsageApi.CONNECT else fleets.get(gw, gw) for gw, api in names]
     return table.set_column(table.column_names.index("gw"), "gw", pa.array(counters, pa.string()))
 
 
 def _apart(table: pa.Table, fleets: Mapping[str, str]) -> tuple[pa.Table, pa.Table]:
-    """Rows of a client that count alone, and those that count together or whose gateway may have more."""
+    """Divides a client's rows: those that count alone, and those that count together or may continue."""
     last = table.column("gw")[-1].as_py()
-    # What was brought together before has the name of its fleet.
+    # Rows that were combined before have the name of their fleet.
     together = {*fleets, *fleets.values()}
     names = zip(table.column("gw").to_pylist(), table.column("api").to_pylist(), strict=True)
     alone = pa.array(
@@ -135,7 +137,7 @@ def _elements(table: pa.Table) -> int:
 
 
 def _once_per_second(table: pa.Table, fleets: Mapping[str, str]) -> pa.Table:
-    """Rows of a client as one for each counter, with each second once; events stay one by one."""
+    """Combines a client's rows to one for each counter, with one element per second. Events are not combined."""
     (batch,) = pa.Table.from_batches(_by_counter([table], fleets)).combine_chunks().to_batches()
     table = pa.Table.from_batches([batch])
     arrays = {
@@ -159,7 +161,7 @@ def _once_per_second(table: pa.Table, fleets: Mapping[str, str]) -> pa.Table:
         column = joined.column(name)
         values = column.flatten().to_numpy(zero_copy_only=False)
         if name in LEAST:
-            # Of a gateway without a request in that second there is no first one.
+            # A gateway without a request in that second has no first request.
             values = np.where(joined.column("connections").flatten().to_numpy() > 0, values, _NEVER_MS)
         found = _brought_together(name, values, starts)
         columns[name] = pa.ListArray.from_arrays(
@@ -179,7 +181,7 @@ def _brought_together(name: str, values: Any, starts: NDArray[np.int64]) -> Any:
 def _whole_keys(
     batches: Iterable[pa.RecordBatch], key: tuple[str, ...]
 ) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
-    """Rows in tables that no key continues beyond, and where in each its keys begin."""
+    """Tables in which each key is complete, and the indices at which its keys begin."""
     rest: pa.Table | None = None
     for batch in batches:
         if not batch.num_rows:
@@ -230,7 +232,7 @@ def _joined(
 
 
 def _filled(column: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
-    """The values of a column that some rows lack, since an older release wrote them: false or 0 there."""
+    """The values of a column that an older release did not write in some rows: false or 0 there."""
     there = np.repeat(column.is_valid().to_numpy(zero_copy_only=False), lengths)
     values = np.zeros(len(there), column.type.value_type.to_pandas_dtype())
     values[there] = column.flatten().to_numpy(zero_copy_only=False)
@@ -238,7 +240,7 @@ def _filled(column: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
 
 
 def _order(times: NDArray[np.int32], offsets: NDArray[np.int32]) -> NDArray[np.int64] | None:
-    """The stable order by time within each key, None where it is in order: the rule, but for restarts."""
+    """The stable order by time within each key. None if times are in order already, as usual without restarts."""
     falls = np.flatnonzero(times[1:] < times[:-1]) + 1
     if np.isin(falls, offsets).all():
         return None

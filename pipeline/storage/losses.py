@@ -11,12 +11,12 @@ from pipeline.storage.raw_table import read_raw_state
 
 
 def with_losses(days: Sequence[CompactedDay], out: str, expectation: Expectation) -> list[CompactedDay]:
-    """Compacted days with what is known of them now: a gap may show only after the day was compacted.
+    """Updates compacted days with the losses that are known now. A gap may show only after a day was compacted.
 
     Args:
         days: as they were compacted.
         out: the pipeline's folder.
-        expectation: what should be there.
+        expectation: the gateways and the time that are expected.
     """
     if not days:
         return []
@@ -26,8 +26,8 @@ def with_losses(days: Sequence[CompactedDay], out: str, expectation: Expectation
 
 def _with_loss(day: CompactedDay, known: DayCoverage) -> CompactedDay:
     shares = known.shares()
-    # What came after the day was compacted, from a gateway unknown till then, is read and is not in its tables.
-    # Days of an older release do not name their gateways.
+    # Lines of a gateway that was unknown when the day was compacted have been read, but are not in the day's tables.
+    # An older release did not record the gateways of a day.
     absent = shares.keys() - day.gateways.keys() if day.gateways else set()
     present_s = known.covered_s - sum(known.gateways[gw].covered_s for gw in absent)
     return replace(

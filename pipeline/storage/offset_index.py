@@ -1,12 +1,12 @@
 """The offset index: which lines of which gateway have been read.
 
-It makes ingest exactly-once, and shows what is missing. A line is (gateway, boot, seq), and a gateway numbers its
-lines without holes, empty seconds included. So the lines of a run that have been read are a few intervals of `seq`;
-whatever lies between them was written and never arrived. Lines may come in any order and any number of times: the
-offset index ends the same. Pure.
+With it `ingest` counts each line exactly once and finds missing lines. A line is identified by (gateway, boot, seq).
+A gateway numbers its lines without gaps, including those of empty seconds. So the lines of a run that have been read
+are a few intervals of `seq`, and lines between these intervals were written but never arrived. Lines may come in any
+order and any number of times: the resulting offset index is the same. Pure.
 
-A run that ended long ago can be forgotten (`OffsetIndex.forget`). Then no line from before that time is read any
-more, since it is not known whether it was read: none counts twice, for ever.
+A run that ended long ago can be forgotten (`OffsetIndex.forget`). From then on no line from before that time is read,
+since it is not known whether it was read already. So no line ever counts twice.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 FIRST_SEQ: Final = 0
-"""What a gateway numbers its first line with; see `quotas.usage_record`."""
+"""The number of a gateway's first line; see `quotas.usage_record`."""
 DAY_S: Final = 86_400
 FIRST_S: Final = 1_577_836_800
-"""2020: no gateway wrote a line before. A machine without a clock of its own begins in 1970."""
+"""2020: no gateway wrote a line before. A machine without a battery-backed clock starts in 1970."""
 JUMP_S: Final = 60
-"""Neighbours in number that are further apart in time than this were written before and after the clock was set."""
+"""Lines with neighbouring numbers that are further apart in time were written before and after a clock change."""
 
 
 class Run(NamedTuple):
@@ -34,17 +34,17 @@ class Run(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Lines without a hole, in number and in time."""
+    """Lines without a gap, in number and in time."""
 
     first: int
     last: int
     first_ts: int
-    """Second that line `first` covers, since the epoch."""
+    """The second that line `first` covers, s since the epoch."""
     last_ts: int
 
     @property
     def lines(self) -> int:
-        """How many."""
+        """The number of lines."""
         return self.last - self.first + 1
 
 
@@ -56,18 +56,18 @@ class Gap(NamedTuple):
     first: int
     last: int
     from_ts: int
-    """Second of the last line before, or of the gateway's start."""
+    """Second of the last line before the gap, or of the gateway's start."""
     to_ts: int
-    """Second of the first line after."""
+    """Second of the first line after the gap."""
 
     @property
     def lines(self) -> int:
-        """How many."""
+        """The number of missing lines."""
         return self.last - self.first + 1
 
 
 class Entry(NamedTuple):
-    """A line that a batch holds."""
+    """A line in a batch."""
 
     run: Run
     seq: int
@@ -79,11 +79,11 @@ Intervals: TypeAlias = tuple[Interval, ...]
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndex:
-    """What has been read. Never changes: `add` gives the next one."""
+    """The lines that have been read. Immutable: `add` returns a new index."""
 
     runs: Mapping[Run, Intervals] = field(default_factory=dict)
     forgotten_s: int = 0
-    """Lines of seconds before this one count as read; since the epoch. 0: none were forgotten."""
+    """Lines of earlier seconds (since the epoch) count as read. 0: nothing has been forgotten."""
 
     def add(self, entries: Iterable[Entry]) -> tuple[OffsetIndex, list[int]]:
         """The offset index with a batch's lines.
@@ -92,8 +92,7 @@ class OffsetIndex:
             entries: the lines, in any order, with repetitions.
 
         Returns:
-            The offset index after it, and the indices of entries that had been read before or came earlier in this
-            batch.
+            The new offset index, and the indices of entries that had been read before or came earlier in this batch.
         """
         new: dict[Run, dict[int, int]] = {}
         duplicates = []
@@ -110,17 +109,17 @@ class OffsetIndex:
         return OffsetIndex(runs, self.forgotten_s), duplicates
 
     def holds(self, run: Run, seq: int, ts: int) -> bool:
-        """Whether a line has been read, or is too old for this to be known; `ts` is the second that it covers."""
+        """Whether a line of second `ts` has been read, or is too old for this to be known."""
         return FIRST_S <= ts < self.forgotten_s or _holds(self.runs.get(run, ()), seq)
 
     def forget(self, before_s: int) -> OffsetIndex:
         """The offset index without runs that ended before a second.
 
-        A gateway that was there on the day before is expected on the next one. Where a run of a gateway stays, so
-        does the one before it: from then on the gateway is expected (`pipeline.storage.coverage`).
+        A gateway is expected on the day after its last line. If a run of a gateway is kept, the run before it is kept
+        too, because from its end on the gateway is expected (`pipeline.storage.coverage`).
 
         Args:
-            before_s: a midnight, since the epoch; earlier than what was forgotten already changes nothing.
+            before_s: a midnight, since the epoch. A time before `forgotten_s` changes nothing.
         """
         old = {
             run: last_ts
@@ -137,9 +136,9 @@ class OffsetIndex:
         return OffsetIndex(kept, max(before_s, self.forgotten_s))
 
     def gaps(self) -> Iterator[Gap]:
-        """Every hole, by gateway, start and number.
+        """All gaps, by gateway, start and number.
 
-        What a gateway wrote after the last line that is here cannot be known.
+        Lines after the last one that was read cannot be known to be missing.
         """
         for run, intervals in sorted(self.runs.items()):
             before, before_ts = FIRST_SEQ - 1, run.boot // 1000
@@ -153,7 +152,7 @@ class OffsetIndex:
         return sum(interval.lines for intervals in self.runs.values() for interval in intervals)
 
     def to_json(self) -> list[list[Any]]:
-        """As JSON keeps it: [gw, boot, [[first, last, first_ts, last_ts], ...]] for each run."""
+        """The JSON form: [gw, boot, [[first, last, first_ts, last_ts], ...]] for each run."""
         return [
             [run.gw, run.boot, [list(interval) for interval in intervals]]
             for run, intervals in sorted(self.runs.items())
@@ -161,7 +160,7 @@ class OffsetIndex:
 
     @classmethod
     def from_json(cls, runs: Iterable[Iterable[Any]], forgotten_s: int = 0) -> OffsetIndex:
-        """The inverse of `to_json`, which does not say what was forgotten."""
+        """The inverse of `to_json`, whose result does not contain `forgotten_s`."""
         return cls(
             {
                 Run(gw, boot): tuple(Interval(*interval) for interval in intervals)
@@ -177,7 +176,7 @@ def _holds(intervals: Intervals, seq: int) -> bool:
 
 
 def _joined(intervals: Intervals, fresh: Mapping[int, int]) -> Intervals:
-    """Intervals with single lines that lie in none of them."""
+    """Adds single lines that are in none of the intervals."""
     pieces = sorted([*intervals, *(Interval(seq, seq, ts, ts) for seq, ts in fresh.items())])
     joined = [pieces[0]]
     for piece in pieces[1:]:

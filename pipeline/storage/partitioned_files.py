@@ -14,23 +14,23 @@ from pipeline.storage.foreign import Effect
 from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver, file_name
 
 _OPEN_AT_ONCE: Final = 8
-"""A file of usage may have lines of very many days: of these the one that was written longest ago is ended."""
+"""Files open at once. A file of usage may have lines of very many days; then the one unused longest is closed."""
 
 
 class PartitionedFiles:
-    """Files of one task that are being written."""
+    """The files that one task is writing."""
 
     def __init__(
         self, folder: str, version: int, partition_by: Sequence[str], schema: pa.Schema, **how: Any
     ) -> None:
-        """Nothing is written yet.
+        """Writes nothing yet.
 
         Args:
-            folder: the table's.
-            version: that is to make the files part of the table; see `pipeline.storage.tables`.
-            partition_by: columns whose values are the same in a file.
-            schema: of the files.
-            how: for Arrow's writer.
+            folder: the table's folder.
+            version: the version that will add the files; see `pipeline.storage.tables`.
+            partition_by: columns whose values are the same in all rows of a file.
+            schema: the schema of the files.
+            how: options of Arrow's writer.
         """
         self._folder = folder
         self._version = version
@@ -46,9 +46,9 @@ class PartitionedFiles:
         Args:
             partition: a value for each of `partition_by`.
             rows: with the columns of the schema.
-            rows_per_group: in one row group.
+            rows_per_group: rows in a row group.
         """
-        # Taken out and put in again, so that the first one is that which was written longest ago.
+        # Removed and inserted again, so that the first entry is the one unused longest.
         known = partition in self._open
         path, writer, count = self._open.pop(partition) if known else self._begin(partition)
         writer.write_table(rows, row_group_size=max(1, rows_per_group))
@@ -57,7 +57,7 @@ class PartitionedFiles:
             self._end(next(iter(self._open)))
 
     def end(self) -> list[DataFile]:
-        """Ends all files, and puts them on the disk."""
+        """Closes all files and flushes them to the disk."""
         for partition in list(self._open):
             self._end(partition)
         return self._done
@@ -76,10 +76,10 @@ class PartitionedFiles:
 
 
 def take_over_rows(table: Table, found: Snapshot) -> TakenOver:
-    """See `tables.TakeOver`: of a table whose rows have no order, and whose state does not count them.
+    """See `tables.TakeOver`. For tables whose rows have no order, and whose state does not count rows.
 
     Raises:
-        RefusedError: what others have done is not known.
+        RefusedError: it is not known what other writers have done.
     """
     assert found.foreign is not None
     if any(each.effect is Effect.UNKNOWN for each in found.foreign.commits):
@@ -101,17 +101,17 @@ def take_over_rows(table: Table, found: Snapshot) -> TakenOver:
 def check_counts(
     table: Table, found: Snapshot, date: str, *, before: tuple[int, int], now: tuple[int, int]
 ) -> None:
-    """Sees that other writers have at most deleted rows, as the log says of them.
+    """Checks that other writers have at most deleted rows, as the log says.
 
     Args:
-        table: whose.
-        found: the version with what they did.
-        date: of which day.
-        before: what the state counts there, rows of two kinds.
-        now: how many are there.
+        table: the table.
+        found: the version with the other writers' commits.
+        date: the day.
+        before: the two counts of this day in the state.
+        now: the same counts in the files.
 
     Raises:
-        RefusedError: there are more rows, or fewer though none were deleted.
+        RefusedError: there are more rows, or fewer although none were deleted.
     """
     deleted = bool(found.foreign and found.foreign.deletions)
     if not all(less == more or (deleted and less < more) for less, more in zip(now, before, strict=True)):
@@ -123,11 +123,11 @@ def check_counts(
 
 
 def notes_of(found: Snapshot, gone: str = "") -> list[str]:
-    """What operators are to know of rows that another writer has deleted.
+    """Notes for the operator about rows that another writer has deleted.
 
     Args:
         found: the version with the deletions.
-        gone: what is missing, if that is known.
+        gone: the missing rows as text, if they are known.
     """
     deletions = found.foreign.deletions if found.foreign else ()
     if not deletions:

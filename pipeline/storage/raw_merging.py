@@ -1,8 +1,8 @@
-"""Merges small raw files as they come, so that a day has few files however often `ingest` commits.
+"""Merges small raw files as they arrive, so that a day has few files even if `ingest` commits often.
 
-Files of about the same size are merged `TOGETHER` at a time into one of the next size. So a day has fewer than
-`TOGETHER` files of each size, and a row is written again once for each size, which is at most three times. Rows are
-not changed, nor is the state. Replaced files stay on the disk until `Table.sweep`, as after every commit.
+`TOGETHER` files of about the same size are merged into one of the next size. So a day has fewer than `TOGETHER` files
+of each size, and a row is rewritten once for each size, at most three times. Neither rows nor the state change.
+Replaced files stay on the disk until `Table.sweep`, as after every commit.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pipeline.storage.tables import Conflict, DataFile, Snapshot, Table
 
 TOGETHER: Final = 16
 SMALLEST_BYTES: Final = 1_000_000
-"""Files up to this size are of the first size; each next size is `TOGETHER` times as large."""
+"""Files up to this size are of the first size. Each further size is `TOGETHER` times as large."""
 _SIZES: Final = 3
-"""Of how many sizes files are merged: up to 256 MB."""
+"""The number of sizes that are merged: files of up to 256 MB."""
 _BYTES_AT_ONCE: Final = 16_000_000
-"""Of files, on the disk, whose rows are in memory at once: 100 to 200 MB there."""
+"""Bytes on the disk of files whose rows are in memory at once: 100 to 200 MB there."""
 
 
 def merge_small(runner: Runner, table: Table, before: Snapshot) -> Snapshot:
-    """Merges what is due; the version after it.
+    """Merges the groups of `due`. Returns the version after it.
 
     Args:
-        runner: works on the groups of files.
+        runner: processes the groups of files.
         table: the raw table.
-        before: its newest version. If another job commits meanwhile, nothing is merged this time.
+        before: its newest version. If another job commits meanwhile, this call merges nothing.
 
     Raises:
         JobError: a file can't be read or written.
@@ -62,7 +62,7 @@ def due(found: Snapshot) -> list[list[DataFile]]:
     by_size: dict[tuple[str, int], list[DataFile]] = {}
     for file in found.files:
         date, size = file.partition["date"], _size(file)
-        # Lines that could not be read stay: they are deleted by the age of their file.
+        # Lines that could not be read stay in their files, because they are deleted by the age of their file.
         if date is not None and size < _SIZES and not file.foreign:
             by_size.setdefault((date, size), []).append(file)
     groups = []
@@ -80,7 +80,7 @@ def _size(file: DataFile) -> int:
 
 
 def _merge(paths: list[str], group: list[DataFile], folder: str, version: int) -> Iterator[DataFile]:
-    """Writes one file of several; some buckets at a time are in memory."""
+    """Merges several files into one, with some buckets in memory at a time."""
     files = raw_files(folder, version)
     partition = (group[0].partition["date"],)
     names = RAW_SCHEMA.names

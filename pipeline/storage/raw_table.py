@@ -1,10 +1,12 @@
-"""The raw table: what `ingest` has read, and in its state which lines these were.
+"""The raw table: the rows that `ingest` has read, and a state that says which lines these were.
 
-Handing arrays to the JVM for writing, or for a shuffle, costs more than making them. So a worker writes raw rows as
-files of the table, and Spark gets only what the driver must know: the heads of the lines and the files. They count
-once the driver commits them, together with the state that follows from them. Files are ordered by bucket
-(`layout.bucket_of`), with row groups to find one by, so compacting a day needs no shuffle either: each task reads its
-own buckets of every file of the day. Lines that could not be read stand without a day, as kind `torn`.
+Passing arrays to the JVM, for writing or for a shuffle, costs more than computing them. So workers write raw rows
+directly to files of the table. Spark gets only what the driver needs: the heads of the lines and the list of files.
+The files become part of the table when the driver commits them together with the new state.
+
+Files are ordered by bucket (`layout.bucket_of`), and row groups can be found by bucket. So compacting a day needs no
+shuffle either: each task reads its own buckets from every file of the day. Lines that could not be read have the kind
+`torn` and no day.
 """
 
 from __future__ import annotations
@@ -30,21 +32,21 @@ from pipeline.storage.schemas import RAW_SCHEMA
 from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver
 
 ROWS_PER_GROUP: Final = 60_000
-"""Raw rows (not seconds) that are ordered together."""
+"""Raw rows (not seconds) that are sorted and written together."""
 _LEAST_ROWS_PER_GROUP: Final = 1_000
 _MOST_GROUPS: Final = 32
 _REPEATED: Final = [column.name for column in RAW_SCHEMA if not pa.types.is_list(column.type)]
 _OLDER: Final = "ledger"
 _SMALL_BYTES: Final = 200_000_000
-"""What a task holds at most of small files, beside its bucket."""
+"""The most bytes of small files that a task keeps in memory, besides its bucket."""
 
 HEADS: Final = (
     "kind", "gw", "boot", "source", "date",
     "position", "seq", "ts", "row_count", "dropped_rows", "dropped_events", "scope", "algo", "jump_ms",
 )  # fmt: skip
-"""Columns of the raw table that the driver gets of kinds lines and torn."""
+"""Columns of the raw table that the driver gets for the kinds lines and torn."""
 REPEATED: Final = "repeated"
-"""The kind of what is not written: positions of lines that had been read before."""
+"""The kind of rows that are not written: positions of lines that had been read before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +59,20 @@ class RawDay:
     dropped_rows: int = 0
     dropped_events: int = 0
     algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By gateway, those of its controller mutation quota."""
+    """The algorithms of each gateway's controller mutation quota."""
     set_back_ms: Mapping[str, int] = field(default_factory=dict)
-    """By gateway, how far its clock was set back."""
+    """By how much each gateway's clock was set back."""
     last_batch: int = -1
-    """The last one with lines of it."""
+    """The last batch with lines of this day."""
     gone: bool = False
-    """Whether its rows, or earlier ones of it, have been pruned."""
+    """Whether rows of this day have been pruned, now or earlier."""
     scopes: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
-    """By gateway, start and number of its newest line that says what one counter covers, and what it says."""
+    """For each gateway, its newest line that names a counter's scope: start, number and scope."""
     erased: int = 0
     """Recorded seconds of clients that have been erased, which `rows` does not count."""
 
     def __add__(self, other: RawDay) -> RawDay:
-        """Both, of which the other came later."""
+        """The sum of both; `other` is the later one."""
         algorithms = {
             gw: tuple(sorted({*self.algorithms.get(gw, ()), *other.algorithms.get(gw, ())}))
             for gw in sorted({**self.algorithms, **other.algorithms})
@@ -93,12 +95,12 @@ class RawDay:
         )
 
     def without(self, rows: int) -> RawDay:
-        """The day when so many recorded seconds have been erased."""
+        """The day after so many of its recorded seconds have been erased."""
         return replace(self, rows=self.rows - rows, erased=self.erased + rows)
 
 
 def newest_scopes(lines: Iterable[tuple[str, tuple[int, int, str]]]) -> dict[str, tuple[int, int, str]]:
-    """By gateway, what the newest of some lines says; lines in any order, as `RawDay.scopes` has them."""
+    """The newest line of each gateway, as in `RawDay.scopes`; `lines` may come in any order."""
     newest: dict[str, tuple[int, int, str]] = {}
     for gw, line in lines:
         newest[gw] = max(line, newest.get(gw, line))
@@ -107,27 +109,27 @@ def newest_scopes(lines: Iterable[tuple[str, tuple[int, int, str]]]) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class RawState:
-    """What has been read so far, in all batches."""
+    """What all batches so far have read."""
 
     batches: int = 0
     lines: int = 0
     rows: int = 0
     torn: int = 0
     duplicates: int = 0
-    """Lines that came again and were left out."""
+    """Lines that came again and were skipped."""
     checkpoints: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Of each of Spark's checkpoints that was used: its last batch here, and what Spark had planned for it."""
+    """For each of Spark's checkpoints that was used: its last batch here, and a hash of Spark's plan for it."""
     index: OffsetIndex = field(default_factory=OffsetIndex)
     days: Mapping[str, RawDay] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As the table keeps it."""
+        """The JSON that the table keeps."""
         return {
             **{name: getattr(self, name) for name in ("batches", "lines", "rows", "torn", "duplicates")},
             "checkpoints": dict(self.checkpoints),
             "runs": self.index.to_json(),
             **({"forgotten_s": self.index.forgotten_s} if self.index.forgotten_s else {}),
-            # Not asdict: its copies of a thousand gateways a day take longer than all the rest of a commit.
+            # Not asdict: it copies the entries of a thousand gateways a day, which takes longer than the commit.
             "days": {
                 date: {each.name: getattr(day, each.name) for each in fields(day)}
                 for date, day in sorted(self.days.items())
@@ -136,7 +138,7 @@ class RawState:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> RawState:
-        """The inverse of `to_json`; of nothing, what is there before the first batch."""
+        """The inverse of `to_json`. An empty mapping gives the state before the first batch."""
         if not state:
             return cls()
         days = {
@@ -155,7 +157,7 @@ class RawState:
         return cls(**totals, checkpoints=checkpoints, index=index, days=days)
 
     def without(self, rows: Mapping[str, int]) -> RawState:
-        """The state when so many recorded seconds of each day have been erased."""
+        """The state after so many recorded seconds of each day have been erased."""
         days = {date: self.days[date].without(count) for date, count in rows.items() if date in self.days}
         return replace(self, rows=self.rows - sum(rows.values()), days={**self.days, **days})
 
@@ -174,7 +176,7 @@ def raw_table(out: str) -> Table:
 
 
 def _take_over(table: Table, found: Snapshot) -> TakenOver:
-    """See `tables.TakeOver`; a day of which lines are missing, not only clients, counts as pruned."""
+    """See `tables.TakeOver`. A day counts as pruned if lines are missing, not only rows of clients."""
     assert found.foreign is not None
     batches = (batch for file in found.files if file.foreign for batch in table.rows_of(file))
     answers = write_raw_files(batches, table.folder, found.version + 1)
@@ -210,28 +212,28 @@ def _counts(paths: Iterable[str]) -> tuple[int, int]:
 
 
 def read_raw_state(out: str) -> RawState:
-    """What has been read so far."""
+    """What all batches so far have read."""
     return RawState.from_json(raw_table(out).read().state)
 
 
 def write_raw_files(
     batches: Iterable[pa.RecordBatch], folder: str, version: int
 ) -> Iterator[pa.RecordBatch | DataFile]:
-    """Writes raw rows into files of the table, one of each day at a time.
+    """Writes raw rows into files of the table, with one file for each day.
 
     Args:
-        batches: of the raw table.
-        folder: the table's.
-        version: that is to make them part of it.
+        batches: rows of the raw table.
+        folder: the table's folder.
+        version: the version that will add the files.
 
     Yields:
-        Heads of kinds lines, torn and `REPEATED`, with the columns of `HEADS`; then the files.
+        Heads of the kinds lines, torn and `REPEATED`, with the columns of `HEADS`; then the files.
     """
     files = raw_files(folder, version)
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         if not batch.num_rows:
-            continue  # of a file whose rows were all erased
+            continue  # all rows of the file were erased
         if batch.column("kind")[0].as_py() == REPEATED:
             yield batch.select(HEADS)
             continue
@@ -248,7 +250,7 @@ def write_raw_files(
 
 
 def raw_files(folder: str, version: int) -> PartitionedFiles:
-    """Files of the table that are to be written; see `write_raw_files`."""
+    """New files of the table; see `write_raw_files`."""
     return PartitionedFiles(
         folder,
         version,
@@ -256,7 +258,7 @@ def raw_files(folder: str, version: int) -> PartitionedFiles:
         RAW_SCHEMA,
         compression="zstd",
         compression_level=1,
-        # A dictionary of numbers that are nearly all different makes a file larger, and 1.6 times as slow to write.
+        # For numbers that nearly all differ, a dictionary makes a file larger and 1.6 times as slow to write.
         use_dictionary=_REPEATED,
         write_statistics=["bucket"],
     )
@@ -270,13 +272,13 @@ def _write(files: PartitionedFiles, batches: list[pa.RecordBatch]) -> None:
     )
     dates = rows.column("date").combine_chunks()
     differs = pc.fill_null(pc.not_equal(dates[1:], dates[:-1]), False).to_numpy(zero_copy_only=False)
-    # Lines without a day come last.
+    # Rows without a day come last.
     differs = differs | np.diff(dates.is_null().to_numpy(zero_copy_only=False).astype(np.int8)).astype(bool)
     begins = [0, *(np.flatnonzero(differs) + 1).tolist(), len(rows)]
     for begin, end in pairwise(begins):
         date = dates[begin].as_py()
         own = rows.slice(begin, end - begin)
-        # Lines in a group of their own, so that the others say which buckets they have.
+        # Lines get a row group of their own. So the statistics of the other groups give their buckets.
         lines = int(np.searchsorted(own.column("bucket").to_numpy(), 0))
         for part in (own.slice(0, lines), own.slice(lines)):
             if len(part):
@@ -293,9 +295,9 @@ class DayReader:
         """Opens nothing.
 
         Args:
-            files: of the day.
-            mine: which of `FINE_BUCKETS` will be read.
-            columns: of the raw table; else those that a compacted row is made of.
+            files: the files of the day.
+            mine: the buckets, out of `FINE_BUCKETS`, that will be read.
+            columns: columns of the raw table. None: those that a compacted row needs.
         """
         self._mine = mine
         self._columns = _READ if columns is None else columns
@@ -304,7 +306,7 @@ class DayReader:
         self._small_bytes = 0
 
     def read(self, first: int, end: int) -> Iterator[pa.Table]:
-        """The rows of some buckets, file by file; buckets are within `mine`."""
+        """The rows of some buckets within `mine`, file by file."""
         for file in self._files:
             table = self._small.get(file.path)
             if table is None:
@@ -312,7 +314,7 @@ class DayReader:
                 if not groups:
                     continue
                 if file.one_group and self._small_bytes < _SMALL_BYTES:
-                    # Read for one bucket it is read for all: a stream leaves many such files.
+                    # A small file is read once for all buckets: a stream leaves many such files.
                     groups = file.groups(self._mine.start, self._mine.stop)
                     table = self._columns_of(file.path, groups)
                     table = _between(table, self._mine.start, self._mine.stop)
@@ -328,7 +330,7 @@ class DayReader:
         with parquet_reader(path) as file:
             table = file.read_row_groups(groups, columns=list(self._columns), use_threads=False)
         for name in self._columns:
-            # A column that an older release did not have.
+            # An older release did not write this column.
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(len(table), RAW_SCHEMA.field(name).type))
         return table.select(list(self._columns))

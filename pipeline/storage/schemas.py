@@ -18,7 +18,7 @@ ARROW_TYPES: Final = {
     "date": pa.date32(),
     "binary": pa.binary(),
 }
-"""Arrow's types by Spark's names of them."""
+"""Arrow's types by Spark's names."""
 
 
 def _schema(scalars: Mapping[str, str], arrays: Mapping[str, str]) -> pa.Schema:

@@ -1,21 +1,20 @@
 """Delta tables with a state: rows in Parquet files and a small document, changed in one commit.
 
-A table is a folder of Parquet files and a log that says which of them count (Delta Lake's protocol, by delta-rs): a
-commit is one new file of the log, made only if no other writer has made it. So whatever is killed, a commit is there
-or
-not, on every storage that can make a file only where there is none: file systems, S3 and its kin, HDFS. Other engines
-read the tables as they are.
+A table is a folder of Parquet files and a log that lists the current files (Delta Lake's protocol, by delta-rs). A
+commit creates one new file of the log, and fails if another writer has created that file first. So a commit is either
+complete or absent, even if a process is killed. This needs a storage that can create a file only if it does not
+exist: file systems, S3 and compatible stores, HDFS. Other engines can read the tables.
 
-The state is a row of the table, in the column `state` of a file without a partition, and each commit replaces it:
-what must agree with the rows to the last one (which lines have been read, what is known of a day) can't fall behind.
+The state is one row of the table, in the column `state` of a file without a partition. Each commit replaces it. So
+facts that must agree exactly with the rows (which lines have been read, facts about a day) are never out of date.
 
-Files are named by the version that is to make them part of the table. An attempt that loses against another writer,
-or is killed, leaves files of a version that came without them: `sweep` knows these without a clock and without a
-lock. What a commit removes stays in its place until then, so that jobs that read it meanwhile can continue.
+A file's name contains the version that will add it to the table. An attempt that loses against another writer, or is
+killed, leaves files that its version does not list. `sweep` recognizes such files without a clock and without a lock.
+Files that a commit removes stay on the disk until `sweep`, so that jobs that are reading them can continue.
 
-Other writers may move rows to other files, and delete rows. `read` accepts that; `in_order` and `prepared` first
-write such files anew, in the form and order that the pipeline's readers need, with a state that fits the rows. Rows
-that another writer has added or changed are refused.
+Other writers may move rows to other files, and may delete rows. `read` accepts that. `in_order` and `prepared` first
+rewrite such files in the form and order that the pipeline's readers need, with a state that fits the rows. If another
+writer has added or changed rows, the pipeline refuses the table.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from pipeline.storage.foreign import STATE, Foreign, Paths, foreign_since
 
 _OURS: Final = re.compile(r"(?:.*/)?(\d{20})-[0-9a-f]{32}\.parquet")
 _STATES_KEPT: Final = 20
-"""Older ones are deleted with each commit: a reader that has just loaded the table still finds its own."""
+"""Each commit deletes older state files. A reader that has just loaded the table still finds the state it needs."""
 _LOG: Final = "_delta_log"
 _LOGGED: Final = re.compile(r"(\d{20})\..*")
 _LOG_KEPT: Final = "delta.logRetentionDuration"
@@ -70,38 +69,38 @@ class DataFile:
     """A file of a table."""
 
     path: str
-    """Below the table's folder."""
+    """Relative to the table's folder."""
     partition: Mapping[str, str | None]
     rows: int
     bytes: int
     written_ms: int = field(default=0, compare=False)
-    """When it became part of the table, by the clock of the job that did it; since the epoch."""
+    """When the commit added it to the table, ms since the epoch, by the clock of the job that committed."""
 
     @property
     def foreign(self) -> bool:
-        """Whether another writer has written it."""
+        """Whether another writer wrote it."""
         return file_version(self.path) < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A version of a table, as it stays whatever is committed later."""
+    """One version of a table. Later commits do not change it."""
 
     version: int
-    """-1: the table is not there."""
+    """-1: the table does not exist."""
     files: tuple[DataFile, ...] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
     """Empty before the first commit."""
     state_file: DataFile | None = None
-    """None also where another writer has moved the state to a file with other rows."""
+    """Also None if another writer has moved the state to a file with other rows."""
     handle: Any = field(default=None, repr=False, compare=False)
-    """delta-rs's, at this version."""
+    """The `DeltaTable` of delta-rs at this version."""
     foreign: Foreign | None = None
-    """What other writers have done since the state was written; None: nothing that touches files."""
+    """What other writers have done since the state was written. None: no commit that changes files."""
 
     @property
     def identifier(self) -> str:
-        """The table's own: another one where it was deleted and made again. Empty where it is not there."""
+        """The table's id, which changes if the table is deleted and created again. Empty if there is no table."""
         return "" if self.handle is None else str(self.handle.metadata().id)
 
     def of(self, **partition: str | None) -> list[DataFile]:
@@ -115,12 +114,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """What takes the place of files that another writer has written.
+    """Replacement of the files that another writer has written.
 
     Attributes:
-        add: files with the same rows.
-        state: what it is with these rows.
-        notes: what became of the rows, for people.
+        add: new files with the same rows.
+        state: the state that fits these rows.
+        notes: what happened to the rows, as text for the operator.
     """
 
     add: Sequence[DataFile]
@@ -129,39 +128,40 @@ class TakenOver:
 
 
 TakeOver: TypeAlias = Callable[["Table", Snapshot], TakenOver]
-"""Writes the foreign files of a version anew.
+"""Rewrites the foreign files of a version.
 
-It raises `RefusedError` where the rows are not what the log says of them."""
+Raises `RefusedError` if the rows are not those that the log describes."""
 
 
 def file_name(version: int) -> str:
-    """A new name for a file that is to become part of a table with this version."""
+    """A new name for a file that the commit of this version will add."""
     return f"{version:020d}-{uuid.uuid4().hex}.parquet"
 
 
 def file_version(path: str) -> int:
-    """The version that was to make a file of the pipeline part of its table; -1 for a file of another writer."""
+    """The version in the name of a file of the pipeline; -1 for a file of another writer."""
     named = _OURS.fullmatch(path)
     return int(named[1]) if named else -1
 
 
 class Table:
-    """One table of the pipeline's folder. Holds nothing open."""
+    """One table of the pipeline's folder. Keeps nothing open."""
 
     def __init__(
         self, folder: str, schema: pa.Schema, partition_by: Sequence[str], take_over: TakeOver
     ) -> None:
-        """Names a table, which need not be there.
+        """Refers to a table, which need not exist.
 
         Args:
-            folder: where it is.
-            schema: of its files, without `state`. Files may lack some columns.
-            partition_by: dates or text, which files may lack too.
-            take_over: writes files of other writers anew.
+            folder: the table's folder.
+            schema: the columns of its files, without `state`. Files may lack some columns.
+            partition_by: columns of dates or text. Files may lack these too.
+            take_over: rewrites files of other writers.
 
         Raises:
             ArgumentError: a folder of such a name can't hold a table.
         """
+        # With such a name delta-rs would open a different folder.
         # delta-rs opens another one for such a name.
         unfit = sorted(set(_UNFIT_HERE if is_local(folder) else _UNFIT_ELSEWHERE) & set(folder))
         if unfit:
@@ -174,15 +174,15 @@ class Table:
         self._schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in named)])
 
     def path(self, file: DataFile) -> str:
-        """Where a file is."""
+        """Path of a file."""
         return f"{self.folder}/{file.path}"
 
     def paths(self, files: Iterable[DataFile]) -> list[str]:
-        """Where files are, as a worker opens them."""
+        """Paths of files, as a worker opens them."""
         return [self.path(file) for file in files]
 
     def read(self) -> Snapshot:
-        """The newest version. Its files may be of another writer; its state then is of before.
+        """Reads the newest version. It may have files of another writer; then its state is older than its rows.
 
         Raises:
             JobError: its log can't be read.
@@ -205,7 +205,7 @@ class Table:
             try:
                 state = self._state(files, state_file, version) if files else {}
             except FileNotFoundError as exc:
-                # So many commits came meanwhile that it was deleted.
+                # Enough other commits were made meanwhile that one of them deleted this state file.
                 if not left:
                     raise JobError(f"{self.folder}: the state of version {version} is gone") from exc
                 continue
@@ -214,10 +214,10 @@ class Table:
         raise AssertionError("unreachable")
 
     def in_order(self) -> Snapshot:
-        """The newest version, with its files as the pipeline writes them; those of others are written anew first.
+        """Reads the newest version, after rewriting files of other writers in the pipeline's form.
 
         Raises:
-            JobError: as `read`, or they can't be written.
+            JobError: as `read`, or the files can't be written.
         """
         for left in reversed(range(_TRIES)):
             found = self.read()
@@ -237,10 +237,10 @@ class Table:
         raise AssertionError("unreachable")
 
     def prepared(self) -> Snapshot:
-        """The newest version, to write upon: the table is made where it is missing, and gets columns that it lacks.
+        """The newest version, ready for a commit: creates the table if necessary, and adds missing columns.
 
         Raises:
-            JobError: it can't be made.
+            JobError: the table can't be created or changed.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -265,11 +265,11 @@ class Table:
         return found
 
     def new_path(self, before: Snapshot, folder: str) -> str:
-        """A name for a file that is to be committed upon a version.
+        """A name for a new file that a commit on top of a version will add.
 
         Args:
             before: the version.
-            folder: below the table's.
+            folder: relative to the table's folder.
         """
         return f"{folder}/{file_name(before.version + 1)}"
 
@@ -281,20 +281,20 @@ class Table:
         remove: Iterable[DataFile] = (),
         state: Mapping[str, Any],
     ) -> Snapshot:
-        """Makes a new version.
+        """Creates the next version.
 
         Args:
-            before: the version that it is made upon, of `prepared`.
-            add: files that were written, under names of `new_path` with `before`.
+            before: the previous version, from `prepared`.
+            add: new files, already written under names from `new_path(before, ...)`.
             remove: files of `before`.
-            state: what it is now.
+            state: the new state.
 
         Returns:
             The new version.
 
         Raises:
-            Conflict: the table is another by now. Files that were to be added have to be written anew.
-            JobError: it can't be written.
+            Conflict: another job has changed the table. The new files have to be written again.
+            JobError: the commit can't be written.
         """
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction
@@ -302,7 +302,7 @@ class Table:
         now_ms = int(time.time() * 1_000)
         removed = [*remove, *([before.state_file] if before.state_file else [])]
         try:
-            # Written first, so that nothing is named that is not there.
+            # Written before the commit, so that the commit names only files that exist.
             state_file = self._write_state(before, state)
             added = [*add, state_file]
             self._sync_folders(added)
@@ -326,12 +326,12 @@ class Table:
                 "append",
                 before.handle.schema(),
                 partition_by=self.partition_by,
-                # Not made again by delta-rs upon a version that no one has looked at.
+                # delta-rs must not retry on top of a version that this job has not read.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError) as exc:
             after = self.read()
-            # A commit whose answer was lost is there all the same.
+            # The commit may have succeeded although its response was lost.
             if after.state_file != state_file:
                 raise self._lost(before, after, exc) from exc
         else:
@@ -344,21 +344,21 @@ class Table:
             self._sync_log(before.version + 1)
         except OSError as exc:
             raise JobError(f"{self.folder}: {_first_line(exc)}") from exc
-        with suppress(OSError):  # what is left is swept later
+        with suppress(OSError):  # `sweep` deletes the rest later
             self._delete(STATE, before.version - _STATES_KEPT, kept={state_file.path})
         return after
 
     def _lost(self, before: Snapshot, after: Snapshot, exc: Exception) -> JobError:
-        """What a failed commit is: files that it was to add may also have been swept after another's."""
+        """The error of a failed commit. Its new files may also have been swept after another job's commit."""
         if after.version > before.version:
             return Conflict(f"{self.folder} was changed by another job meanwhile: run this again")
         return JobError(f"{self.folder}: {_first_line(exc)}")
 
     def sweep(self) -> int:
-        """Deletes files that are not part of the table any more, or were never made part of it.
+        """Deletes files that are no longer part of the table, or never were.
 
         Returns:
-            How many bytes.
+            The number of deleted bytes.
         """
         newest = self.read()
         if newest.version < 0:
@@ -368,24 +368,24 @@ class Table:
         return self._delete("", newest.version, kept, others=removed)
 
     def old_log(self, days: int) -> int:
-        """How many files of the log `trim_log` would delete."""
+        """The number of log files that `trim_log` would delete."""
         newest = self.read()
         return self._old_log(newest, days)[1] if newest.version >= 0 else 0
 
     def trim_log(self, days: int) -> int:
-        """Deletes the log of versions from more than so many days ago, by this machine's clock.
+        """Deletes the log of versions that are more than `days` days old, by this machine's clock.
 
-        The time is noted in the table, so delta-rs does the same from then on with each hundredth commit. Older
-        versions can't be restored then; `sweep` has deleted their files anyway.
+        The number of days is stored as a property of the table. From then on delta-rs trims the log itself at each
+        hundredth commit. Trimmed versions can't be restored, but `sweep` has deleted their files anyway.
 
         Args:
             days: at least 1.
 
         Returns:
-            How many files.
+            The number of log files deleted.
 
         Raises:
-            JobError: it can't be written.
+            JobError: the log or a property can't be written.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -400,10 +400,10 @@ class Table:
         try:
             if before.handle.metadata().configuration.get(_LOG_KEPT) != kept:
                 before.handle.alter.set_table_properties({_LOG_KEPT: kept})
-                # Else no version that is left might have a state of its own: it would look like another writer's.
+                # Without this commit the newest version would have no state of its own, as if another writer made it.
                 before = self.prepared()
                 before = self.commit(before, state=before.state)
-            # delta-rs deletes what no version needs that is left: those that follow upon a checkpoint.
+            # delta-rs deletes log files that no remaining version needs. Remaining versions start at a checkpoint.
             DeltaTable(self._uri, version=first).create_checkpoint()
             before.handle.create_checkpoint()
             before.handle.cleanup_metadata()
@@ -412,7 +412,7 @@ class Table:
         return old
 
     def _old_log(self, newest: Snapshot, days: int) -> tuple[int, int]:
-        """The first version that was written since then, or the newest; and how many files are of earlier ones."""
+        """The first version of the last `days` days (or the newest), and the number of log files before it."""
         begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
         infos = files_below(self.folder).get_file_info(fs.FileSelector(_LOG, allow_not_found=True))
         logged = [(int(found[1]), info) for info in infos if (found := _LOGGED.fullmatch(info.base_name))]
@@ -421,14 +421,14 @@ class Table:
         return first, sum(version < first for version, _ in logged)
 
     def rows_of(self, file: DataFile, columns: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
-        """The rows of a file of any writer, without the state.
+        """Reads the rows of a file of any writer, without the state.
 
         Args:
             file: of this table.
-            columns: of the schema; else all.
+            columns: columns of the schema; empty: all.
 
         Yields:
-            Batches with these columns; where the file lacks one it is null, or what the partition says.
+            Batches with these columns. A column that the file lacks has the partition's value, or null.
         """
         schema = pa.schema([self.schema.field(name) for name in columns or self.schema.names])
         with parquet_reader(self.path(file)) as reader:
@@ -442,7 +442,7 @@ class Table:
     @staticmethod
     def _column(rows: pa.RecordBatch, column: pa.Field, partition: Mapping[str, str | None]) -> pa.Array:
         if column.name in rows.schema.names:
-            # Others write text as views, which Arrow can't filter.
+            # Other writers store text as views, which Arrow can't filter.
             return rows.column(column.name).cast(column.type)
         return pa.repeat(pa.scalar(partition.get(column.name)).cast(column.type), rows.num_rows)
 
@@ -463,10 +463,10 @@ class Table:
             )
 
     def _foreign(self, handle: Any, files: Sequence[DataFile], state_file: DataFile | None) -> Foreign | None:
-        """What others have done; None where the rows are in the files that the pipeline has written.
+        """What others have done; None if all rows are in files that the pipeline has written.
 
         Raises:
-            RefusedError: rows were added or changed, or there are rows that count as deleted and are in their files.
+            RefusedError: another writer has added or changed rows, or has only marked rows as deleted.
         """
         version = handle.version()
         if state_file is not None and file_version(state_file.path) == version:
@@ -524,14 +524,14 @@ class Table:
                 sync(folder)
 
     def _sync_log(self, version: int) -> None:
-        """Puts a commit on the disk, which delta-rs leaves to the operating system."""
+        """Flushes a commit to the disk; delta-rs leaves that to the operating system."""
         if is_local(self.folder):
             log = local_path(self.folder) / _LOG
             sync(log / f"{version:020d}.json")
             sync(log)
 
     def _delete(self, below: str, version: int, kept: Iterable[str], others: Iterable[str] = ()) -> int:
-        """Deletes files of versions up to this one, and some of other writers; how many bytes."""
+        """Deletes files of versions up to `version`, and the files `others`. Returns the number of bytes."""
         kept, others = set(kept), set(others)
         files = files_below(self.folder)
         deleted = 0
@@ -539,7 +539,7 @@ class Table:
             made = file_version(info.path)
             left = made <= version if made >= 0 else info.path in others
             if left and info.path not in kept and info.type == fs.FileType.File:
-                with suppress(FileNotFoundError):  # by another job that sweeps
+                with suppress(FileNotFoundError):  # another job that sweeps was faster
                     files.delete_file(info.path)
                     deleted += int(info.size)
         return deleted
