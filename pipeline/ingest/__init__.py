@@ -1,4 +1,4 @@
 """Usage lines into the raw table, each exactly once.
 
-`sources` are the streams, `lines` and `collector` make columns of lines, `writer` publishes a batch.
+`sources` has the streams, `lines` and `collector` convert lines to columns, `writer` commits a batch.
 """

@@ -1,7 +1,7 @@
-"""Which of Spark's checkpoints belongs to which source: a checkpoint knows one folder or one topic, and no other.
+"""Finds the Spark checkpoint of a source. A checkpoint belongs to one folder or one topic only.
 
-Lines that were read are known apart from these (`pipeline.storage.raw_table`). So a new checkpoint costs only the
-time to read again what is still there.
+The record of lines that were read is separate (`pipeline.storage.raw_table`). So with a new checkpoint `ingest` only
+loses the time to read again the data that is still there.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def checkpoint_of(out: str, given: str | None, kind: str, place: str) -> str:
 
     Args:
         out: the pipeline's folder.
-        given: with --checkpoint; None: nothing was.
+        given: the value of --checkpoint, or None.
         kind: files or kafka.
         place: the folder, or the topic with its servers.
 
     Raises:
-        ArgumentError: the one that was given is of another source, or none was and `out` is remote.
+        ArgumentError: `given` belongs to another source, or `given` is None and `out` is remote.
     """
     if given is not None:
         given = given.rstrip("/")
@@ -47,7 +47,7 @@ def checkpoint_of(out: str, given: str | None, kind: str, place: str) -> str:
         raise ArgumentError(
             f"{out} is not on this machine: say with --checkpoint where Spark's notes are, here or there"
         )
-    # Earlier releases had one for all sources, in which the first one works.
+    # Earlier releases had one checkpoint for all sources, which worked only for the first source.
     first = f"{out}/checkpoint"
     if _source_is(local_path(first), kind, place):
         return first
@@ -58,14 +58,14 @@ def checkpoint_of(out: str, given: str | None, kind: str, place: str) -> str:
 
 
 def _source_is(checkpoint: Path, kind: str, place: str) -> bool | None:
-    """Whether this is the source of the checkpoint; None: it has none yet, or does not say."""
+    """Whether a checkpoint is of this source; None: it has no source yet, or does not name it."""
     for file in sorted(checkpoint.glob("sources/0/[0-9]*")):
         with file.open(encoding="utf-8", errors="replace") as lines:
             for line in islice(lines, _LINES_LOOKED_AT):
                 try:
                     known = json.loads(line)
                 except ValueError:
-                    continue  # the version of the format
+                    continue  # the line with the format's version
                 if not isinstance(known, dict):
                     continue
                 path = known.get("path")

@@ -1,8 +1,8 @@
 """Usage lines as columns: the Python side of `ingest`.
 
-A `Collector` takes lines one after the other and gives Arrow batches of the raw table. The rows of many lines are
-turned into columns together and then gathered by client, so that each client is one raw row with arrays: what comes
-after has sixty times fewer rows to move than there are seconds. No Spark in here.
+A `Collector` takes lines one after the other and yields Arrow batches of the raw table. The rows of many lines are
+converted to columns together and then grouped by client, so that each client becomes one raw row with arrays. So
+later steps move sixty times fewer rows than there are seconds. This module does not use Spark.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _Columns: TypeAlias = dict[str, Any]
 
 
 class _Codes(dict[_Names, int]):
-    """Numbers its keys in the order they are asked for."""
+    """Numbers its keys in the order in which they are first requested."""
 
     def __missing__(self, key: _Names) -> int:
         self[key] = code = len(self)
@@ -77,14 +77,14 @@ class _Codes(dict[_Names, int]):
 
 
 class Collector:
-    """Gathers lines of one source after the other; see the module."""
+    """Collects lines of one source after the other; see the module's docstring."""
 
     def __init__(self, skip: Skip = frozenset(), known: OffsetIndex = NOTHING_READ) -> None:
-        """Gathers nothing yet.
+        """Contains no lines yet.
 
         Args:
-            skip: lines that are left out, without a word.
-            known: lines that had been read before, of which only the positions are given.
+            skip: lines that are left out and not reported.
+            known: lines that have been read before. Only their positions are yielded.
         """
         self._skip = skip
         self._known = known
@@ -94,10 +94,10 @@ class Collector:
         self._rows = 0
 
     def file(self, source: str, content: bytes) -> Iterator[pa.RecordBatch]:
-        """All of a file.
+        """Raw rows of a whole file.
 
         Args:
-            source: what it is called in the raw table.
+            source: the file's name in the raw table.
             content: its bytes.
         """
         self._source = source
@@ -110,11 +110,11 @@ class Collector:
         yield from self._end(torn)
 
     def messages(self, source: str, texts: Iterable[tuple[int, bytes | Torn]]) -> Iterator[pa.RecordBatch]:
-        """Messages of one partition of a topic.
+        """Raw rows of messages of one partition of a topic.
 
         Args:
             source: topic and partition.
-            texts: offset and value of each, or why it is not read.
+            texts: offset and value of each message, or the reason why it is not read.
         """
         self._source = source
         torn: list[Torn] = []
@@ -136,7 +136,7 @@ class Collector:
             self._repeated.append(position)
             return
         self._lines.append(line)
-        # What is kept of it takes about as much as a row in 256 bytes, whatever it is.
+        # In memory 256 bytes of a line take about as much as a row, whatever they contain.
         self._rows += max(len(line.rows) + len(line.events) + _stored_rows(line), len(text) // 256)
         if self._rows >= _ROWS_AT_ONCE or len(self._lines) >= _LINES_AT_ONCE:
             yield from self._flush()
@@ -156,7 +156,7 @@ class Collector:
         try:
             yield from _batches(self._source, lines)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as exc:
-            # One value of a wrong type spoils the columns of all: find its line.
+            # One value of a wrong type spoils the columns of all lines. Tries the lines one by one to find it.
             if len(lines) == 1:
                 reason = f"a value of a wrong type: {exc}"
                 yield from _torn(self._source, [Torn(lines[0].position, reason, lines[0].text[:KEPT_BYTES])])
@@ -205,16 +205,16 @@ def _heads(source: str, segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
 
 
 def _stored_rows(line: Line) -> int:
-    """How many rows `_samples` makes of it."""
+    """The number of rows that `_samples` makes of a line."""
     return sum(len(part[StoredRow.TOPICS]) + (part[StoredRow.TOTAL] is not None) for part in line.stored)
 
 
 def _samples(segment: _Segment, lines: list[Line]) -> Iterator[Line]:
-    """What brokers store as rows of API `STORED` in the second of the sample: see `pipeline.storage.layout`."""
+    """Lines with bytes stored on brokers, as rows of API `STORED` at the second of the sample; see `layout`."""
     midnight = segment[2] * DAY_S
     for line in lines:
         for cluster, node, at_s, total, topics, *_ in line.stored:
-            # It stays in the day of its line.
+            # A sample stays in the day of its line.
             ts = min(max(at_s, midnight), midnight + DAY_S - 1)
             sizes = topics if total is None else [*topics, ("", total)]
             rows = [_stored_row(f"{cluster}/{node}", topic, size) for topic, size in sizes]
@@ -232,7 +232,7 @@ def _stored_row(broker: str, topic: str, size: int) -> list[Any]:
 
 
 def _rows(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
-    # Transposed at once: zip over all rows is the cheapest way from lists of lists to columns.
+    # zip over all rows at once is the fastest way from lists of lists to columns.
     cells = list(zip(*chain.from_iterable(line.rows for line in lines), strict=True))
     keys = _Codes()
     names = zip(*(cells[position] for position in _KEY_POSITIONS), strict=True)
@@ -262,7 +262,7 @@ def _rows(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
 
 
 def _beside_ms(waits: Any) -> int:
-    """What of a row's throttle times other limits asked for; nothing where an older gateway does not say it."""
+    """The part of a row's throttle times that other limits caused; 0 if an older gateway does not record it."""
     return sum(each[Beside.THROTTLE_MS] for each in waits) if waits else 0
 
 
@@ -293,7 +293,7 @@ def _events(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
     columns: _Columns = _same(len(keys), kind="events") | _of_segment(len(keys), segment)
     columns |= _of_keys(segment, list(keys))
     columns["first_seq"] = pa.array([lines[0].seq] * len(keys), pa.int64())
-    # A second's clock may be off by a little; it stays in the day of its line.
+    # The clock may be slightly off within a second; the event stays in the day of its line.
     columns["e_ms"] = _lists(offsets, pa.array(np.clip(ms, 0, DAY_S * 1000 - 1)[order].astype(np.int32)))
     kinds = np.array([_MUTATION_KIND.get(kind, -1) for kind in cells[Event.API]], np.int32)
     columns["e_kind"] = _lists(offsets, pa.array(kinds[order]))
@@ -315,7 +315,7 @@ def _torn(source: str, torn: list[Torn]) -> Iterator[pa.RecordBatch]:
 
 
 def _grouped(codes: NDArray[np.int32], groups: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The order that brings equal codes together and keeps it otherwise; and where each group begins and ends."""
+    """The stable order that makes equal codes neighbours, and the borders of their groups."""
     narrow = (
         codes.astype(np.int16) if groups < 2**15 else codes
     )  # numpy sorts 16 bits by radix: twice as fast

@@ -1,7 +1,7 @@
 """Parses usage lines strictly, with a reason for each invalid one.
 
-The layout is `quotas.usage_record`'s. Files are gzip (also several members one after the other, as appended files
-are) or plain text; a file that ends early gives the lines before the tear and then the tear itself.
+The layout is `quotas.usage_record`'s. Files are plain text or gzip, possibly several members as in appended files. A
+damaged or incomplete file gives the lines before the damage and then one `Torn`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from quotas.usage_record import VERSION, Event, Row, StoredRow
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 KEPT_BYTES: Final = 1024 * 1024
-"""How much of an unreadable line is kept in quarantine."""
+"""Bytes of an unreadable line that are kept in quarantine."""
 MOST_STORED: Final = 2**53
-"""Bytes on one broker; numbers of the tables are exact up to here."""
+"""The largest number of bytes on one broker; the tables' numbers are exact up to here."""
 UNSIGNED: Final = "no valid signature"
-"""The reason of a line that must not be read, whatever is in it."""
+"""The reason for a line that must not be read, whatever it contains."""
 
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_WINDOW: Final = 31  # a gzip header is expected
@@ -29,10 +29,10 @@ _INPUT_STEP: Final = 64 * 1024
 _OUTPUT_STEP: Final = 1024 * 1024
 _MAX_INT64: Final = 2**63 - 1
 _LONGEST_SCOPE: Final = 512
-_LAST_SECOND: Final = 2**35  # a thousand years on: what is later is not seconds
+_LAST_SECOND: Final = 2**35  # a thousand years ahead; a larger number is not in seconds
 
 ROW_WIDTH: Final = Row.FLAGS + 1
-"""Of an older gateway; what only a newer one records is 0."""
+"""Rows of an older gateway; values that only newer gateways record become 0."""
 EVENT_WIDTH: Final = len(Event)
 
 
@@ -46,10 +46,10 @@ class Torn(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line with a right head; of its rows and events only the number of values has been checked.
+    """A line whose head is valid. Of its rows and events only the number of values has been checked.
 
-    A newer gateway may write more values at the end of each, which are left out, and more keys;
-    an older one fewer in rows, which are zeros.
+    A newer gateway may write further values at the end of rows and events, and further keys; these are ignored. An
+    older gateway writes fewer values in rows; the missing ones become 0.
     """
 
     position: int
@@ -64,16 +64,16 @@ class Line(NamedTuple):
     events: list[list[Any]]
     text: bytes
     algo: str = ""
-    """Of the controller mutation quota; empty: not known."""
+    """Algorithms of the controller mutation quota; empty: not known."""
     jump_ms: int = 0
     scope: str = ""
-    """What one counter covers; empty: the line does not say."""
+    """The scope of one counter; empty: the line does not say it."""
     stored: tuple[list[Any], ...] = ()
-    """Parts of samples of what brokers store, as `StoredRow` says."""
+    """Parts of samples of the bytes that brokers store; see `StoredRow`."""
 
 
 def texts_of(content: bytes) -> Iterator[bytes | Torn]:
-    """The lines of a file, without their ends; a `Torn` where it cannot be read further.
+    """The lines of a file, without line ends. The last item is a `Torn` if the rest cannot be read.
 
     Args:
         content: the whole file.
@@ -105,7 +105,7 @@ def read_line(text: bytes, position: int) -> Line | Torn:
 
     Args:
         text: the line without its end.
-        position: where it stands, for the record.
+        position: the line's position in its source, which is recorded.
     """
     try:
         line = orjson.loads(text)
@@ -211,7 +211,7 @@ def _plain(content: bytes) -> Iterator[bytes]:
     if not content.startswith(_GZIP):
         yield content
         return
-    # Straight from zlib and in steps: `gzip.open` gives nothing of a block that it cannot finish.
+    # Uses zlib directly and in steps: `gzip.open` returns nothing of a block that is incomplete.
     stream = zlib.decompressobj(_GZIP_WINDOW)
     view = memoryview(content)
     at = 0
@@ -238,7 +238,7 @@ def _plain(content: bytes) -> Iterator[bytes]:
 
 
 def _up_to_the_damage(stream: Any, piece: memoryview) -> bytes:
-    """What comes of a piece that makes a decompressor fail: of one call that fails it gives nothing at all."""
+    """The readable part of a piece that makes a decompressor fail, since a failing call returns nothing."""
     texts: list[bytes] = []
     with contextlib.suppress(zlib.error):
         texts.extend(stream.decompress(piece[at : at + 1]) for at in range(len(piece)))

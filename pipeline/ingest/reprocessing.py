@@ -1,7 +1,8 @@
 """Reads lines in quarantine again: a newer release may read what an older one could not.
 
-Lines that can be read now move to their days, in one commit: a run that is killed leaves all as it was. Lines that
-came whole by another way meanwhile are dropped. What was cut (`lines.KEPT_BYTES`), or had no valid signature, stays.
+Lines that can be read now move to their days in one commit, so a run that is killed changes nothing. Lines that have
+been read from another source meanwhile are dropped. Lines that were cut (`lines.KEPT_BYTES`), or had no valid
+signature, stay.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _OF_TORN: Final = ("source", "at", "reason", "text")
 
 @dataclass(frozen=True, slots=True)
 class Reprocessed:
-    """What came of the quarantine.
+    """The result of reading the quarantine again.
 
     Attributes:
-        lines, rows: that could be read.
-        repeated: lines that had been read by another way.
-        left: lines that still can't be read, by the reason.
-        days: of the lines that could be read.
+        lines, rows: numbers of those that can be read now.
+        repeated: the number of lines that had been read from another source.
+        left: the number of lines that still can't be read, by reason.
+        days: the days of the lines that can be read now.
     """
 
     lines: int = 0
@@ -52,7 +53,7 @@ def reprocess(out: str) -> Reprocessed:
         out: the pipeline's folder.
 
     Raises:
-        JobError: other jobs commit all the time.
+        JobError: other jobs commit each time before this one can.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -87,7 +88,7 @@ def _reprocess(out: str) -> Reprocessed:
     if not done.lines and not done.repeated:
         return done
     after = read.added_to(state)
-    # Some may have been pruned, which still counts.
+    # Lines of the quarantine may have been pruned; the count of torn lines still includes them.
     was = sum(file.rows for file in torn)
     after = replace(after, torn=max(0, after.torn - was))
     table.commit(before, add=read.files, remove=torn, state=after.to_json())

@@ -1,6 +1,6 @@
-"""Usage files and the usage topic as streams, and the query over them.
+"""Usage files and the usage topic as streams, and the query that reads them.
 
-Structured Streaming keeps track of what it has seen (the checkpoint); `pipeline.ingest.writer` writes the batches.
+Structured Streaming records what it has read (the checkpoint); `pipeline.ingest.writer` writes the batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.spark.session import ARROW_ROWS
 from pipeline.storage.files import is_local, local_path
 
 DEFAULT_TOPIC: Final = "__sluice_usage"
-# Whole files, up to 64 MiB each, or lines of up to some hundred KB: few at a time between JVM and Python.
+# Arrow batches between JVM and Python are small: whole files have up to 64 MiB, and lines some hundred KB.
 _FILES_AT_ONCE: Final = "4"
 _MESSAGES_AT_ONCE: Final = "200"
 _LOOK_EVERY_S: Final = 1
@@ -30,23 +30,23 @@ _FILE_SCHEMA: Final = "path string, modificationTime timestamp, length bigint, c
 def files_stream(spark: Any, folder: str, *, max_files: int, after: str = "keep") -> Any:
     """Usage files of a folder as a stream of whole files.
 
-    Hidden files are not read: a gateway writes `.name.part` and renames.
+    Hidden files are not read: a gateway writes `.name.part` and then renames it.
 
     Args:
         spark: the session.
-        folder: where the files are.
-        max_files: most files in one batch.
-        after: keep, delete or archive:DIR.
+        folder: the folder with the files.
+        max_files: the most files in one batch.
+        after: what happens to a file that was read: keep, delete or archive:DIR.
 
     Raises:
-        ArgumentError: the folder is not there or `after` is something else.
+        ArgumentError: the folder does not exist or `after` is something else.
     """
     if is_local(folder) and not set("*?[{") & set(folder) and not local_path(folder).is_dir():
         raise ArgumentError(f"{folder} is not a folder: name the one that gateways write usage files to")
     spark.conf.set(ARROW_ROWS, _FILES_AT_ONCE)
     reader = spark.readStream.format("binaryFile").schema(_FILE_SCHEMA)
     reader = reader.option("pathGlobFilter", "*.{jsonl,jsonl.gz}").option("maxFilesPerTrigger", max_files)
-    # The default, a week before the newest file, passes over late files without a word.
+    # By default Spark silently skips files that are a week older than the newest one.
     reader = reader.option("maxFileAge", "3650d")
     what, _, archive = after.partition(":")
     if what not in ("keep", "delete", "archive") or (what == "archive") != bool(archive):
@@ -66,12 +66,12 @@ def topic_stream(
     Args:
         spark: the session, with Spark's Kafka connector.
         place: TOPIC@HOST:PORT[,HOST:PORT...].
-        max_messages: most messages in one batch.
-        options: more of Kafka's consumer settings; minPartitions is Spark's own, else as many as there are cores.
-        signed: with what signatures are checked by.
+        max_messages: the most messages in one batch.
+        options: further settings of Kafka's consumer. minPartitions is Spark's own; default: the number of cores.
+        signed: whether to read keys and headers too, with which signatures are checked.
 
     Raises:
-        ArgumentError: `place` is written differently.
+        ArgumentError: `place` has another form.
     """
     topic, at, servers = place.rpartition("@")
     if not at or not servers:
@@ -81,9 +81,9 @@ def topic_stream(
     spark.conf.set(ARROW_ROWS, _MESSAGES_AT_ONCE)
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
     reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
-    # What the topic's retention has taken shows as a gap in the index, which says more than a stopped query.
+    # Messages that retention has deleted show as a gap in the index, which is clearer than a stopped query.
     reader = reader.option("failOnDataLoss", "false").option("maxOffsetsPerTrigger", max_messages)
-    # A topic has few partitions, and one with one would be read by one core.
+    # A topic has few partitions, and a topic with one partition would be read by one core.
     reader = reader.option(_MIN_PARTITIONS, cores_of(spark))
     for name, value in options.items():
         own = name == _MIN_PARTITIONS or name.startswith("kafka.")
@@ -94,20 +94,20 @@ def topic_stream(
 
 
 class Pace:
-    """Sees whether reading takes longer than there is time for."""
+    """Checks whether reading keeps up with the interval between rounds."""
 
     def __init__(self, every_s: int) -> None:
-        """Args: every_s: how often all that has come is read."""
+        """Args: every_s: the interval between rounds, each of which reads all new data."""
         self._every_s = every_s
         self._was_late = False
 
     def after(self, took_s: float) -> str | None:
-        """What operators are to know after a round; None: it keeps up.
+        """A warning for the operator after a round; None: reading keeps up.
 
-        One long round catches up with what had gathered before. Two in a row do not.
+        One long round catches up with data that had accumulated before. Two in a row do not.
 
         Args:
-            took_s: how long reading took this time.
+            took_s: how long this round took.
         """
         late, before = took_s > self._every_s, self._was_late
         self._was_late = late
@@ -120,19 +120,19 @@ class Pace:
 
 
 def stream(frame: Any, writer: Writer, checkpoint: str, every_s: int | None = None) -> None:
-    """Reads all there is, once or again and again until SIGTERM or SIGINT.
+    """Reads all available data, once or repeatedly until SIGTERM or SIGINT.
 
-    Each round reads whatever has come, in as many batches as it takes. So `max_files` and `max_messages` bound a
-    batch and its memory, and not how much is read in a second.
+    Each round reads all data that is there, in as many batches as necessary. So `max_files` and `max_messages` bound
+    a batch and its memory, but not how much is read per second.
 
     Args:
-        frame: what to read.
+        frame: the stream to read.
         writer: writes the batches.
-        checkpoint: Spark's notes.
-        every_s: when the next round begins, since the last one began; None: there is one.
+        checkpoint: the folder of Spark's checkpoint.
+        every_s: time from the start of a round to the start of the next; None: a single round.
 
     Raises:
-        JobError: the query failed or the writer refused.
+        JobError: the query failed or the writer refused a batch.
     """
     asked_to_stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
@@ -163,7 +163,7 @@ def _read_all(frame: Any, writer: Writer, checkpoint: str, asked_to_stop: thread
         .start()
     )
     try:
-        # In steps: a handler of signals must not talk to the JVM in the middle of another call.
+        # Waits in short steps, because a signal handler must not call the JVM in the middle of another call.
         while not query.awaitTermination(_LOOK_EVERY_S):
             if asked_to_stop.is_set():
                 break

@@ -1,13 +1,16 @@
-"""Writes one micro-batch of `ingest` so that it counts once, however often it is tried.
+"""Writes one micro-batch of `ingest` so that it counts exactly once, even if it is tried several times.
 
-Workers write its rows, and one commit makes them part of the raw table together with the state that follows from
-them: which lines have been read, and that this batch of this checkpoint is among them (`pipeline.storage.raw_table`).
-A run that is killed before the commit tries the batch again with the same input, because Spark noted beforehand what
-belongs to it. Killed after it, the batch finds itself in the state and is done. Where another job has committed
-meanwhile, it is written again upon what there is by then: so several ingests may write to one folder.
+Workers write the rows of the batch. One commit then adds them to the raw table, together with the new state: which
+lines have been read, and that this batch of this checkpoint is among them (`pipeline.storage.raw_table`).
 
-Workers get the index of what has been read, and leave out lines that are in it. Two copies of a line in one batch are
-rare: then its rows are written again without the second copies.
+* A run that is killed before the commit tries the batch again with the same input, because Spark recorded beforehand
+  what belongs to the batch.
+* A run that is killed after the commit finds the batch in the state and skips it.
+* If another job has committed meanwhile, the batch is written again on top of the new version. So several ingests may
+  write to one folder.
+
+Workers get the index of lines that have been read, and leave these lines out. Two copies of a line in one batch are
+rare. In that case the rows of the batch are written again without the second copies.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ Collect = Callable[[Iterable[pa.RecordBatch], Skip, OffsetIndex], Iterator[pa.Re
 def files_to_rows(
     batches: Iterable[pa.RecordBatch], skip: Skip, known: OffsetIndex = NOTHING_READ
 ) -> Iterator[pa.RecordBatch]:
-    """Whole files (columns path, content) to raw rows; runs in Spark's Python workers."""
+    """Converts whole files (columns path, content) to raw rows; runs in Spark's Python workers."""
     with _without_collector():
         for batch in batches:
             for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
@@ -69,9 +72,9 @@ def messages_to_rows(
     *,
     secrets: Sequence[bytes] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Messages of a topic (columns topic, partition, offset, value) to raw rows; runs in Spark's Python workers.
+    """Converts messages (columns topic, partition, offset, value) to raw rows; runs in Spark's Python workers.
 
-    With secrets (and the columns key and headers) what is not signed with one of them is not read.
+    With secrets (and the columns key and headers), a message that is not signed with one of them is not read.
     """
     with _without_collector():
         found = _signed_messages(batches, secrets) if secrets else _messages(batches)
@@ -105,7 +108,7 @@ def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, byt
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keeps Python's cycle collector off: hundreds of thousands of short lists, no cycles, half of the time."""
+    """Turns Python's cycle collector off: the many short lists have no cycles, and it would take half of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -116,11 +119,11 @@ def _without_collector() -> Iterator[None]:
 
 
 class Writer:
-    """Writes batches; what `foreachBatch` calls.
+    """Writes batches; the function that Spark's `foreachBatch` calls.
 
     Attributes:
-        written: what came of each batch that this object has committed.
-        failure: why it refused, if it did; Spark passes on only the text of what is raised here.
+        written: totals of each batch that this object has committed.
+        failure: the error with which it refused a batch. Spark passes on only the text of an exception.
     """
 
     def __init__(self, out: str, checkpoint: str, collect: Collect, runner: Runner) -> None:
@@ -146,8 +149,8 @@ class Writer:
         """Writes a batch.
 
         Args:
-            frame: its rows as the source gives them.
-            batch: its number in the checkpoint; the same number comes with the same rows.
+            frame: the batch's rows from the source.
+            batch: its number in the checkpoint; a number always comes with the same rows.
         """
         try:
             for left in reversed(range(_TRIES)):
@@ -167,7 +170,7 @@ class Writer:
         name = self._name()
         last, last_planned = state.checkpoints.get(name, (-1, ""))
         if (batch, planned) == (last, last_planned):
-            return  # killed between the commit and Spark's own note that the batch is done
+            return  # a run was killed after the commit, before Spark recorded that the batch is done
         if batch != last + 1:
             fault = (
                 "is a copy from before what was read since" if batch <= last else "has read what is not there"
@@ -187,7 +190,7 @@ class Writer:
         others = {each: known for each, known in state.checkpoints.items() if each != name}
         checkpoints = others | {name: (batch, planned)}
         if len(checkpoints) > _CHECKPOINTS_KEPT:
-            # Those longest unused: what they would read again is known by its lines all the same.
+            # Drops those unused longest. Lines that they read again would be recognized by the offset index.
             checkpoints = dict(list(checkpoints.items())[-_CHECKPOINTS_KEPT:])
         after = replace(read.added_to(state), checkpoints=checkpoints)
         committed = self._table.commit(before, add=read.files, state=after.to_json())
@@ -195,15 +198,15 @@ class Writer:
         merge_small(self._runner, self._table, committed)
 
     def _name(self) -> str:
-        """What Spark calls this checkpoint, which it writes down before the first batch."""
+        """Spark's id of this checkpoint, which it writes before the first batch."""
         return str(json.loads(read_bytes(f"{self._checkpoint}/metadata") or b"{}")["id"])
 
     def _planned(self, batch: int) -> str:
-        """What Spark noted before it gave us the batch: the same when it is tried again, and only then."""
+        """Hash of what Spark recorded about the batch beforehand. Equal if and only if the same batch is retried."""
         return hashlib.sha256(read_bytes(f"{self._checkpoint}/offsets/{batch}") or b"").hexdigest()[:16]
 
     def _without_known_torn(self, before: Snapshot, found: ReadLines) -> ReadLines:
-        """Leaves out lines that could not be read the last time either: they are in the table already."""
+        """Leaves out unreadable lines that an earlier batch has already added to the table."""
         kept_lines = (batch for file in before.of(date=None) for batch in self._table.rows_of(file, _OF_TORN))
         known = {torn_line for batch in kept_lines for torn_line in _torn_lines(batch)}
         kept = [file for file in found.files if file.partition["date"] is not None]
@@ -222,12 +225,12 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class ReadLines:
-    """Lines that were read and written, and are not committed yet.
+    """Lines whose rows are written but not committed yet.
 
     Attributes:
-        new: what they add to the totals and days; `new.duplicates` are not among them.
-        index: of what has been read with them.
-        files: that have them.
+        new: their contribution to the totals and days; `new.duplicates` are not among the lines.
+        index: the offset index including these lines.
+        files: the files with their rows.
     """
 
     new: RawState
@@ -235,7 +238,7 @@ class ReadLines:
     files: list[DataFile]
 
     def added_to(self, state: RawState) -> RawState:
-        """The state with them."""
+        """The state with these lines added."""
         days = {date: state.days.get(date, RawDay()) + day for date, day in self.new.days.items()}
         return replace(
             state,
@@ -259,14 +262,14 @@ def read_lines(
     """Reads lines and writes their rows as files of the raw table.
 
     Args:
-        table: the raw one.
+        table: the raw table.
         before: its newest version.
-        state: of that.
-        collect: makes raw rows of what a source gives.
-        run: calls a function for what the source gives, and gives its answers; it may be called twice.
+        state: the state of that version.
+        collect: makes raw rows from the source's data.
+        run: applies a function to the source's data and returns its results; it may be called twice.
 
     Returns:
-        What was read; None if the source gave something else the second time.
+        The lines; None if the source returned other data the second time.
     """
     place = table.folder, before.version + 1
     found = write_rows(run, collect, place, frozenset(), state.index)
@@ -295,14 +298,15 @@ def read_lines(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What lines hold that were read.
+    """Lines that were read and written.
 
     Attributes:
-        heads: of each line gateway, boot, source, position, seq, ts, date, rows, dropped rows, dropped events, scope,
+        heads: for each line gateway, boot, source, position, seq, ts, date, rows, dropped rows, dropped events,
+        scope,
             algorithm and jump.
-        torn: how many lines could not be read.
-        repeated: how many had been read before.
-        files: that were written.
+        torn: the number of lines that could not be read.
+        repeated: the number of lines that had been read before.
+        files: the files that were written.
     """
 
     heads: list[tuple[Any, ...]]
@@ -315,7 +319,7 @@ _OF_TORN: Final = ("source", "at", "text")
 
 
 def _torn_lines(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int]]:
-    """Where torn lines stood, and a hash of each: a topic that was made anew has the same offsets."""
+    """Positions and hashes of torn lines. The hash is needed because a recreated topic uses the same offsets."""
     columns = (batch.column(name).to_pylist() for name in _OF_TORN)
     for source, at, text in zip(*columns, strict=True):
         yield source, at, hash(text)
@@ -332,9 +336,9 @@ def write_rows(
 
     Args:
         run, collect: see `read_lines`.
-        place: the folder of the table, and the version that is to make the files part of it.
-        skip: lines that are left out, without a word.
-        known: lines that had been read before.
+        place: the folder of the table, and the version that will add the files.
+        skip: lines that are left out and not reported.
+        known: lines that have been read before.
     """
     folder, version = place
 
@@ -364,7 +368,7 @@ def _found(answers: Iterable[pa.RecordBatch], files: list[DataFile]) -> Found:
         ):
             for position, seq, ts, rows, *dropped in zip(*arrays, strict=True):
                 heads.append((gw, boot, source, position, seq, ts, day, rows, *dropped))
-    # Of two equal lines the same one is left out in every attempt, whatever order the files are listed in.
+    # Sorted, so that of two equal lines each attempt leaves out the same one, in whatever order files are listed.
     heads.sort(key=lambda head: head[2:4])
     return Found(heads, torn, repeated, files)
 
@@ -376,7 +380,7 @@ def _days(heads: Sequence[tuple[Any, ...]], batch: int, known: Iterable[str]) ->
     days = {day: _day(own, batch) for day, own in sorted(by_day.items())}
     for gw, ts, jump_ms in ((head[0], head[5], head[-1]) for head in heads if head[-1] < 0):
         today, landed = ts // DAY_S, (ts + jump_ms // 1000) // DAY_S
-        # A clock that was set back over midnight: seconds of the days before stand twice as well.
+        # The clock was set back over midnight: seconds of earlier days are recorded twice as well.
         for day in {*days, *known} if landed < today else ():
             if landed <= day_number(day) < today:
                 days[day] = days.get(day, RawDay()) + RawDay(set_back_ms={gw: -jump_ms}, last_batch=batch)
