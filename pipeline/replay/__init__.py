@@ -1,5 +1,5 @@
-"""The quota algorithms over recorded days, clients and candidate quotas at once.
+"""The quota algorithms over recorded days, for many clients and candidate quotas at once.
 
-`demand` takes clients' use out of compacted rows, `kernels` hold the algorithms, `dispatch` chooses among them,
+`demand` extracts clients' use from compacted rows, `kernels` has the algorithms, `dispatch` chooses among them,
 `simulation` makes the result table of candidates.
 """

@@ -1,4 +1,4 @@
-"""The names of the metering algorithms and of the kinds of clients. They need no package of the extra."""
+"""The names of the metering algorithms and of the client models. Needs no package of the extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidate quotas for a replay: a grid around each client's own mean, or what a plan would set."""
+"""Candidate quotas for a replay: a grid around each client's own mean, fixed values, or those of a plan."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class Candidates:
     """Quotas to try.
 
     Attributes:
-        multiples: of each client's mean use over the whole day; empty when there are `values` or `plan`.
+        multiples: of each client's mean use over the whole day; empty if there are `values` or a `plan`.
         values: the same quotas for every client.
-        plan: entity, key and value of each quota that would be set.
+        plan: entity, key and value of each quota that the plan sets.
     """
 
     multiples: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
     plan: tuple[tuple[QuotaEntity, QuotaKey, float], ...] = ()
     _limits: dict[QuotaKey, Limits] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Those of the plan, by key: made by the first batch of a worker that asks, for all that follow."""
+    """The plan's quotas by key. A worker's first batch fills it for all following batches."""
 
     @property
     def count(self) -> int:
-        """Candidates of each client."""
+        """The number of candidates for each client."""
         return len(self.multiples) or len(self.values) or 1
 
     @property
     def burst_s(self) -> float | None:
-        """The seconds of the buckets that the plan gives to byte rates; None: it gives none.
+        """Burst of the buckets that the plan sets for byte rates, in seconds; None: it sets none.
 
         Raises:
-            ArgumentError: they differ, or some have none.
+            ArgumentError: bursts differ, or only some byte rates have one.
         """
         bursts = {value for _, key, value in self.plan if key in BURST_KEYS.values()}
         rates = {(entity, BURST_KEYS[key]) for entity, key, _ in self.plan if key in BURST_KEYS}
@@ -62,7 +62,7 @@ class Candidates:
         return min(bursts, default=None)
 
     def for_demand(self, demand: Demand) -> Floats:
-        """Quotas by (series, candidate); NaN where the plan sets none that applies."""
+        """Quotas by (series, candidate); NaN if no quota of the plan applies."""
         if self.multiples:
             means = demand.by_second().total_units() / DAY_S
             multiples: Floats = means[:, None] * np.array(self.multiples)
@@ -76,7 +76,7 @@ class Candidates:
         return np.array([np.nan if limit is None else limit for limit in found])[:, None]
 
     def limit_of(self, api: UsageApi, user: str, client_id: str) -> float | None:
-        """The quota that a client would have with the plan; None: none."""
+        """The quota of a client under the plan; None: none."""
         key = KEY_OF_API[api]
         return _limit(self._limits_of(key), key, api, user, client_id)
 
@@ -92,7 +92,7 @@ class Candidates:
 
 @lru_cache(maxsize=1)
 def unpacked(packed: bytes) -> Candidates:
-    """Pickled candidates, once for all parts that a process works on: 100,000 quotas take a second."""
+    """Unpickles candidates once for all parts that a process works on: 100,000 quotas take a second."""
     found: Candidates = pickle.loads(packed)
     return found
 
@@ -105,7 +105,7 @@ def parse_candidates(text: str) -> Candidates:
             name of a plan's file.
 
     Raises:
-        ArgumentError: it is none of them, or the plan cannot be read.
+        ArgumentError: the text has none of these forms, or the plan cannot be read.
     """
     if text.startswith(("grid:", "value:")):
         try:
@@ -126,7 +126,7 @@ def parse_candidates(text: str) -> Candidates:
 
 
 def of_plan(plan: Plan) -> Candidates:
-    """What would be in force with a plan, kept quotas included."""
+    """The quotas that would be in force with a plan, including those that it keeps."""
     return Candidates(plan=tuple((entry.entity, entry.key, entry.value) for entry in plan.entries))
 
 

@@ -1,9 +1,9 @@
 """Clients' demand from compacted rows, in the form of the kernels. Arrow and numpy, no Spark.
 
 A quota counts a client's use on all listeners and brokers together, in each gateway by itself or in all gateways of a
-fleet, so rows that one counter counts must have been brought together before (`pipeline.storage.entity_days`); here
-their seconds are added up. Mutations are taken one by one from the events; a retry of a refused one is left out
-unless it is asked for, because it is not new demand.
+fleet. So rows that one counter counts must have been combined before (`pipeline.storage.entity_days`). This module
+adds their seconds. Mutations are taken one by one from the events. A retry of a refused mutation is left out by
+default, because it is not new demand.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ KEY_OF_API: Final = {
 }
 
 API_OF_KEY: Final = {key: api for api, key in reversed(KEY_OF_API.items())}
-"""Connections are those of addresses: a connection with a user is among them."""
+"""The quota counts connections by address. A connection with a user is already among those of its address."""
 
 BUCKETS: Final = frozenset(
     {api for api, key in KEY_OF_API.items() if key in API_RATE_KEYS} | {UsageApi.USER_CONNECT}
 )
-"""APIs whose quota is a bucket of `API_BURST_S` seconds, whatever the windows of the other quotas are."""
+"""APIs whose quota is a bucket of `API_BURST_S` seconds, independent of the windows of other quotas."""
 
-# Records count ms of a thread; the quota is a percentage of one, so a second is 100 percent-seconds.
+# Records count ms of a thread, and the quota is a percentage of one thread: a second is 100 percent-seconds.
 _PERCENT_SECONDS_PER_MS: Final = 0.1
 
 
@@ -57,17 +57,17 @@ class Demand:
     """Days of clients of one API.
 
     Attributes:
-        api: which.
+        api: the API.
         names: the columns of `ENTITY`, one row per series.
-        offsets, seconds, units, requests, max_units: what was asked for, second by second; units are the quota's.
+        offsets, seconds, units, requests, max_units: the demand, second by second; units are those of the quota.
         connections, first_ms: see `quotas.usage_record.Row`.
-        muted_ms: how long of each second the client was muted.
+        muted_ms: for how long the client was muted in each second.
         censored: seconds in which the client was muted and may have wanted more, as 0 and 1.
-        quota: the configured limit, NaN where there was none.
-        in_force: the limit in force: that, or a share of a capacity below it.
-        observed: whether it was only watched, as 0 and 1.
-        `told`: the throttle times of clients, second by second, as far as it was read; see `TOLD`.
-        events: the mutations one by one; weights are 1 where the client was a new (strict) one. None for other APIs.
+        quota: the configured limit, NaN if there was none.
+        in_force: the limit in force: `quota`, or a share of a capacity below it.
+        observed: whether the quota was in mode observe, as 0 and 1.
+        `told`: the throttle times of clients, second by second, those that were read; see `TOLD`.
+        events: the mutations one by one. The weight is 1 for a new (strict) client. None for other APIs.
     """
 
     api: UsageApi
@@ -88,11 +88,11 @@ class Demand:
     events: Ragged | None
 
     def __len__(self) -> int:
-        """How many series."""
+        """The number of series."""
         return len(self.offsets) - 1
 
     def by_second(self) -> Ragged:
-        """Each second as one record; of mutations each event."""
+        """Each second as one record; for mutations each event."""
         if self.events is not None:
             return Ragged(
                 self.events.offsets, self.events.t_ms, self.events.units, np.ones(len(self.events.units))
@@ -100,7 +100,7 @@ class Demand:
         return Ragged.build(self.offsets, self.seconds * 1000, self.units)
 
     def by_request(self, *, most: int = MOST) -> Ragged:
-        """Stand-ins of the requests of each second; of mutations each event."""
+        """Stand-ins for the requests of each second; for mutations each event."""
         if self.events is not None:
             return self.by_second()
         told = len(self.connections) == len(self.seconds)
@@ -118,17 +118,17 @@ class Demand:
         )
 
     def sums(self, values: Floats) -> Floats:
-        """Sum of per-second values by series."""
+        """Sums of per-second values, by series."""
         totals = np.concatenate(([0.0], np.cumsum(values)))
         sums: Floats = totals[self.offsets[1:]] - totals[self.offsets[:-1]]
         return sums
 
 
 def demands(batch: pa.RecordBatch, *, retries: bool = False) -> Iterator[Demand]:
-    """The demand in a batch of compacted rows, API by API; APIs that are not known are left out.
+    """The demand in a batch of compacted rows, API by API. Unknown APIs are left out.
 
     Args:
-        batch: with the columns of `ENTITY` and those of `arrays_of`.
+        batch: rows with the columns of `ENTITY` and those of `arrays_of`.
         retries: whether retries of refused mutations count.
     """
     for api in UsageApi:
@@ -162,9 +162,9 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
     }
     for name in ("observed", "connections", "first_ms", "beside_ms", "in_force"):
         if rows.schema.get_field_index(name) >= 0 and len(numbers[name]) != len(seconds):
-            # Read by Spark, of days of an older release among others.
+            # Read by Spark together with days of an older release, which lack this column.
             numbers[name] = np.zeros(len(seconds), numbers[name].dtype)
-    if api is UsageApi.USER_CONNECT:  # open ones, which are none that wait for their own answers
+    if api is UsageApi.USER_CONNECT:  # these are open connections, which do not wait for their own responses
         numbers["connections"] = np.zeros_like(numbers["connections"])
     numbers["first_ms"] = np.where(numbers["connections"] > 0, numbers["first_ms"], 1_000)
     order = _order(offsets, seconds)
@@ -198,7 +198,7 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
 
 
 def _in_force(quota: Floats, share: Floats) -> Floats:
-    """The limits in force, second by second; a share of 0 is none, as is one of rows that do not say it."""
+    """The limits in force, second by second. A share of 0 means none; rows without shares have 0 too."""
     if len(share) != len(quota):
         return quota
     found: Floats = np.where(share > 0, share, quota)
@@ -208,7 +208,7 @@ def _in_force(quota: Floats, share: Floats) -> Floats:
 def _one_per_second(
     offsets: Ints, seconds: Ints, numbers: dict[str, Any]
 ) -> tuple[Ints, Ints, dict[str, Any]]:
-    """Seconds that stand there more than once, of several brokers or gateways, or after a restart, as one."""
+    """Combines elements of the same second, which come from several brokers or gateways or from a restart."""
     first = np.ones(len(seconds), bool)
     first[1:] = np.diff(seconds) > 0
     begins = offsets[:-1]
@@ -235,7 +235,7 @@ def _events(rows: pa.RecordBatch, retries: bool) -> Ragged:
     units = _list(rows, "e_units", np.float64)[1]
     strict = _list(rows, "e_strict", np.float64)[1]
     if not retries:
-        # No units: left out.
+        # Without units a record is left out.
         units = np.where(_list(rows, "e_attempt", np.int64)[1] > 1, 0.0, units)
     order = _order(offsets, at_ms)
     if order is not None:
@@ -244,7 +244,7 @@ def _events(rows: pa.RecordBatch, retries: bool) -> Ragged:
 
 
 def _list(rows: pa.RecordBatch, name: str, kind: type[np.generic]) -> tuple[Ints, Any]:
-    """A column of arrays: where each row's begins, and all values one after the other; null is NaN."""
+    """A column of arrays: where the array of each row begins, and all values. Null becomes NaN."""
     column = rows.column(name)
     if pa.types.is_large_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
@@ -254,7 +254,7 @@ def _list(rows: pa.RecordBatch, name: str, kind: type[np.generic]) -> tuple[Ints
 
 
 def _order(offsets: Ints, times: Ints) -> NDArray[np.intp] | None:
-    """What brings each row's records into order, None when they are."""
+    """The order that sorts each row's records by time; None if they are sorted."""
     falls = np.flatnonzero(np.diff(times) < 0) + 1
     if np.isin(falls, offsets).all():
         return None

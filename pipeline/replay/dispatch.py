@@ -29,14 +29,14 @@ RECORDED: Final = {
     MutationAlgorithm.RATE.value: Algorithm.RATE,
     MutationAlgorithm.SPREAD_RATE.value: Algorithm.SPREAD,
 }
-"""What records call them."""
+"""Algorithms by their names in records."""
 
 
 def recorded_algorithm(days: Iterable[CompactedDay]) -> Algorithm:
-    """How gateways measure controller mutations, by the newest day whose lines say it; a token bucket if none does.
+    """The algorithm for controller mutations, from the newest day whose lines name it. Default: a token bucket.
 
     Raises:
-        RefusedError: in more than one way on that day, or in one that is not known.
+        RefusedError: the lines of that day name several algorithms, or an unknown one.
     """
     newest = max((day for day in days if day.algorithms), key=lambda day: day.date, default=None)
     if newest is None:
@@ -52,22 +52,22 @@ def recorded_algorithm(days: Iterable[CompactedDay]) -> Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """How to replay; None is what the gateway does for the API."""
+    """How to replay. None means that the replay does as the gateway does for the API."""
 
     algorithm: Algorithm | None = None
     model: Model | None = None
     window_num: int = 11  # quota.window.num
     window_ms: int = 1_000  # quota.window.size.seconds
     mutations: Algorithm = Algorithm.TOKEN_BUCKET
-    """What the gateway does for mutations (`recorded_algorithm`)."""
+    """None: as the gateway does for mutations (`recorded_algorithm`)."""
     burst_s: float | None = None
-    """Of buckets that byte rates have; None: they have Kafka's window."""
+    """Burst of the buckets of byte rates; None: byte rates have Kafka's window."""
 
     def of_api(self, api: UsageApi) -> ReplaySettings:
-        """The same with no field None.
+        """The same settings with a value in each field.
 
         Raises:
-            ValueError: there is no such combination.
+            ValueError: the combination is not supported.
         """
         mutation = api is UsageApi.MUTATION
         if api in BUCKETS and self.algorithm is None and self.model is None:
@@ -79,7 +79,7 @@ class ReplaySettings:
                 window_ms=int(API_BURST_S * 1000),
             )
         if self.burst_s is not None and KEY_OF_API[api] in BURST_KEYS and self.algorithm is None:
-            # A bucket as those of rates per API.
+            # A bucket like that of rates per API.
             as_bucket = replace(
                 self,
                 algorithm=Algorithm.TOKEN_BUCKET,
@@ -105,12 +105,12 @@ class ReplaySettings:
         return replace(self, algorithm=algorithm, model=model)
 
     def by_request(self, api: UsageApi) -> bool:
-        """Whether seconds are replayed as stand-ins of their requests, or connections."""
+        """Whether seconds are replayed as stand-ins for their requests or connections."""
         how = self.of_api(api)
         return how.model is Model.CLOSED_LOOP or how.counts_connections(api)
 
     def counts_connections(self, api: UsageApi) -> bool:
-        """Whether these are connections, decided as the gateway does; as of `of_api`."""
+        """Whether connections are counted and decided as the gateway does; call on a result of `of_api`."""
         return api is UsageApi.CONNECT and self.model is Model.STRICT and self.algorithm is Algorithm.RATE
 
 
@@ -123,11 +123,11 @@ _METERS: Final[dict[Algorithm, MakeMeters]] = {
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What would have happened.
+    """The result of a replay.
 
     Attributes:
         outcome: by series and candidate.
-        requests, units: how much there was, by series: the whole of which `outcome` has parts.
+        requests, units: totals by series, of which `outcome` has parts.
     """
 
     outcome: Outcome
@@ -136,15 +136,15 @@ class Replayed:
 
 
 def replay(demand: Demand, candidates: Floats, settings: ReplaySettings) -> Replayed:
-    """Demand under candidate quotas.
+    """Replays demand under candidate quotas.
 
     Args:
         demand: days of clients.
-        candidates: quotas by (series, candidate) or one row for all.
-        settings: how. A day is replayed by itself: it begins with nothing used.
+        candidates: quotas by (series, candidate), or one row for all series.
+        settings: how to replay. Each day is replayed by itself and begins with unused quotas.
 
     Raises:
-        ValueError: there is no such combination of algorithm and model, or a candidate is no quota.
+        ValueError: the combination of algorithm and model is not supported, or a candidate is not a quota.
     """
     how = settings.of_api(demand.api)
     assert how.algorithm is not None
@@ -169,7 +169,7 @@ def replay(demand: Demand, candidates: Floats, settings: ReplaySettings) -> Repl
             assert demand.events is not None
             outcome = models.recorded(demand.events, candidates, make, window_num=num, window_ms=ms)
         case _:
-            # The request quota's waits are capped at one window (KIP-124).
+            # The throttle times of the request quota are capped at one window (KIP-124).
             cap_ms = ms if demand.api is UsageApi.REQUEST else models.CAP_MS
             outcome = models.closed_loop(
                 ragged,
@@ -186,11 +186,11 @@ def replay(demand: Demand, candidates: Floats, settings: ReplaySettings) -> Repl
 def replay_all(
     demands: Sequence[Demand], candidates: Sequence[Floats], settings: ReplaySettings
 ) -> list[Replayed]:
-    """As `replay` of each, with the same settings; where that is faster, of all clients at once.
+    """As `replay` of each, with the same settings. Where that is faster, replays all clients at once.
 
     Args:
         demands: of different APIs.
-        candidates: quotas by (series, candidate) of each, equally many.
+        candidates: for each demand quotas by (series, candidate), with the same number of candidates.
         settings: see `replay`.
     """
     hows = [settings.of_api(demand.api) for demand in demands]
@@ -201,7 +201,7 @@ def replay_all(
         for how in hows
     ):
         return [replay(demand, quotas, settings) for demand, quotas in zip(demands, candidates, strict=True)]
-    # Its ranks have an operation's fixed costs each, however few clients are in them.
+    # Each rank has an operation's fixed cost, however few clients it has.
     ragged = Ragged.joined([demand.by_second() for demand in demands])
     outcome = strict_token_bucket(
         ragged, np.concatenate(candidates), window_num=settings.window_num, window_ms=settings.window_ms
@@ -215,7 +215,7 @@ def replay_all(
 
 
 def grid(low: float, high: float, count: int) -> Floats:
-    """Candidates as multiples of something, each the same factor above the one before.
+    """Candidates as multiples, each larger than the one before by the same factor.
 
     Raises:
         ValueError: the bounds or the number are out of range.

@@ -1,8 +1,8 @@
 """The result of a simulation as a table.
 
 Replays compacted days with the gateway's own algorithms (`pipeline.replay.kernels`), day by day and gateway by
-gateway: a day begins with nothing used, which matters for its first eleven seconds. One row per client, day and
-candidate.
+gateway. Each day begins with unused quotas, which matters for its first eleven seconds. The result has one row per
+client, day and candidate.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pipeline.storage.layout import KEY
 from quotas.usage_record import UsageApi
 
 NUMBERS: Final = {
-    "candidate": "int",  # number of the quota among a client's candidates
+    "candidate": "int",  # index of the quota among a client's candidates
     "quota": "double",
-    "requests": "double",  # records, where the model does not look at requests
+    "requests": "double",  # records, if the model does not look at requests
     "units": "double",
     "throttled": "double",
     "throttled_units": "double",
     "wait_ms": "double",
     "late_ms": "double",
 }
-"""What stands beside the names (`ENTITY`): columns and their Spark types."""
+"""The columns besides the names (`ENTITY`), and their Spark types."""
 
 RESULT: Final = ", ".join(
     [*(f"`{name}` {KEY[name]}" for name in ENTITY), *(f"`{name}` {kind}" for name, kind in NUMBERS.items())]
@@ -44,7 +44,7 @@ RESULT: Final = ", ".join(
 
 
 WIDE: Final = 2 * ELEMENTS_AT_ONCE
-"""Recorded seconds that are replayed at once, where requests are not looked at: 600 MB."""
+"""Recorded seconds that are replayed at once if requests are not looked at: 600 MB."""
 
 
 def simulate(
@@ -59,11 +59,11 @@ def simulate(
     """The result as a DataFrame with the columns of `RESULT`.
 
     Args:
-        days: what is replayed.
+        days: the days to replay.
         candidates: quotas to try.
-        settings: how.
+        settings: how to replay.
         scope: whether brokers count together.
-        apis: of which.
+        apis: the APIs to replay.
         retries: whether retries of refused mutations count.
     """
     packed = pickle.dumps(candidates)
@@ -78,13 +78,13 @@ def simulate(
         scope=scope,
         arrays=FOR_REQUESTS if by_request else (),
         apis=apis,
-        # A second becomes so many requests. Ranks cost the less the more clients they have.
+        # A second becomes up to `MOST` requests. A rank costs less per client the more clients it has.
         elements_at_once=ELEMENTS_AT_ONCE // MOST if by_request else WIDE,
     )
 
 
 def simulator(candidates: Candidates, settings: ReplaySettings, *, retries: bool = False) -> Work:
-    """What each worker does with its batches of clients' days; needs no Spark."""
+    """The function that each worker applies to its batches of clients' days; needs no Spark."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -96,10 +96,10 @@ def simulator(candidates: Candidates, settings: ReplaySettings, *, retries: bool
 def simulate_batch(
     found: Sequence[Demand], candidates: Candidates, settings: ReplaySettings
 ) -> Iterator[pa.RecordBatch]:
-    """The result for some clients of each API: for each client its candidates one after the other."""
+    """The result for the clients of each API, with the candidates of a client one after the other."""
     quotas = [candidates.for_demand(demand) for demand in found]
     limited = [np.isfinite(each) & (each > 0) for each in quotas]
-    # A client without a quota, or without demand that a grid could be made of, is not throttled by anything.
+    # A client without a quota, or without demand to make a grid of, gets a quota that never throttles.
     none = np.finfo(np.float64).max / 1e6
     tried = [np.where(known, each, none) for known, each in zip(limited, quotas, strict=True)]
     for of_api in zip(found, quotas, limited, replay_all(found, tried, settings), strict=True):

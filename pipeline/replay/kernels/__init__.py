@@ -1,6 +1,6 @@
 """The quota algorithms over many clients and many candidate quotas at once, in numpy.
 
-Pure: arrays in, arrays out, no Spark and no files. Each kernel decides as the class of `quotas` that the gateway
-runs, to the last bit where it says so; the tests hold them against those classes. An array over (client, candidate)
-has the clients first. Times are whole milliseconds.
+Pure: arrays in, arrays out, no Spark and no files. Each kernel decides like the class of `quotas` that the gateway
+runs, to the last bit where its docstring says so; tests compare both. An array over (client, candidate) has the
+clients first. Times are whole milliseconds.
 """

@@ -1,12 +1,11 @@
 """The two slowest kernels as loops that numba compiles, if it is installed (extra `kernels`).
 
-They give what `pipeline.replay.kernels.token_bucket` and `deferral` compute with numpy, bit for bit: the same
-operations on the same numbers in the same order, sums included, and nothing that lets a compiler change it (no
-fastmath, no fused multiplication). The tests hold one against the other. Without numba `LOOPS` is None, and numpy
-does the work.
+They compute the same results as `pipeline.replay.kernels.token_bucket` and `deferral` do with numpy, bit for bit: the
+same operations on the same numbers in the same order, sums included. No option is used that lets a compiler change
+them (no fastmath, no fused multiplication). Tests compare both. Without numba `LOOPS` is None, and numpy is used.
 
-Compiling takes some seconds; what was compiled is kept beside this file or in the user's cache, and where neither can
-be written, or this file is in an archive, it is compiled in each worker.
+Compiling takes some seconds. The result is cached beside this file or in the user's cache. If neither can be written,
+or this file is in an archive, each worker compiles again.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def _compiled(function: _F) -> _F:
         return function
     try:
         made: _F = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no place to keep it
+    except RuntimeError:  # no folder for the cache can be written
         made = numba.njit(nogil=True)(function)
     return made
 
@@ -51,18 +50,18 @@ def _take(
     taken_units: Floats,
     taken: Floats,
 ) -> None:
-    """Lets buckets take what they can, client by client; the inner loop is over the client's candidates.
+    """Lets buckets take the records that they accept, client by client. The inner loop is over candidates.
 
     Args:
-        offsets, units, since_ms: records of all clients; `since_ms` is the time since the client's record before.
-        rows: which clients.
+        offsets, units, since_ms: records of all clients; `since_ms` is the time since the client's previous record.
+        rows: indices of the clients.
         ends: client k has the pairs [ends[k], ends[k + 1]) of the arrays below.
         rates, bursts, below, tokens: see `token_bucket._Pairs`.
-        taken_units, taken: added to.
+        taken_units, taken: results, which are added to.
     """
     for k in range(len(rows)):
         begin, end = ends[k], ends[k + 1]
-        # A view of each, so that the loop below is over contiguous memory from 0 on: that is what gets vectorised.
+        # Views, so that the loop below is over contiguous memory from index 0: only such a loop is vectorised.
         rate, full, least = rates[begin:end], bursts[begin:end], below[begin:end]
         now, sums, counts = tokens[begin:end], taken_units[begin:end], taken[begin:end]
         gains = np.empty(end - begin)
@@ -84,10 +83,10 @@ def _take(
 
 @_compiled
 def _pairwise_sum(values: Floats, count: int) -> float:
-    """The sum in the order in which numpy adds up contiguous floats (`pairwise_sum` in its loops_utils.h).
+    """The sum in the order in which numpy adds contiguous floats (`pairwise_sum` in its loops_utils.h).
 
-    By halves down to 128, each as `_block_sum`. With a stack of its own: what numba keeps of a function that calls
-    itself crashes the process that loads it.
+    The range is halved down to 128 values, each summed by `_block_sum`. It uses a stack of its own, because the
+    cached code of a function that calls itself crashes the process that loads it from numba's cache.
     """
     begins, counts, stages = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.int64)
     lefts = np.empty(64)
@@ -173,7 +172,7 @@ def _deferred_of_each(
 
 @_compiled
 def _curve(t_ms: Ints, units: Floats, t_s: Floats, before: Floats) -> float:
-    """Fills in what is before each record, and gives the sum of all."""
+    """Fills in the units before each record, and returns the sum of all."""
     after = 0.0
     for i in range(len(units)):
         after += units[i]
@@ -236,7 +235,7 @@ class Loops:
 
 
 LOOPS: Final = None if numba is None else Loops(_take, _deferred_of_each, _required)
-"""What is compiled; None: numpy is what there is."""
+"""The compiled functions; None: numpy is used."""
 
 
 def plain(values: Any) -> Any:

@@ -1,12 +1,12 @@
-"""The deferral model: what exceeds a bucket's tokens waits, in closed form.
+"""The deferral model in closed form: units beyond a bucket's tokens wait.
 
 With the bucket full at first, its debt below full before record i is W[i] = S[i] - min(S[k], k <= i), where
 S[i] = (units before i) - R * t[i] (Lindley). W does not depend on the burst B, so one pass over a client's records
-answers every burst for one rate: of record i, max(0, W[i] + n[i] - B) units wait. The share that waits never rises
-with the rate (each S falls more slowly, and B grows), so the quota for a wanted share is found by halving.
+gives the result for every burst at one rate: of record i, max(0, W[i] + n[i] - B) units wait. The waiting share never
+rises with the rate (each S falls, and B grows), so the quota for a wanted share is found by bisection.
 
-Sums are in floating point: equal to the bucket's own arithmetic wherever all numbers are exact, else to about twelve
-digits.
+Sums are in floating point. They equal the bucket's own arithmetic if all numbers are exact; otherwise about twelve
+digits agree.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pipeline.replay.kernels.compiled import LOOPS, Loops, plain
 from pipeline.replay.kernels.ragged import Floats, Ints, Outcome, Ragged, candidates_of
 
 PRECISION: Final = 1e-3
-"""How far above the least quota that suffices a required rate may be, relatively."""
+"""A required rate is above the least sufficient quota by at most this fraction."""
 
 
 def debts(t_ms: Ints, units: Floats, rate_per_s: float) -> Floats:
-    """How much below full a bucket of any size is right after each record of one client."""
+    """How far a bucket of any size is below full right after each record of one client."""
     after = np.cumsum(units)
     return _debts(t_ms / 1000, after - units, units, rate_per_s)
 
@@ -37,8 +37,8 @@ def deferred(
     Args:
         ragged: units by client.
         candidates: limits in units per second, over (client, candidate) or one row for all.
-        burst_s: what can be saved up, in seconds of quota.
-        loops: None for numpy.
+        burst_s: the bucket's size, in seconds of quota.
+        loops: None: numpy is used.
 
     Returns:
         `throttled_units` alone; a record is not throttled as a whole here.
@@ -57,7 +57,7 @@ def deferred(
 
 
 def required_rates(ragged: Ragged, target: float, *, burst_s: float = 11.0) -> Floats:
-    """As `required_rates_on`, for one target and burst: per client."""
+    """As `required_rates_on`, for one target and one burst: one rate per client."""
     rates: Floats = required_rates_on(ragged, [target], [burst_s])[:, 0, 0]
     return rates
 
@@ -70,11 +70,12 @@ def required_rates_on(
     Args:
         ragged: units by client.
         targets: shares, 0 to 1. A rate that was tried for one of them narrows the search for all.
-        bursts_s: what can be saved up, in seconds of quota.
-        loops: None for numpy.
+        bursts_s: sizes of buckets, in seconds of quota.
+        loops: None: numpy is used.
 
     Returns:
-        Over (client, burst, target): 0 without records; else enough, and at most `PRECISION` more than that.
+        Over (client, burst, target): 0 without records. Otherwise a sufficient rate that exceeds the least one by at
+        most the fraction `PRECISION`.
 
     Raises:
         ValueError: a target or burst is out of range.
@@ -132,9 +133,9 @@ def _debts(t_s: Floats, before: Floats, units: Floats, rate_per_s: float) -> Flo
 def _required_rates(curve: _Curve, targets: Floats, burst_s: float) -> Floats:
     allowed = targets * curve.total
     span_s = float(curve.t_s[-1] - curve.t_s[0])
-    # A full bucket and its refill over the whole time pass at most this much; a bucket of everything passes all.
+    # Lower end: a full bucket and its refill over the whole time pass at most this. Upper end: the bucket holds all.
     low = (curve.total - allowed) / (burst_s + span_s)
-    # The product with the burst may not round below the total.
+    # The product with the burst must not round below the total.
     high = np.full(len(targets), curve.total / burst_s * (1 + 1e-9))
     fails = np.zeros(len(targets), bool)
     for j in range(len(targets)):

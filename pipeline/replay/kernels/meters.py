@@ -1,7 +1,7 @@
 """Many meters side by side, each with its own clock; `pipeline.replay.kernels.models` drives them.
 
-A meter is one (client, candidate) pair. `at` says which meters are meant, as an array of their numbers; `now_ms` and
-amounts are arrays of the same length. Every meter decides as its class in `quotas` does, to the last bit.
+A meter is one (client, candidate) pair. `at` is an array with the indices of meters; `now_ms` and amounts are arrays
+of the same length. Every meter decides like its class in `quotas`, to the last bit.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class Meters(Protocol):
     """See `quotas.mutation_meters.Meter`, for arrays."""
 
     def record(self, units: Floats, at: Ints, now_ms: Ints) -> None:
-        """Takes units, whatever is there."""
+        """Takes units, whether or not there are enough."""
 
     def throttles_ms(self, at: Ints, now_ms: Ints) -> Floats:
-        """How long until units may be taken; 0 is now."""
+        """The time until units may be taken; 0: now."""
 
     def record_and_check(self, units: Floats, at: Ints, now_ms: Ints) -> Floats:
-        """Takes units and gives how long to wait for them, as the gateway's byte rates do."""
+        """Takes units and returns the throttle time for them, like the gateway's byte rates."""
 
 
 class MakeMeters(Protocol):
-    """A maker of unused meters."""
+    """Makes unused meters."""
 
     def __call__(self, rates_per_s: Floats, now_ms: Ints, *, window_num: int, window_ms: int) -> Meters:
         """Meters with these limits, made at these moments."""

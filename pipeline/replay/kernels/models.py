@@ -1,13 +1,13 @@
 """Models of throttled clients, over any kind of meter.
 
 * `strict`: a record that comes while there is a debt is refused and costs nothing (KIP-599, new clients).
-* `connections`: a record counts when it is decided, and no more when it is refused (KIP-612).
-* `permissive`: every record is taken and afterwards its client is throttled; no client comes later for it.
-* `recorded`: each record as its client was, strict or permissive: what the gateway does with a mix of both.
-* `closed_loop`: as the gateway's byte rates. A connection is throttled and waits; what its client wanted meanwhile
-  comes, in order, on the connection that may send first.
+* `connections`: a record counts when it is decided, but not if it is refused (KIP-612).
+* `permissive`: every record is accepted, and its client is throttled afterwards; no client sends later because of it.
+* `recorded`: each record is strict or permissive, as its client was. The gateway does this with a mix of both.
+* `closed_loop`: like the gateway's byte rates. A throttled connection waits. Requests that its client wanted to send
+  meanwhile follow in order, on the connection that may send first.
 
-All go rank by rank over all clients at once (see `pipeline.replay.kernels.ragged`).
+All models process all clients at once, rank by rank (see `pipeline.replay.kernels.ragged`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ CAP_MS: Final = 2**31 - 1
 _LONG_AGO_MS: Final = np.int64(-(2**62))
 _NEVER_MS: Final = np.int64(2**62)
 _BOUND_WINDOWS: Final = 2
-"""`quotas.rate_quotas` has the same."""
+"""The same value as in `quotas.rate_quotas`."""
 
 
 def strict(
     ragged: Ragged, candidates: Floats, make: MakeMeters, *, window_num: int = 11, window_ms: int = 1_000
 ) -> Outcome:
-    """What would have been refused, and the waits sent with it.
+    """What would have been refused, and the waits sent in these responses.
 
     Args:
         ragged: permits by client.
-        candidates: limits per second, over (client, candidate) or one row for all.
-        make: the kind of meter.
-        window_num, window_ms: how it measures.
+        candidates: limits per second, over (client, candidate) or one row for all clients.
+        make: makes the meters.
+        window_num, window_ms: the windows of the meters.
     """
     outcome = Outcome.zeros(*(rates := candidates_of(candidates, len(ragged))).shape)
     for block in ragged.blocks(rates.shape[1]):
@@ -54,7 +54,7 @@ def strict(
 def connections(
     ragged: Ragged, candidates: Floats, make: MakeMeters, *, window_num: int = 11, window_ms: int = 1_000
 ) -> Outcome:
-    """What would have been throttled and then closed, as `quotas.connections.ConnectionQuotas` decides.
+    """Connections that would have waited and then been closed, as `quotas.connections.ConnectionQuotas` decides.
 
     Args:
         ragged: connections by address or group of addresses.
@@ -75,7 +75,7 @@ def connections(
 def permissive(
     ragged: Ragged, candidates: Floats, make: MakeMeters, *, window_num: int = 11, window_ms: int = 1_000
 ) -> Outcome:
-    """What would have been throttled and how long, when all is taken; see `strict` for the arguments."""
+    """How long clients would have been throttled if all records are accepted; see `strict` for the arguments."""
     outcome = Outcome.zeros(*(rates := candidates_of(candidates, len(ragged))).shape)
     for block in ragged.blocks(rates.shape[1]):
         meters, part = _start(block, rates, make, window_num, window_ms)
@@ -96,7 +96,7 @@ def recorded(
         candidates, make, window_num, window_ms: see `strict`.
 
     Returns:
-        `throttled` and `throttled_units` count refused and slowed records alike, each as one.
+        `throttled` and `throttled_units` count both refused and delayed records, each as one.
     """
     outcome = Outcome.zeros(*(rates := candidates_of(candidates, len(ragged))).shape)
     for block in ragged.blocks(rates.shape[1]):
@@ -124,19 +124,19 @@ def closed_loop(
     cap_ms: int = CAP_MS,
     bounded: bool = False,
 ) -> Outcome:
-    """What would have been throttled when clients wait as long as they are asked to.
+    """What would have been throttled if clients wait as long as they are asked to.
 
-    At the bound of a counter (`quotas.rate_quotas.RateTracker`) a request waits until it may pass, which makes it a
-    throttled one; the places of those that wait are left out. Where throttle times have a cap, it waits for at most
-    the time that is looked back, and not counted.
+    At the bound of a counter (`quotas.rate_quotas.RateTracker`) a request waits until it may pass, and counts as
+    throttled. The limit on the number of waiting requests is not modelled. If throttle times have a cap, the request
+    waits for at most the time that is looked back, and this wait is not counted.
 
     Args:
         ragged: units by client; `pipeline.replay.kernels.split` makes requests of seconds. A record
             whose weight is above 1 stands for that many requests.
-        candidates: limits per second, over (client, candidate) or one row for all.
-        make: the kind of meter.
-        window_num, window_ms: how it measures.
-        cap_ms: the longest wait sent at once.
+        candidates: limits per second, over (client, candidate) or one row for all clients.
+        make: makes the meters.
+        window_num, window_ms: the windows of the meters.
+        cap_ms: the longest throttle time in one response.
         bounded: whether counters have a bound.
     """
     outcome = Outcome.zeros(*(rates := candidates_of(candidates, len(ragged))).shape)
@@ -159,8 +159,8 @@ def closed_loop(
             if held_ms is not None and cap_ms == CAP_MS:
                 waits_ms = waits_ms + held_ms
             part.late_ms[0, at] += (now_ms - unheld_ms) * weights
-            # A stand-in is sent at once the waits that its requests would have been sent one after the other, and of
-            # them those would have been sent something that came after the limit was reached.
+            # A stand-in gets in one wait what its requests would have got one after the other. Those of its requests
+            # count as throttled that came after the limit was reached.
             beyond = np.minimum(waits_ms * flat[at] / 1000 / units, 1.0)
             throttled = np.where(weights > 1, np.minimum(1 + (weights - 1) * beyond, weights), weights)
             throttled *= waits_ms > 0
@@ -181,7 +181,7 @@ def _start(
 
 
 def _ranks(block: Block, candidates: int) -> Iterator[tuple[Ints, Ints, Floats, Floats]]:
-    """Rank by rank: which meters (series by series, candidates within), and time, units and weight for each."""
+    """Rank by rank: the meters (by series, then candidate), and time, units and weight of each one's record."""
     meters = np.arange(len(block.rows) * candidates)
     starts = block.starts.tolist()
     for begin, end in pairwise(starts):
@@ -194,7 +194,7 @@ def _ranks(block: Block, candidates: int) -> Iterator[tuple[Ints, Ints, Floats, 
 
 
 class _Turns:
-    """Connections of each meter that take turns: the one that may send first has the next record."""
+    """Connections of each meter that take turns: the next record is sent on the one that may send first."""
 
     def __init__(self, block: Block, rates: Floats) -> None:
         """Args: block: the records. rates: of each meter."""
@@ -203,14 +203,14 @@ class _Turns:
         self._rates = rates
         self._candidates = len(rates) // len(block.rows)
         self._most = 1 if block.pace is None else int(block.pace.connections.max())
-        # When each may send again, and when it would if it had never been throttled.
+        # When each connection may send again, and when it could if it had never been throttled.
         self._free_ms = np.full(len(rates) * self._most, _LONG_AGO_MS)
         self._unheld_ms = self._free_ms.copy()
         self._last_ms = np.full(len(rates), _LONG_AGO_MS)
         self._mine: Ints = np.arange(len(rates))
 
     def next(self, rank: int, at: Ints, came_ms: Ints) -> tuple[Ints, Ints]:
-        """When the records of a rank are sent, and when they would be without any throttle."""
+        """When the records of a rank are sent, and when they would be sent without any throttling."""
         pace, mine = self._pace, at
         think_ms: Any = 0
         if pace is not None:
@@ -229,13 +229,13 @@ class _Turns:
         return now_ms, self._unheld_ms[mine]
 
     def wait(self, at: Ints, now_ms: Ints, waits_ms: Floats) -> None:
-        """The connections of the rank sent then, and are throttled."""
+        """Throttles the connections on which the rank's records were sent."""
         self._last_ms[at] = now_ms
         self._free_ms[self._mine] = now_ms + waits_ms.astype(np.int64)
 
 
 class _Bound:
-    """The leaky bucket of `quotas.rate_quotas.RateTracker`, of each meter."""
+    """The leaky bucket of each meter, as in `quotas.rate_quotas.RateTracker`."""
 
     def __init__(self, rates: Floats, bound_ms: int) -> None:
         self._bound_ms = float(bound_ms)
@@ -247,7 +247,7 @@ class _Bound:
         return held
 
     def pour(self, units: Floats, at: Ints, now_ms: Ints) -> Floats:
-        """Takes units, and gives how long nothing passes after them."""
+        """Adds units. Returns for how long no request may pass after them."""
         blocked_ms = np.maximum(self._blocked_ms[at], now_ms - self._bound_ms) + units * self._ms_per_unit[at]
         self._blocked_ms[at] = blocked_ms
         waits: Floats = np.ceil(np.maximum(blocked_ms - now_ms, 0))

@@ -1,8 +1,8 @@
 """Series of different lengths in one flat array with offsets.
 
-A kernel that must go through a series record by record goes through all series at once instead: first the first
-record of each, then the second of each ("rank-major"). Series are taken longest first, so that those which still have
-a record are always the first ones, and in blocks that stay in a core's cache.
+A kernel that must process a series record by record processes all series at once instead: first the first record of
+each series, then the second of each ("rank-major"). Series are sorted longest first, so that those with a further
+record are always the first ones. They are processed in blocks that fit into a core's cache.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
 BLOCK: Final = 32_768
-"""Client-candidate pairs that a kernel works on at once: a handful of such arrays fit a core's cache."""
+"""Client-candidate pairs that a kernel works on at once; a handful of such arrays fit into a core's cache."""
 
 
 class Pace(NamedTuple):
-    """What closed loops know besides of each record; arrays of the same length.
+    """Further facts about each record for closed loops; arrays of the same length.
 
     Attributes:
-        think_ms: how long at least a connection that had to wait is silent before it.
-        early_ms: when it was wanted at the earliest, never falling within a series.
-        quota: what was in force. Under no larger one does it come before its `t_ms`, under a larger one it may.
-        connections: how many take turns.
+        think_ms: for how long at least a connection that had to wait is silent before the record.
+        early_ms: the earliest time at which it can have been wanted; never falls within a series.
+        quota: the quota in force. Only under a candidate above it may the record come before its `t_ms`.
+        connections: the number of connections that take turns.
     """
 
     think_ms: Ints
@@ -37,20 +37,20 @@ class Pace(NamedTuple):
     connections: Ints
 
     def of(self, at: NDArray[Any]) -> Pace:
-        """That of some records."""
+        """The facts about some records."""
         return Pace(*(values[at] for values in self))
 
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """What clients asked for and when.
+    """Clients' demand by time.
 
     Attributes:
         offsets: series i is [offsets[i], offsets[i + 1]) of the flat arrays.
-        t_ms: when, never falling within a series.
-        units: how much, > 0.
-        weights: how many requests a record stands for.
-        pace: see there; None: one connection that never thinks, and nothing was wanted before it came.
+        t_ms: time of each record, never falling within a series.
+        units: of each record, > 0.
+        weights: the number of requests that each record stands for.
+        pace: see `Pace`. None: one connection without think time, and no record was wanted before it came.
     """
 
     offsets: Ints
@@ -68,7 +68,7 @@ class Ragged:
         weights: Floats | None = None,
         pace: Pace | None = None,
     ) -> Ragged:
-        """Check series and put them side by side; records without units are left out, as they cost nothing.
+        """Checks series and concatenates them. Records without units cost nothing and are left out.
 
         Raises:
             ValueError: lengths do not fit, time falls within a series, or units are negative or not finite.
@@ -92,14 +92,14 @@ class Ragged:
             pace = None if pace is None else pace.of(some)
         falls = np.diff(t_ms) < 0
         inner = offsets[1:-1]
-        falls[inner[(inner > 0) & (inner < len(t_ms))] - 1] = False  # from one series to the next
+        falls[inner[(inner > 0) & (inner < len(t_ms))] - 1] = False  # between two series time may fall
         if falls.any():
             raise ValueError(f"time falls within a series, at record {int(np.argmax(falls)) + 1}")
         return cls(offsets, t_ms, units, weights, pace)
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The series of several, one after the other."""
+        """The series of all parts, one after the other."""
         sizes = np.cumsum([0, *(len(part.t_ms) for part in parts)]).tolist()
         offsets = [part.offsets[:-1] + size for part, size in zip(parts, sizes)]
         t_ms, units, weights = (
@@ -108,7 +108,7 @@ class Ragged:
         return cls(np.concatenate([*offsets, sizes[-1:]]), t_ms, units, weights)
 
     def __len__(self) -> int:
-        """How many series."""
+        """The number of series."""
         return len(self.offsets) - 1
 
     @property
@@ -137,7 +137,7 @@ class Ragged:
         return sums
 
     def blocks(self, candidates: int) -> Iterator[Block]:
-        """The series longest first, so many at a time that a kernel's arrays stay in cache."""
+        """Blocks of series, longest first, whose arrays fit into the cache in a kernel."""
         order = np.argsort(-self.lengths, kind="stable")
         order = order[self.lengths[order] > 0]
         size = max(1, BLOCK // max(1, candidates))
@@ -150,10 +150,10 @@ class Block:
     """Some series in rank-major order: all first records, then all second ones, and so on.
 
     Attributes:
-        rows: which series, longest first.
+        rows: indices of the series, longest first.
         starts: rank j is [starts[j], starts[j + 1]) of the arrays below; that many of the first `rows` have it.
         t_ms, units, weights: of the records.
-        since_ms: time since the series' record before; 0 at the first.
+        since_ms: time since the series' previous record; 0 for the first one.
         pace: see `Ragged`.
     """
 
@@ -167,10 +167,10 @@ class Block:
 
     @classmethod
     def of(cls, ragged: Ragged, rows: Ints) -> Block:
-        """The block of these series, given longest first and none of them empty."""
+        """The block of these series, which must be sorted longest first, and not be empty."""
         begins, lengths = ragged.offsets[rows], ragged.lengths[rows]
         ranks = np.arange(lengths[0])
-        # How many series are longer than each rank: lengths fall, so they are searched from the other end.
+        # The number of series that are longer than each rank. Lengths fall, so the search begins at the other end.
         counts = len(rows) - np.searchsorted(lengths[::-1], ranks, side="right")
         starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         t_ms = np.empty(starts[-1], np.int64)
@@ -194,8 +194,8 @@ def candidates_of(candidates: Floats, series: int) -> Floats:
     """Candidate quotas as an array over (series, candidate).
 
     Args:
-        candidates: that already, or one row that holds for every series.
-        series: how many.
+        candidates: such an array, or one row for all series.
+        series: the number of series.
 
     Raises:
         ValueError: the shape does not fit, or a quota is not a finite number > 0.
@@ -212,13 +212,13 @@ def candidates_of(candidates: Floats, series: int) -> Floats:
 
 @dataclass(slots=True)
 class Outcome:
-    """What candidate quotas would have done. Arrays over (series, candidate).
+    """The result of candidate quotas, as arrays over (series, candidate).
 
     Attributes:
         throttled: requests refused (strict) or answered with a throttle time.
-        throttled_units: their units; in the deferral model only those beyond what was left.
+        throttled_units: their units; in the deferral model only those beyond the available tokens.
         wait_ms: sum of the throttle times sent.
-        late_ms: sum over requests of how much later than wanted they could be sent; 0 in open loops.
+        late_ms: sum over requests of the time by which each was sent later than wanted; 0 in open loops.
     """
 
     throttled: Floats
@@ -232,7 +232,7 @@ class Outcome:
         return cls(*(np.zeros((series, candidates)) for _ in range(4)))
 
     def of(self, begin: int, end: int) -> Outcome:
-        """That of some series only."""
+        """The results of some series."""
         return Outcome(
             self.throttled[begin:end],
             self.throttled_units[begin:end],

@@ -20,8 +20,8 @@ def clamp_throttles_ms(values_ms: Floats) -> Floats:
 def lowest_paid_tokens(rates_per_s: Floats) -> Floats:
     """The fewest tokens of a bucket (below zero: debt) whose throttle time is still 0 ms, for each limit.
 
-    A debt that rounds to no wait counts as paid. Comparing with this number decides as the bucket's own division,
-    multiplication and rounding, without doing them for every record.
+    A debt that rounds to no wait counts as paid. Comparing with this number gives the same decision as the bucket's
+    own division, multiplication and rounding, without these operations for every record.
 
     Args:
         rates_per_s: limits, finite and > 0.
@@ -30,7 +30,7 @@ def lowest_paid_tokens(rates_per_s: Floats) -> Floats:
     def waits(debts: Floats) -> NDArray[np.bool_]:
         return clamp_throttles_ms(debts / rates_per_s * 1000) > 0
 
-    # Half a millisecond of quota, give or take the rounding of three operations; what waits is monotone in the debt.
+    # Half a millisecond of quota, plus or minus the rounding of three operations. The wait is monotone in the debt.
     debts = rates_per_s * 0.0005
     while (early := waits(debts)).any():
         debts = np.where(early, np.nextafter(debts, 0.0), debts)

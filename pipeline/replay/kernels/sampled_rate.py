@@ -1,7 +1,7 @@
 """KIP-13's sampled Rate for many clients and quotas (`quotas.rate.SampledRate`, bit by bit).
 
-The sums are kept and corrected in the order that the class does it, since its running total carries their rounding.
-A ring that is not full yet has slots whose times lie in an infinite future: they are never the oldest nor due.
+Sums are updated and corrected in the same order as in the class, because its running total carries rounding errors.
+Unused slots of a ring have times in an infinite future, so they are never the oldest and never expire.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SampledRates:
         self._total, self._past = np.zeros(meters), np.zeros(meters)
 
     def record_raw(self, units: Floats, at: Ints, now_ms: Ints) -> None:
-        """`SampledRate.record`: adds, and resets nothing."""
+        """`SampledRate.record`: adds units without resetting samples."""
         self._advance(at, now_ms)
         self._total[at] += units
         self._last_ms[at] = now_ms
@@ -55,11 +55,11 @@ class SampledRates:
         return waits_ms
 
     def record(self, units: Floats, at: Ints, now_ms: Ints) -> None:
-        """See `Meters`: as the mutation quota's meter, which never gives back more than is there."""
+        """See `Meters`. As the mutation quota's meter, which never returns more than was recorded."""
         self.record_raw(np.maximum(units, -self.totals(at, now_ms)), at, now_ms)
 
     def totals(self, at: Ints, now_ms: Ints) -> Floats:
-        """What the samples not yet forgotten add up to."""
+        """The sums of the samples that have not expired."""
         self._purge(at, now_ms)
         totals: Floats = self._total[at]
         return totals

@@ -1,15 +1,17 @@
 """Splits the record of one second into stand-ins for its requests.
 
-A second's sum is not one request: against a quota it would be refused or delayed as a whole. With the number of
-requests and the largest one known, a few stand-ins of the right sizes decide nearly as the real ones did.
+The sum of a second is not one request: a quota would refuse or delay it as a whole. The record also has the number of
+requests and the largest one. A few stand-ins of the right sizes are decided nearly as the real requests were.
 
-A client that was muted sent late, and by how much is not in the record: it sent when it was let, so its times are
-those of the quota that was in force and not its own. Replayed at these times under a larger one it would wait for
-the old mutes as well as for the new ones. So there its requests are wanted as early as they can have been, one after
-the other, each some time after the answer to the one before (think time): the time in which the client was not muted,
-shared by its requests. Under a quota no larger than the one in force none comes earlier than it did: not before the
-first of its second, which is in the record. Only where that one came as a mute ended, and of a client with one
-connection, it was wanted before: else errors could make the waits shorter and none longer.
+A client that was muted sent late, and the record does not say by how much. Its times follow from the quota that was
+in force, not from its demand. Replayed at these times under a larger quota, it would wait for the old mutes as well
+as for the new ones. So requests of muted seconds are wanted at the earliest possible times: one after the other, each
+some time after the response to the one before (think time). Think time is the time in which the client was not muted,
+divided among its requests.
+
+Under a quota no larger than the one in force, a request does not come earlier than it did: not before the first
+request of its second, whose time is recorded. There is one exception, because otherwise errors could only make waits
+longer: if that first request came as a mute ended, and the client has one connection, it was wanted before.
 """
 
 from __future__ import annotations
@@ -23,22 +25,22 @@ from pipeline.replay.kernels.ragged import Floats, Ints, Pace, Ragged
 
 MOST: Final = 8
 MOST_MUTED: Final = 32
-"""Of a second with a mute: what a quota leaves to a client comes in bursts, and their order matters."""
+"""Stand-ins of a second with a mute. Under a quota requests come in bursts, and their order matters."""
 
 EARLIEST_MS: Final = 60_000
-"""How much earlier than it came a request of a muted client can have been wanted."""
+"""How long before it came a request of a muted client can have been wanted."""
 
 SOONER_MS: Final = 1_000
 """The same under a quota no larger than the one in force."""
 
 MOST_CONNECTIONS: Final = 16
-"""That take turns; of more the others are left out."""
+"""The most connections of a client that take turns; further ones are left out."""
 _TOGETHER_S: Final = 10
-"""Connections that are muted make no requests: those of so many seconds, and of as many before and after, count."""
+"""Muted connections make no requests. So connections count from this many seconds, and as many before and after."""
 
 
 _FAR_MS: Final = np.int64(2**40)
-"""Separates a series from the next: more than any time of day."""
+"""Separates a series from the next one: more than any time of day."""
 
 
 def split_seconds(
@@ -55,29 +57,29 @@ def split_seconds(
     most: int = MOST,
     most_muted: int = MOST_MUTED,
 ) -> Ragged:
-    """Requests that could have made these records.
+    """Makes requests that could have led to these records.
 
-    A second with r requests becomes min(r, `most`) at even distances, from the first of them on where that is known.
-    Up to `most` requests, or where the largest is more than an even share, one of them is the largest, and the others
-    share the rest evenly. Which one of them it is goes round from second to second, since nothing is known of the
-    order.
+    A second with r requests becomes min(r, `most`) stand-ins at even distances, beginning with the time of the first
+    request if that is known. If there are up to `most` requests, or the largest is more than an even share, one
+    stand-in is the largest, and the others share the rest evenly. The position of the largest changes from second to
+    second, since the real order is not known.
 
-    In a second after one with a mute (hence in all but the first of a stretch of them) requests are wanted when the
-    stretch began, but not more than `EARLIEST_MS` before they came: so under a larger quota than the one in force, or
-    where the first of them is not in the record.
+    Consecutive seconds with mutes are a stretch. In a second after one with a mute, requests are wanted when the
+    stretch began, but not more than `EARLIEST_MS` before they came. This applies under a quota above the one in
+    force, or if the time of the first request is not recorded.
 
     Args:
         offsets: client i is [offsets[i], offsets[i + 1]) of the arrays.
-        seconds: when, in s; never falling within a client.
-        units: sum of the second; seconds without any have only mutes.
-        requests: how many; 0 counts as 1.
-        max_units: of the largest request; more than the sum counts as the sum.
-        muted_ms: how long the client was muted in that second; None is never.
-        quota: in force; None or NaN: none, or not known.
-        connections: that made requests in that second; None or 0: not known, one.
-        first_ms: when the first request of that second came, since its begin, where connections are known.
-        most: stand-ins of a second; see above.
-        most_muted: of a second with a mute or after one.
+        seconds: time in s; never falling within a client.
+        units: sum of the second; seconds without units have only mutes.
+        requests: their number; 0 counts as 1.
+        max_units: units of the largest request; more than the sum counts as the sum.
+        muted_ms: for how long the client was muted in that second; None: never.
+        quota: the quota in force; None or NaN: none, or not known.
+        connections: the number of connections with requests in that second; None or 0: not known, one.
+        first_ms: time of the second's first request, ms since its begin, if connections are known.
+        most: the most stand-ins of a second; see above.
+        most_muted: the most stand-ins of a second with a mute or after one.
     """
     seconds = np.asarray(seconds, np.int64)
     requests = np.maximum(np.asarray(requests, np.int64), 1)
@@ -90,7 +92,7 @@ def split_seconds(
     counts = np.minimum(requests, np.where(muted | after, most_muted, most))
     largest = np.minimum(np.asarray(max_units, np.float64), units)
     even = units / counts
-    # No request may be larger than the largest; many small ones in a stand-in together may.
+    # No stand-in of one request may be larger than the largest. One of many small requests may be.
     largest = np.where((requests <= counts) | (largest > even), np.maximum(largest, even), even)
     rest = np.where(counts > 1, (units - largest) / np.maximum(counts - 1, 1), 0.0)
     record = np.repeat(np.arange(len(counts)), counts)
@@ -105,7 +107,7 @@ def split_seconds(
     released = after & muted & told & (turns == 1) & (1000 - open_ms >= into_ms - 1)
     stretch_ms, chain_ms = (_begins(begins_ms, goes_on) for goes_on in (after, released))
     chain_ms = np.maximum(chain_ms, begins_ms - SOONER_MS)
-    # Where in its second a request comes: evenly, or in a mute's as soon as it may.
+    # Where in its second a request comes: evenly spread, or after a mute as soon as possible.
     late, told_record = (after & muted)[record], told[record]
     span_ms = np.where(told & ~muted, seconds * 1000 + 1000 - begins_ms, open_ms)[record]
     halves = np.where(after[record] | told_record, 2 * place, 2 * place + 1)
@@ -115,11 +117,11 @@ def split_seconds(
     share_ms = open_ms[record] // counts[record]
     think_ms = np.where(place > 0, share_ms, np.where(after[record], share_ms // 2, 0))
     think_ms[~(muted | after)[record]] = 0
-    # Wanted in the order in which they came.
+    # Requests are wanted in the order in which they came.
     far = series[record] * _FAR_MS
     early_ms, came_ms = (np.maximum.accumulate(at_ms + far) - far for at_ms in (early_ms, came_ms))
     in_force = np.full(len(seconds), np.inf) if quota is None else np.where(np.isnan(quota), np.inf, quota)
-    # Of seconds without the time of requests nothing is known but that they were wanted before.
+    # If the time of requests is not recorded, a quota of 0 makes every candidate larger: they were wanted before.
     in_force = np.where(told | ~(muted | after), in_force, 0.0)
     sizes = np.where(is_largest, largest[record], rest[record])
     weights = (requests / counts)[record]
@@ -129,7 +131,7 @@ def split_seconds(
 
 
 def _begins(at_ms: Ints, goes_on: NDArray[np.bool_]) -> Ints:
-    """The moment of the last second that is no continuation, second by second."""
+    """The begin of the stretch that each second continues, or of the second itself."""
     if not len(at_ms):
         return at_ms
     begins: Ints = at_ms[np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(at_ms))))]
@@ -137,7 +139,7 @@ def _begins(at_ms: Ints, goes_on: NDArray[np.bool_]) -> Ints:
 
 
 def _turns(seconds: Ints, series: Ints, connections: Ints) -> Ints:
-    """How many connections a client has, second by second."""
+    """The number of connections of a client, second by second."""
     if not len(seconds):
         return np.ones(0, np.int64)
     spans = series * _FAR_MS + seconds // _TOGETHER_S
@@ -153,7 +155,7 @@ def _turns(seconds: Ints, series: Ints, connections: Ints) -> Ints:
 
 
 def _after_mute(offsets: Ints, seconds: Ints, muted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether the second before was one with a mute."""
+    """Whether the second before had a mute."""
     after = np.zeros(len(seconds), bool)
     after[1:] = muted[:-1] & (np.diff(seconds) <= 1)
     begins = np.asarray(offsets)[:-1]

@@ -11,7 +11,7 @@ from pipeline.replay.kernels.ragged import Floats, Ints
 
 
 class SpreadRates:
-    """Windows on a grid that begins with the meter; a value fills those before it, each up to the limit."""
+    """Windows on a grid that begins with the meter. A value fills the windows before it, each up to the limit."""
 
     def __init__(self, rates_per_s: Floats, now_ms: Ints, *, window_num: int, window_ms: int) -> None:
         """Empty meters; the arguments are those of one, as arrays."""

@@ -1,12 +1,12 @@
 """KIP-599's token bucket for many clients and quotas (`quotas.token_bucket.TokenBucket`, bit by bit).
 
 *Strict*: a record that comes while there is a debt is refused and costs nothing. *Permissive*: every record is
-taken, and its client is sent how long the debt lasts. Both leave time as it was: no client comes later for having
-been throttled.
+accepted, and its client is sent how long the debt lasts. In both models records keep their times: no client sends
+later because it was throttled.
 
-The strict kernel works on pairs of a client and one of its candidates, one after the other in flat arrays, longest
-clients first: then the pairs of a rank are the first ones, and each step is one operation on contiguous memory. Pairs
-of which nothing can be refused are left out beforehand.
+The strict kernel works on pairs of a client and one of its candidates, in flat arrays, longest clients first. So the
+pairs that still have a record in a rank are the first ones, and each step is one operation on contiguous memory.
+Pairs in which nothing can be refused are left out beforehand.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pipeline.replay.kernels.ragged import Block, Floats, Ints, Outcome, Ragged,
 from pipeline.replay.kernels.rounding import clamp_throttles_ms, lowest_paid_tokens
 
 _PAIRS: Final = 12_288
-"""Pairs that are replayed together: a dozen arrays of them fit a core's second cache."""
+"""Pairs that are replayed together: a dozen such arrays fit into a core's second-level cache."""
 _ELEMENTS: Final = 32_768
 """Pairs times ranks whose units and gains are computed at once."""
 _SURELY: Final = 1 + 1e-6
-"""More than all rounding errors of a day's additions come to, and little enough to cost nothing."""
+"""More than the rounding errors of a day's additions, and small enough to cost nothing."""
 
 
 def strict_token_bucket(
@@ -39,24 +39,24 @@ def strict_token_bucket(
     window_ms: int = 1_000,
     loops: Loops | None = LOOPS,
 ) -> Outcome:
-    """What strict buckets would have refused.
+    """Replays strict buckets: what they would have refused.
 
-    The waits are not computed: for them see `pipeline.replay.kernels.models.strict`, which is slower.
+    The waits are not computed. For them see `pipeline.replay.kernels.models.strict`, which is slower.
 
     Args:
         ragged: permits by client.
-        candidates: limits in permits per second, over (client, candidate) or one row for all.
-        window_num, window_ms: the bucket holds so many windows of quota.
-        loops: None for numpy.
+        candidates: limits in permits per second, over (client, candidate) or one row for all clients.
+        window_num, window_ms: the bucket's size is the quota of `window_num` windows.
+        loops: None: numpy is used.
 
     Raises:
-        ValueError: the candidates are no quotas, or too many or few.
+        ValueError: a candidate is not a quota, or their number does not fit.
     """
     rates = candidates_of(candidates, len(ragged))
     outcome = Outcome.zeros(*rates.shape)
     burst_s = window_num * window_ms / 1000
-    # If no window as long as the bucket's has more units than the bucket holds, the debt below full never exceeds
-    # one window's units: each further window adds no more than was refilled meanwhile.
+    # If no span as long as the bucket's has more units than the bucket's size, the bucket never goes into debt: each
+    # further span adds at most as many units as were refilled meanwhile.
     some = rates * burst_s < busiest_windows(ragged, window_num * window_ms)[:, None] * _SURELY
     lengths, totals = ragged.lengths, ragged.total_units()
     since_ms = _since_ms(ragged)
@@ -68,7 +68,7 @@ def strict_token_bucket(
             pairs.take(loops, ragged, rows, since_ms)
         refused = lengths[pairs.rows] - pairs.taken
         outcome.throttled[pairs.rows, pairs.candidates] = refused
-        # Sums in another order may differ in their last digits: nothing refused is nothing.
+        # Sums in another order may differ in their last digits; without a refused record the difference is 0.
         outcome.throttled_units[pairs.rows, pairs.candidates] = (totals[pairs.rows] - pairs.units) * (
             refused > 0
         )
@@ -76,12 +76,12 @@ def strict_token_bucket(
 
 
 def busiest_windows(ragged: Ragged, window_ms: int) -> Floats:
-    """The most units of each client within any time of this length, its end excluded; 0 without records."""
+    """Each client's most units within any span of this length, its end excluded; 0 without records."""
     most = np.zeros(len(ragged))
     for i in range(len(ragged)):
         t_ms, units = ragged.of(i)
         if len(units):
-            # Client by client, so that the sums of large ones leave small ones their digits.
+            # Summed client by client, so that sums of large clients do not cost small ones precision.
             sums = np.concatenate(([0.0], np.cumsum(units)))
             begins = np.searchsorted(t_ms, t_ms - window_ms, side="right")
             most[i] = (sums[1:] - sums[begins]).max()
@@ -89,7 +89,7 @@ def busiest_windows(ragged: Ragged, window_ms: int) -> Floats:
 
 
 def _since_ms(ragged: Ragged) -> Floats:
-    """Time since the client's record before; 0 at the first."""
+    """Time since the client's previous record; 0 for the first one."""
     since_ms = np.zeros(len(ragged.t_ms))
     since_ms[1:] = np.diff(ragged.t_ms)
     since_ms[ragged.offsets[:-1][ragged.lengths > 0]] = 0
@@ -114,10 +114,10 @@ class _Pairs:
     """Clients and candidates, flat; those of the longest client first.
 
     Attributes:
-        rows, candidates: which.
-        per_client: how many each client has.
-        rate, burst, below: of each; `below` is what just does not pay a debt.
-        tokens, units, taken: the bucket, and what it has taken.
+        rows, candidates: indices of client and candidate.
+        per_client: the number of pairs of each client.
+        rate, burst, below: of each pair; `below` is the largest level of tokens at which a debt is not yet paid.
+        tokens, units, taken: the bucket's level; units and number of the records that it accepted.
     """
 
     rows: Ints
@@ -136,14 +136,14 @@ class _Pairs:
         client, candidates = np.nonzero(mine)
         rate = rates[rows][mine]
         burst = rate * burst_s
-        # With the float below the last debt that is paid, "paid" is the sign bit of a difference: a mask without
-        # any conversion.
+        # `below` is the float just below the lowest paid level. So "paid" is the sign bit of a difference, which is a
+        # mask without any conversion.
         below = np.nextafter(lowest_paid_tokens(rate), -np.inf)
         nothing = np.zeros(len(rate)), np.zeros(len(rate))
         return cls(rows[client], candidates, mine.sum(axis=1), rate, burst, below, burst.copy(), *nothing)
 
     def take(self, loops: Loops, ragged: Ragged, rows: Ints, since_ms: Floats) -> None:
-        """As `_replay`, compiled."""
+        """As `_replay`, with the compiled loop."""
         loops.take(
             plain(ragged.offsets),
             plain(ragged.units),
@@ -161,10 +161,10 @@ class _Pairs:
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """Records of some clients rank by rank, as `pipeline.replay.kernels.ragged.Block` has them.
+    """Records of some clients rank by rank, as in `pipeline.replay.kernels.ragged.Block`.
 
     Attributes:
-        starts: rank j is [starts[j], starts[j + 1]) of the others; so many of the first clients have it.
+        starts: rank j is [starts[j], starts[j + 1]) of the other arrays; that many of the first clients have it.
         units, since_ms: of the records.
     """
 
@@ -175,7 +175,7 @@ class _Ranks:
     @classmethod
     def of(cls, ragged: Ragged, rows: Ints, since_ms: Floats) -> _Ranks:
         begins, lengths = ragged.offsets[rows], ragged.lengths[rows]
-        # How many clients are longer than each rank: lengths fall, so they are searched from the other end.
+        # The number of clients that are longer than each rank. Lengths fall, so the search begins at the other end.
         counts = len(rows) - np.searchsorted(lengths[::-1], np.arange(lengths[0]), side="right")
         starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         units, since = np.empty(starts[-1]), np.empty(starts[-1])
@@ -194,7 +194,7 @@ class _Ranks:
 
 
 def _replay(pairs: _Pairs, ranks: _Ranks) -> None:
-    """Lets the buckets take what they can."""
+    """Lets the buckets take the records that they accept."""
     ends = np.concatenate(([0], np.cumsum(pairs.per_client))).tolist()
     gains = _Gains(pairs.rate, ranks)
     unit_bits = ranks.units.view(np.int64)
@@ -218,9 +218,9 @@ def _replay(pairs: _Pairs, ranks: _Ranks) -> None:
                 np.right_shift(bits, 63, out=bits)
                 np.bitwise_and(bits, units_bits, out=units_bits)
                 np.subtract(now, units, out=now)
-                # One after the other, as the compiled loop does: a sum has to have an order.
+                # Summed one after the other, like the compiled loop: the order of a sum changes its last digits.
                 np.add(sums, units, out=sums)
-            # Units are above zero, so what is not zero was taken; of bytes no more than they count are added up.
+            # Units are above zero, so a value that is not zero was taken. A byte counts up to 255 of them.
             paid = (taken != 0).view(np.uint8)
             for few in range(0, count, 255):
                 pairs.taken[:p] += np.add.reduce(paid[few : few + 255], axis=0, dtype=np.uint8)
@@ -229,8 +229,8 @@ def _replay(pairs: _Pairs, ranks: _Ranks) -> None:
 class _Gains:
     """What each bucket gains until a rank: rate * elapsed / 1000, in the gateway's order of operations.
 
-    Clients that are active every second make ranks in which everybody's time since the last record is the same;
-    those gains are computed once. It saves the division, the dearest step of the kernel.
+    In ranks of clients that are active every second, the time since the last record is the same for all. Those gains
+    are computed once. This saves the division, the kernel's most expensive step.
     """
 
     def __init__(self, rate: Floats, ranks: _Ranks) -> None:
@@ -242,7 +242,7 @@ class _Gains:
         self._same = np.empty_like(rate)
 
     def of(self, rank: int, count: int, at: slice, per_client: Ints, p: int) -> Iterable[Floats]:
-        """Of `count` ranks, whose records are `at`, by the first `p` pairs."""
+        """The gains of the first `p` pairs for `count` ranks, whose records are `at`."""
         low = self._low[rank : rank + count].min()
         if low != self._high[rank : rank + count].max():
             since_ms = self._since_ms[at].reshape(count, len(per_client))
@@ -259,10 +259,10 @@ class _Gains:
 def permissive_token_bucket(
     ragged: Ragged, candidates: Floats, *, window_num: int = 11, window_ms: int = 1_000
 ) -> Outcome:
-    """How long clients of buckets that take everything would have been throttled; see `strict_token_bucket`.
+    """How long clients of buckets that accept everything would have been throttled; see `strict_token_bucket`.
 
     Returns:
-        `throttled_units` are those beyond the tokens that were there, not all of a throttled record's.
+        `throttled_units` counts only the units beyond the available tokens, not all units of a throttled record.
     """
     rates = candidates_of(candidates, len(ragged))
     outcome = Outcome.zeros(*rates.shape)
