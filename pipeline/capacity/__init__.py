@@ -1,1 +1,1 @@
-"""What the cluster carries against what clients need: shares, over-commitment, and when it is full."""
+"""Compares what the cluster carries with what clients need: shares, over-commitment, and when it is full."""

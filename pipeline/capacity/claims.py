@@ -1,6 +1,6 @@
-"""What clients and teams may claim of a capacity, as a file of TOML says it. Pure, but for reading the file.
+"""Reads a TOML file of what clients and teams may claim of a capacity. Pure, except for reading the file.
 
-A file has ``[[claims]]`` alone. Names may end in a star. The first claim whose names fit answers for a client. Each
+A file has only ``[[claims]]``. Names may end in a star. The first claim whose names fit applies to a client. Each
 client claims for itself.
 """
 
@@ -27,11 +27,11 @@ _KEYS: Final = (*_NAMES, "tier", "weight", *_AMOUNTS)
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """Whose use is counted together.
+    """A client or team whose use is counted together.
 
     Attributes:
-        user, client_id: of a client, as records have them; "" is shared, and a team has neither.
-        team: "": a client.
+        user, client_id: names of a client as in records; "" is shared, and a team has neither.
+        team: the team's name; "": a client.
     """
 
     user: str = ""
@@ -39,7 +39,7 @@ class Claimant:
     team: str = ""
 
     def __str__(self) -> str:
-        """For people."""
+        """The claimant as text."""
         if self.team:
             return f"team={self.team}"
         names = (("user", self.user), ("client-id", self.client_id))
@@ -51,7 +51,7 @@ class ClaimRule:
     """What some clients or a team may claim.
 
     Attributes:
-        names: which; None: any. A star at the end stands for any rest.
+        names: the names that it applies to; None: any. A star at the end stands for any rest.
         tier: None: not given.
         weight: > 0.
         floor, ceiling: per second, by quota.
@@ -64,7 +64,7 @@ class ClaimRule:
     ceiling: Mapping[QuotaKey, float]
 
     def is_of(self, claimant: Claimant) -> bool:
-        """Whether it is about this one."""
+        """Whether the rule applies to this claimant."""
         if bool(claimant.team) != ("team" in self.names):
             return False
         return all(_fits(pattern, getattr(claimant, name)) for name, pattern in self.names.items())
@@ -76,18 +76,18 @@ def _fits(pattern: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """All rules, and the tiers of teams whose rule gives none."""
+    """All rules, and the tiers of teams without a tier in their rule."""
 
     rules: tuple[ClaimRule, ...] = ()
     tiers: Mapping[str, int] = field(default_factory=dict)
 
     def claim(self, claimant: Claimant, key: QuotaKey, demand: float) -> Claim:
-        """What one claims of the capacity of a quota, for `quotas.lending.divide`.
+        """The claim on the capacity of a quota, for `quotas.lending.divide`.
 
         Args:
-            claimant: whose.
-            key: of which.
-            demand: what it requires, in the key's unit per second.
+            claimant: the client or team.
+            key: the quota.
+            demand: its required rate, in the key's unit per second.
         """
         rule = next((rule for rule in self.rules if rule.is_of(claimant)), None)
         tier = self.tiers.get(claimant.team, DEFAULT_TIER)
@@ -103,10 +103,10 @@ class Claims:
 
 
 def read_claims(text: str) -> tuple[ClaimRule, ...]:
-    """The rules in a text.
+    """Reads the rules in a text.
 
     Raises:
-        ValueError: it breaks a rule; says where.
+        ValueError: the text breaks a rule; the message says where.
     """
     try:
         tables = tomllib.loads(text)
@@ -120,7 +120,7 @@ def read_claims(text: str) -> tuple[ClaimRule, ...]:
 
 
 def claims_of(file: str | None, tiers: Mapping[str, int]) -> Claims:
-    """The claims in a file; none without one.
+    """The claims in a file; no claims without a file.
 
     Raises:
         ArgumentError: as `read_claims`.

@@ -1,13 +1,13 @@
-"""When a cluster is full: a line through the logarithms of peaks of days, with the days of the week. Pure numpy.
+"""Forecasts when a cluster is full: a line through the logarithms of daily peaks, with weekdays. Pure numpy.
 
-The peak of a day is the most that all used together in ten seconds, which is the window of Kafka's rates (KIP-13).
-Its logarithm is *a + b · day + weekday*, by ordinary least squares: growth, weekends and noise are parts of it.
-The interval is the usual one of a prediction (Hyndman, Athanasopoulos: *Forecasting: Principles and Practice*,
-section 7.5): it grows with the distance from the days that the line was found from. Hours of the week say when on a
-day its peak comes.
+The peak of a day is the most that all clients together used in ten seconds, the window of Kafka's rates (KIP-13). Its
+logarithm is *a + b · day + weekday*, by ordinary least squares, so growth, weekends and noise are factors. The
+interval is the usual prediction interval (Hyndman, Athanasopoulos: *Forecasting: Principles and Practice*, section
+7.5). It widens with the distance from the days to which the line was fitted. Hours of the week show when on a day its
+peak comes.
 
-`walk_forward` says how wrong the method was on these very days: it forecasts each of them from earlier days alone.
-What it cannot know: whether growth continues, and what clients wanted beyond what they were throttled to.
+`walk_forward` measures how wrong the method was on these days: it forecasts each of them from earlier days only. It
+cannot know whether growth continues, and how much more clients wanted than throttling allowed.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 LEAST_DAYS: Final = 7
-"""Below that there is no forecast."""
+"""With fewer days there is no forecast."""
 DAYS_FOR_WEEKDAYS: Final = 21
-"""From so many on days of the week have values of their own: three of each."""
+"""With at least this many days each weekday has a value of its own: three days of each."""
 INTERVAL: Final = 0.9
-"""The share of days that the interval should hold."""
+"""The share of days that should be within the interval."""
 
 _WEEK: Final = 7
 _MOST: Final = 600.0
-"""A logarithm that no peak reaches, so that all numbers are finite."""
+"""A logarithm above that of any peak, so that all numbers stay finite."""
 _HOURS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of a day: its peak per second, and the interval around it."""
+    """The expected peak of a day, per second, and the interval around it."""
 
     date: str
     peak: float
@@ -49,11 +49,11 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How wrong forecasts were so many days ahead.
+    """Errors of forecasts that were made a number of days ahead.
 
     Attributes:
-        ahead_days: between the last day that was known and the day that was forecast.
-        days: how many were forecast; 0: there are too few days, and the others are NaN.
+        ahead_days: from the last known day to the forecast day.
+        days: the number of forecasts; 0: there are too few days, and the other values are NaN.
         mape: the mean of |forecast - seen| / seen.
         held: the share of days whose peak was within the interval.
     """
@@ -68,19 +68,19 @@ class Line:
     """The line through the logarithms of the peaks of some days.
 
     Attributes:
-        by_weekday: whether days of the week have values of their own.
-        growth_per_week: of the peaks, as a part of them.
+        by_weekday: whether weekdays have values of their own.
+        growth_per_week: growth of the peaks, as a fraction.
     """
 
     def __init__(self, days: Sequence[int], peaks: Sequence[float]) -> None:
-        """Finds it.
+        """Fits the line.
 
         Args:
             days: numbers of days (`datetime.date.toordinal`), rising; gaps are allowed.
-            peaks: of each, per second, > 0.
+            peaks: the peak of each day, per second, > 0.
 
         Raises:
-            ValueError: these are fewer than `LEAST_DAYS`.
+            ValueError: there are fewer than `LEAST_DAYS`.
         """
         if len(days) < LEAST_DAYS:
             raise ValueError(f"{len(days)} days are fewer than {LEAST_DAYS}")
@@ -97,7 +97,7 @@ class Line:
         self.growth_per_week = float(np.exp(min(_MOST, _WEEK * self._found[0]))) - 1
 
     def expected(self, days: Sequence[int]) -> list[Expected]:
-        """What is expected of some days."""
+        """The expected peaks of some days."""
         rows = self._rows(days)
         peaks = rows @ self._found
         wide = np.sqrt(1 + np.einsum("ij,jk,ik->i", rows, self._inverse, rows)) * self._error * self._width
@@ -118,17 +118,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is expected of the peaks of one kind of use.
+    """The expected peaks of one kind of use.
 
     Attributes:
-        seen: the peak of each day that is known, per second.
-        expected: of the days after the last one.
-        fitted: of the days that are known, by the whole line.
-        growth_per_week: of the peak, as a part of it.
-        by_weekday: whether days of the week have values of their own.
-        full: the first day whose expected peak reaches the capacity; "": none of `expected` does.
-        earliest, latest: the same by the upper and the lower end of the interval.
-        errors: of the same method on the days that are known.
+        seen: the peak of each known day, per second.
+        expected: expected peaks of the days after the last one.
+        fitted: peaks on the line for the known days.
+        growth_per_week: growth of the peak, as a fraction.
+        by_weekday: whether weekdays have values of their own.
+        full: the first day whose expected peak reaches the capacity; "": no day of `expected` does.
+        earliest, latest: the same for the upper and the lower end of the interval.
+        errors: of the same method on the known days.
     """
 
     seen: Mapping[str, float]
@@ -143,17 +143,17 @@ class Forecast:
 
 
 def forecast(seen: Mapping[str, float], capacity: float, horizon: int) -> Forecast | None:
-    """When a capacity is full.
+    """Forecasts when a capacity is full.
 
     Args:
         seen: peaks of days, per second; in any order.
         capacity: in the same unit.
-        horizon: for how many days after the last one.
+        horizon: the number of days after the last one.
 
     Returns:
         The forecast; None with fewer than `LEAST_DAYS`.
     """
-    # A day without any use says nothing of the others.
+    # A day without any use says nothing about other days.
     used = {date: seen[date] for date in sorted(seen) if seen[date] > 0}
     by_day = {datetime.date.fromisoformat(date).toordinal(): peak for date, peak in used.items()}
     if len(by_day) < LEAST_DAYS:
@@ -183,7 +183,7 @@ def _aheads(horizon: int) -> list[int]:
 
 
 def walk_forward(by_day: Mapping[int, float], ahead: int) -> Errors:
-    """Forecasts each day from those that were known so many days before.
+    """Forecasts each day from the days that were known `ahead` days before.
 
     Args:
         by_day: peaks by the number of the day, rising; > 0.
@@ -222,7 +222,7 @@ def quantile_of_t(share: float, free: int) -> float:
 
 
 def hours_of_week(hours: Mapping[str, Any]) -> Floats:
-    """How near each hour of the week comes to the busiest one, from 0 to 1; NaN where no day is known.
+    """How close each hour of the week comes to the peak of its day, from 0 to 1; NaN if no day is known.
 
     Args:
         hours: by date, the peaks of its 24 hours.

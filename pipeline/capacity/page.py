@@ -25,12 +25,12 @@ VERSION: Final = 1
 _SHOWN: Final = 50
 _BUSY_HOURS: Final = 3
 _NOTICED: Final = 0.001
-"""What grows by a smaller part in a week stays the same."""
+"""A weekly growth below this fraction is reported as no growth."""
 _WIDTH, _HEIGHT = 900.0, 220.0
 
 
 def summary(study: Study) -> Iterator[str]:
-    """What was found, for people: a few lines for each quota."""
+    """The results as text: a few lines for each quota."""
     for key, own in study.of_key.items():
         shares = own.shares
         short = sum(each.missing > 0 for each in shares.shares)
@@ -56,7 +56,7 @@ def summary(study: Study) -> Iterator[str]:
 
 
 def forecast_text(own: OfKey, key: QuotaKey, horizon: int) -> str:
-    """When the capacity is full, and how wrong such forecasts were; for people."""
+    """When the capacity is full, and how wrong such forecasts were, as text."""
     found = own.forecast
     if found is None:
         return f"no forecast: it needs {LEAST_DAYS} complete days"
@@ -118,7 +118,7 @@ def to_csv(study: Study) -> str:
 
 
 def to_forecast_csv(study: Study) -> str:
-    """A row for each quota and day, those that are known first; rates are per second."""
+    """A row for each quota and day, known days first; rates are per second."""
     return _csv(
         ("quota", "date", "seen", "expected", "low", "high"),
         (
@@ -139,7 +139,7 @@ def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def to_json(study: Study, made_at: str) -> str:
-    """The study as text; shares are fractions of 1, rates per second, and null is not known or infinite."""
+    """The study as text. Shares are fractions of 1, rates are per second, and null means not known or infinite."""
     data = {
         "format": FORMAT,
         "version": VERSION,
@@ -148,7 +148,7 @@ def to_json(study: Study, made_at: str) -> str:
         "history": [day.date for day in study.history],
         "left_from_forecast": list(study.left_from_forecast),
         "quotas": {str(key): _of_key(own, study.question.usable) for key, own in study.of_key.items()},
-        # As in a report, by which a client is found that has to be erased.
+        # As in a report: `erase` finds by it the clients in these results.
         "clients": [
             {"user": each.claimant.user, "client_id": each.claimant.client_id, "api": str(API_OF_KEY[key])}
             for key, own in study.of_key.items()
@@ -237,7 +237,7 @@ def render(study: Study) -> str:
 
 
 def busy_hours(hours: Floats) -> list[str]:
-    """The hours of the week that come nearest to the peak of their day, such as ``Monday 14:00``; UTC."""
+    """The hours of the week closest to the peak of their day, such as ``Monday 14:00``; UTC."""
     order = np.argsort(-np.nan_to_num(hours, nan=-1.0), axis=None, kind="stable")[:_BUSY_HOURS]
     places = (divmod(int(at), hours.shape[1]) for at in order)
     return [

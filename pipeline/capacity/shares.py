@@ -1,7 +1,7 @@
-"""Divides a capacity among clients and teams by what they require, as the gateway divides it by what they use. Pure.
+"""Divides a capacity among clients and teams by their required rates, as the gateway divides it by their use. Pure.
 
-The division is `quotas.lending.divide`, weighted max-min with floors and ceilings, and `shed` says what tiers keep
-when brokers carry less. Both are what the gateway computes each second.
+The division is `quotas.lending.divide` (weighted max-min with floors and ceilings). `shed` computes what tiers keep
+when brokers carry less. The gateway computes both each second.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from quotas.lending import TIERS, Claim, divide, shed
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one gets; per second, in the unit of the quota.
+    """The share of one claimant; per second, in the unit of the quota.
 
     Attributes:
-        claimant: which client or team.
-        claim: its floor, ceiling, weight and tier; `demand` is what it requires.
-        share: what it gets of that.
+        claimant: the client or team.
+        claim: its floor, ceiling, weight and tier; `demand` is its required rate.
+        share: the part of the capacity that it gets.
     """
 
     claimant: Claimant
@@ -31,17 +31,17 @@ class Share:
 
     @property
     def missing(self) -> float:
-        """What it requires beyond its share."""
+        """The part of its required rate beyond its share."""
         return max(0.0, self.claim.demand - self.share)
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What a tier gets.
+    """The shares of a tier.
 
     Attributes:
         required, share: of all its clients.
-        kept: of the share, when brokers carry less.
+        kept: the part of the share that it keeps when brokers carry less.
     """
 
     required: float
@@ -51,13 +51,13 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """A capacity, divided.
+    """A divided capacity.
 
     Attributes:
         capacity: per second.
-        guarantees_kept: the part of all floors that the capacity can keep, 1: all.
-        shares: of each, the largest requirement first.
-        tiers: by tier, those that have any client.
+        guarantees_kept: the part of all floors that the capacity can satisfy; 1: all.
+        shares: of each claimant, the largest requirement first.
+        tiers: tiers that have any client, by number.
     """
 
     capacity: float
@@ -67,7 +67,7 @@ class Shares:
 
     @property
     def required(self) -> float:
-        """What all require together."""
+        """The required rate of all claimants together."""
         return math.fsum(each.claim.demand for each in self.shares)
 
 
@@ -77,11 +77,11 @@ def divided(
     """Divides a capacity.
 
     Args:
-        key: of which quota.
+        key: the quota.
         capacity: per second, > 0.
-        required: what each requires, per second.
+        required: the required rate of each claimant, per second.
         claims: floors, ceilings, weights and tiers.
-        usable: the part of the capacity that brokers carry in a failure, for `Tier.kept`.
+        usable: the part of the capacity that brokers carry during a failure, for `Tier.kept`.
     """
     order = sorted(required, key=lambda each: (-required[each], str(each)))
     found = [claims.claim(each, key, required[each]) for each in order]

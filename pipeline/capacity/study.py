@@ -1,7 +1,7 @@
-"""The study of a capacity: what clients or teams require, get and use together, and when it is full.
+"""Studies a capacity: what clients or teams require, get and use together, and when the capacity is full.
 
-Clients are taken part by part, as tasks of Spark or one after the other in this process. Teams are added up second by
-second (`pipeline.recommend.entities`) in this process. Clients of no team claim for themselves.
+Clients are processed part by part, as tasks of Spark or one after the other in this process. Teams are added second
+by second (`pipeline.recommend.entities`) in this process. Clients without a team claim for themselves.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from quotas.usage_record import UsageApi
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked.
+    """The input of a study.
 
     Attributes:
         capacity: what the cluster carries, in the key's unit per second.
         claims: floors, ceilings, weights and tiers.
-        members: of teams, which then claim in place of their clients; None: all clients claim for themselves.
-        usable: the part of the capacity that brokers carry in a failure.
-        target, margin: as of `recommend`.
+        members: the members of teams, which then claim instead of their clients; None: clients claim for themselves.
+        usable: the part of the capacity that brokers carry during a failure.
+        target, margin: as for `recommend`.
         windows: how quotas are measured.
-        history: required rates and sums are of so many of the last days.
-        horizon: the forecast is for so many days.
+        history: the number of last days for required rates and sums.
+        horizon: the number of days to forecast.
         allow_gaps: leave out no day, even if records are missing or occur twice.
     """
 
@@ -71,12 +71,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What all use together.
+    """The use of all clients together.
 
     Attributes:
-        recorded: as it was.
-        with_required: with the required rate of each as its quota.
-        with_shares: with the share of each as its quota.
+        recorded: as recorded.
+        with_required: if each client had its required rate as its quota.
+        with_shares: if each client had its share as its quota.
     """
 
     recorded: Load
@@ -86,12 +86,12 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class OfKey:
-    """The answer for one quota.
+    """The results for one quota.
 
     Attributes:
         shares: how the capacity is divided.
-        loads: what all use together.
-        censored: the share of active seconds in which clients were muted: what they wanted then is not known.
+        loads: the use of all clients together.
+        censored: the share of active seconds in which clients were muted, so that their demand is not known.
         forecast: None: there are too few days.
         hours: over (weekday, hour); see `hours_of_week`.
     """
@@ -105,15 +105,15 @@ class OfKey:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """All answers.
+    """All results.
 
     Attributes:
-        question: see there.
-        days: that the forecast is made from.
-        history: the last of them, for everything else.
-        left_out: of the history, for all or some clients.
+        question: the input.
+        days: the days from which the forecast is made.
+        history: the last of these days, for everything else.
+        left_out: days of the history that are left out, for all or some clients.
         left_from_forecast: days that were not complete.
-        of_key: in the order of `QuotaKey`; those with a capacity and any use.
+        of_key: results in the order of `QuotaKey`, for quotas with a capacity and any use.
     """
 
     question: Question
@@ -126,7 +126,7 @@ class Study:
 
 @dataclass(slots=True)
 class _Needs:
-    """By quota and claimant: of each day, what was required; then active seconds and those of them muted."""
+    """Required rates of each day by quota and claimant; and the claimant's active seconds and its muted ones."""
 
     required: dict[tuple[QuotaKey, Claimant], dict[str, float]] = field(default_factory=dict)
     active: dict[QuotaKey, list[float]] = field(default_factory=dict)
@@ -141,14 +141,14 @@ class _Needs:
                 continue
             days = self.required.setdefault((key, claimant), {})
             date = row["date"].isoformat()
-            # A client may use all of its counters at once.
+            # A client may use all of its counters at the same time.
             days[date] = days.get(date, 0.0) + row["required_rate"]
             seconds = self.active.setdefault(key, [0.0, 0.0])
             seconds[0] += row["active_s"]
             seconds[1] += row["censored_s"]
 
     def add_all(self, other: _Needs) -> None:
-        """Of other claimants."""
+        """Adds the needs of other claimants."""
         self.required |= other.required
         for key, seconds in other.active.items():
             mine = self.active.setdefault(key, [0.0, 0.0])
@@ -156,7 +156,7 @@ class _Needs:
             mine[1] += seconds[1]
 
     def of_key(self, key: QuotaKey, margin: float) -> dict[Claimant, float]:
-        """What each requires of a quota, with a margin; those that used nothing are left out."""
+        """The required rate of each claimant for a quota, with a margin; those without use are left out."""
         found = {}
         for (own, claimant), days in self.required.items():
             if own is key:
@@ -169,7 +169,7 @@ class _Needs:
 
 
 class _Whose:
-    """Who claims for a row: its client, or no one here because its team does."""
+    """Finds the claimant of a row: its client, or none if its team claims."""
 
     def __init__(self, members: Members | None) -> None:
         self._members = members
@@ -185,14 +185,14 @@ class _Whose:
 
 
 def study(runner: Runner, out: str, days: Sequence[CompactedDay], scope: Scope, question: Question) -> Study:
-    """Answers.
+    """Makes the study.
 
     Args:
         runner: runs the parts.
         out: the pipeline's folder.
-        days: closed days that are compacted, by date, with what is known of their losses; at least one.
+        days: closed, compacted days by date, with their known losses; at least one.
         scope: whether brokers count together, and gateways of a fleet.
-        question: see there.
+        question: the input.
     """
     history = days[-question.history :]
     doubts = [] if question.allow_gaps else doubts_of(days)
@@ -279,7 +279,7 @@ def _loads(
     by_day: dict[QuotaKey, list[Floats]] = {key: [] for key in shares}
     for day in history:
         sums = Sums()
-        # One day after the other: the driver has the sums of one of them beside what it keeps.
+        # One day after the other: the driver keeps the sums of only one day beside its results.
         for some in runner.run(of_part, CompactedDays.of(None, out, day.date, day.date).parts(runner.cores)):
             sums.add_all(some)
         if teams is not None:
@@ -293,7 +293,7 @@ def _loads(
 
 
 def weeks(expected: Sequence[Any]) -> list[Any]:
-    """One day of each week of a forecast, the busiest."""
+    """One day of each week of a forecast: the busiest."""
     by_week: dict[tuple[int, int], Any] = {}
     for each in expected:
         week = datetime.date.fromisoformat(each.date).isocalendar()[:2]

@@ -1,8 +1,8 @@
-"""What all clients use together in each second of a day: as recorded, and as quotas would have let it pass.
+"""The use of all clients together in each second of a day, as recorded and as limited by quotas.
 
-Quotas of clients may add up to more than the capacity, as not all use theirs at the same time. How much more is safe
-is a question about the sum in each second, and the peaks of clients do not answer it. So each client's seconds go
-through a bucket of its quota, and the results are added up. What waits passes later, as soon as the quota allows.
+Quotas of clients may add up to more than the capacity, because not all clients use theirs at the same time. How much
+more is safe depends on the sum in each second, which the peaks of clients do not give. So each client's seconds pass
+through a bucket of its quota, and the results are added. Units that wait pass later, as soon as the quota allows.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Floats = NDArray[np.float64]
 DAY_S: Final = 86_400
 
 Quotas: TypeAlias = Mapping[tuple[QuotaKey, Claimant], float]
-"""Of those that have one, per second, over all gateways together."""
+"""Quotas of those clients that have one, per second, over all gateways together."""
 
 Naming: TypeAlias = Callable[[str, str, UsageApi], Claimant | None]
-"""Whose a row with this user, client id and API is; None: it is left out."""
+"""The claimant of a row with this user, client id and API; None: the row is left out."""
 
 
 @dataclass(slots=True)
 class Sums:
-    """By quota, units in each second of a day: all that was recorded, then with each of some quotas."""
+    """By quota, units in each second of a day: first as recorded, then limited by each set of quotas."""
 
     by_key: dict[QuotaKey, Floats] = field(default_factory=dict)
 
@@ -104,15 +104,15 @@ def _clients(
 
 
 def passed(seconds: Floats, quota: float, burst_s: float) -> Floats:
-    """What a bucket lets pass in each second, and the rest later; what waits at the end of the day is left out.
+    """Units that a bucket lets pass in each second. Units still waiting at the end of the day are left out.
 
-    All that passes up to second i is the least of what came, and of what had come before a second j <= i with the
-    bucket full then, and what the quota gives from j to i (Lindley, as in `pipeline.replay.kernels.deferral`).
+    The units that pass up to second i are the least of two sums: all units that came; and, for a second j <= i with a
+    full bucket, the units before j plus the quota from j to i (Lindley, as in `pipeline.replay.kernels.deferral`).
 
     Args:
         seconds: units that came.
         quota: per second; 0: nothing passes.
-        burst_s: what the bucket holds, in seconds of the quota.
+        burst_s: the bucket's size, in seconds of the quota.
     """
     if not quota:
         return np.zeros_like(seconds)
@@ -126,12 +126,12 @@ def passed(seconds: Floats, quota: float, burst_s: float) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How a sum over all clients compares with the capacity; per second.
+    """A sum over all clients, compared with the capacity; per second.
 
     Attributes:
-        highest: in any second.
+        highest: the highest second.
         p99: the 99th percentile of all seconds.
-        above_s: seconds in which the sum is above the capacity.
+        above_s: the number of seconds in which the sum is above the capacity.
     """
 
     highest: float
@@ -140,7 +140,7 @@ class Load:
 
 
 def load_of(seconds: Floats, capacity: float) -> Load:
-    """The load of all seconds of some days."""
+    """The load over all seconds of some days."""
     return Load(
         float(seconds.max()), float(np.percentile(seconds, 99)), int(np.count_nonzero(seconds > capacity))
     )

@@ -1,1 +1,1 @@
-"""Quotas from required rates, and whether quotas of earlier days would have fitted the next."""
+"""Recommends quotas from required rates, and checks whether quotas of earlier days would have fitted later ones."""

@@ -1,7 +1,7 @@
 """Runs the rules of a backtest over days and writes its tables.
 
-The rules (`pipeline.recommend.backtest_rules`) choose from what the tables of clients say of each day, and are judged
-by what the same tables say would have waited with what was chosen. No Spark.
+The rules (`pipeline.recommend.backtest_rules`) choose quotas from the numbers of each day in the tables of clients.
+The same tables give the share that would have waited with these quotas. No Spark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ READ: Final = DAY_NUMBERS[2:]
 """Columns of client_day that are read besides those of `required_rates.ClientDays`."""
 
 Client: TypeAlias = tuple[str, int, str, str, str]
-"""Gateway, broker, user, client id, API: what has a quota's counter of its own."""
+"""Gateway, broker, user, client id, API: one counter of a quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class History:
     """Days of clients as arrays over (client, day).
 
     Attributes:
-        clients: and the place of each.
+        clients: the index of each client.
         dates: of all days, as 2026-11-21.
-        known: see there.
-        required: the rates required for `TARGETS`, over (client, day, target); NaN where the client was not seen.
-        peaks: the most that all used together on a day, per second.
+        known: see `Known`.
+        required: the rates required for `TARGETS`, over (client, day, target); NaN if the client was not seen.
+        peaks: the most that all clients together used on a day, per second.
     """
 
     clients: dict[Client, int]
@@ -70,13 +70,13 @@ class History:
         left: LeftDays = NOTHING_LEFT_OUT,
         dates: Sequence[str] = (),
     ) -> History:
-        """Out of rows of `ClientDays.read`, in any order; days that are left out count as not seen.
+        """Builds a history from rows of `ClientDays.read`, in any order. Left-out days count as not seen.
 
         Args:
             rows: of some clients.
             peaks: see the class.
-            left: days that are left out.
-            dates: all days, if other clients were there on more of them.
+            left: the days that are left out.
+            dates: all days, if other clients were seen on further days.
         """
         listed = list(rows)
         dates = sorted({*dates, *(row["date"].isoformat() for row in listed)})
@@ -104,10 +104,10 @@ def client_of(row: Mapping[str, Any]) -> Client:
 def recommender(
     history: History, settings: RecommendationSettings, capacity: Mapping[QuotaKey, float]
 ) -> Ships:
-    """The rule that makes plans, on days of a history.
+    """The product's own rule, for days of a history.
 
     Args:
-        history: of which days are given.
+        history: the clients and their days.
         settings: how to recommend.
         capacity: what the cluster can take.
     """
@@ -147,7 +147,7 @@ _OF_A_DAY: Final = ("required_rate", *RECORDED)
 
 
 def evaluator(required: Floats) -> Evaluate:
-    """What would have waited with quotas given as an array over (client, test day, candidate).
+    """Makes the function that gives the waiting shares for quotas over (client, test day, candidate).
 
     Args:
         required: the rates required on these days, over (client, test day, target).
@@ -155,7 +155,7 @@ def evaluator(required: Floats) -> Evaluate:
 
     def evaluate(quotas: Floats) -> Floats:
         shares = np.empty(quotas.shape)
-        # Some clients at a time: a share takes ten times the memory of its quota while it is computed.
+        # A few clients at a time: computing a share takes ten times the memory of its quota.
         for begin in range(0, len(quotas), _CLIENTS_AT_ONCE):
             some = slice(begin, begin + _CLIENTS_AT_ONCE)
             own, rates = quotas[some], required[some].reshape(-1, len(TARGETS))
@@ -167,7 +167,7 @@ def evaluator(required: Floats) -> Evaluate:
 
 
 def markdown(plain: Sequence[Judged], equal: Sequence[Judged], target: float) -> str:
-    """Both tables."""
+    """Both tables as Markdown."""
     head = (
         f"| rule | mean share that waits | clients above {2 * target:.0%} | of all units | allocated / oracle"
     )
@@ -205,12 +205,12 @@ def judged_days(
     capacity: Mapping[QuotaKey, float] | None = None,
     horizons: Sequence[int] = (1,),
 ) -> tuple[list[Judged], list[Judged]]:
-    """The last days judged; see `pipeline.recommend.backtest_rules.backtest`.
+    """Judges the last days; see `pipeline.recommend.backtest_rules.backtest`.
 
     Args:
         history: at least one day more than are judged.
-        tested: how many of the last days are judged.
-        settings: how to recommend; its target is that of all rules.
+        tested: the number of days to judge, which are the last ones.
+        settings: how to recommend; all rules use its target.
         capacity: what the cluster can take.
         horizons: see `backtest`.
     """
@@ -226,14 +226,14 @@ def judged_days(
 
 @dataclass(frozen=True, slots=True)
 class _OfPart:
-    """What rules chose for clients that are judged on some day, and what that is judged by.
+    """The rules' quotas for the clients of a part that are judged on some day, and the data to judge them.
 
     Attributes:
         clients: in the order of the arrays.
-        chosen: of `backtest_rules.choose`.
+        chosen: the result of `backtest_rules.choose`.
         required: over (client, test day, target).
         units: over (client, test day).
-        there: whether any client, also of those that are left out here, has days before the test days and among them.
+        there: whether any client, including those left out here, has days before the test days and among them.
     """
 
     clients: list[Client]
@@ -254,7 +254,7 @@ def judge_parts(
     capacity: Mapping[QuotaKey, float],
     horizons: Sequence[int],
 ) -> tuple[list[Judged], list[Judged]]:
-    """The last days judged, as `judged_days` does it. Parts choose quotas; the driver gets these to judge them.
+    """Judges the last days like `judged_days`. Parts choose quotas, and the driver judges all of them.
 
     Args:
         runner: runs the parts.
@@ -264,7 +264,7 @@ def judge_parts(
         peaks: see `History`.
 
     Raises:
-        NotYetCompleteError: no client has days before and among those that are judged.
+        NotYetCompleteError: no client has days before and among the test days.
     """
 
     def of_part(part: ClientPart) -> Iterator[_OfPart]:
@@ -288,7 +288,7 @@ def judge_parts(
             "no client has a day that is not left out among those to be judged, and one before: take other days with "
             "--from and --to, or say --allow-gaps"
         )
-    # The same sums, to the last digit, however clients are divided.
+    # Sorted, so that sums have the same last digit however clients are divided into parts.
     clients = [client for part in found for client in part.clients]
     order = np.array(sorted(range(len(clients)), key=clients.__getitem__), np.intp)
     chosen, required, units = (

@@ -1,12 +1,15 @@
 """The rules that a backtest compares, and how they are judged on the following days. Pure numpy.
 
-A rule sees `DAY_NUMBERS` of each client on up to seven days and gives a quota. The first rule is what ships: the
-function that makes plans (`pipeline.recommend.recommendation.entry_of`), which also sees the quota that it set
-before. Quotas stay for a *horizon*: one day as when recommend runs each night, seven as when it runs each week. They
-are judged on these days by two numbers that pull against each other: the share of units that wait (the mean over
-clients, and how many clients are above twice the target), and how much is allocated beside the *oracle*, which knows
-the rate that the day itself required. Since a rule can always buy one with the other, each is also shown at equal
-harm: its quotas times the one factor, found in hindsight on the test days, with which the mean share is the target.
+A rule gets `DAY_NUMBERS` of each client on up to seven days and returns a quota. The first rule is the product's own:
+the function that makes plans (`pipeline.recommend.recommendation.entry_of`), which also gets the quota that it set
+before.
+
+Quotas stay unchanged for a *horizon*: one day if `recommend` runs each night, seven if it runs each week. Two
+conflicting numbers judge them on these days: the share of units that wait (the mean over clients, and how many
+clients are above twice the target), and the allocated quotas relative to the *oracle*, which knows the rate that the
+day itself required. A rule can always improve one at the cost of the other. So each rule is also shown at equal harm:
+its quotas are multiplied by the one factor at which the mean share equals the target, found in hindsight on the test
+days.
 """
 
 from __future__ import annotations
@@ -23,31 +26,31 @@ from pipeline.replay.kernels.ragged import Floats
 DAY_NUMBERS: Final = (
     "required_rate",  # least quota that meets the target (`pipeline.replay.kernels.deferral.required_rates`)
     "units",
-    "mean",  # per second of the day
-    "p95_active",  # percentiles of the seconds in which there was something
+    "mean",  # of all seconds of the day
+    "p95_active",  # percentiles of the seconds with use
     "p99_active",
     "peak_1s",
     "peak_10s",
     "peak_60s",
-    "p90_minute",  # percentiles of the rate of each minute of the day, idle ones as well
+    "p90_minute",  # percentiles of the rate of each minute of the day, including idle ones
     "p99_minute",
 )
-"""What a rule may know of a client's day."""
+"""The numbers of a client's day that a rule may use."""
 
 RECORDED: Final = ("active_s", "censored_s", "throttle_ms", "beside_ms", "quota", "observed")
-"""What the rule that ships knows besides: columns of `pipeline.recommend.required_rates.REQUIRED`, as numbers."""
+"""Further numbers that the product's own rule uses: columns of `pipeline.recommend.required_rates.REQUIRED`."""
 
 _FACTORS: Final = (0.02, 0.1, 0.3, 0.7, 1.2, 2.0, 5.0, 20.0)  # tried first for equal harm
 _STEPS: Final = 6
-_DECAY_DAYS: Final = 1.0  # half-life, as Kubernetes' vertical pod autoscaler has it
+_DECAY_DAYS: Final = 1.0  # half-life, as in Kubernetes' vertical pod autoscaler
 
 Known = Mapping[str, Floats]
-"""Numbers by name, each over (client, day), the latest day last; NaN where the client was not seen."""
+"""Numbers by name, each over (client, day), the latest day last; NaN if the client was not seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A way to choose quotas; without a function it is the one that ships."""
+    """A way to choose quotas. A rule without a function is the product's own."""
 
     name: str
     quota: Callable[[Known], Floats] | None
@@ -56,15 +59,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """How a rule did, over all test days and clients.
+    """The result of a rule over all test days and clients.
 
     Attributes:
-        mean_throttled: of the shares of units that waited.
+        mean_throttled: mean of the shares of units that waited.
         above: share of client-days with more than twice the target.
-        of_units: share of all units.
-        geometric, by_sum: allocated over what the oracle allocates: geometric mean of the clients' ratios, and the
+        of_units: share of all units that waited.
+        geometric, by_sum: allocated quotas relative to the oracle's: geometric mean of the clients' ratios, and the
             ratio of the sums.
-        factor: what the rule's quotas were multiplied with; the one that ships brings its margin along.
+        factor: factor on the rule's quotas. The product's own rule includes its margin.
     """
 
     name: str
@@ -75,7 +78,7 @@ class Judged:
     by_sum: float
     factor: float
     horizon: int = 1
-    """For how many days quotas stay."""
+    """For how many days quotas stay unchanged."""
 
 
 def _largest(name: str) -> Callable[[Known], Floats]:
@@ -92,7 +95,7 @@ def _yesterday(known: Known) -> Floats:
 
 
 def _decayed(name: str, quantile: float) -> Callable[[Known], Floats]:
-    """A percentile of the days' numbers in which a day counts half as much as the next one."""
+    """A percentile of the days' numbers; each day counts half as much as the next one."""
 
     def quota(known: Known) -> Floats:
         values = known[name]
@@ -123,15 +126,15 @@ RULES: Final = (
     Rule("p99 of minutes, decayed", _decayed("p99_minute", 0.9)),
     Rule("daily mean", _average("mean")),
 )
-"""What ships first; then its kin; then what is commonly done."""
+"""The product's own rule first, then similar rules, then common ones."""
 
 
 Evaluate = Callable[[Floats], Floats]
-"""Quotas over (client, test day, candidate) to shares of units that would have waited; NaN stays NaN."""
+"""Maps quotas over (client, test day, candidate) to shares of units that would have waited; NaN stays NaN."""
 
 Ships = Callable[[int, int, Floats], Floats]
-"""The rule that ships: from this day on, up to but without that, and the quotas that it set before (NaN: none), to
-quotas of all clients."""
+"""The product's own rule. Maps the first day, the end (exclusive) and its previous quotas (NaN: none) to quotas of
+all clients."""
 
 
 def backtest(
@@ -143,19 +146,19 @@ def backtest(
     *,
     horizons: Sequence[int] = (1,),
 ) -> tuple[list[Judged], list[Judged]]:
-    """All rules on the test days, and all of them again at equal harm.
+    """Judges all rules on the test days, and again at equal harm.
 
     Args:
-        known: of all days; at least one before the first test day.
-        tested: how many of the last days are test days.
+        known: numbers of all days; at least one day before the first test day.
+        tested: the number of test days, which are the last ones.
         target: the share of units that may wait.
         evaluate: the replay.
         ships: see `Ships`.
-        horizons: for how many days quotas stay; of each length all rules.
+        horizons: for how many days quotas stay unchanged; all rules are judged for each.
 
     Returns:
-        The oracle first, then `RULES` for each horizon; and these with the factor at which the mean share is the
-        target, without those that never get there.
+        The oracle, followed by `RULES` for each horizon; and the same rules at equal harm, without those that never
+        reach the target.
     """
     chosen = choose(known, tested, ships, horizons)
     units = known["units"][:, -tested:]
@@ -163,13 +166,13 @@ def backtest(
 
 
 def choose(known: Known, tested: int, ships: Ships, horizons: Sequence[int]) -> Floats:
-    """The quotas of the oracle and of `RULES` for each horizon, without margins; clients do not matter to each other.
+    """Quotas of the oracle and of `RULES` for each horizon, without margins. Clients are independent of each other.
 
     Args:
         known, tested, ships, horizons: see `backtest`.
 
     Returns:
-        Over (client, test day, rule); NaN where a client is not judged.
+        Over (client, test day, rule); NaN if a client is not judged.
     """
     choice = _Choice(known, tested, ships)
     found = (choice.quotas(rule, horizon) for rule, horizon in _of_horizons(horizons))
@@ -179,11 +182,11 @@ def choose(known: Known, tested: int, ships: Ships, horizons: Sequence[int]) -> 
 def judge(
     chosen: Floats, units: Floats, target: float, evaluate: Evaluate, *, horizons: Sequence[int]
 ) -> tuple[list[Judged], list[Judged]]:
-    """What came of quotas; see `backtest`.
+    """Judges quotas; see `backtest`.
 
     Args:
-        chosen: of `choose`, of all clients.
-        units: that they used, over (client, test day).
+        chosen: the result of `choose`, for all clients.
+        units: the units that they used, over (client, test day).
         target, evaluate, horizons: see `backtest`.
     """
     rules = _of_horizons(horizons)
@@ -211,7 +214,7 @@ def _of_horizons(horizons: Sequence[int]) -> list[tuple[Rule, int]]:
 
 
 class _Choice:
-    """The quotas of some clients on the test days on which they were seen, as well as before."""
+    """Chooses quotas of clients for the test days on which they were seen, if they were seen before too."""
 
     def __init__(self, known: Known, tested: int, ships: Ships) -> None:
         self._known = known
@@ -236,14 +239,14 @@ class _Choice:
                 else:
                     before = {name: self._known[name][seen, first:day] for name in DAY_NUMBERS}
                     quotas = rule.quota(before)
-                    # Not there yesterday: the mean of what is known stands in.
+                    # A client that was not seen yesterday: uses the mean of its known days.
                     mean = np.nanmean(before["required_rate"], axis=1)
                     held[seen] = np.where(np.isfinite(quotas), quotas, mean)
             columns[:, i] = held
         return self._where_judged(columns)
 
     def _where_judged(self, quotas: Floats) -> Floats:
-        """Only clients that are there on the day and were there in the days before it."""
+        """Quotas of clients that were seen on the day and in the days before it; NaN for others."""
         required = self._known["required_rate"]
         there = [
             np.isfinite(required[:, day])
@@ -255,7 +258,7 @@ class _Choice:
 
 
 class _Judge:
-    """How quotas did, by what the oracle allocates and what clients used, over (client, test day)."""
+    """Judges quotas by the oracle's quotas and the clients' units, over (client, test day)."""
 
     def __init__(self, oracle: Floats, units: Floats, target: float) -> None:
         self._oracle = oracle
@@ -263,7 +266,7 @@ class _Judge:
         self._target = target
 
     def judged(self, name: str, horizon: int, quotas: Floats, factor: float, shares: Floats) -> Judged:
-        """The verdict on quotas that were multiplied with a factor."""
+        """The result for quotas that are multiplied by a factor."""
         seen = np.isfinite(shares)
         waited, units = shares[seen], self._units[seen]
         given, oracle = quotas[seen] * factor, self._oracle[seen]
@@ -280,10 +283,10 @@ class _Judge:
 
 
 def _equal_harm(quotas: Floats, target: float, evaluate: Evaluate) -> Floats:
-    """By rule the factor with which the mean share is the target; NaN where none does."""
+    """For each rule the factor at which the mean share is the target; NaN if there is none."""
     rules = quotas.shape[2]
     tried = np.array(_FACTORS)
-    # Rule by rule: all factors of all rules at once would take most of the memory.
+    # Rule by rule, because all factors of all rules at once would take most of the memory.
     harms = np.stack(
         [np.nanmean(evaluate(quotas[:, :, rule, None] * tried), axis=(0, 1)) for rule in range(rules)]
     )
@@ -293,7 +296,7 @@ def _equal_harm(quotas: Floats, target: float, evaluate: Evaluate) -> Floats:
     low, high = np.log(tried[right - 1]), np.log(tried[right])
     at_low, at_high = harms[np.arange(rules), right - 1], harms[np.arange(rules), right]
     for _ in range(_STEPS):
-        # Harm falls about exponentially; a guess too near to an end would not move the other.
+        # Harm falls about exponentially. A guess very close to one end would not move the other end.
         over, under = np.log(at_low / target), np.log(np.maximum(at_high, 1e-9) / target)
         middle = low + (high - low) * np.clip(over / np.maximum(over - under, 1e-12), 0.1, 0.9)
         harm = np.nanmean(evaluate(quotas * np.exp(middle)), axis=(0, 1))

@@ -1,6 +1,6 @@
-"""Which days of which clients are not used, because a gateway's records of the day are incomplete.
+"""Finds the days of clients that are not used, because a gateway's records of the day are incomplete.
 
-A doubt is about one gateway and one day. All other days of its clients stay, and so do all other clients.
+A doubt concerns one gateway and one day. Other days of its clients are used, and so are other clients.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Client: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A gateway's records of a day are not to be trusted.
+    """A reason not to trust a gateway's records of a day.
 
     Attributes:
-        gateway: which; `ALL_GATEWAYS` for all.
+        gateway: its name; `ALL_GATEWAYS` for all.
         date: the day.
-        reason: beginning with a verb.
-        lacks: whether records are missing. Then clients that are not in its records of the day may have used it all
-            the same. Else all are there, and some count twice.
+        reason: text that begins with a verb.
+        lacks: whether records are missing. Then clients without records on that day may have used the gateway too.
+            Otherwise no record is missing, and some count twice.
     """
 
     gateway: str
@@ -47,10 +47,10 @@ def doubts_of(days: Iterable[CompactedDay]) -> list[Doubt]:
         for gw, share in short.items():
             found.append(Doubt(gw, day.date, f"is {share:.1%} complete{_spans(day, gw)}", lacks=True))
         if day.completeness < COMPLETE_ENOUGH and not short:
-            # Days of an older release do not name their gateways.
+            # An older release did not record the gateways of a day.
             found.append(Doubt(ALL_GATEWAYS, day.date, f"is {day.completeness:.1%} complete", lacks=True))
         for gw, by_ms in sorted(day.set_back_ms.items()):
-            # Seconds stand twice: what was used one after the other looks as used at once.
+            # Some seconds are recorded twice, so uses at different times look simultaneous.
             if by_ms > _SET_BACK_MS:
                 reason = f"had its clock set back by {by_ms / 1000:.4g} s"
                 found.append(Doubt(gw, day.date, reason, lacks=False))
@@ -73,7 +73,7 @@ class LeftDays:
     """Days of clients that are left out.
 
     Attributes:
-        days: dates by client, and the gateways that they are left out for.
+        days: dates by client, each with the gateways that are the reason.
         left_out: each doubt with the number of its clients.
     """
 
@@ -81,7 +81,7 @@ class LeftDays:
     left_out: tuple[LeftOut, ...]
 
     def why(self, user: str, client_id: str, date: str) -> tuple[str, ...]:
-        """The gateways that a client's day is left out for; empty where it stays."""
+        """The gateways that are the reason to leave out a client's day; empty if it is used."""
         return self.days.get((user, client_id), {}).get(date, ())
 
 
@@ -89,13 +89,13 @@ NOTHING_LEFT_OUT: Final = LeftDays({}, ())
 
 
 Place: TypeAlias = tuple[str, str]
-"""A gateway and a date; an empty date stands for all."""
+"""A gateway and a date; an empty date means all days."""
 
 
 def place_of(doubt: Doubt) -> Place:
-    """Where the clients are whose day is left out for a doubt.
+    """The place of the clients whose day is left out because of a doubt.
 
-    What is missing may be of any client that uses the gateway; what stands twice is of those that are there.
+    Missing records may be of any client that uses the gateway. Records that count twice are of clients on that day.
     """
     return doubt.gateway, "" if doubt.lacks else doubt.date
 
@@ -105,7 +105,7 @@ def clients_at(used: Iterable[Mapping[str, Any]], places: Collection[Place]) -> 
 
     Args:
         used: rows with date, gw, user and client_id: which client used which gateway on which day of the history.
-        places: which.
+        places: the places to look for.
     """
     found: dict[Place, set[Client]] = {place: set() for place in places}
     for row in used:
@@ -117,7 +117,7 @@ def clients_at(used: Iterable[Mapping[str, Any]], places: Collection[Place]) -> 
 
 
 def left_days(clients_of: Mapping[Place, Collection[Client]], doubts: Collection[Doubt]) -> LeftDays:
-    """Which days of which clients are left out.
+    """Finds which days of which clients are left out.
 
     Args:
         clients_of: the clients at the places of all doubts.

@@ -1,4 +1,4 @@
-"""A plan for users, client ids, prefixes or teams, from compacted days: what their clients used together."""
+"""A plan for users, client ids, prefixes or teams, from the use of all their clients together on compacted days."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from quotas.limits import GROUP_KEYS
 from quotas.usage_record import UsageApi
 
 _ELEMENTS_AT_ONCE: Final = 4_000_000
-"""Recorded seconds of a day that are read into one part of its entities: up to 460 bytes each while they are added up
-and their required rates are computed."""
+"""Recorded seconds of a day in one part of its entities. Each takes up to 460 bytes while they are added and their
+required rates are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntityDays:
-    """What is known of the entities.
+    """Use of entities on some days.
 
     Attributes:
         out: the pipeline's folder.
-        days: which.
+        days: the days.
         scope: whether brokers count together, and gateways of a fleet.
-        entities: what quotas are for.
+        entities: the kind of entity that quotas are for.
         members: of teams, and their prefixes.
-        all_gateways: whether all gateways count together, whatever their fleet.
+        all_gateways: whether all gateways count together, even of different fleets.
     """
 
     out: str
@@ -54,14 +54,14 @@ class EntityDays:
     all_gateways: bool = False
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Rows of client_day under the names of entities; a part of a day's entities at a time."""
+        """Rows of client_day under the names of entities, one part of a day's entities at a time."""
         for day in self.days:
             for together in self.of_day(day):
                 for batch in client_rows(iter([together])):
                     yield batch.filter(pc.equal(batch.column("table"), "client_day"))
 
     def of_day(self, day: CompactedDay) -> Iterator[pa.RecordBatch]:
-        """Rows of entities with the sums of their members, second by second; a part of the entities at a time."""
+        """Rows of entities with the sums of their members second by second, one part of the entities at a time."""
         table = compacted_table(self.out)
         fleets = fleets_of(published_days(self.out)) if self.scope is Scope.FLEET else {}
         naming = naming_of(self.entities, self.members)
@@ -106,10 +106,10 @@ def plan_of_entities(
     """A plan of quotas for entities.
 
     Args:
-        known: what they used.
+        known: their use.
         settings, basis, made_at, capacity, peaks: see `recommend`.
         windows: how quotas are measured.
-        doubts: each takes its day from all entities, since any of them may have clients at any gateway.
+        doubts: each removes its day from all entities, since any entity may have clients at any gateway.
     """
     rows = list(days_of(known.read(), settings.target, windows))
     why: dict[str, tuple[str, ...]] = {}
@@ -133,14 +133,14 @@ def plan_of_entities(
 
 
 def _of_group(entry: PlanEntry) -> PlanEntry:
-    """The quota of a team, whose name stood in the user's place, as that of its group."""
+    """The quota of a team, whose name is in the user's place, as the quota of its group."""
     return replace(entry, entity=QuotaEntity(group=entry.entity.user))
 
 
 def _shares_waiting(
     plan: Plan, rows: Sequence[Mapping[str, Any]]
 ) -> dict[tuple[QuotaEntity, QuotaKey], float]:
-    """The share of units that would have waited with each quota of a plan."""
+    """The share of units that would have waited under each quota of a plan."""
     quotas = {(entry.entity, entry.key): entry.value for entry in plan.entries}
     found: dict[tuple[QuotaEntity, QuotaKey], list[Mapping[str, Any]]] = {}
     for row in rows:

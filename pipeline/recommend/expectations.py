@@ -1,4 +1,4 @@
-"""What a plan would have done on the days that it was made from."""
+"""The effect of a plan on the days from which it was made."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from quotas.entities import QuotaEntity, QuotaKey
 from quotas.usage_record import UsageApi
 
 Shares: TypeAlias = dict[tuple[QuotaEntity, QuotaKey], float]
-"""By entity and key, the share of units that would have waited."""
+"""The share of units that would have waited, by entity and key."""
 
 
 def shares_of(candidates: Candidates, rows: Iterable[Mapping[str, Any]]) -> Shares:
-    """What would have waited with a plan.
+    """The shares that would have waited with a plan.
 
     Args:
         candidates: the plan.
-        rows: of `required_rates.ClientDays.read`, all that there are of each client and API.
+        rows: of `required_rates.ClientDays.read`: all rows of each client and API.
     """
     found: dict[tuple[QuotaEntity, QuotaKey], list[tuple[float, float, list[float]]]] = {}
     for row in rows:

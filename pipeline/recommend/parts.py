@@ -1,6 +1,6 @@
-"""Recommends part by part: each part is some clients on all days, and needs nothing of the others.
+"""Recommends part by part. Each part has some clients with all their days, and is independent of the others.
 
-The driver gets what a plan consists of, and nothing of the days that it was made from.
+The driver gets the contents of the plan only, not the days from which it was made.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quotas.entities import QuotaKey
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Quotas of clients in any order, and clients of which too little is known."""
+    """Quotas of clients in any order, and clients with too few known days."""
 
     quotas: list[Recommended]
     too_little: dict[ClientApi, TooLittle]
@@ -39,11 +39,11 @@ def recommend_parts(
     capacity: Mapping[QuotaKey, float],
     peaks: Mapping[QuotaKey, float],
 ) -> Found:
-    """A quota for each client that there is one for.
+    """Recommends a quota for each client that can have one.
 
     Args:
         runner: runs the parts.
-        days: what is known of the clients.
+        days: the clients' days.
         settings: how to recommend.
         capacity: what the cluster can take, in the key's unit per second.
         peaks: the most that all clients together used.
@@ -61,12 +61,12 @@ def recommend_parts(
 
 
 def expect_parts(runner: Runner, days: ClientDays, plan: Plan) -> Plan:
-    """The plan with the shares that would have waited with it on the days that it was made from.
+    """Adds to a plan the shares that would have waited under it, on the days from which it was made.
 
     Args:
         runner: runs the parts.
-        days: these.
-        plan: any.
+        days: the clients' days.
+        plan: any plan.
     """
     packed = pickle.dumps(of_plan(plan))
 

@@ -1,10 +1,12 @@
 """Makes a plan of quotas from the rates that clients required. Pure: no Spark, no files, no clock.
 
 The *required rate* of a client's day is the least quota with which at most the target share of its units would have
-waited (`pipeline.replay.kernels.deferral`). The quota of a client follows from its days, by one of two rules, and a
-margin. A quota in force that lies within [lower, upper] is left alone, so that quotas do not change with every day's
-noise. The real demand of a client that was muted for more than a little of the time is not known: its quota is only
-ever raised, by a guess, and a guess has an end. `entry_of` is the rule; the backtest judges it and no other.
+waited (`pipeline.replay.kernels.deferral`). One of two rules combines the days of a client into one rate, and a
+margin is added. A quota in force that lies within [lower, upper] is left alone, so that quotas do not change with
+every day's noise.
+
+If a client was muted for more than a little of the time, its real demand is not known. Its quota is then only raised,
+by a guess, and the guess has an upper limit. `entry_of` is the rule, and the backtest judges the same function.
 """
 
 from __future__ import annotations
@@ -32,40 +34,40 @@ class Rule(StrEnum):
     """How the days of a history become one required rate."""
 
     DECAYED = "decayed"
-    """90th percentile of the days, each counting half as much as the next: follows drift, forgets a burst in days."""
+    """90th percentile of the days; each counts half as much as the next. Follows drift, forgets a burst in days."""
     LARGEST = "largest"
-    """The largest: for clients with one busy day a week."""
+    """The largest day: for clients with one busy day a week."""
 
 
 HISTORY_DAYS: Final = 7
-"""The days that a recommendation looks at, unless others are asked for."""
+"""The number of days that a recommendation uses by default."""
 _QUANTILE: Final = 0.9
 _HALF_LIFE_DAYS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientDay:
-    """One day of one client; the required rate is the largest of its counters, as each has quotas of its own."""
+    """One day of one client. Each of its counters has a quota of its own, so the largest required rate counts."""
 
     date: str
     required_rate: float
     active_s: int
     censored_s: int
     quota: float | None
-    """The limit last in force."""
+    """The last limit in force."""
     gateways: int = 1
-    """How many counters: gateways or fleets, or their brokers."""
+    """The number of counters: gateways or fleets, or their brokers."""
     observed: bool = False
-    """Whether that was only watched, so that nothing that the client did comes from it."""
+    """Whether the quota was in mode observe. Then the client's behaviour does not result from it."""
     beside: float = 0.0
-    """The share of its throttle times that other limits than its quota asked for."""
+    """The share of its throttle times that limits other than its quota caused."""
     left_out: bool = False
-    """Whether what it required is not known: of such a day only the quota counts."""
+    """Whether its required rate is not known. Then only the quota of the day counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientHistory:
-    """A client as its use is counted: an empty user or client id is shared (`quotas.resolution.TrackerKey`)."""
+    """A client as its use is counted. An empty user or client id is shared (`quotas.resolution.TrackerKey`)."""
 
     user: str
     client_id: str
@@ -73,7 +75,7 @@ class ClientHistory:
     key: QuotaKey
     days: tuple[ClientDay, ...]
     planned: float | None = None
-    """The quota that an earlier plan would have set, where the records are from before; None: as they say."""
+    """The quota that an earlier plan would have set if the records are from before that plan; None: as recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +84,15 @@ class RecommendationSettings:
 
     Attributes:
         target: share of units that may wait.
-        rule: see there.
+        rule: see `Rule`.
         margin: factor on the required rate.
         bump: factor on the quota in force of a client whose demand is not known.
-        ceiling: a guess is at most this many times the largest rate that the client was seen to require. One that is
-            far from its quota was muted by something else.
-        largest_change: a quota in force is at most multiplied or divided by this at once.
-        censored_from: from this share of muted among active seconds on its demand counts as not known.
-        overrides: with a number, this many clients of each kind get quotas of their own and a default covers the
-            others; None: every client gets its own.
+        ceiling: a guess is at most this many times the client's largest recorded required rate. If a client is far
+            below its quota, the quota was not the reason for its mutes.
+        largest_change: a quota in force is multiplied or divided by at most this in one plan.
+        censored_from: from this share of muted among active seconds on, a client's demand counts as not known.
+        overrides: the number of clients of each kind that get quotas of their own; a default covers the others. None:
+            every client gets its own.
     """
 
     target: float = 0.01
@@ -112,12 +114,12 @@ def recommend(
     capacity: Mapping[QuotaKey, float] | None = None,
     peaks: Mapping[QuotaKey, float] | None = None,
 ) -> Plan:
-    """A plan for these clients; in order of key and then of value, largest first.
+    """A plan for these clients, ordered by key and then by value, largest first.
 
     Args:
-        histories: of every client.
-        settings: see there.
-        basis: what the histories were made of.
+        histories: one of each client.
+        settings: how to recommend.
+        basis: the data that the histories were made of.
         made_at: ISO time, for the plan.
         capacity: what the cluster can take, in the key's unit per second.
         peaks: the most that all clients together used.
@@ -127,7 +129,7 @@ def recommend(
 
 
 Recommended: TypeAlias = tuple[PlanEntry, int]
-"""A client's quota, and how many counters count it."""
+"""A client's quota, and the number of counters that count the client."""
 
 
 def recommended(
@@ -136,7 +138,7 @@ def recommended(
     capacity: Mapping[QuotaKey, float],
     peaks: Mapping[QuotaKey, float],
 ) -> Iterator[Recommended]:
-    """The quota of each client that there is one for; see `recommend` for the arguments."""
+    """The quotas of all clients that can have one; see `recommend` for the arguments."""
     for history in histories:
         key = history.key
         entry = entry_of(history, settings, limit=capacity.get(key), peak=peaks.get(key))
@@ -153,7 +155,7 @@ def plan_of(
     capacity: Mapping[QuotaKey, float] | None = None,
     peaks: Mapping[QuotaKey, float] | None = None,
 ) -> Plan:
-    """The plan of such quotas, which come in any order; see `recommend` for the other arguments."""
+    """Makes a plan of quotas, which come in any order; see `recommend` for the other arguments."""
     by_key: dict[QuotaKey, list[Recommended]] = {}
     for entry, counters in found:
         by_key.setdefault(entry.key, []).append((entry, counters))
@@ -165,14 +167,14 @@ def plan_of(
             continue
         chosen, covered = _with_default(largest_first, settings)
         entries += chosen
-        # A client that the default covers may use all of it, in every gateway that it uses.
+        # Each client under the default may use all of it, in every gateway that it uses.
         allocated = sum(entry.value * gateways for entry, gateways in [*covered[0], *covered[1]])
         checks.append(_check(key, allocated, (peaks or {}).get(key, 0.0), (capacity or {}).get(key)))
     return Plan(made_at, basis, tuple(checks), tuple(entries))
 
 
 def with_bursts(plan: Plan, burst_s: float) -> Plan:
-    """The plan with a bucket of so many seconds beside each byte rate; its rates were found for such buckets."""
+    """Adds a bucket of `burst_s` seconds to each byte rate of the plan, for which the rates were calculated."""
     entries: list[PlanEntry] = []
     for entry in plan.entries:
         entries.append(entry)
@@ -194,18 +196,18 @@ def with_bursts(plan: Plan, burst_s: float) -> Plan:
 
 
 def entity_of(history: ClientHistory) -> QuotaEntity | None:
-    """The entity of a client's quota; None without a name, and for the sum of clients beyond the record's cap."""
+    """The entity of a client's quota. None without a name, and for the sum of clients beyond the record's cap."""
     if history.client_id == OTHER or not (history.user or history.client_id):
         return None
     entity = QuotaEntity(user=history.user or None, client_id=history.client_id or None)
     if history.api is UsageApi.CONNECT:
         entity = QuotaEntity(ip=history.client_id)
-    # Addresses in records with hashed names are none that a quota could be set for.
+    # In records with hashed names an address is a hash, for which no quota can be set.
     return entity if validate_entity(entity) is None else None
 
 
 def required_rate_of(days: Sequence[ClientDay], rule: Rule) -> float:
-    """One required rate for several days; 0 when no day required any."""
+    """Combines the required rates of several days into one; 0 if no day has one."""
     ordered = sorted((day for day in days if day.required_rate > 0), key=lambda day: day.required_rate)
     if not ordered:
         return 0.0
@@ -224,7 +226,7 @@ def required_rate_of(days: Sequence[ClientDay], rule: Rule) -> float:
 
 
 def amount(value: float, key: QuotaKey) -> str:
-    """A quota for people, such as ``12.3 MB/s``."""
+    """A quota as text, such as ``12.3 MB/s``."""
     if key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE):
         for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
             if value >= size:
@@ -241,13 +243,13 @@ def amount(value: float, key: QuotaKey) -> str:
 def entry_of(
     history: ClientHistory, settings: RecommendationSettings, *, limit: float | None, peak: float | None
 ) -> PlanEntry | None:
-    """What a client's quota should be; None for a client that there is no quota for, or that used nothing.
+    """Decides a client's quota. None for a client that cannot have a quota, or that used nothing.
 
     Args:
-        history: its days.
-        settings: see there.
+        history: the client's days.
+        settings: how to recommend.
         limit: what the cluster can take; no quota is above it.
-        peak: the most that all clients together used. Without a limit no guess is above that.
+        peak: the most that all clients together used. Without a limit no guess is above it.
     """
     entity = entity_of(history)
     kept = [day for day in history.days if not day.left_out]
@@ -261,9 +263,9 @@ def entry_of(
     latest_first = sorted(history.days, key=lambda day: day.date, reverse=True)
     recorded = latest_first[0].quota
     old = recorded if history.planned is None else history.planned
-    # A gateway out of touch with its fleet recorded a part of the quota until that was mended.
+    # A gateway that was isolated from its fleet recorded only a share of the quota during that time.
     old = None if old is None else _whole(old, key)
-    # One that was lifted meanwhile is still what limited the client while it was muted.
+    # A quota that was removed meanwhile still explains the mutes of the days on which it was in force.
     held_to = next(
         (_whole(day.quota, key) for day in latest_first if day.quota is not None and not day.observed), None
     )
@@ -275,7 +277,7 @@ def entry_of(
         f"needed {amount(required, key)} by its last {days} day{'s' * (days > 1)} ({most}) for "
         f"{1 - settings.target:.4g} of its use not to wait; +{settings.margin - 1:.0%}"
     )
-    # The quota is raised for the mutes that it asked for itself.
+    # Mutes count for a raise only as far as the quota itself caused them.
     beside = sum(day.censored_s * day.beside for day in kept) / max(1, sum(day.censored_s for day in kept))
     unknown = censored >= settings.censored_from and history.api not in _SEES_ALL
     if unknown and censored * (1 - beside) < settings.censored_from:
@@ -328,7 +330,7 @@ def entry_of(
 def _end_of_guesses(
     seen: float, settings: RecommendationSettings, limit: float | None, peak: float | None, key: QuotaKey
 ) -> tuple[float, str]:
-    """Above what no client is raised whose demand is not known, and what that is."""
+    """The limit above which no quota is raised by a guess, and the reason for it as text."""
     ends = [
         (
             settings.ceiling * seen,
@@ -347,7 +349,7 @@ def _rounded_up(value: float, key: QuotaKey) -> float:
 
 
 def _whole(value: float, key: QuotaKey) -> float:
-    """As quotas of this key have to be."""
+    """A value rounded up if quotas of this key must be whole numbers."""
     return float(math.ceil(value)) if key in _WHOLE else value
 
 
@@ -357,7 +359,7 @@ _Entries = list[Recommended]
 def _with_default(
     recommended: _Entries, settings: RecommendationSettings
 ) -> tuple[list[PlanEntry], tuple[_Entries, _Entries]]:
-    """Entries of the plan; and the entry of each client: of those with their own, of those under a default."""
+    """The plan's entries; the entries of clients with quotas of their own; and those of clients under a default."""
     if settings.overrides is None:
         return [entry for entry, _ in recommended], (recommended, [])
     chosen: list[PlanEntry] = []
@@ -378,7 +380,7 @@ def _with_default(
 
 
 def _made_its_own(entry: PlanEntry) -> PlanEntry:
-    """A kept quota may be that of a default, which the plan changes: records do not say which quota applied."""
+    """Sets a kept quota explicitly. It may come from a default that the plan changes, which records do not show."""
     if entry.action is not Action.KEEP:
         return entry
     return replace(entry, action=Action.SET, reason=f"its own, whatever the default is; {entry.reason}")

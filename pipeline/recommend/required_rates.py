@@ -41,22 +41,22 @@ _READ: Final = (*ENTITY, "units", "active_s", "censored_s", "throttle_ms", "besi
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How quotas are measured: samples of a rate and their length, and how mutations are."""
+    """How quotas are measured: number and length of a rate's samples, and the algorithm for mutations."""
 
     num: int = 11
     ms: int = 1_000
     mutations: Algorithm = Algorithm.TOKEN_BUCKET
     burst_s: float | None = None
-    """Of buckets that byte rates are to have; None: they have Kafka's window."""
+    """Burst of the planned buckets of byte rates, in seconds; None: byte rates have Kafka's window."""
 
     def burst_of(self, api: UsageApi) -> float:
-        """What can be used at once of this API's quota, in seconds of it."""
+        """The part of this API's quota that can be used at once, in seconds of quota."""
         if self.burst_s is not None and KEY_OF_API[api] in BURST_KEYS:
             return self.burst_s
         return burst_s(api, self.num, self.ms, self.mutations)
 
     def column(self, api: UsageApi) -> str:
-        """Where `client_day` has what this API requires."""
+        """The column of `client_day` with the required rates of this API."""
         return required_column(kept_burst_s(api, self.burst_of(api)))
 
 
@@ -65,10 +65,10 @@ class ClientDays:
     """Days of clients, read part by part.
 
     Attributes:
-        parts: of client_day.
-        target: the share that may wait; where the table has not this one, the next smaller one.
-        windows: see there; where the table has not this burst, the next smaller one.
-        left: days that are left out.
+        parts: parts of client_day.
+        target: the share that may wait. If the table does not have it, the next smaller one is used.
+        windows: see `Windows`. If the table does not have this burst, the next smaller one is used.
+        left: the days that are left out.
     """
 
     parts: Sequence[ClientPart]
@@ -77,11 +77,11 @@ class ClientDays:
     left: LeftDays = NOTHING_LEFT_OUT
 
     def read(self, part: ClientPart, more: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-        """Rows as mappings: names, `required` for all targets, and `required_rate` for the one asked.
+        """Rows as mappings: names, `required` for all targets, and `required_rate` for the wanted target.
 
         Args:
             part: one of `parts`.
-            more: columns of client_day that are wanted besides the usual ones.
+            more: further columns of client_day.
         """
         columns = sorted({self.windows.column(api) for api in UsageApi})
         for table in part.read([*_READ, *more, *columns]):
@@ -89,7 +89,7 @@ class ClientDays:
 
 
 def days_of(batches: Iterable[pa.RecordBatch], target: float, windows: Windows) -> Iterator[dict[str, Any]]:
-    """The mappings of `ClientDays.read`, out of rows of `client_day`."""
+    """Makes the mappings of `ClientDays.read` from rows of `client_day`."""
     columns = {api.value: windows.column(api) for api in UsageApi}
     at = kept_target(target)
     for batch in batches:
@@ -102,18 +102,18 @@ def days_of(batches: Iterable[pa.RecordBatch], target: float, windows: Windows) 
 def left_out_of(
     runner: Runner, out: str, days: Sequence[CompactedDay], more: Collection[Doubt] = ()
 ) -> LeftDays:
-    """Which clients' days of these are left out.
+    """Finds which clients' days are left out.
 
     Args:
-        runner: looks for the clients.
+        runner: searches for the clients.
         out: the pipeline's folder.
-        days: of which.
-        more: doubts about days that are not there.
+        days: the days of the history.
+        more: doubts about days that do not exist.
     """
     doubts = sorted([*doubts_of(days), *more], key=lambda doubt: (doubt.date, doubt.gateway))
     if not doubts:
         return NOTHING_LEFT_OUT
-    # By gateways, also where these count together: it is a gateway that fails.
+    # By gateway, even if gateways count together: it is a single gateway that fails.
     rows = find_clients(out, days, "client_day")
     places = {place_of(doubt) for doubt in doubts}
 
@@ -136,7 +136,7 @@ def peaks_of(runner: Runner, out: str, days: Sequence[CompactedDay]) -> dict[tup
 def hourly_peaks(
     runner: Runner, out: str, days: Sequence[CompactedDay]
 ) -> dict[tuple[str, QuotaKey], list[float]]:
-    """The same for each hour of the day."""
+    """As `peaks_of`, for each hour of the day."""
     by_day = find_clients(out, days, "total").by_day()
 
     def peaks(rows: ClientRows) -> Iterator[dict[tuple[str, QuotaKey], list[float]]]:
@@ -161,7 +161,7 @@ def hourly_peaks(
 
 
 def stricter_than_asked(target: float, windows: Windows) -> list[str]:
-    """For people: what the tables do not have, and what is taken instead."""
+    """Notes for the operator: wanted values that the tables do not have, and the stricter ones that are used."""
     told = []
     if TARGETS[kept_target(target)] != target:
         told.append(
@@ -181,11 +181,11 @@ ClientApi: TypeAlias = tuple[str, str, str]
 def gather(
     rows: Iterable[Mapping[str, Any]], left: LeftDays = NOTHING_LEFT_OUT
 ) -> tuple[list[ClientHistory], dict[ClientApi, TooLittle]]:
-    """Histories of all clients, and the clients of which no day is left; both in the order of `ClientApi`.
+    """Histories of all clients, and the clients without remaining days; both in the order of `ClientApi`.
 
     Args:
         rows: of `ClientDays.read`, in any order.
-        left: days that are left out.
+        left: the days that are left out.
     """
     found: dict[ClientApi, dict[str, list[Any]]] = {}
     for row in rows:
@@ -229,13 +229,13 @@ def _name(user: str, client_id: str, api: str) -> str:
 def client_day(
     date: str, rows: Sequence[Mapping[str, Any]], *, gateways: int, left_out: bool = False
 ) -> ClientDay:
-    """A client's day over its counters. Each has quotas of its own, so the largest decides.
+    """A client's day over all its counters. Each counter has a quota of its own, so the largest rate counts.
 
     Args:
         date: the day.
-        rows: of `ClientDays.read`, one each; a quota of None or NaN is none.
-        gateways: how many counters there are.
-        left_out: whether what it required is not known.
+        rows: of `ClientDays.read`, one for each counter; a quota of None or NaN means none.
+        gateways: the number of counters.
+        left_out: whether its required rate is not known.
     """
     throttle_ms, beside_ms = (
         sum(_number(row[name]) for row in rows) for name in ("throttle_ms", "beside_ms")
@@ -256,5 +256,5 @@ def client_day(
 
 
 def _number(value: float | None) -> float:
-    """Of a table that an older release has made, which does not say it: 0."""
+    """A number of the table; 0 if an older release wrote the table without it."""
     return value if value is not None and value == value else 0.0

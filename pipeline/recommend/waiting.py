@@ -1,7 +1,7 @@
-"""The required rate of a client's day, and what would have waited under a quota, from `client_day`.
+"""The required rate of a client's day, and the waiting share under a quota, from `client_day`.
 
-The table has required rates for the shares in `TARGETS`: points of a curve that falls from all to nothing as the
-quota rises. Between two of them a share is interpolated.
+The table has required rates for the shares in `TARGETS`. They are points of a curve of the waiting share, which falls
+from 1 to 0 as the quota rises. Between two points the share is interpolated.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _SHARES: Final = np.array(TARGETS)
 def burst_s(
     api: UsageApi, window_num: int, window_ms: int, mutations: Algorithm = Algorithm.TOKEN_BUCKET
 ) -> float:
-    """Seconds of quota that can be used at once: a bucket holds all its windows, a Rate passes all but one.
+    """Seconds of quota that can be used at once. A bucket holds all its windows, a Rate passes all but one.
 
     Args:
-        api: of which.
-        window_num, window_ms: samples of a rate and their length.
-        mutations: how mutations are measured.
+        api: the API.
+        window_num, window_ms: number and length of a rate's samples.
+        mutations: the algorithm for mutations.
     """
     if api in BUCKETS:
         return API_BURST_S
@@ -39,10 +39,10 @@ def burst_s(
 
 
 def kept_burst_s(api: UsageApi, wanted_s: float) -> int:
-    """The largest burst of the table that is not above this one: a rate that is found with it suffices.
+    """The table's largest burst that is not above the wanted one. A rate that suffices for it suffices for both.
 
     Raises:
-        ArgumentError: all are above it.
+        ArgumentError: all bursts of the table are above it.
     """
     kept = [burst for burst in BURSTS_S if burst <= wanted_s and (burst != 11 or api is UsageApi.MUTATION)]
     if not kept:
@@ -54,7 +54,7 @@ def kept_burst_s(api: UsageApi, wanted_s: float) -> int:
 
 
 def kept_target(wanted: float) -> int:
-    """Which of `TARGETS` is the largest that is not above this one."""
+    """The index of the largest of `TARGETS` that is not above the wanted one."""
     return int(np.searchsorted(_SHARES, wanted, side="right")) - 1
 
 
@@ -66,13 +66,13 @@ def shares_waiting(required: Floats, quotas: Floats) -> Floats:
         quotas: > 0, over (client's day, candidate).
 
     Returns:
-        Over (client's day, candidate); NaN where either is.
+        Over (client's day, candidate); NaN if the rate or the quota is NaN.
     """
     rows = np.arange(len(required))[:, None]
     above = np.zeros(quotas.shape, np.int64)
     for rates in required.T:
         above += quotas < rates[:, None]
-    # Below the rates of the first `above` targets, at or over that of the next one.
+    # A quota lies below the rates of the first `above` targets, and not below that of the next one.
     over, under = np.minimum(above, len(_SHARES) - 1), np.maximum(above - 1, 0)
     low, high = required[rows, over], required[rows, under]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -81,7 +81,7 @@ def shares_waiting(required: Floats, quotas: Floats) -> Floats:
         upper, lower = _SHARES[over], _SHARES[under]
         geometric = upper * (lower / upper) ** between
         shares = np.where(lower > 0, geometric, upper * (1 - between))
-        # With no quota all waits.
+        # Without any quota the whole use would wait.
         shares = np.where(above == len(_SHARES), 1 - (1 - _SHARES[-1]) * quotas / required[rows, -1], shares)
     shares = np.where(above == 0, 0.0, shares)
     found: Floats = np.where(np.isnan(quotas) | np.isnan(required[:, :1]), np.nan, shares)
