@@ -31,14 +31,14 @@ def add_out(
 
 
 def add_master(parser: argparse.ArgumentParser) -> None:
-    """Where the job runs."""
+    """Where Spark runs."""
     parser.add_argument(
         "--master", help="Spark's cluster (spark-submit's, SPARK_MASTER, or this machine's cores)"
     )
 
 
 def add_runner(parser: argparse.ArgumentParser) -> None:
-    """Where a job runs that does without Spark on one machine."""
+    """Where a job runs that needs no Spark on a single machine."""
     parser.add_argument(
         "--master",
         help="Spark's cluster, or local[2] (spark-submit's, SPARK_MASTER); default: without Spark, in this process",
@@ -47,8 +47,8 @@ def add_runner(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def open_runner(arguments: argparse.Namespace, app: str) -> Iterator[Runner]:
-    """What runs the parts of a job: Spark where a cluster is named, else this process."""
-    # Help does without the packages of the extra.
+    """Opens the runner for a job's parts: Spark if a cluster is named, else this process."""
+    # `--help` must work without the packages of the extra.
     from pipeline.spark.runner import InProcess, OnSpark
     from pipeline.spark.session import is_asked_for, open_session
 
@@ -76,10 +76,10 @@ def scope_of(arguments: argparse.Namespace) -> Scope:
     """What one counter covers.
 
     Raises:
-        RefusedError: gateways count differently, and the arguments do not say which to take.
+        RefusedError: gateways count differently, and the arguments do not choose.
         ArgumentError: no gateway shares its counters.
     """
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.storage.compacted_days import published_days
 
     days = published_days(arguments.out)
@@ -124,7 +124,7 @@ def add_burst(parser: argparse.ArgumentParser) -> None:
 
 
 def burst_of(arguments: argparse.Namespace) -> float | None:
-    """What `add_burst` has read.
+    """The burst that `add_burst` has read, in seconds.
 
     Raises:
         ArgumentError: no bucket can have it.
@@ -136,7 +136,7 @@ def burst_of(arguments: argparse.Namespace) -> float | None:
 
 
 def add_expectation(parser: argparse.ArgumentParser) -> None:
-    """What records should be there; see `pipeline.storage.coverage`."""
+    """Which gateways and days are expected; see `pipeline.storage.coverage`."""
     parser.add_argument(
         "--expect-gateways",
         default="",
@@ -153,12 +153,12 @@ def add_expectation(parser: argparse.ArgumentParser) -> None:
 
 
 def add_allow_open(parser: argparse.ArgumentParser) -> None:
-    """Whether days count that are not over."""
+    """Whether days count that are not closed."""
     parser.add_argument("--allow-open", action="store_true", help="include days that may still get records")
 
 
 def expectation_of(arguments: argparse.Namespace) -> Expectation:
-    """What records should be there by now.
+    """The expectation that the arguments describe.
 
     Raises:
         ArgumentError: the arguments are wrong.
@@ -170,7 +170,7 @@ def expectation_of(arguments: argparse.Namespace) -> Expectation:
 
 
 def add_days(parser: argparse.ArgumentParser, what: str = "to work on") -> None:
-    """Which days, for all jobs that work by day; `check_days` checks them."""
+    """The range of days, for all jobs that work by day; `check_days` checks it."""
     for name, dest, end in (("--from", "first", "first"), ("--to", "last", "last")):
         parser.add_argument(
             name,
@@ -181,10 +181,10 @@ def add_days(parser: argparse.ArgumentParser, what: str = "to work on") -> None:
 
 
 def check_days(arguments: argparse.Namespace) -> None:
-    """Checks what `add_days` has read.
+    """Checks the days that `add_days` has read.
 
     Raises:
-        ArgumentError: these are no days, or the last is before the first.
+        ArgumentError: one is not a day, or the last is before the first.
     """
     for name, text in (("--from", arguments.first), ("--to", arguments.last)):
         if text is not None:
@@ -194,16 +194,16 @@ def check_days(arguments: argparse.Namespace) -> None:
 
 
 def day_of(text: str, name: str) -> datetime.date:
-    """The day that an argument names.
+    """Parses the day in an argument.
 
     Raises:
-        ArgumentError: it names none.
+        ArgumentError: the text is not a day.
     """
     try:
         day = datetime.date.fromisoformat(text)
     except ValueError:
         day = None
-    # Tables name days as text, and other spellings such as 20261121 would find none.
+    # Tables name days as text, so days in other spellings, such as 20261121, would not be found.
     if day is None or day.isoformat() != text:
         raise ArgumentError(f"{name} {text!r}: say a day as 2026-11-21")
     return day
@@ -221,12 +221,12 @@ def add_capacity(parser: argparse.ArgumentParser, *, required: bool = False) -> 
 
 
 def parse_capacity(text: str) -> dict[QuotaKey, float]:
-    """``produce=200MB,mutation=50/s`` by quota key; numbers may be alone or have a unit.
+    """Parses ``produce=200MB,mutation=50/s`` to limits by quota key; numbers may have a unit.
 
     Raises:
         ArgumentError: it has another form.
     """
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.replay.demand import KEY_OF_API
 
     found = {}

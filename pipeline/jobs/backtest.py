@@ -1,4 +1,4 @@
-"""``sluice-pipeline backtest``: checks whether quotas of earlier days would have fitted the next.
+"""``sluice-pipeline backtest``: checks whether quotas of earlier days would have fitted the next days.
 
 Writes `backtest.json`, and a table in Markdown.
 """
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.client_tables.rows import TARGETS
     from pipeline.client_tables.tables import find_clients
     from pipeline.recommend.backtest import judge_parts, markdown
@@ -129,10 +129,10 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 
 def _horizons(text: str, tested: int) -> list[int]:
-    """Those that differ on so many test days.
+    """The horizons that give different results on so many test days.
 
     Raises:
-        ArgumentError: the text is written differently.
+        ArgumentError: the text has another form.
     """
     try:
         asked = sorted({int(each) for each in text.split(",")})

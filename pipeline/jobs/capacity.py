@@ -1,7 +1,7 @@
-"""``sluice-pipeline capacity``: who gets what of a cluster's capacity, and when it is full.
+"""``sluice-pipeline capacity``: the share of each client in a cluster's capacity, and when the cluster is full.
 
-Divides the capacity by what clients or teams require, adds up in each second what all would have used, and forecasts
-the peaks of days. Writes `index.html` for people, `capacity.json` with everything, `capacity.csv` with a row for each
+Divides the capacity by the required rates of clients or teams, adds the use of all in each second, and forecasts the
+peaks of days. Writes `index.html` for people, `capacity.json` with everything, `capacity.csv` with a row for each
 client or team, and `forecast.csv` with a row for each day.
 """
 
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.capacity.claims import claims_of
     from pipeline.capacity.page import render, summary, to_csv, to_forecast_csv, to_json
     from pipeline.capacity.study import Question, study
@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     with open_runner(arguments, "sluice capacity") as runner:
         answer = study(runner, arguments.out, days, scope, question)
     folder.mkdir(parents=True, exist_ok=True)
-    # First what `erase` finds the others by.
+    # This file first, because `erase` finds the others by it.
     (folder / "capacity.json").write_text(to_json(answer, made_at), encoding="utf-8")
     (folder / "capacity.csv").write_text(to_csv(answer), encoding="utf-8")
     (folder / "forecast.csv").write_text(to_forecast_csv(answer), encoding="ascii")

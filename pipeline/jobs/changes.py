@@ -1,4 +1,4 @@
-"""``sluice-pipeline changes``: what is different in the last seven days from the seven before.
+"""``sluice-pipeline changes``: compares the last seven days with the seven days before.
 
 Reads the tables of clients, part by part. Writes `index.html` for people, `changes.json` for programs, and `chat.txt`
 with a few lines for a chat, which it also prints.
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.changes.find import find
     from pipeline.changes.page import Changes, lines, render
     from pipeline.changes.weeks import DAYS, WEEKS, Calendar

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.client_tables.making import make_missing
     from pipeline.maintenance.compaction import compact
     from pipeline.spark.runner import OnSpark
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> Exit:
                 allow_open=arguments.allow_open,
             )
         except JobError:
-            # A day that is refused must not keep others from being recommended from.
+            # If one day is refused, the tables of other days are still made, so that `recommend` can use them.
             make_missing(runner, out)
             raise
         made = make_missing(runner, out)

@@ -1,4 +1,4 @@
-"""``sluice-pipeline cost``: what each team used in a month, and what that costs.
+"""``sluice-pipeline cost``: the use of each team in a month, and its cost.
 
 Reads compacted days, without Spark. Writes `index.html` for people, `cost.csv` and `cost.parquet` with a row for each
 team, and `days.parquet` with a row for each team and day. The same records, groups and prices give the same files.
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     import pyarrow.parquet as pq
 
     from pipeline.storage.files import local_result

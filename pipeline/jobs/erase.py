@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.client_tables.making import make_missing
     from pipeline.erase.client import Client
     from pipeline.erase.erasure import Places, days_to_make, erase

@@ -1,4 +1,4 @@
-"""``sluice-pipeline ingest``: usage files or the usage topic into the raw table, each line exactly once."""
+"""``sluice-pipeline ingest``: reads usage files or the usage topic into the raw table, each line exactly once."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.ingest.checkpoints import checkpoint_of
     from pipeline.ingest.sources import files_stream, stream, topic_stream
     from pipeline.ingest.writer import Writer, files_to_rows, messages_to_rows
@@ -133,7 +133,7 @@ def _every_s(text: str) -> int | None:
 
 
 def _print_result(writer: Writer, out: str) -> None:
-    """What was read, and what never arrived, on standard output."""
+    """Prints on standard output what was read, and which lines never arrived."""
     from pipeline.storage.raw_table import read_raw_state
 
     lines, rows, duplicates, torn = (

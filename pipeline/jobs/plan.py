@@ -106,10 +106,10 @@ def _step(arguments: argparse.Namespace) -> Exit:
 
 
 def _largest_change(arguments: argparse.Namespace) -> float | None:
-    """By what factor quotas may change without a person; None: a person is there.
+    """The factor by which quotas may change without a person's check; None: a person checks.
 
     Raises:
-        ArgumentError: the arguments do not go together.
+        ArgumentError: the arguments contradict each other.
     """
     given: float | None = arguments.largest_change
     if not arguments.unattended:

@@ -1,7 +1,7 @@
 """``sluice-pipeline recommend``: makes a plan of quotas from some compacted days.
 
-Required rates are in the tables of clients (`pipeline.client_tables`), `pipeline.recommend.recommendation` decides
-what to make of them, and the plan says what it would have done over the same days. Clients are taken part by part
+Required rates are in the tables of clients (`pipeline.client_tables`). `pipeline.recommend.recommendation` makes
+quotas from them. The plan also says what it would have done on the same days. Clients are processed part by part
 (`pipeline.recommend.parts`), as tasks of Spark or one after the other in this process.
 """
 
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.client_tables.tables import find_clients
     from pipeline.recommend.entities import EntityDays, plan_of_entities
     from pipeline.recommend.parts import expect_parts, recommend_parts
@@ -152,7 +152,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
     windows = Windows(arguments.window_num, arguments.window_ms, mutations, burst_of(arguments))
     scope = scope_of(arguments)
-    # Seconds that stand twice would make the peak of all too high.
+    # Seconds that are recorded twice would make the common peak too high.
     twice = {doubt.date for doubt in doubts_of(chosen) if not doubt.lacks}
     once = [day for day in chosen if day.date not in twice] or chosen
     basis = Basis(
@@ -205,7 +205,7 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 
 def _write(plan: Plan, file: Path, settings: RecommendationSettings, notes: list[str]) -> Exit:
-    """Writes the plan, and says what is in it."""
+    """Writes the plan and prints a summary."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(plan.to_json(), encoding="utf-8")
     for text in (*notes, *plan.basis.notes()):
@@ -232,7 +232,7 @@ def _members(arguments: argparse.Namespace) -> Members:
     """The teams of the arguments.
 
     Raises:
-        ArgumentError: they do not go together.
+        ArgumentError: the arguments contradict each other.
     """
     wanted = arguments.entities in (Entities.PREFIX, Entities.TEAM)
     if wanted != (arguments.groups is not None):
@@ -253,24 +253,24 @@ def history_days(
     allow_gaps: bool,
     allow_open: bool = False,
 ) -> tuple[list[CompactedDay], list[str]]:
-    """The days to look at.
+    """The days that a recommendation uses.
 
     Args:
-        days: all that are compacted, by date.
-        history: how many are wanted.
-        last: the last one; else the last compacted that is closed.
+        days: all compacted days, by date.
+        history: the wanted number of days.
+        last: the last day; None: the last compacted one that is closed.
         expectation: says which days are closed.
-        first: the first one, whatever `history` says.
-        read: days of which lines have been read.
-        allow_gaps: continue without days that are not there.
-        allow_open: also with days that are not closed, or were not when they were compacted.
+        first: the first day; it overrides `history`.
+        read: days whose lines have been read.
+        allow_gaps: continue if days are missing.
+        allow_open: also use days that are not closed, or were not when they were compacted.
 
     Returns:
-        The days; and those between them of which no gateway has written a line.
+        The days; and days between them for which no gateway has written a line.
 
     Raises:
-        NotYetCompleteError: some are not there yet; it says which.
-        ArgumentError: `first` or `last` is no day.
+        NotYetCompleteError: some days are missing; the text names them.
+        ArgumentError: `first` or `last` is not a day.
     """
     if not days:
         raise NotYetCompleteError("no day is compacted: run `sluice-pipeline compact` first")
@@ -294,7 +294,7 @@ def history_days(
     open_then = [date for date in missing if date in not_closed]
     absent = [date for date in missing if date in read and date not in not_closed]
     begins = days[0].date
-    # Afterwards a day without any line is a gap as any other.
+    # From then on a day without any line is an ordinary gap.
     silent = [date for date in missing if begins < date < wanted[-1] and date not in (*open_then, *absent)]
     before = [date for date in missing if date not in (*open_then, *absent, *silent)]
     faults = [f"{', '.join(absent)} not compacted"] if absent else []

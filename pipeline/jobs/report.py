@@ -1,4 +1,4 @@
-"""``sluice-pipeline report``: use, throttling and nearness to the limits, by client.
+"""``sluice-pipeline report``: use, throttling and distance to the limits, by client.
 
 Reads the table `client_use` (`pipeline.client_tables`), part by part. Writes
 `report.json` (everything, for programs) and `index.html` (the same for people: one file that needs nothing else).
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.report.page import render
     from pipeline.report.report import make
     from pipeline.storage.files import local_result

@@ -1,4 +1,4 @@
-"""``sluice-pipeline simulate``: what candidate quotas would have done to recorded demand.
+"""``sluice-pipeline simulate``: replays recorded demand under candidate quotas.
 
 Writes the table of `pipeline.replay.simulation` to `results/sim/run=...`, and prints how much would have been
 throttled over all clients.
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.replay.candidates import parse_candidates
     from pipeline.replay.dispatch import recorded_algorithm
     from pipeline.replay.simulation import simulate
@@ -95,10 +95,10 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 
 def _replay_settings(arguments: argparse.Namespace) -> ReplaySettings:
-    """How the arguments say to replay.
+    """The replay settings that the arguments describe.
 
     Raises:
-        ArgumentError: they do not go together.
+        ArgumentError: the arguments contradict each other.
     """
     from pipeline.replay.dispatch import ReplaySettings
 

@@ -1,4 +1,4 @@
-"""``sluice-pipeline status``: what was read, what is missing, what is compacted. Does not start Spark."""
+"""``sluice-pipeline status``: which lines were read, which are missing, which days are compacted. Without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.maintenance.metrics import metrics_text, write_metrics
     from pipeline.maintenance.status import status
 

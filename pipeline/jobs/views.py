@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Help does without the packages of the extra.
+    # `--help` must work without the packages of the extra.
     from pipeline.report.views import Engine, statements
     from pipeline.teams.members import read_members
 

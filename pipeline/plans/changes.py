@@ -1,10 +1,10 @@
 """What applying a plan changes, and the file that reverts it. Pure.
 
-A plan says what it found (`old`, as the records saw it) and what it wants. Between the two an operator may have set
-something else: that is a *drift*, and a plan does not write over it except by force. Records do not say which quota
-lasted, and of a default they say nothing; what an earlier plan has set is known from its revert file.
+A plan has the quota that the records saw (`old`) and the quota that it wants. If an operator has set another value
+meanwhile, that is a *drift*, and a plan does not overwrite it except with force. Records do not say which quota was
+set last, and they do not show defaults. The quotas that an earlier plan has set are known from its revert file.
 
-The revert file, JSON: what was set before, null where nothing was, and what was set instead.
+The revert file is JSON, with the value before (null: none) and the value after each change.
 
     {"format": "sluice-revert", "version": 1, "made_at": "...", "bootstrap": "...",
      "changes": [{"entity": {"user": "alice"}, "key": "producer_byte_rate", "before": null, "after": 1048576.0}]}
@@ -36,17 +36,17 @@ _ROUNDED: Final = 0.01
 
 
 class State(StrEnum):
-    """How what is in force stands to what is wanted."""
+    """How the quota in force relates to the wanted one."""
 
-    SET = "set"  # nothing is set for this entity yet
+    SET = "set"  # the entity has no quota yet
     CHANGE = "change"
-    SAME = "same"  # as wanted already
+    SAME = "same"  # already the wanted value
     DRIFT = "drift"  # another value was set meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One quota: what is set, and what is wanted; None: nothing is."""
+    """The set and the wanted value of one quota; None: no quota."""
 
     entity: QuotaEntity
     key: QuotaKey
@@ -57,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One quota that was altered: what was set before and after; None: nothing."""
+    """The values of one quota before and after it was altered; None: no quota."""
 
     entity: QuotaEntity
     key: QuotaKey
@@ -67,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Revert:
-    """What takes a plan back: the changes it made, where and when (ISO time)."""
+    """The changes that a plan made, where and when (ISO time), for reverting it."""
 
     made_at: str
     bootstrap: str
@@ -97,10 +97,10 @@ class Revert:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Revert:
-        """What `to_json` wrote.
+        """Reads the text that `to_json` wrote.
 
         Raises:
-            PlanError: the text is something else.
+            PlanError: the text has another form.
         """
         try:
             data = json.loads(text)
@@ -122,7 +122,7 @@ class Revert:
 
 
 def last_changes(reverts: Iterable[Revert]) -> dict[tuple[QuotaEntity, QuotaKey], Change]:
-    """What earlier plans did last to each quota; of files of the same second the later in order counts."""
+    """The last change of each quota by earlier plans. Among files of the same second the later one counts."""
     found: dict[tuple[QuotaEntity, QuotaKey], Change] = {}
     for revert in sorted(reverts, key=lambda each: each.made_at):
         found.update({(change.entity, change.key): change for change in revert.changes})
@@ -136,13 +136,13 @@ def differences(
     last: Mapping[tuple[QuotaEntity, QuotaKey], Change] | None = None,
     keep_too: bool = False,
 ) -> list[Difference]:
-    """A plan beside what is set.
+    """Compares a plan with the quotas that are set.
 
     Args:
-        plan: its entries with action `set` are looked at.
-        in_force: what Describe answered.
-        last: what earlier plans did; a quota they have set is as it should be while it has not been changed.
-        keep_too: also those that the plan leaves alone; always `same` or `drift`.
+        plan: its entries with action `set` are compared.
+        in_force: the response to DescribeClientQuotas.
+        last: last changes by earlier plans. A quota that a plan has set is no drift while it keeps that value.
+        keep_too: also compare the entries that the plan leaves alone; the result is always `same` or `drift`.
 
     Returns:
         In the plan's order.
@@ -153,7 +153,7 @@ def differences(
             continue
         now = in_force.get((entry.entity, entry.key))
         change = (last or {}).get((entry.entity, entry.key))
-        # As it was before, too: a plan may have been taken back, or broken off half way.
+        # The value before counts too: an earlier plan may have been reverted, or interrupted half-way.
         expected = (entry.old,) if change is None else (change.before, change.after)
         state = _state(now, entry.value, expected)
         found.append(Difference(entry.entity, entry.key, now, entry.value, state))
@@ -161,7 +161,7 @@ def differences(
 
 
 def reverting(revert: Revert, in_force: Mapping[tuple[QuotaEntity, QuotaKey], float]) -> list[Difference]:
-    """What taking changes back would change, beside what is set: the newest change first."""
+    """Compares a revert file with the quotas that are set; the newest change comes first."""
     found = []
     for change in reversed(revert.changes):
         now = in_force.get((change.entity, change.key))
@@ -176,7 +176,7 @@ def reverting(revert: Revert, in_force: Mapping[tuple[QuotaEntity, QuotaKey], fl
 
 
 def to_do(found: Iterable[Difference], *, force: bool) -> list[Difference]:
-    """What has to be altered; drifts only by force."""
+    """The quotas that have to be altered; drifts only with force."""
     return [
         each for each in found if each.state is not State.SAME and (force or each.state is not State.DRIFT)
     ]
@@ -186,7 +186,7 @@ def _state(now: float | None, wanted: float, expected: tuple[float | None, ...])
     if now == wanted:
         return State.SAME
     if now is None:
-        # The value that the records saw may have come from a default: nothing of the entity's own is overwritten.
+        # The recorded value may come from a default. So no quota of the entity itself is overwritten.
         return State.SET
     return State.CHANGE if now in expected else State.DRIFT
 
@@ -211,19 +211,19 @@ def _change(data: Any, where: str) -> Change:
 
 
 def for_a_person(plan: Plan, changes: Iterable[Difference], largest_change: float) -> list[str]:
-    """Why a plan should not be applied before a person has looked at it; empty if nothing speaks against it.
+    """Reasons why a person should check a plan before it is applied; empty if there are none.
 
-    Its newest day weighs most, so a plan is not applied when part of that day is missing. Quotas of teams have no
-    earlier value in the records, so a recommendation does not limit their change: here it is limited.
+    The newest day weighs most, so a plan is not applied if a part of that day is missing. Records have no earlier
+    value of a team's quota, so `recommend` cannot limit its change. This function does.
 
     Args:
-        plan: any.
-        changes: what it would change now.
-        largest_change: a quota in force is at most multiplied or divided by this.
+        plan: any plan.
+        changes: the changes that it would make now.
+        largest_change: a quota in force may be multiplied or divided by at most this.
     """
     newest = plan.basis.last_day
     found = [each.text() for each in plan.left_out if each.date in ("", newest)]
-    # Quotas are rounded up: bytes to whole ones, others to hundredths.
+    # Quotas are rounded up: bytes to whole numbers, others to hundredths.
     most = largest_change * (1 + _ROUNDED)
     for each in changes:
         if each.now is None or each.wanted is None:

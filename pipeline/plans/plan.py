@@ -1,6 +1,6 @@
 """A plan: which quotas to set, and why. `recommend` writes it, `plan show|diff|apply|revert` read it.
 
-As JSON, one object (every key is always there; null where it says so):
+As JSON, one object. Every key is always present, with null where shown:
 
     {"format": "sluice-plan", "version": 1, "made_at": "2026-11-21T21:00:00Z",
      "basis": {"first_day": "2026-11-14", "last_day": "2026-11-20", "days": 7, "completeness": 0.9998,
@@ -15,9 +15,10 @@ As JSON, one object (every key is always there; null where it says so):
      "left_out": [{"gateway": "gw-3", "date": "2026-11-16", "reason": "is 50.0% complete", "clients": 38}],
      "too_little": [{"client": "produce of user=bob", "reason": "..."}]}
 
-An entity names its components as AlterClientQuotas does: a type that is absent is not part of it, null is the default
-entity. `keep` says that the quota in force lies within [lower, upper]: `value` repeats it and nothing is to be done.
-Shares are fractions of 1, values are in the key's unit (bytes, percent, partitions or connections per second).
+An entity names its components as in AlterClientQuotas: an absent type is not part of the entity, and null is the
+default entity. `keep` means that the quota in force lies within [lower, upper]: `value` repeats it, and nothing
+changes. Shares are fractions of 1; values are in the key's unit (bytes, percent, partitions or connections per
+second).
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _NAMED: Final = 20
 
 
 class PlanError(ValueError):
-    """A text is no plan; says where and what was found."""
+    """A text is not a plan; the message says where and what was found."""
 
 
 class Action(StrEnum):
-    """What a plan wants done with a quota."""
+    """What a plan does with a quota."""
 
     SET = "set"
     KEEP = "keep"
@@ -54,14 +55,14 @@ class PlanEntry:
     """One quota.
 
     Attributes:
-        value: the quota to be in force.
-        old: the one in force when the records were made; None for none or not known.
+        value: the quota that should be in force.
+        old: the quota in force when the records were made; None: none or not known.
         lower, upper: a quota in force between them is left alone.
-        expected_throttled: share of units that would have waited over the history with `value`; None when it was
-            not computed (a default stands for clients that are not known).
-        days: days of history this rests on.
+        expected_throttled: share of units that would have waited over the history with `value`; None: not computed
+            (for a default, which covers unknown clients).
+        days: the number of days of history that were used.
         censored: share of active seconds in which the client was muted, so that its real demand is not known.
-        reason: for the operator.
+        reason: text for the operator.
     """
 
     entity: QuotaEntity
@@ -79,15 +80,15 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class CapacityCheck:
-    """What all quotas of one key add up to.
+    """The sum of all quotas of one key, compared with the capacity.
 
     Attributes:
-        limit: what the cluster can take, as the operator says; None when not given.
+        limit: what the cluster can take, as the operator says; None: not given.
         allocated: sum of the quotas in the plan.
         peak: the most that all clients together used in ten seconds, per second.
-        over_allocation: `allocated` over `peak`; 0 when nothing was used.
-        fits: whether the peak is within the limit; True when no limit is given.
-        note: for the operator.
+        over_allocation: `allocated` divided by `peak`; 0 if nothing was used.
+        fits: whether the peak is within the limit; True without a limit.
+        note: text for the operator.
     """
 
     key: QuotaKey
@@ -101,13 +102,14 @@ class CapacityCheck:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a plan rests on: days (ISO), how complete their records are, the rule, and what one counter covers.
+    """The data behind a plan: days (ISO), completeness of their records, the rule, and what one counter covers.
 
     Attributes:
-        scope: `fleet` where all gateways of a fleet count together, `gateway` where the brokers of each do, `broker`
-            where each broker counts by itself.
-        window_num, window_ms: samples of a rate, and their length.
-        open_days: those that were not over when they were compacted, after commas.
+        scope: `fleet` if all gateways of a fleet count together, `gateway` if the brokers of each gateway do,
+        `broker`
+            if each broker counts by itself.
+        window_num, window_ms: number and length of a rate's samples.
+        open_days: days that were not closed when they were compacted, separated by commas.
     """
 
     first_day: str
@@ -123,7 +125,7 @@ class Basis:
     open_days: str = ""
 
     def notes(self) -> list[str]:
-        """What is to be known before the plan is applied."""
+        """Warnings for the operator before the plan is applied."""
         if not self.open_days:
             return []
         return [f"not over when compacted, so quotas may be too low: {self.open_days}"]
@@ -131,13 +133,13 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Clients' days that the plan does not rest on, since a gateway's records of the day are not to be trusted.
+    """Days of clients that a plan does not use, because a gateway's records of the day are not trusted.
 
     Attributes:
-        gateway: which; empty for all.
+        gateway: its name; empty for all gateways.
         date: the day; empty in a plan of an older release, for all days.
-        reason: what is wrong with its records, beginning with a verb.
-        clients: how many clients' day is left out.
+        reason: the fault of its records, beginning with a verb.
+        clients: the number of clients whose day is left out.
     """
 
     gateway: str
@@ -146,7 +148,7 @@ class LeftOut:
     clients: int
 
     def text(self) -> str:
-        """For the operator."""
+        """Text for the operator."""
         what = "this day" if self.date else "all days"
         when = f"{self.date}: " if self.date else ""
         return (
@@ -157,11 +159,11 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class TooLittle:
-    """A client that the plan has no quota for, since no day of it is left.
+    """A client without a quota in the plan, because all of its days were left out.
 
     Attributes:
         client: API and name.
-        reason: which days were left out, and for which gateways.
+        reason: the days that were left out, and because of which gateways.
     """
 
     client: str
@@ -169,7 +171,7 @@ class TooLittle:
 
 
 def too_little_text(clients: Sequence[TooLittle]) -> str:
-    """For the operator; empty without any."""
+    """Text for the operator; empty without such clients."""
     if not clients:
         return ""
     named = ", ".join(f"{each.client} ({each.reason})" for each in clients[:_NAMED])
@@ -181,7 +183,7 @@ def too_little_text(clients: Sequence[TooLittle]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """See the module."""
+    """A plan; the module's docstring describes its fields."""
 
     made_at: str
     basis: Basis
@@ -209,7 +211,7 @@ class Plan:
         """The plan that `to_json` wrote.
 
         Raises:
-            PlanError: the text is no JSON, not a plan, of another version, or holds a quota that Kafka would refuse.
+            PlanError: the text is not JSON, not a plan, of another version, or has a quota that Kafka would refuse.
         """
         try:
             data = json.loads(text)
@@ -221,7 +223,7 @@ class Plan:
             raise PlanError(f"version: this program reads {VERSION}, not {data.get('version')!r}")
         check_keys(data, ("format", "version", *names_of(cls)), "plan")
         entries = _field(data, "entries", list, "plan")
-        # Plans of older releases have neither, or name the clients in the first.
+        # Plans of older releases lack both keys, or name clients in the first one.
         left_out, too_little = data.get("left_out") or (), data.get("too_little") or ()
         if len(entries) > MAX_ENTRIES:
             raise PlanError(f"entries: at most {MAX_ENTRIES}, not {len(entries)}")
@@ -246,7 +248,7 @@ class Plan:
 
 
 def entity_to_json(entity: QuotaEntity) -> dict[str, str | None]:
-    """An entity by its components; null names the default."""
+    """The components of an entity; null means the default."""
     return {
         str(entity_type): None if isinstance(name, Default) else name
         for entity_type, name in entity.components()
@@ -281,10 +283,10 @@ def names_of(kind: type[Any]) -> tuple[str, ...]:
 
 
 def check_keys(data: Any, known: Sequence[str], where: str) -> None:
-    """See that an object has no key that nothing would read.
+    """Checks that an object has no unknown key.
 
     Raises:
-        PlanError: it has; the text names the key, its place and what is known.
+        PlanError: it has one; the message names the key, its place and the known keys.
     """
     wrong = next((name for name in data if name not in known), None) if isinstance(data, dict) else None
     if wrong is not None:
@@ -348,7 +350,7 @@ def _basis(data: dict[str, Any]) -> Basis:
         target=_number(data, "target", "basis"),
         margin=_number(data, "margin", "basis"),
         model=_field(data, "model", str, "basis"),
-        # Plans of an older release do not say it; these were its defaults.
+        # Plans of older releases lack these keys; the defaults are the values of those releases.
         **{name: _field(data, name, kind, "basis") for name, kind in _COUNTING.items() if name in data},
     )
 
@@ -387,7 +389,7 @@ def _left_out(data: Any, where: str) -> LeftOut:
 
 
 def _clients_left_out(data: Any, where: str) -> list[TooLittle]:
-    """Those that a plan of an older release names."""
+    """The clients that a plan of an older release names."""
     clients = data.get("clients")
     reason = f"{_field(data, 'gateway', str, where)} {_field(data, 'reason', str, where)}"
     return [TooLittle(str(client), reason) for client in clients] if isinstance(clients, list) else []

@@ -1,10 +1,10 @@
 """Shows, compares, applies and reverts a plan; each step prints its result and returns an exit code.
 
-Applying asks first whether everything would be accepted (validate_only), then writes the revert file, and only then
-alters. So a plan that is refused in part changes nothing, and whatever is changed can be taken back, even when the
-connection breaks half way. The revert files of earlier plans say which quotas plans have set.
+`apply` first asks the cluster whether it would accept all changes (validate_only), then writes the revert file, and
+only then changes quotas. So a plan that is refused in part changes nothing, and all changes can be reverted, even if
+the connection breaks half-way. The revert files of earlier plans record which quotas plans have set.
 
-All steps raise `PlanError` for a file that is no plan, and `QuotaClientError` when a cluster can't be asked.
+All steps raise `PlanError` for a file that is not a plan, and `QuotaClientError` if a cluster can't be reached.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where quotas are.
+    """The cluster whose quotas are read or changed.
 
     Attributes:
         bootstrap: HOST:PORT of a gateway or a broker.
         client_config: a file with the connection's settings, see `read_properties`.
-        counts: what one counter covers there, fleet, gateway or broker, if the operator says; see `misfit`.
+        counts: what one counter covers there (fleet, gateway or broker), if the operator gives it; see `misfit`.
     """
 
     bootstrap: str
@@ -56,16 +56,16 @@ class Cluster:
     counts: str | None = None
 
     def connect(self) -> QuotaClient:
-        """A connection; see `QuotaClient` for what is raised."""
+        """Opens a connection; see `QuotaClient` for the errors."""
         return QuotaClient(self.bootstrap, read_properties(self.client_config))
 
 
 def show(path: Path, *, keep_too: bool) -> Exit:
-    """What a plan says, and why.
+    """Prints a plan with its reasons.
 
     Args:
         path: the plan's file.
-        keep_too: also what it leaves alone.
+        keep_too: also print the quotas that it leaves alone.
     """
     plan = _read_plan(path)
     basis = plan.basis
@@ -103,12 +103,12 @@ def show(path: Path, *, keep_too: bool) -> Exit:
 
 
 def diff(path: Path, cluster: Cluster, *, previous: Sequence[Path] = ()) -> Exit:
-    """A plan beside the quotas that are set.
+    """Prints a plan beside the quotas that are set.
 
     Args:
         path: the plan's file.
-        cluster: where to look.
-        previous: revert files of earlier plans; else those that `_last_changes` finds.
+        cluster: the cluster to compare with.
+        previous: revert files of earlier plans; empty: those that `_last_changes` finds.
     """
     plan = _read_plan(path)
     with cluster.connect() as client:
@@ -134,12 +134,12 @@ def apply(
 
     Args:
         path: the plan's file.
-        cluster: where.
+        cluster: the cluster to change.
         previous: see `diff`.
-        revert_file: where to write what takes it back; else beside the plan.
-        force: also over what was changed meanwhile.
-        validate_only: only ask whether it would be accepted.
-        largest_change: no person has looked at the plan: refuse what `for_a_person` finds.
+        revert_file: the file for reverting the plan; None: a file beside the plan.
+        force: also overwrite quotas that were changed meanwhile.
+        validate_only: only ask whether the cluster would accept the changes.
+        largest_change: no person has checked the plan: refuse it if `for_a_person` finds a reason.
     """
     plan = _read_plan(path)
     revert_file = revert_file or path.with_suffix(".revert.json")
@@ -182,17 +182,18 @@ def apply(
 
 
 def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
-    """Why a plan's numbers mean something else where it is to be applied; empty where they do not.
+    """Why a plan's numbers have another meaning on the target cluster; empty if they do not.
 
-    Kafka counts on each broker by itself, a gateway with `scope = "gateway"` on all of them together, a fleet on all
-    gateways together. So the same quota is several times as much, or too little for all. Controller mutations of one
-    gateway, or of a cluster, are counted in one place.
+    Kafka counts on each broker separately. A gateway with `scope = "gateway"` counts all brokers together, and a
+    fleet counts all gateways together. So with another scope the same quota is several times too large or too small.
+    Controller mutations of one gateway, or of a cluster, are counted in one place.
 
     Args:
-        plan: any.
-        there: what the other end says.
-        counts: what the operator says that one counter covers there; else what a gateway says. An older one is taken
-            to count as the plan has it, and Kafka's own brokers count by themselves.
+        plan: any plan.
+        there: what the cluster says about its counting.
+        counts: what one counter covers there, if the operator gives it; else the gateway's own information is used.
+        An
+            older gateway is assumed to count as the plan does, and Kafka's brokers to count separately.
     """
     scope = plan.basis.scope
     known = there.scope or (scope if there.cluster is False else "broker" if there.cluster else None)
@@ -200,7 +201,7 @@ def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
     if there.brokers < 2 or all(entry.key is QuotaKey.CONTROLLER_MUTATION_RATE for entry in plan.entries):
         if found is None or (found == "broker" and there.cluster is not False):
             return ""
-        # One broker of a gateway is all that there is.
+        # The gateway has only one broker.
         scope, found = ("gateway" if each == "broker" else each for each in (scope, found))
     if found is None:
         return (
@@ -231,13 +232,13 @@ def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
 
 
 def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool) -> Exit:
-    """Takes back what `apply` did.
+    """Reverts what `apply` did.
 
     Args:
         path: the revert file.
-        cluster: where.
-        force: also what was changed again meanwhile.
-        elsewhere: also where the file was not written for this address: it may be another one of the same cluster.
+        cluster: the cluster to change.
+        force: also revert quotas that were changed again meanwhile.
+        elsewhere: accept a file that was written for another address, which may be one of the same cluster.
     """
     wanted = _read_revert(path)
     if wanted.bootstrap != cluster.bootstrap and not elsewhere:
@@ -283,7 +284,7 @@ def _carry_out(client: QuotaClient, changes: Sequence[Difference], done: str) ->
 def _await(
     client: QuotaClient, wanted: Mapping[tuple[QuotaEntity, QuotaKey], float | None]
 ) -> list[tuple[QuotaEntity, QuotaKey]]:
-    """What is not in force in the end; a cluster takes a moment from accepting to showing."""
+    """Waits for changes to take effect, which takes a moment. Returns those that did not."""
     deadline = time.monotonic() + _VERIFY_TIMEOUT_S
     while True:
         in_force = client.describe()
@@ -318,7 +319,7 @@ def _read_revert(path: Path) -> Revert:
 def _last_changes(
     plan: Path, cluster: Cluster, previous: Sequence[Path]
 ) -> dict[tuple[QuotaEntity, QuotaKey], Change]:
-    """What earlier plans did to the quotas of this cluster."""
+    """The last change of each quota of this cluster by earlier plans."""
     if previous:
         return last_changes(_read_revert(path) for path in previous)
     folder = plan.absolute().parent
@@ -330,7 +331,7 @@ def _last_changes(
 
 
 def _write(path: Path, text: str) -> None:
-    """Durable before anything is altered."""
+    """Writes the file durably, before any quota is changed."""
     part = path.with_name(f".{path.name}.part")
     with part.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -15,7 +15,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float | None) -> str:
-    """A quota: without a fraction where it has none, a dash for none."""
+    """A quota as text: without a fraction if it is whole, and a dash for none."""
     if value is None:
         return "-"
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.6g}"
