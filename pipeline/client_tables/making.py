@@ -22,11 +22,11 @@ from pipeline.storage.partitioned_files import PartitionedFiles
 from pipeline.storage.tables import DataFile, Snapshot, Table
 
 ROWS_PER_GROUP: Final = 10_000
-"""Rows are ordered by bucket: of a file a reader opens the groups that may have its own."""
+"""Rows are ordered by bucket, so a reader opens only the row groups that may have its buckets."""
 
 
 def make_missing(runner: Runner, out: str) -> list[str]:
-    """Makes the tables of all compacted days that have none, or those of an earlier run.
+    """Makes the tables of all compacted days that lack them or have tables of an earlier run.
 
     Args:
         runner: runs the parts of a day.
@@ -42,7 +42,7 @@ def make_missing(runner: Runner, out: str) -> list[str]:
     due = [day for day in published if not is_made(day, fleets, *found)]
     if due:
         for table in tables:
-            table.sweep()  # what the last one replaced
+            table.sweep()  # files that the last commit replaced
     for day in due:
         days = CompactedDays.of(None, out, day.date, day.date)
         _make_clients(runner, days, day, tables[0])
@@ -78,7 +78,7 @@ def entities_of(pieces: list[Piece], scope: Scope, fleets: Mapping[str, str]) ->
     Args:
         pieces: whole buckets of a day, in order.
         scope: whether brokers count together.
-        fleets: by gateway, what counts in its place.
+        fleets: the fleet of each gateway that counts with others.
     """
     return read_entities(
         pieces,

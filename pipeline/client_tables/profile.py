@@ -1,11 +1,12 @@
-"""Use, percentiles and nearness to the limit of a client, for the report. numpy and Arrow, no Spark.
+"""Use, percentiles and distance to the limit of a client, for the report. numpy and Arrow, no Spark.
 
-In two steps, so that little has to travel between processes: `profile_rows` makes one small row of each compacted row
-(a client on one broker, gateway and day), with its use in steps of ten seconds; `merge_profiles` adds up the rows of
-one client on a day and only then takes peaks and percentiles, since the peak of a sum is not the sum of the peaks.
-How near mutations came to their limit is computed there too, since gateways of a fleet share the counter.
-Ten seconds because that is the window of Kafka's rates (KIP-13). Steps begin at whole tens of seconds, so a burst
-that straddles two of them shows as less than a sliding window would.
+There are two steps, so that little data travels between processes. `profile_rows` makes one small row of each
+compacted row (a client on one broker, gateway and day), with its use in steps of ten seconds. `merge_profiles` adds
+the rows of one client on a day, and then takes peaks and percentiles, since the peak of a sum is not the sum of the
+peaks. It also computes how close mutations came to their limit, since gateways of a fleet share that counter.
+
+Ten seconds is the window of Kafka's rates (KIP-13). Steps begin at whole tens of seconds. So a burst that is divided
+between two steps appears smaller than in a sliding window.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STEP_S: Final = 10
 _DAY_S: Final = 86_400
 _STEPS_PER_MINUTE: Final = 60 // STEP_S
 NEAR: Final = 0.8
-"""From this share of its limit on a client counts as near to it."""
+"""From this share of its limit on, a client counts as near to it."""
 
 SUMS: Final = (
     "requests",
@@ -38,10 +39,10 @@ SUMS: Final = (
     "throttle_ms",
     "muted_ms",
 )
-"""Arrays of the compacted table that are added up."""
+"""Arrays of the compacted table whose values are added."""
 
 CLIENT: Final = ("user", "client_id", "api")
-"""Columns that name the client of a profile."""
+"""Columns that identify the client of a profile."""
 
 READ: Final = ("date", "gw", *CLIENT, "node", "t", *SUMS, "quota", "level_end", "censored")
 """The columns of the compacted table that are read."""
@@ -55,8 +56,8 @@ PARTIAL: Final = pa.schema(
         ("censored_s", pa.int64()),
         ("near_s", pa.int64()),  # seconds at or above NEAR of the limit; 0 for mutations
         ("closest", pa.float64()),  # largest share of the limit; null: no limit, or mutations
-        ("quota", pa.float64()),  # the last one in force; null: none
-        ("quota_t", pa.int64()),  # when that was (s since the epoch)
+        ("quota", pa.float64()),  # the last quota in force; null: none
+        ("quota_t", pa.int64()),  # time of that quota (s since the epoch)
         ("peak_1s", pa.float64()),
         ("step", pa.list_(pa.int64())),  # number of the ten-second step since the epoch, rising
         ("step_offered", pa.list_(pa.float64())),
@@ -64,8 +65,8 @@ PARTIAL: Final = pa.schema(
         (
             "step_quota",
             pa.list_(pa.float64()),
-        ),  # the last one in force in the step; empty where not mutations
-        ("step_s", pa.list_(pa.int64())),  # seconds with a record in it; empty where not mutations
+        ),  # the last quota in force in the step; only for mutations, otherwise empty
+        ("step_s", pa.list_(pa.int64())),  # seconds with a record in the step; only for mutations, otherwise empty
     ]
 )
 """One row of `profile_rows`."""
@@ -99,7 +100,7 @@ def profile_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One partial profile for each compacted row with any second.
 
     Args:
-        batches: with the columns of `READ`.
+        batches: rows with the columns of `READ`.
 
     Yields:
         Batches of `PARTIAL`.
@@ -165,22 +166,22 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _flat(batch: pa.RecordBatch, name: str, dtype: Any) -> Any:
-    """All elements of an array column; null is NaN."""
+    """All elements of an array column; null becomes NaN."""
     values = batch.column(name).flatten().to_numpy(zero_copy_only=False)
     return values.astype(dtype, copy=False)
 
 
 def _shares_of_limit(values: Any, mutation: Any) -> Any:
-    """How near rates came to the limit by what the gateway measured, by second; minus infinity without a limit."""
+    """Each second's rate as a share of the limit, as the gateway measured it; minus infinity without a limit."""
     share = values["level_end"] / values["quota"]
     return np.where(np.isnan(share) | mutation, -np.inf, share)
 
 
 def merge_profiles(partial: pa.Table, fleets: Mapping[str, str] = {}) -> pa.RecordBatch:
-    """The profiles of clients and APIs from their partial ones.
+    """Makes the profiles of clients and APIs from partial profiles.
 
     Args:
-        partial: rows of `PARTIAL` in any order, all that there are of each user, client id and API.
+        partial: rows of `PARTIAL` in any order; all rows of each user, client id and API.
         fleets: see `pipeline.storage.counting.fleets_of`.
 
     Returns:
@@ -188,7 +189,7 @@ def merge_profiles(partial: pa.Table, fleets: Mapping[str, str] = {}) -> pa.Reco
     """
     if not partial.num_rows:
         return _no_rows(PROFILE)
-    # The last row of a client is then the one with its latest quota.
+    # Sorted, so that a client's last row has its latest quota.
     rows = partial.sort_by([(name, "ascending") for name in (*CLIENT, "quota_t")]).combine_chunks()
     begins = _begins(rows)
     ends = np.append(begins[1:], rows.num_rows)
@@ -236,20 +237,20 @@ def _numbers(rows: pa.Table, name: str) -> Any:
 
 
 def _distinct(rows: pa.Table, name: str, client: Any) -> Any:
-    """How many different values each client has."""
+    """The number of different values of each client."""
     codes = rows.column(name).combine_chunks().dictionary_encode().indices.to_numpy()
     pairs = np.unique(client * (codes.max() + 1) + codes)
     return np.bincount(pairs // (codes.max() + 1)).astype(np.int32)
 
 
 def _merge_steps(rows: pa.Table, client: Any) -> tuple[Any, Any, Any, Any]:
-    """Where each client's steps begin, and its steps with the sums of its rows; every client has some."""
+    """The steps of each client with the sums of its rows, and their begins. Every client has at least one step."""
     lists = {
         name: rows.column(name).combine_chunks() for name in ("step", "step_offered", "step_throttle_ms")
     }
     step, offered, throttle_ms = (column.flatten().to_numpy() for column in lists.values())
     of_step = np.repeat(client, lists["step"].value_lengths().to_numpy())
-    if len(client) > client[-1] + 1:  # a client has more than one row
+    if len(client) > client[-1] + 1:  # some client has more than one row
         span = int(step.max()) + 1
         both, place = np.unique(of_step * span + step, return_inverse=True)
         of_step, step = np.divmod(both, span)
@@ -258,10 +259,10 @@ def _merge_steps(rows: pa.Table, client: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _mutations_near(rows: pa.Table, client: Any, fleets: Mapping[str, str]) -> tuple[Any, Any]:
-    """How near mutations came to their limit, by client: the largest share (NaN: no limit), and for how many seconds.
+    """How near each client's mutations came to their limit: the largest share (NaN: no limit), and seconds near it.
 
-    Their bucket is recorded in tokens, and how many there can be is not in the record. So what was wanted in ten
-    seconds is compared with what ten seconds give; above 1 the burst was used.
+    Records have the level of the bucket in tokens, but not the bucket's size. So the demand of ten seconds is
+    compared with the quota of ten seconds. Above 1 the burst was used.
     """
     clients = int(client[-1]) + 1
     lengths = rows.column("step_quota").combine_chunks().value_lengths().to_numpy()

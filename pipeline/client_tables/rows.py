@@ -1,11 +1,12 @@
 """The rows of a client's day and its hours, computed from its demand. Arrow and numpy, no Spark.
 
-Three tables, distinguished by the column `table`:
+There are three tables, distinguished by the column `table`:
 
-* `client_day`: a client and API on a day, in each counter: use, peaks, how long it was muted, its quota, and the
-  rates that it required for the shares in `TARGETS` to wait, with the bursts in `BURSTS_S`.
+* `client_day`: a client and API on a day, in each counter: use, peaks, mutes, quota, and the rates that it required
+so
+  that only the shares in `TARGETS` wait, with the bursts in `BURSTS_S`.
 * `client_hour`: the same client's hours with use, a mute or a refusal.
-* `total`: what all clients of an API used together in each ten seconds, as each worker saw it; rows add up.
+* `total`: the use of all clients of an API together in each ten seconds, as each worker saw it; rows are added.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from pipeline.storage.layout import BUCKET, KEY, bucket_of
 from quotas.usage_record import UsageApi
 
 TARGETS: Final = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6)
-"""Shares of a day's units that may wait, for which required rates are kept."""
+"""Shares of a day's units that may wait, for which the tables have required rates."""
 BURSTS_S: Final = (1, 10, 11, 60, 1800)
-"""Seconds of quota that can be used at once, for which they are; by Kafka's defaults 10 (Rate) and 11 (bucket)."""
+"""Bursts in seconds of quota, with required rates in the tables. Kafka's defaults are 10 (Rate), 11 (bucket)."""
 STEP_S: Final = 10
 _STEPS: Final = 86_400 // STEP_S
 
@@ -43,13 +44,13 @@ SUMS: Final = (
     "censored_s",
 )
 PEAKS: Final = ("peak_1s", "peak_10s", "peak_60s")
-"""The most units in that time, per second; times begin at whole multiples."""
+"""The most units in a span of this length, per second. Spans begin at whole multiples of their length."""
 OF_A_DAY: Final = ("mean", "p95_active", "p99_active", "p90_minute", "p99_minute", "quota")
-"""Per second of the day; percentiles of seconds with use, and of all minutes; the quota last in force, null: none."""
+"""Per second of the day; percentiles of seconds with use, and of all minutes; the last quota in force, null: none."""
 
 
 def required_column(burst_s: int) -> str:
-    """The column of the rates that are required with such bursts, one for each of `TARGETS`."""
+    """The column with the rates required with this burst, one for each of `TARGETS`."""
     return f"required_{burst_s}s"
 
 
@@ -65,7 +66,7 @@ CLIENT_TABLES: Final = ", ".join(
         "steps array<double>",
     ]
 )
-"""A row of any of the tables, as Spark DDL; what another table has is null."""
+"""A row of any of the tables, as Spark DDL. Columns of other tables are null."""
 
 _FLOATS: Final = pa.list_(pa.float64())
 _KINDS: Final = {"string": pa.string(), "date": pa.date32(), "int": pa.int32()}
@@ -113,7 +114,7 @@ def _batch(columns: dict[str, Any], rows: int) -> pa.RecordBatch:
 
 
 class _Use:
-    """Units by (client, second), (client, ten seconds) and (client, minute): numbers of these, rising, and sums."""
+    """Units by (client, second), (client, ten seconds) and (client, minute): rising numbers of these, and sums."""
 
     def __init__(self, demand: Demand) -> None:
         self.ragged = demand.by_second()
@@ -125,7 +126,7 @@ class _Use:
         self.by_minute = _added_up(keys // 60, units)
 
     def peaks(self, groups: Ints, width_s: int) -> dict[str, Floats]:
-        """`PEAKS` in groups of so many seconds, whose numbers are given."""
+        """`PEAKS` in groups of `width_s` seconds, whose numbers are given."""
         kinds = ((1, self.by_second), (10, self.by_step), (60, self.by_minute))
         found = {}
         for name, (length_s, (keys, units)) in zip(PEAKS, kinds, strict=True):
@@ -139,7 +140,7 @@ class _Use:
 
 
 def _begins(keys: Ints) -> Ints:
-    """Where in rising numbers each begins."""
+    """The indices at which each of some rising numbers begins."""
     return np.concatenate(([0], np.flatnonzero(np.diff(keys)) + 1)).astype(np.int64)
 
 
@@ -158,7 +159,7 @@ def _buckets(demand: Demand) -> Ints:
 
 
 def _days(demand: Demand, use: _Use, buckets: Ints) -> pa.RecordBatch:
-    """Of each client one row, those that used nothing left out."""
+    """One row of each client that used anything."""
     used = np.flatnonzero(use.ragged.lengths)
     names = demand.names.take(pa.array(used))
     columns: dict[str, Any] = {"table": ["client_day"] * len(used), BUCKET: buckets[used]}
@@ -190,7 +191,7 @@ def _lists(values: Floats) -> pa.Array:
 
 
 def _percentiles(use: tuple[Ints, Floats], used: Ints, per_day: int, of: int | None) -> Floats:
-    """95 and 99 % of what is there, or 90 and 99 % with the idle ones up to so many; over (percentile, client)."""
+    """95 and 99 % of the values, or 90 and 99 % with `of` values including idle ones; over (percentile, client)."""
     keys, units = use
     begins, ends = np.searchsorted(keys, used * per_day), np.searchsorted(keys, (used + 1) * per_day)
     asked = (95, 99) if of is None else (90, 99)
@@ -204,7 +205,7 @@ def _percentiles(use: tuple[Ints, Floats], used: Ints, per_day: int, of: int | N
 
 
 def _told(demand: Demand) -> dict[str, Any]:
-    """What is added up besides units and seconds."""
+    """The columns that are added besides units and seconds."""
     return {
         "requests": demand.requests.astype(float),
         "muted_ms": demand.muted_ms.astype(float),
@@ -214,7 +215,7 @@ def _told(demand: Demand) -> dict[str, Any]:
 
 
 def _hours(demand: Demand, use: _Use, buckets: Ints) -> pa.RecordBatch:
-    """Of each client its hours with any record."""
+    """A row of each client and hour with any record."""
     series = np.repeat(np.arange(len(demand)), np.diff(demand.offsets))
     own = series * 24 + demand.seconds // 3600
     used = use.by_second[0] // 3600

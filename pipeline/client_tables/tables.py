@@ -1,13 +1,15 @@
 """The location of the tables of clients, and reading them.
 
-OUT/clients has the rows of `pipeline.client_tables.rows`, by date, scope and table (client_day, client_hour, total),
-and OUT/client_use those of `timelines.SUMMARY`. The states of both say of which run of each compacted day, and how,
-its rows were made. With scope broker each broker counts by itself; that is there only where some client used several,
-else it is the same. With scope fleet the gateways of a fleet count together, under its name; that is there only where
-some gateway was of a fleet.
+OUT/clients has the rows of `pipeline.client_tables.rows`, by date, scope and table (client_day, client_hour, total).
+OUT/client_use has the rows of `timelines.SUMMARY`. The states of both record from which run of each compacted day,
+and how, its rows were made.
 
-All rows of a client are in one bucket (`pipeline.storage.layout.bucket_of`), on all days. Files are ordered by
-bucket. So a part of a job reads some clients on all days, by row groups, and nothing is shuffled.
+With scope broker each broker counts by itself. These rows exist only if some client used several brokers; otherwise
+they would be the same. With scope fleet the gateways of a fleet count together, under the fleet's name. These rows
+exist only if some gateway was part of a fleet.
+
+All rows of a client are in one bucket (`pipeline.storage.layout.bucket_of`), on all days, and files are ordered by
+bucket. So a part of a job reads some clients on all days, by row groups, without a shuffle.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from pipeline.storage.partitioned_files import take_over_rows
 from pipeline.storage.tables import DataFile, Snapshot, Table
 
 ROWS_PER_PART: Final = 20_000
-"""Rows that one part of a job reads, unless a bucket has more: about 4 kB each with what is made of them, 80 MB."""
+"""Rows that one part of a job reads, unless a bucket has more: about 4 kB each with intermediate results, 80 MB."""
 
 
 def clients_table(out: str) -> Table:
@@ -43,22 +45,22 @@ def clients_table(out: str) -> Table:
 
 
 def client_use_table(out: str) -> Table:
-    """The table of what clients used, for the report."""
+    """The table of clients' use, for the report."""
     return Table(f"{out}/{CLIENT_USE}", SUMMARY, ["date"], take_over_rows)
 
 
 def scopes_of(day: CompactedDay, fleets: Mapping[str, str]) -> list[Scope]:
-    """With which scopes a day has rows of its own; with any other they are those of the gateway."""
+    """The scopes for which a day has rows of its own. For other scopes the gateway's rows apply."""
     brokers = [Scope.BROKER] if day.several_brokers else []
     return [Scope.GATEWAY, *brokers, *([Scope.FLEET] if fleets_on(day, fleets) else [])]
 
 
 def made_of(day: CompactedDay, fleets: Mapping[str, str]) -> dict[str, Any]:
-    """What the states say of a day whose rows are as they would be made now.
+    """The entry of a day in the tables' states, as it would be if its rows were made now.
 
     Args:
         day: the day.
-        fleets: see `pipeline.storage.counting.fleets_of`, by all compacted days.
+        fleets: see `pipeline.storage.counting.fleets_of`, from all compacted days.
     """
     made = {
         "run": day.run,
@@ -71,13 +73,13 @@ def made_of(day: CompactedDay, fleets: Mapping[str, str]) -> dict[str, Any]:
 
 
 def is_made(day: CompactedDay, fleets: Mapping[str, str], *found: Snapshot) -> bool:
-    """Whether tables have a day, as it would be made now."""
+    """Whether tables have a day as it would be made now."""
     return all(each.state.get("days", {}).get(day.date) == made_of(day, fleets) for each in found)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRows:
-    """Rows of one of the tables, of some days.
+    """Rows of one of the tables, on some days.
 
     Attributes:
         files: each with its path, day by day.
@@ -86,10 +88,10 @@ class ClientRows:
     files: tuple[tuple[str, DataFile], ...]
 
     def parts(self, runner: Runner) -> list[ClientPart]:
-        """Parts that have all rows of some clients, on all days, and about as many rows each.
+        """Divides the rows into parts of about the same size, each with all rows of some clients.
 
         Args:
-            runner: that will work on them.
+            runner: will process the parts.
         """
         rows = sum(file.rows for _, file in self.files)
         wanted = min(FINE_BUCKETS, max(runner.cores, -(-rows // ROWS_PER_PART)))
@@ -106,18 +108,18 @@ class ClientRows:
 
     @property
     def dates(self) -> list[str]:
-        """The days that have any row."""
+        """The days with any row."""
         return sorted({str(file.partition["date"]) for _, file in self.files if file.rows})
 
     def by_day(self) -> list[ClientRows]:
-        """The rows of each day by themselves."""
+        """The rows of each day separately."""
         found: dict[str | None, list[tuple[str, DataFile]]] = {}
         for path, file in self.files:
             found.setdefault(file.partition["date"], []).append((path, file))
         return [ClientRows(tuple(files)) for files in found.values()]
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows, file by file, in the order of days; `columns` are those that are wanted."""
+        """All rows with some columns, file by file, in the order of days."""
         for path, _ in self.files:
             with parquet_reader(path) as reader:
                 yield _selected(reader.read(columns=list(columns), use_threads=False), columns)
@@ -128,15 +130,15 @@ class ClientPart:
     """The rows of some buckets on all days.
 
     Attributes:
-        buckets: which.
-        files: that may have some, day by day.
+        buckets: the buckets.
+        files: files that may have rows of them, day by day.
     """
 
     buckets: range
     files: tuple[FileGroups, ...]
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows, file by file, in the order of days; `columns` are those that are wanted."""
+        """The rows with some columns, file by file, in the order of days."""
         first, end = self.buckets.start, self.buckets.stop
         for file in self.files:
             with parquet_reader(file.path) as reader:
@@ -162,16 +164,16 @@ def _selected(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 def find_clients(
     out: str, days: Sequence[CompactedDay], table: str, *, scope: Scope = Scope.GATEWAY
 ) -> ClientRows:
-    """Where the rows of some days are.
+    """Finds the rows of some days.
 
     Args:
         out: the pipeline's folder.
-        days: which.
+        days: the days.
         table: client_day, client_hour, total or client_use.
         scope: whether brokers count together, and gateways of a fleet.
 
     Raises:
-        NotYetCompleteError: a day has none.
+        NotYetCompleteError: a day has no rows.
     """
     of_clients = table != CLIENT_USE
     source = clients_table(out) if of_clients else client_use_table(out)

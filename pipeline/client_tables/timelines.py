@@ -1,9 +1,10 @@
 """Use over time for the report's plots, small whatever the number of clients. numpy and Arrow, no Spark.
 
-A `Timeline` begins with bins of ten seconds and doubles their width whenever they become too many. Widths are powers
-of two and bins begin at multiples of them, so timelines from different workers fit together exactly. `summarise` is
-what each worker makes of its clients' profiles: their numbers without the series, a timeline of all use of each API,
-and those of its own largest clients, among which the largest of the day must be.
+A `Timeline` begins with bins of ten seconds and doubles their width when there are too many. Widths are powers of two
+times ten seconds, and bins begin at multiples of them. So timelines from different workers have matching bins. Each
+worker calls `summarise` with its clients' profiles. The result has their numbers without the series, a timeline of
+all use of each API, and timelines of the worker's own largest clients. The largest clients of the day are among
+these.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from quotas.usage_record import OTHER
 
 BINS: Final = 240
 KEPT: Final = 50
-"""Clients of each API whose own timelines a worker keeps of a day. The page shows the six largest of all days."""
+"""Clients of each API for which a worker keeps a timeline of a day. The page shows the six largest of all days."""
 
 _STEPS: Final = ("step", "step_offered", "step_throttle_ms")
 _TIMELINE: Final = pa.schema(
@@ -44,15 +45,15 @@ SUMMARY: Final = pa.schema(
 )
 """One row of `summarise`: a client's numbers, or a timeline.
 
-Where `bins_level` is not null the row is a timeline: of a client, or without a name of all of an API. Its bucket is
-`NO_BUCKET`, that of a client's numbers the client's own."""
+If `bins_level` is not null, the row is a timeline: of a client, or (without a name) of an API. A timeline has the
+bucket `NO_BUCKET`, and a client's numbers have the client's bucket."""
 
 
 class Timeline:
-    """What was offered and the throttle time issued, in at most `BINS` bins.
+    """Offered units and issued throttle time, in at most `BINS` bins.
 
     Attributes:
-        level: a bin is two to this power ten-second steps wide.
+        level: the width of a bin is two to this power, in ten-second steps.
         first: number of the first bin since the epoch.
         offered, throttle_ms: sums of each bin; empty before anything was added.
     """
@@ -60,7 +61,7 @@ class Timeline:
     __slots__ = ("first", "level", "offered", "throttle_ms")
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """An empty timeline."""
         self.level = 0
         self.first = 0
         self.offered: NDArray[np.float64] = np.empty(0)
@@ -68,11 +69,11 @@ class Timeline:
 
     @property
     def width_s(self) -> int:
-        """How long a bin is."""
+        """The width of a bin."""
         return STEP_S << self.level
 
     def begins_s(self) -> NDArray[np.int64]:
-        """When each bin begins, in seconds since the epoch."""
+        """The begin of each bin, in seconds since the epoch."""
         begins: NDArray[np.int64] = (self.first + np.arange(len(self.offered))) * self.width_s
         return begins
 
@@ -81,8 +82,8 @@ class Timeline:
 
         Args:
             steps: numbers of its bins since the epoch.
-            offered, throttle_ms: of each.
-            level: of these bins.
+            offered, throttle_ms: values of each bin.
+            level: the level of these bins.
         """
         if not len(steps):
             return
@@ -100,12 +101,12 @@ class Timeline:
         self.add(bins, other.offered, other.throttle_ms, level=other.level)
 
     def on(self, other: Timeline) -> NDArray[np.float64]:
-        """What was offered, in the bins of another timeline that this is a part of."""
+        """Offered units in the bins of another timeline, which includes this one."""
         bins = ((self.first + np.arange(len(self.offered))) >> (other.level - self.level)) - other.first
         return np.bincount(bins, self.offered, len(other.offered)).astype(np.float64)
 
     def to_dict(self) -> dict[str, Any]:
-        """As the columns of `SUMMARY` have it."""
+        """The values for the columns of `SUMMARY`."""
         return {f"bins_{name}": getattr(self, name) for name in _TIMELINE.names}
 
     @classmethod
@@ -117,7 +118,7 @@ class Timeline:
         return made
 
     def _reach(self, begin: int, last: int) -> None:
-        """Extends the timeline to these bins, with wider ones if they are too many."""
+        """Extends the timeline to these bins, and widens the bins if there are too many."""
         if len(self.offered):
             begin, last = min(begin, self.first), max(last, self.first + len(self.offered) - 1)
         else:
@@ -141,11 +142,11 @@ class Timeline:
 
 
 Place: TypeAlias = tuple[bool, float, str, str]
-"""What the clients of an API are ordered by."""
+"""The sort key of an API's clients."""
 
 
 def summarise(profiles: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of `SUMMARY` for a worker's clients.
+    """Makes the rows of `SUMMARY` for a worker's clients.
 
     Args:
         profiles: rows of `PROFILE`.
@@ -177,7 +178,7 @@ def _series(rows: pa.RecordBatch) -> tuple[Any, ...]:
 
 
 def largest_first(user: str, client_id: str, offered: float) -> Place:
-    """The order of the clients of an API; those beyond the gateways' cap come last."""
+    """Sort key of the clients of an API; the sum of clients beyond the gateways' cap comes last."""
     return client_id == OTHER, -offered, user, client_id
 
 

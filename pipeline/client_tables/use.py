@@ -1,7 +1,7 @@
 """The table `client_use`: a client and API on a day over all gateways and brokers, for the report.
 
-Peaks and percentiles of a client on several brokers can't be had from those of each, so they are taken where the
-seconds are read: bucket by bucket, since all of a client is in one.
+Peaks and percentiles of a client on several brokers cannot be computed from those of each broker. So they are
+computed from its seconds, bucket by bucket, since all rows of a client are in one bucket.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from quotas.usage_record import STORED
 
 
 def use_of(pieces: list[Piece], fleets: Mapping[str, str] = {}) -> Iterator[pa.RecordBatch]:
-    """Rows of `timelines.SUMMARY`: a client and API each, and timelines.
+    """Rows of `timelines.SUMMARY`: one for each client and API, and timelines.
 
-    Clients beyond the gateways' cap are in one row called `~other`.
+    Clients beyond the gateways' cap share one row, `~other`.
 
     Args:
         pieces: whole buckets of a day, in order.
@@ -28,7 +28,7 @@ def use_of(pieces: list[Piece], fleets: Mapping[str, str] = {}) -> Iterator[pa.R
     """
 
     def profiles() -> Iterator[pa.RecordBatch]:
-        # Bucket by bucket: one of them is in memory, in steps of ten seconds.
+        # One bucket at a time is in memory, in steps of ten seconds.
         for _, rows in buckets_of(pieces, READ):
             yield merge_profiles(
                 pa.Table.from_batches(profile_rows(map(_of_clients, rows)), schema=PARTIAL), fleets
@@ -38,6 +38,6 @@ def use_of(pieces: list[Piece], fleets: Mapping[str, str] = {}) -> Iterator[pa.R
 
 
 def _of_clients(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Without what brokers store."""
+    """Leaves out rows about bytes that brokers store."""
     stored = pc.equal(rows.column("api"), STORED)
     return rows.filter(pc.invert(stored)) if pc.any(stored).as_py() else rows

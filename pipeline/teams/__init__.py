@@ -1,1 +1,1 @@
-"""Teams: which clients belong to them, what they used together, and what that costs."""
+"""Teams: their clients, their use, and its cost."""

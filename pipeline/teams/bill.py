@@ -1,10 +1,16 @@
-"""What each team pays for its use, for idle capacity and for shared costs. Pure and exact.
+"""Computes what each team pays for its use, for idle capacity and for shared costs. Pure and exact.
 
-The method is that of OpenCost, whose specification has workload cost, idle cost and shared cost. A team pays for what
-it used at a price. Where the cost of the cluster is given, what no use pays for is *idle*. It stands alone, or teams
-bear it in proportion to their use or in equal parts. *Shared* costs are divided in the same two ways. Clients of no
-team are one line, which bears its part as a team does, so that no team pays for them. OpenCost divides idle cost for
-each resource apart. Here the cluster has one cost: a gateway does not see what a disk or a core of a broker costs.
+The method is that of OpenCost, whose specification has workload cost, idle cost and shared cost.
+
+* A team pays the price of its use.
+* If the cost of the cluster is given, the part that no use pays for is *idle*. It has a line of its own, or teams
+bear
+  it in proportion to their use or in equal parts.
+* *Shared* costs are divided in the same two ways.
+
+Clients without a team are one line, which bears its part like a team, so that no team pays for them. OpenCost divides
+idle cost separately for each resource. Here the cluster has one cost, because a gateway does not know the cost of a
+broker's disk or core.
 
 Money is rounded to hundredths once, column by column, by the largest remainder. So lines and columns add up.
 """
@@ -22,10 +28,10 @@ from pipeline.teams.prices import IDLE, PER, STORED_BYTE_HOURS, Prices, Split
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a team pays.
+    """The payment of one team.
 
     Attributes:
-        team: its name; "": clients of no team.
+        team: its name; "": clients without a team.
         costs: by column: the keys of prices that are set, `IDLE` if it is divided, and the names of shared costs.
     """
 
@@ -34,19 +40,19 @@ class Line:
 
     @property
     def total(self) -> Decimal:
-        """Of all columns."""
+        """The sum of all columns."""
         return sum(self.costs.values(), Decimal())
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What all teams pay.
+    """The payments of all teams.
 
     Attributes:
         columns: see `Line.costs`, in order.
-        lines: of each team.
+        lines: one for each team.
         idle: idle cost that no team bears; None: there is none, or teams bear it.
-        over: by how much use at these prices is more than the cluster costs; 0: it is not.
+        over: by how much the price of all use exceeds the cost of the cluster; 0: it does not.
     """
 
     columns: tuple[str, ...]
@@ -56,17 +62,17 @@ class Bill:
 
     @property
     def total(self) -> Decimal:
-        """Of all lines, and idle cost."""
+        """The sum of all lines and idle cost."""
         return sum((line.total for line in self.lines), self.idle or Decimal())
 
 
 def bill_of(use: Mapping[str, Mapping[str, int]], prices: Prices, hours: Fraction) -> Bill:
-    """The bill of a month.
+    """Makes the bill of a month.
 
     Args:
-        use: amounts by team, "": clients of no team.
-        prices: see there.
-        hours: of the month.
+        use: amounts by team; "": clients without a team.
+        prices: the prices.
+        hours: hours of the month.
     """
     teams = list(use)
     exact: dict[str, list[Fraction]] = {}
@@ -79,7 +85,7 @@ def bill_of(use: Mapping[str, Mapping[str, int]], prices: Prices, hours: Fractio
     idle: Decimal | None = None
     over = Decimal()
     if prices.cluster is not None:
-        # Of what is rounded already: then use and idle cost are what the cluster costs, to the hundredth.
+        # From rounded amounts, so that use and idle cost add up exactly to the cost of the cluster.
         rest = _money(round(100 * Fraction(prices.cluster))) - sum(map(sum, columns.values()), Decimal())
         idle, over = max(rest, Decimal()), max(-rest, Decimal())
         if prices.idle is not Split.SEPARATE:
@@ -92,7 +98,7 @@ def bill_of(use: Mapping[str, Mapping[str, int]], prices: Prices, hours: Fractio
 
 
 def _divided(cost: Fraction, direct: Sequence[Fraction], split: Split) -> list[Fraction]:
-    """A cost in parts; in equal ones where no use has a price."""
+    """Divides a cost into parts; into equal parts if no use has a price."""
     whole = sum(direct)
     if split is Split.EVEN or not whole:
         return [cost / len(direct) for _ in direct]
@@ -100,7 +106,7 @@ def _divided(cost: Fraction, direct: Sequence[Fraction], split: Split) -> list[F
 
 
 def _rounded(costs: Sequence[Fraction]) -> list[Decimal]:
-    """To hundredths, so that the parts add up to the rounded sum: the largest remainders are rounded up."""
+    """Rounds to hundredths so that the parts add up to the rounded sum: the largest remainders are rounded up."""
     cents = [math.floor(100 * cost) for cost in costs]
     left = round(100 * sum(costs)) - sum(cents)
     order = sorted(range(len(costs)), key=lambda at: (cents[at] - 100 * costs[at], at))

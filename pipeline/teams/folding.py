@@ -1,8 +1,8 @@
-"""Many clients as one entity: a user, a client id, a prefix or a team. Arrow and numpy, no Spark.
+"""Combines many clients to one entity: a user, a client id, a prefix or a team. Arrow and numpy, no Spark.
 
-What a quota of several clients needs is not the sum of what each needs, since their peaks come at other times. So
-compacted rows get the name of their entity and are added up second by second. The results are compacted rows of the
-entity, from which `client_tables.rows` computes what it required.
+The required rate of several clients together is not the sum of their required rates, since their peaks come at
+different times. So compacted rows get the name of their entity and are added second by second. The results are
+compacted rows of the entity, from which `client_tables.rows` computes its required rates.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SECONDS: Final = {
     "censored": np.maximum,
     "first_ms": np.minimum,
 }
-"""What is read of each second, and how it is brought together. A quota of members is none of the entity."""
+"""Values that are read for each second, and how they are combined. Quotas of members are not quotas of the entity."""
 
 EVENTS: Final = ("e_ms", "e_units", "e_strict", "e_attempt")
 READ: Final = {"t": ("t", *SECONDS), "e_ms": EVENTS}
-"""The arrays that are read, by the one that has their times."""
+"""Arrays that are read, by the array with their times."""
 
 _KINDS: Final = {name: pa.int64() for name in SECONDS} | {
     "offered": pa.float64(),
@@ -52,18 +52,18 @@ _OF_EVENTS: Final = {
 _DAY_S: Final = 86_400
 
 Name: TypeAlias = tuple[str, str]
-"""User and client id of an entity, as `TrackerKey` has them: one that is empty is shared."""
+"""User and client id of an entity as in `TrackerKey`; an empty one is shared."""
 
 Naming: TypeAlias = Callable[[str, str, str], Name | None]
-"""The entity of a row with this user, client id and API; None: it belongs to none."""
+"""The entity of a row with this user, client id and API; None: it belongs to no entity."""
 
 
 def naming_of(entities: Entities, members: Members) -> Naming:
-    """How rows are named.
+    """Makes the function that names rows.
 
     Args:
-        entities: which are wanted.
-        members: of teams, and their prefixes.
+        entities: the kind of entity.
+        members: the members of teams, and their prefixes.
     """
     if entities is Entities.USER:
         return lambda user, client_id, api: (user, "") if user and _has_name(client_id, api) else None
@@ -99,12 +99,12 @@ def _team(members: Members, user: str, client_id: str, api: str) -> Name | None:
 def folded(
     batches: Iterable[pa.RecordBatch], naming: Naming, *, part: int = 0, parts: int = 1
 ) -> pa.RecordBatch | None:
-    """Rows of entities, each with the sums of its members: ordered, each second once; None: there are none.
+    """Rows of entities with the sums of their members: ordered, and each second once. None: there are no rows.
 
     Args:
         batches: rows with `ENTITY` and the arrays of `READ`, of one day.
         naming: the entity of each row.
-        part, parts: take only entities of this part of all; each is in one.
+        part, parts: only entities of part `part` out of `parts`; each entity is in one part.
     """
     found: pa.RecordBatch | None = None
     for batch in batches:
@@ -116,7 +116,7 @@ def folded(
 
 
 def _named(batch: pa.RecordBatch, naming: Naming, part: int, parts: int) -> pa.RecordBatch:
-    """The rows of entities of a part under their names."""
+    """The rows of a part's entities, under the entities' names."""
     names = [
         naming(*client)
         for client in zip(
@@ -145,7 +145,7 @@ def _added(batch: pa.RecordBatch) -> pa.RecordBatch | None:
     )
     order = keys.sort_by([(name, "ascending") for name in (*ENTITY, "row")])
     rows = order.column("row").to_numpy()
-    series = np.empty(batch.num_rows, np.int64)  # the number of each row's entity
+    series = np.empty(batch.num_rows, np.int64)  # index of each row's entity
     series[rows] = np.cumsum(_differs(order.select(list(ENTITY)))) - 1
     count = int(series.max()) + 1
     first = np.empty(count, np.int64)
@@ -176,7 +176,7 @@ def _added(batch: pa.RecordBatch) -> pa.RecordBatch | None:
 
 
 def _differs(rows: pa.Table) -> Any:
-    """Whether each row differs from the one before; the first one does."""
+    """Whether each row differs from the one before; True for the first row."""
     differs = np.zeros(rows.num_rows, bool)
     differs[0] = True
     for name in rows.column_names:
@@ -193,7 +193,7 @@ def _flat(batch: pa.RecordBatch, name: str) -> tuple[Any, Any]:
 
 
 def with_no_quota(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Rows of `folded` as `client_rows` reads them: no quota is in force for the entity, as far as records say."""
+    """Rows of `folded` in the form of `client_rows`, without a quota: records do not show an entity's quota."""
     times = batch.column("t")
     nothing = np.full(len(times.flatten()), np.nan)
     never = np.zeros(len(nothing), bool)

@@ -1,9 +1,9 @@
-"""Which team a client of the records belongs to. Pure, but for reading the file.
+"""Finds the team of a client or topic in records. Pure, except for reading the file.
 
-One team answers for a client. A group that lists the client's user comes first, then one that lists its address, then
-one that lists its client id: a client chooses its client id, and must not choose who pays. Among several of the same
-kind the first in the file's order answers. Records know the address of connections alone. A topic belongs to the
-first team that lists it.
+A client belongs to one team. A group that lists the client's user comes first, then a group that lists its address,
+then a group that lists its client id. A client chooses its client id itself, so the client id must not decide who
+pays. Among several groups of the same kind the first in the file counts. Records have addresses only for connections.
+A topic belongs to the first team that lists it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MOST_KNOWN: Final = 200_000
 UNASSIGNED: Final = ""
 """The team of clients that no group lists."""
 NO_TEAM: Final = "(no team)"
-"""What it is called; no group can be called so."""
+"""Its displayed name; no group can have this name."""
 
 
 class Entities(StrEnum):
-    """What quotas are for."""
+    """The kinds of entities that quotas can be for."""
 
     USER = "user"
     CLIENT_ID = "client-id"
@@ -51,10 +51,10 @@ class Members:
         self._known: dict[tuple[str, str, bool], str] = {}
 
     def team_of(self, user: str, client_id: str, api: str) -> str:
-        """The name of the team; `UNASSIGNED` for a client of none.
+        """The name of a client's team; `UNASSIGNED` if it has none.
 
         Args:
-            user, client_id, api: as a row of the records has them.
+            user, client_id, api: as in a row of the records.
         """
         by_address = api == UsageApi.CONNECT
         client = (user, client_id, by_address)
@@ -65,7 +65,7 @@ class Members:
         return self._known[client]
 
     def team_of_topic(self, topic: str) -> str:
-        """The name of the team that lists a topic; `UNASSIGNED` for one of none."""
+        """The name of the team that lists a topic; `UNASSIGNED` if none does."""
         found = self._of_topics.of("", topic, "")
         return min(found, key=self._places.__getitem__) if found else UNASSIGNED
 
@@ -82,10 +82,10 @@ class Members:
 
 
 def read_members(file: str) -> Members:
-    """The teams of a file.
+    """Reads the teams of a file.
 
     Raises:
-        ArgumentError: it can't be read, or breaks a rule.
+        ArgumentError: the file can't be read, or breaks a rule.
     """
     try:
         return Members(read_teams(Path(file).read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""The use of a month, read from compacted days. In this process: three columns of a day are little."""
+"""Reads the use of a month from compacted days, in this process: three columns of a day are little data."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class MonthUse:
-    """What teams used in a month.
+    """The use of teams in a month.
 
     Attributes:
         month: as 2026-11.
         zone: the billing time zone.
         rows: of `pipeline.teams.use.USE`: each team and day with use.
         days: the days of UTC that were read.
-        missing: those that are not compacted, or were not over when they were.
-        hours: of the month; a change of the clock may leave a part of one.
-        stored_hours: hours of UTC that begin in it and have a sample of what a broker stores.
-        stored_torn: samples that count and are not whole.
+        missing: days that are not compacted, or were not closed when they were compacted.
+        hours: hours of the month; a clock change may leave a part of an hour.
+        stored_hours: hours of UTC that begin in the month and have a sample of the bytes stored on a broker.
+        stored_torn: samples that count although they are incomplete.
     """
 
     month: str
@@ -57,12 +57,12 @@ class MonthUse:
 
     @property
     def completeness(self) -> float:
-        """How much of the time of the gateways records cover, from 0 to 1; days that are missing count as 0."""
+        """The part of the gateways' time that records cover, from 0 to 1; missing days count as 0."""
         wanted = len({*(day.date for day in self.days), *self.missing})
         return sum(day.completeness for day in self.days if day.date not in self.missing) / max(1, wanted)
 
     def by_team(self, members: Members) -> dict[str, dict[str, int]]:
-        """The sums of the month: of each team in the file's order, and of clients of no team last."""
+        """The sums of the month: of each team in the file's order, and of clients without a team last."""
         found = {team: dict.fromkeys((*AMOUNTS, "requests"), 0) for team in (*members.teams, UNASSIGNED)}
         for row in self.rows.to_pylist():
             for name in found[row["team"]]:
@@ -73,24 +73,24 @@ class MonthUse:
 def month_use(
     out: str, month: str, zone: ZoneInfo, members: Members, expectation: Expectation, *, allow_gaps: bool
 ) -> MonthUse:
-    """What teams used in a month of a time zone.
+    """Reads the use of teams in a month of a time zone.
 
     Args:
         out: the pipeline's folder.
         month: as 2026-11.
-        zone: see there.
-        members: who belongs to which team.
-        expectation: says which days are over.
-        allow_gaps: also where days are missing.
+        zone: the billing time zone.
+        members: the members of teams.
+        expectation: says which days are closed.
+        allow_gaps: continue if days are missing.
 
     Raises:
         NotYetCompleteError: days of the month are missing.
-        ArgumentError: this is no month.
+        ArgumentError: `month` is not a month.
     """
     first, last = _span(month)
     try:
         wanted = utc_days(first, last, zone)
-    except OverflowError:  # the first or the last month of the calendar
+    except OverflowError:  # the calendar's first or last month
         raise ArgumentError(f"--month {month!r}: say a month as 2026-11") from None
     days = with_losses(published_days(out, wanted[0], wanted[-1]), out, expectation)
     whole = {day.date for day in days if not day.open and not expectation.is_open(day.date)}
@@ -129,7 +129,7 @@ def month_use(
 
 
 def largest_of_no_team(out: str, use: MonthUse, members: Members) -> list[tuple[str, str, int]]:
-    """The clients of no team with the most bytes: user, client id, bytes. Whole days of UTC."""
+    """The clients without a team that have the most bytes: user, client id, bytes. Whole days of UTC."""
     names = ("user", "client_id", "api", "offered", "bins_level")
     apis = pa.array([str(UsageApi.PRODUCE), str(UsageApi.FETCH)])
     found = [pa.schema([SUMMARY.field(name) for name in names]).empty_table()]
@@ -150,7 +150,7 @@ def largest_of_no_team(out: str, use: MonthUse, members: Members) -> list[tuple[
 
 
 def largest_topics_of_no_team(out: str, use: MonthUse, members: Members) -> list[tuple[str, int]]:
-    """The topics of no team that were largest on the last day with samples: name, bytes on all brokers."""
+    """The largest topics without a team on the last day with samples: name, bytes on all brokers."""
     if not use.stored_hours:
         return []
     table = compacted_table(out)

@@ -22,7 +22,7 @@ from quotas.groups import Group
 from quotas.groups_file import Team
 
 IDLE_ROW: Final = "(idle)"
-"""In place of a team for idle cost that no team bears; no group can be called so."""
+"""The name for idle cost that no team bears; no group can have this name."""
 
 TOTAL: Final = "total"
 _TITLES: Final = MappingProxyType(
@@ -40,10 +40,10 @@ _MONEY: Final = pa.decimal128(38, 2)
 
 @dataclass(frozen=True, slots=True)
 class MonthCost:
-    """A month: who used what, and what that costs.
+    """A month's use by team, and its cost.
 
     Attributes:
-        use: see there.
+        use: the use of teams.
         members: the teams.
         prices, bill: None: without prices.
     """
@@ -54,7 +54,7 @@ class MonthCost:
     bill: Bill | None
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each team, for clients of no team, and for idle cost that no team bears."""
+        """A row for each team, for clients without a team, and for idle cost that no team bears."""
         teams = self.use.by_team(self.members)
         lines = {line.team: line for line in self.bill.lines} if self.bill else {}
         found = [self._row(team, amounts, lines.get(team)) for team, amounts in teams.items()]
@@ -64,7 +64,7 @@ class MonthCost:
         return found
 
     def about(self, team: str) -> dict[str, Any]:
-        """What the file of groups says of a team, but no names of people: results are kept."""
+        """The data of a team in the file of groups, without names of people, because results are kept."""
         known = self.members.teams.get(team) or Team(Group(team))
         return {"cost_center": known.cost_center, "tier": "" if known.tier is None else known.tier}
 

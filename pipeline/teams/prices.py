@@ -1,4 +1,4 @@
-"""Prices of what is used, and costs that are shared, as a file of TOML says them. Pure, but for reading the file."""
+"""Reads a TOML file of prices for use and of shared costs. Pure, except for reading the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 from pipeline.errors import ArgumentError
 
 STORED_BYTE_HOURS: Final = "stored_byte_hours"
-"""The amount that has a price for a month: bytes on disks of brokers, for an hour each."""
+"""The amount whose price is for a month: bytes on brokers' disks, for an hour each."""
 
 PER: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
     {
@@ -26,26 +26,26 @@ PER: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "stored_gb_month": (STORED_BYTE_HOURS, 10**9),
     }
 )
-"""Each key of [prices]: the amount that it is for, and how much of it has the price.
+"""For each key of [prices]: its amount, and how much of the amount has the price.
 
-An amount of `STORED_BYTE_HOURS` is divided by the hours of the month, too."""
+An amount of `STORED_BYTE_HOURS` is also divided by the hours of the month."""
 
 IDLE: Final = "idle"
 """The column of idle cost."""
 
 _MOST: Final = 10**9
-"""So that sums with it are exact: decimal numbers have 28 digits."""
+"""A limit that keeps sums exact: decimal numbers have 28 digits."""
 
 
 class Split(StrEnum):
     """How a cost is divided among teams."""
 
     WEIGHTED = "weighted"
-    """In proportion to what each pays for its use."""
+    """In proportion to each team's payment for its use."""
     EVEN = "even"
     """In equal parts."""
     SEPARATE = "separate"
-    """Not at all: it has a line of its own. For idle cost alone."""
+    """Not divided: the cost has a line of its own. Only for idle cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class SharedCost:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What is in the file.
+    """The content of the file.
 
     Attributes:
-        currency: its name, for people.
-        prices: by key of `PER`; what is not in it costs nothing.
-        cluster: what the cluster costs in a month; None: nothing is idle.
-        idle: how what no use pays for is divided.
+        currency: its name, as text.
+        prices: by key of `PER`; amounts without a price cost nothing.
+        cluster: the cost of the cluster in a month; None: there is no idle cost.
+        idle: how the cost that no use pays for is divided.
         shared: further costs.
     """
 
@@ -77,10 +77,10 @@ class Prices:
 
 
 def read_prices(text: str) -> Prices:
-    """The prices in a text.
+    """Reads the prices in a text.
 
     Raises:
-        ValueError: it breaks a rule; says where.
+        ValueError: the text breaks a rule; the message says where.
     """
     try:
         tables = tomllib.loads(text, parse_float=Decimal)
@@ -114,7 +114,7 @@ def read_prices(text: str) -> Prices:
 
 
 def prices_of(file: str) -> Prices:
-    """The prices in a file.
+    """Reads the prices in a file.
 
     Raises:
         ArgumentError: as `read_prices`.

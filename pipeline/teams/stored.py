@@ -1,9 +1,9 @@
-"""What teams store, out of samples of brokers in compacted rows. Arrow; sums are whole numbers, in byte-hours.
+"""Computes what teams store, from samples of brokers in compacted rows. Sums are whole byte-hours. Arrow.
 
-Each hour of UTC counts with one sample of each broker, however many gateways have sampled it: the first one that is
-whole, or else the one with the most bytes, as lines of it were lost. A sample is whole if its topics add up to its
-total. The bytes count for this hour, which belongs to the day of the billing time zone in which it begins. An hour
-without a sample counts nothing.
+For each hour of UTC one sample of each broker counts, even if several gateways have sampled it. It is the first whole
+sample, or else the one with the most bytes, because lines of the others were lost. A sample is whole if its topics
+add up to its total. Its bytes count for this hour, which belongs to the day of the billing time zone in which it
+begins. An hour without a sample counts nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quotas.usage_record import STORED
 HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
 _SAMPLE: Final = ("gw", "listener", "at")
-"""Who sampled which broker, in which second."""
+"""The columns that identify a sample: the gateway, the broker and the second."""
 _SECONDS: Final = pa.schema(
     [
         ("gw", pa.string()),
@@ -42,11 +42,11 @@ _SECONDS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class StoredUse:
-    """What was stored on some days.
+    """Stored bytes on some days.
 
     Attributes:
         rows: of `pipeline.teams.use.USE`.
-        torn: how many of the samples that count are not whole, by hour with a sample, in hours since the epoch.
+        torn: the number of counting samples that are not whole, by hour with a sample, in hours since the epoch.
     """
 
     rows: pa.Table
@@ -54,10 +54,10 @@ class StoredUse:
 
 
 class Samples:
-    """Takes samples out of the rows of a day; see the module."""
+    """Takes samples from the rows of a day; see the module's docstring."""
 
     def __init__(self, members: Members) -> None:
-        """Args: members: whose topics are whose."""
+        """Args: members: the topics of each team."""
         self._members = members
         self._parts = [_SECONDS.empty_table()]
 
@@ -71,10 +71,10 @@ class Samples:
             yield batch
 
     def use(self, zone: ZoneInfo) -> StoredUse:
-        """What the samples come to; days are those of a zone."""
+        """The stored bytes by day of a time zone."""
         parts = _added(pa.concat_tables(self._parts), "team")
         chosen, torn = _chosen(_added(parts))
-        # A sample is in one row for each team.
+        # A sample has one row for each team.
         at = parts.column("at").to_pylist()
         names = zip(parts.column("gw").to_pylist(), parts.column("listener").to_pylist(), at, strict=True)
         rows = parts.filter(pa.array([name in chosen for name in names], pa.bool_()))
@@ -109,18 +109,18 @@ class Samples:
 
 
 def _added(seconds: pa.Table, *more: str) -> pa.Table:
-    """One row for each sample, and whatever else is named."""
+    """One row for each sample, and for each value of further columns."""
     keys, sums = [*_SAMPLE, *more], ("bytes", "total", "totals")
     found = seconds.group_by(keys, use_threads=False).aggregate([(name, "sum") for name in sums])
     return found.rename_columns([name.removesuffix("_sum") for name in found.column_names])
 
 
 def _chosen(samples: pa.Table) -> tuple[set[tuple[str, str, int]], dict[int, int]]:
-    """The samples that count, and how many of them are not whole by hour."""
+    """The samples that count, and the number of those that are not whole, by hour."""
     best: dict[tuple[str, int], tuple[bool, int, str, int]] = {}
     for sample in samples.to_pylist():
         gw, broker, at = (sample[name] for name in _SAMPLE)
-        # Two totals: two processes of one name have sampled in the same second.
+        # Two totals in the same second are from two processes with the same name.
         torn = sample["totals"] != 1 or sample["bytes"] != sample["total"]
         rank = torn, -sample["bytes"] if torn else at, gw, at
         of_hour = broker, at // HOUR_S

@@ -1,6 +1,7 @@
-"""What teams used by day, out of compacted rows. Arrow and numpy; sums are whole numbers, so no order changes them.
+"""Computes the use of teams by day from compacted rows. Sums are whole numbers, so their order does not matter.
 
-A day is one of the billing time zone. A second of the records belongs to the day in which it began there.
+A day is one of the billing time zone. A second of the records belongs to the day in which it begins there. Uses Arrow
+and numpy.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from quotas.usage_record import UsageApi
 READ: Final = (
     "date", "gw", "listener", "user", "client_id", "api", "t", "bytes_in", "bytes_out", "requests", "admitted",
 )  # fmt: skip
-"""Columns of compacted rows that are read."""
+"""The columns of compacted rows that are read."""
 
 AMOUNTS: Final = ("bytes_in", "bytes_out", "request_us", "mutations", "connections", STORED_BYTE_HOURS)
-"""What has a price: bytes of Produce and Fetch, microseconds of request time, partitions, new connections, and bytes
-on disks of brokers for an hour each (`pipeline.teams.stored`). Each sum fits into 63 bits: 12 PB for a month."""
+"""Amounts with a price: bytes of Produce and Fetch, microseconds of request time, partitions, new connections, and
+byte-hours on brokers' disks (`pipeline.teams.stored`). Each sum fits into 63 bits: 12 PB for a month."""
 
 USE: Final = pa.schema(
     [("team", pa.string()), ("day", pa.date32()), *((name, pa.int64()) for name in (*AMOUNTS, "requests"))]
 )
-"""One row for a team and a day of the billing time zone; `requests` are those of Produce and Fetch."""
+"""One row for each team and day of the billing time zone; `requests` counts Produce and Fetch."""
 
 _DAY_S: Final = 86_400
 _BYTES: Final = (UsageApi.PRODUCE, UsageApi.FETCH)
@@ -40,11 +41,11 @@ _UNITS: Final = {
     UsageApi.MUTATION: ("mutations", 1),
     UsageApi.CONNECT: ("connections", 1),
 }
-"""Where the admitted units of an API count, and by what they are multiplied."""
+"""The amount to which the admitted units of an API are added, and the factor."""
 
 
 def utc_days(first: datetime.date, last: datetime.date, zone: ZoneInfo) -> list[str]:
-    """The days of UTC that some days of a zone lie on, as the tables name them."""
+    """The days of UTC that overlap some days of a zone, as the tables name them."""
     begin = int(midnight(first, zone)) // _DAY_S
     end = int(midnight(last + datetime.timedelta(days=1), zone) - 1) // _DAY_S
     epoch = datetime.date(1970, 1, 1)
@@ -52,18 +53,18 @@ def utc_days(first: datetime.date, last: datetime.date, zone: ZoneInfo) -> list[
 
 
 def use_of(batches: Iterable[pa.RecordBatch], members: Members, zone: ZoneInfo) -> pa.Table:
-    """What teams used on each day; sums of several results are those of all rows together.
+    """Computes the use of teams on each day. Results of several calls can be added.
 
     Args:
         batches: compacted rows of clients with the columns of `READ`.
-        members: who belongs to which team.
-        zone: whose days these are.
+        members: the members of teams.
+        zone: the time zone of the days.
     """
     return added(pa.Table.from_batches(_parts(batches, members, zone), schema=USE))
 
 
 def added(rows: pa.Table) -> pa.Table:
-    """Rows of `USE` as one for each team and day, in order."""
+    """Adds rows of `USE` to one for each team and day, in order."""
     names = USE.names[2:]
     found = rows.group_by(["team", "day"], use_threads=False).aggregate([(name, "sum") for name in names])
     found = found.rename_columns([name.removesuffix("_sum") for name in found.column_names])
@@ -86,7 +87,7 @@ def _parts(batches: Iterable[pa.RecordBatch], members: Members, zone: ZoneInfo) 
 def _of_day(
     rows: pa.RecordBatch, teams: pa.Array, day: datetime.date, begin: int, end: int
 ) -> pa.RecordBatch:
-    """Of each row, what lies in the seconds from `begin` to `end` of its day of UTC."""
+    """The use of each row in the seconds from `begin` to `end` of its day of UTC."""
     times = rows.column("t")
     mine = times.flatten().to_numpy()
     mine = (mine >= begin) & (mine < end)
@@ -103,7 +104,7 @@ def _of_day(
     apis = np.array(rows.column("api").to_pylist(), object)
 
     def sums_of(own: Any, name: str, factor: int = 1) -> Any:
-        # Most batches have rows of a few APIs: what the others need is not added up.
+        # Most batches have rows of a few APIs; columns that only other APIs need are not added.
         return np.where(own, sums(name, factor), 0) if own.any() else np.zeros(len(own), np.int64)
 
     of_bytes = np.isin(apis, [str(each) for each in _BYTES])
@@ -120,7 +121,7 @@ def _of_day(
 
 @lru_cache(maxsize=1_000)
 def _days_in(date: datetime.date, zone: ZoneInfo) -> tuple[tuple[datetime.date, int, int], ...]:
-    """The days of a zone that lie on a day of UTC: which, and from which second to which."""
+    """The days of a zone that overlap a day of UTC: each day, its first second and its end there."""
     of_utc = int(datetime.datetime.combine(date, datetime.time(), datetime.UTC).timestamp())
     found = []
     for back in (-1, 0, 1):
@@ -133,5 +134,5 @@ def _days_in(date: datetime.date, zone: ZoneInfo) -> tuple[tuple[datetime.date, 
 
 
 def midnight(day: datetime.date, zone: ZoneInfo) -> float:
-    """When a day of a zone begins, in seconds since the epoch; in a gap of the clock, at its end."""
+    """The begin of a day in a zone, in seconds since the epoch. If clocks skip midnight, the end of that gap."""
     return datetime.datetime.combine(day, datetime.time(), zone).timestamp()
