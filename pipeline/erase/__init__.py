@@ -1,5 +1,5 @@
-"""Removes all rows of one client from everything that the pipeline keeps.
+"""Removes all rows of one client from all data of the pipeline.
 
-`client` says which rows are meant. `tables`, `usage_files` and `results` each count or erase them in one kind of
-place; `erasure` does all of it in the order that leaves no way back for other jobs that run meanwhile.
+`client` finds the client's rows. `tables`, `usage_files` and `results` each count or erase them in one kind of place.
+`erasure` does all of it, in an order in which jobs that run meanwhile cannot bring rows back.
 """

@@ -1,4 +1,4 @@
-"""Which rows belong to a client: those that name its user, client id or address. Arrow, no files."""
+"""Finds the rows of a client: those with its user, client id or address. Arrow, no files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from quotas.entities import QuotaEntity, format_name
 from quotas.usage_record import OTHER, STORED, UsageApi, hashed_name, plain_name
 
 _NO_CLIENT_ID: Final = frozenset({UsageApi.CONNECT.value, STORED})
-"""Rows that have something else in place of a client id."""
+"""APIs whose rows have something else in the column of client ids."""
 _TOLD: Final = re.compile(r"\w+ of (?:user=(?P<user>.*?))?,?(?:client-id=(?P<client_id>.*))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client by the names that records have of it. A name that is not given may be any.
+    """A client, by its names in records. A name that is not given matches any.
 
     Attributes:
-        users, client_ids, ips: one name each, plain and hashed; empty where it is not given.
+        users, client_ids, ips: one name each, plain and hashed; empty if it is not given.
     """
 
     users: frozenset[str] = frozenset()
@@ -41,12 +41,12 @@ class Client:
         """The client with these names.
 
         Args:
-            user, client_id: as clients have them; together they mean that both are in a row.
+            user, client_id: the client's names. If both are given, a row must have both.
             ip: an address in any spelling.
             salts: keys of hashed names that records may have.
 
         Raises:
-            ArgumentError: no record can name a client so, or it would be many clients.
+            ArgumentError: no record can have such a name, or it would match many clients.
         """
         if ip is not None and (user is not None or client_id is not None):
             raise ArgumentError(
@@ -73,17 +73,17 @@ class Client:
         return cls(written(user), written(client_id), written(ip, *spelled))
 
     def is_row(self, user: str, client_id: str, api: str) -> bool:
-        """Whether a row with these names is meant."""
+        """Whether a row with these names is the client's."""
         if self.ips:
             return api == UsageApi.CONNECT and _spelled(client_id) in self.ips
-        # The address or a topic stands in place of the client id there.
+        # These rows have an address or a topic in place of the client id.
         return (not self.users or user in self.users) and (
             not self.client_ids or (client_id in self.client_ids and api not in _NO_CLIENT_ID)
         )
 
     def rows(self, rows: pa.RecordBatch | pa.Table) -> Any:
-        """Which rows are meant, of some with the columns user, client_id and api."""
-        # Other writers write text as views.
+        """Which rows are the client's; rows have the columns user, client_id and api."""
+        # Other writers store text as views.
         users, client_ids, apis = (
             rows.column(name).cast(pa.string()) for name in ("user", "client_id", "api")
         )
@@ -108,19 +108,19 @@ class Client:
         )
 
     def is_told(self, text: str) -> bool:
-        """Whether a client that a plan has no quota for, such as ``produce of user=bob``, is meant."""
+        """Whether an entry of a plan's clients without a quota, such as ``produce of user=bob``, is the client."""
         found = _TOLD.fullmatch(text)
         api = text.partition(" of ")[0]
         return found is not None and self.is_row(found["user"] or "", found["client_id"] or "", api)
 
     def is_in(self, text: bytes) -> bool:
-        """Whether a text has all names that are given, as a part of whatever: it may be of another client."""
+        """Whether a text contains all given names, possibly as parts of other names."""
         given = [names for names in (self.users, self.client_ids, self.ips) if names]
         return all(any(form in text for name in names for form in _forms(name)) for names in given)
 
 
 def _forms(name: str) -> set[bytes]:
-    """A name as JSON, HTML, plans and plain text have it."""
+    """A name as it is written in JSON, HTML, plans and plain text."""
     escaped = (json.dumps(name)[1:-1], json.dumps(name, ensure_ascii=False)[1:-1])
     texts = {name, html.escape(name), format_name(name), *escaped}
     return {text.encode("utf-8", "surrogatepass") for text in texts}
@@ -131,7 +131,7 @@ def _is_in(column: Any, names: Iterable[str]) -> Any:
 
 
 def _spelled(text: str) -> str:
-    """An address in one spelling; any other text as it is."""
+    """The canonical spelling of an address; any other text unchanged."""
     try:
         return address_spelling(text)
     except ValueError:

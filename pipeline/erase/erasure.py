@@ -1,8 +1,9 @@
 """Erases a client, place by place.
 
-The order is that in which rows are made of others: usage files, raw rows, compacted rows, tables of clients, results.
-The last commit to a table comes after all rows of the place before are gone from the disk. So another job can't bring
-rows back: had it read them before, it began its own commit before too, and loses against that of the erasure.
+Places come in the order in which rows are made from others: usage files, raw rows, compacted rows, tables of clients,
+results. The last commit to a table comes after all rows of the previous place are deleted from the disk. So another
+job can't bring rows back: if it read them before, its commit also started before, and gets a conflict with the
+erasure's.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from pipeline.storage.counting import fleets_of
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where rows of a client may be.
+    """Places that may have rows of a client.
 
     Attributes:
         out: the pipeline's folder.
         usage: folders with usage files: of gateways, and archives.
-        results: other folders or files with results than OUT/results.
+        results: folders or files with results, besides OUT/results.
     """
 
     out: str
@@ -39,11 +40,11 @@ class Places:
 
 @dataclass(slots=True)
 class Erasure:
-    """What became of a client.
+    """The result of an erasure.
 
     Attributes:
-        found: what there was of it.
-        left: what could not be erased, for people.
+        found: the client's rows that were found.
+        left: notes for the operator about what could not be erased.
     """
 
     found: Found = field(default_factory=Counter)
@@ -51,15 +52,15 @@ class Erasure:
 
 
 def erase(places: Places, client: Client, *, write: bool) -> Erasure:
-    """Erases a client everywhere, or counts what there is of it.
+    """Erases a client everywhere, or counts its rows.
 
     Args:
-        places: where.
-        client: whose rows.
-        write: erase; else only count.
+        places: the places to search.
+        client: the client.
+        write: erase; otherwise only count.
 
     Raises:
-        JobError: a table can't be read or written. What was erased before stays so; the next run continues.
+        JobError: a table can't be read or written. Places that are already erased stay so; the next run continues.
     """
     done = Erasure()
     for folder in places.usage:

@@ -1,9 +1,8 @@
-"""Deletes what remains of a client below a table's folder when no row names it any more.
+"""Deletes remains of a client below a table's folder when no row names it any more.
 
-Replaced files are swept. Other writers leave more: files of attempts that came to nothing, change data
-(`_change_data`), and in the log the least and largest values of each file and the conditions of a DELETE. Files that
-name the client go. A log that does is replaced by a checkpoint of the newest version. So no earlier version can be
-read afterwards.
+Replaced files are swept. Other writers leave more: files of failed attempts, change data (`_change_data`), and in the
+log the least and largest values of each file and the condition of a DELETE. Files that name the client are deleted. A
+log that names it is replaced by a checkpoint of the newest version. So earlier versions can't be read afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NAMES: Final = ("user", "client_id", "api")
 
 
 def found_in_folder(table: Table, client: Client) -> Found:
-    """What is left of a client below a table's folder, besides rows of the table."""
+    """Remains of a client below a table's folder, other than rows of the table."""
     newest = table.read()
     if newest.version < 0:
         return Counter()
@@ -42,10 +41,10 @@ def found_in_folder(table: Table, client: Client) -> Found:
 
 
 def clean_folder(table: Table, client: Client) -> list[str]:
-    """Deletes what is left of a client below a table's folder.
+    """Deletes remains of a client below a table's folder.
 
     Returns:
-        Paths of files that can't be read, so that it is not known what they have.
+        Paths of files that can't be read. It is not known whether they name the client.
 
     Raises:
         JobError: the table can't be read.
@@ -62,12 +61,12 @@ def clean_folder(table: Table, client: Client) -> list[str]:
 
 
 def _not_of_table(table: Table, newest: Snapshot, client: Client) -> tuple[list[str], list[str]]:
-    """Files that are not part of a table: those that name the client, and those that can't be read."""
+    """Files that are not part of a table and name the client; and files that can't be read."""
     files = files_below(table.folder)
     kept = {file.path for file in (*newest.files, *([newest.state_file] if newest.state_file else []))}
     named, unread = [], []
     for info in files.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True)):
-        # Files of a later version are being written by another job, which `tables.erase_rows` reports.
+        # Another job is writing files of a later version; `tables.erase_rows` reports it.
         if (
             not info.path.endswith(".parquet")
             or info.path.startswith(f"{_LOG}/")
@@ -79,7 +78,7 @@ def _not_of_table(table: Table, newest: Snapshot, client: Client) -> tuple[list[
             if _names(f"{table.folder}/{info.path}", client):
                 named.append(info.path)
         except FileNotFoundError:
-            continue  # swept by another job
+            continue  # another job has swept it
         except (OSError, pa.ArrowException):
             unread.append(f"{table.folder}/{info.path}")
     return named, unread
@@ -89,7 +88,7 @@ def _delete_files(table: Table, paths: Iterable[str]) -> None:
     files = files_below(table.folder)
     for path in paths:
         folder, _, name = path.rpartition("/")
-        # Spark's checksum first: without its file it would be left.
+        # Spark's checksum first: after the file itself it would not be found again.
         for each in (f"{folder}/.{name}.crc", path):
             with suppress(FileNotFoundError):
                 files.delete_file(each)
@@ -120,7 +119,7 @@ def _mentions(path: str, client: Client) -> bool:
             batches = (batch.to_pylist() for batch in reader.iter_batches())
             return any(client.is_in("\n".join(_texts(each)).encode()) for each in batches)
     except FileNotFoundError:
-        return False  # cleaned up by another writer
+        return False  # another writer has deleted it
 
 
 def _texts(value: Any) -> Iterator[str]:

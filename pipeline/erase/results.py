@@ -1,8 +1,8 @@
 """Erases a client from results of other jobs: plans, revert files, simulations and reports.
 
-Quotas of the client go from plans and revert files, and its rows from simulations. Sums in a plan stay, as they are
-what was decided. A report has pictures of all clients, so it goes as a whole: `report` makes it again. So do a
-study of a capacity and a list of what changed.
+Quotas of the client are removed from plans and revert files, and its rows from simulations. Sums in a plan stay, as
+they are what was decided. A report has pictures with all clients, so the whole report is deleted, and `report` can
+make it again. The same applies to a study of a capacity and to a list of changes.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _OF_PAGE: Final = {
     CAPACITY_FORMAT: ("capacity.json", _PAGE, "capacity.csv"),
     CHANGES_FORMAT: ("changes.json", _PAGE, "chat.txt"),
 }
-"""By format of a result that goes as a whole: its own name, and what else has names of clients beside it."""
+"""For formats of results that are deleted as a whole: the file's name, and further files with names of clients."""
 _NAMES: Final = ("user", "client_id", "api")
 _LARGEST: Final = "; the largest, "
-"""What follows in the reason of a default is about one client."""
+"""In the reason of a default, the text after this is about one client."""
 
 
 def erase_results(place: str, client: Client, *, write: bool) -> tuple[Found, list[str]]:
-    """Takes a client out of all results below a folder, or out of one file.
+    """Removes a client from all results below a folder, or from one file.
 
     Args:
-        place: OUT/results, or what else jobs were asked to write to.
-        client: whose.
-        write: else they are only counted.
+        place: OUT/results, or another place to which jobs wrote results.
+        client: the client.
+        write: erase; otherwise only count.
 
     Returns:
-        What was found; and what is left, for people.
+        The rows found; and notes for the operator about what was not erased.
     """
     found: Found = Counter()
     left: list[str] = []
@@ -93,7 +93,7 @@ def _erase_rows(path: str, client: Client, *, write: bool) -> Counter[str]:
     if write and found[ROWS]:
         content = pa.BufferOutputStream()
         pq.write_table(rows.filter(pc.invert(named)), content, compression="zstd")
-        # Spark's checksum of the file, without which it reads the file all the same.
+        # Spark's checksum of the file. Spark also reads the file without it.
         folder, _, name = path.rpartition("/")
         _delete(f"{folder}/.{name}.crc")
         replace_file(path, content.getvalue().to_pybytes())
@@ -109,7 +109,7 @@ def _erase_json(path: str, client: Client, *, write: bool) -> Counter[str]:
     if kind in _OF_PAGE:
         found = Counter({REPORTS: int(any(_is_of(each, client) for each in data["clients"]))})
         if write and found[REPORTS]:
-            # What says so goes last, so that a run that is killed in between is found again.
+            # The file that identifies the result is deleted last, so that after a kill the next run finds it.
             for beside in _OF_PAGE[kind][1:]:
                 _delete(f"{path.rpartition('/')[0]}/{beside}")
             _delete(path)

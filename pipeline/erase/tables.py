@@ -1,10 +1,10 @@
 """Erases a client's rows from the tables; after each commit the table fits its state.
 
-Files with rows of the client are written anew without them; then what is left of replaced files and of the log goes.
-Killed at any moment, the tables are whole, and the next run does the rest.
+Files with rows of the client are rewritten without them. Then replaced files and old files of the log are deleted. If
+the process is killed at any moment, the tables are intact, and the next run does the rest.
 
-The last commit to a table is made upon a version of which each file was looked at, also where there is nothing to
-erase. So a job that has read rows of the client before and commits later loses against it, and starts again; see
+Before the last commit to a table, each file of the previous version has been checked, even if there is nothing to
+erase. So a job that has read rows of the client before, and commits later, gets a conflict and starts again; see
 `pipeline.erase.erasure`.
 """
 
@@ -31,7 +31,7 @@ from pipeline.storage.schemas import COMPACTED_SCHEMA
 from pipeline.storage.tables import Conflict, DataFile, Snapshot, Table
 
 Found: TypeAlias = "Counter[tuple[str, str]]"
-"""How many, by where and of what."""
+"""Number of rows found, by place and kind."""
 
 SECONDS: Final = "recorded seconds"
 MUTATIONS: Final = "controller mutations"
@@ -40,16 +40,17 @@ UNREADABLE: Final = "lines that could not be read"
 
 _TRIES: Final = 5
 _BYTES_AT_ONCE: Final = 64_000_000
-"""Of files in one commit: ingest commits every half minute, and what was written for the later of two is lost."""
+"""Size of files in one commit. `ingest` commits every half minute. Of two concurrent commits the later one loses its
+files."""
 _NAMES: Final = ["user", "client_id", "api"]
 
 Lines: TypeAlias = dict[tuple[str, int], NDArray[np.int64]]
-"""Numbers of lines by gateway and start; as often as the line has a row of the client."""
+"""Numbers of lines by gateway and start; a line occurs once for each of its rows of the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A commit that takes rows out."""
+    """A commit that removes rows."""
 
     add: Sequence[DataFile]
     remove: Sequence[DataFile]
@@ -60,24 +61,24 @@ class ClientRows(Protocol):
     """A client's rows in one table.
 
     Attributes:
-        table: which.
+        table: the table.
     """
 
     table: Table
 
     def found(self, file: DataFile) -> Found:
-        """What a file has of the client; nothing where it is not named."""
+        """The rows of the client in a file; empty if the file does not name the client."""
 
     def without(self, before: Snapshot, files: Sequence[DataFile]) -> Change:
-        """The change that takes the client out of some of these files, at least of one where there is one."""
+        """A change that removes the client from some of these files, from at least one if there are any."""
 
 
 def erase_rows(rows: ClientRows) -> None:
-    """Takes all rows of the client out of a table. What is replaced stays on the disk until `Table.sweep`.
+    """Removes all rows of the client from a table. Replaced files stay on the disk until `Table.sweep`.
 
     Raises:
         Conflict: another job has changed the table each time.
-        JobError: it can't be read or written.
+        JobError: the table can't be read or written.
     """
     table = rows.table
     if table.read().version < 0:
@@ -104,10 +105,10 @@ def erase_rows(rows: ClientRows) -> None:
 
 
 class RawRows:
-    """See `ClientRows`; of the raw table."""
+    """`ClientRows` of the raw table."""
 
     def __init__(self, out: str, client: Client) -> None:
-        """Args: out: the pipeline's folder. client: whose rows."""
+        """Args: out: the pipeline's folder. client: the client."""
         self.table = raw_table(out)
         self._client = client
 
@@ -129,7 +130,7 @@ class RawRows:
         return Change(add, chosen, RawState.from_json(before.state).without(seconds).to_json())
 
     def _kept(self, files: Sequence[DataFile], seconds: Counter[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of all others; counts recorded seconds of the client by day."""
+        """The rows of all other clients. Counts recorded seconds of the client by day."""
         for file in files:
             found, lines = self._look(file)
             date = file.partition["date"]
@@ -144,7 +145,7 @@ class RawRows:
         torn = pc.equal(batch.column("kind"), "torn")
         if not pc.any(torn).as_py():
             return named
-        # Of a line that could not be read, any mention counts.
+        # Of lines that could not be read, each that mentions the client is removed.
         texts = zip(batch.column("text").to_pylist(), batch.column("reason").to_pylist(), strict=True)
         mentioned = [
             self._client.is_in(text or b"") or self._client.is_in((reason or "").encode())
@@ -157,7 +158,7 @@ class RawRows:
         found: Found = Counter()
         lines: dict[tuple[str, int], list[Any]] = {}
         names = [*_NAMES, "kind", *(["text", "reason"] if file.partition["date"] is None else [])]
-        # Arrays take nearly all of the time, and most files do not name the client.
+        # Reading arrays takes nearly all of the time, and most files do not name the client.
         if not any(pc.any(self._named(each)).as_py() for each in self.table.rows_of(file, names)):
             return found, {}
         for batch in self.table.rows_of(file, [*names, "gw", "boot", "seq", "e_ms"]):
@@ -173,14 +174,14 @@ class RawRows:
 
 
 def _numbers_of(rows: pa.RecordBatch) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
-    """Gateway, start and numbers of lines, of each row."""
+    """Gateway, start and line numbers of each row."""
     columns = (rows.column(name) for name in ("gw", "boot", "seq"))
     for gw, boot, seqs in zip(*columns, strict=True):
         yield gw.as_py(), boot.as_py(), seqs.values.to_numpy()
 
 
 def _with_fewer_rows(batch: pa.RecordBatch, erased: Lines) -> pa.RecordBatch:
-    """Raw rows whose heads of lines do not count rows that were erased from these lines."""
+    """Raw rows in which the heads of lines no longer count the erased rows."""
     heads = np.flatnonzero(pc.equal(batch.column("kind"), "lines").to_numpy(zero_copy_only=False))
     if not erased or not len(heads):
         return batch
@@ -198,10 +199,10 @@ def _with_fewer_rows(batch: pa.RecordBatch, erased: Lines) -> pa.RecordBatch:
 
 
 class CompactedRows:
-    """See `ClientRows`; of compacted days."""
+    """`ClientRows` of compacted days."""
 
     def __init__(self, out: str, client: Client) -> None:
-        """Args: out: the pipeline's folder. client: whose rows."""
+        """Args: out: the pipeline's folder. client: the client."""
         self.table = compacted_table(out)
         self._client = client
 
@@ -233,7 +234,7 @@ class CompactedRows:
         return Change(add, chosen, CompactedState(days, state.pruned).to_json())
 
     def _written(self, before: Snapshot, file: DataFile) -> DataFile | None:
-        """The rows of all others in a file of their own."""
+        """Writes the rows of all other clients to a new file."""
         path = self.table.new_path(before, f"date={file.partition['date']}")
         with CompactedFileWriter(f"{self.table.folder}/{path}") as writer:
             pieces = sorted(pieces_of([self.table.path(file)]))
@@ -246,14 +247,14 @@ class CompactedRows:
 
 
 class MadeRows:
-    """See `ClientRows`; of a table that is made of compacted days.
+    """`ClientRows` of a table that is made of compacted days.
 
-    Sums over all clients are in it too, and the largest clients of a day. So all of a day goes, and is made again of
-    the compacted rows that are left.
+    It also has sums over all clients, and the largest clients of a day. So all rows of a day are removed. They are
+    then made again from the remaining compacted rows.
     """
 
     def __init__(self, out: str, table: Table, client: Client) -> None:
-        """Args: out: the pipeline's folder. table: which. client: whose rows."""
+        """Args: out: the pipeline's folder. table: the table. client: the client."""
         self.table = table
         self._out = out
         self._client = client
@@ -278,7 +279,7 @@ class MadeRows:
 
 
 def _named_rows(table: Table, file: DataFile, client: Client, *more: str) -> Iterator[pa.RecordBatch]:
-    """Rows of the client in a file, with their names and more columns."""
+    """Rows of the client in a file, with the columns of names and further columns."""
     if any(pc.any(client.rows(each)).as_py() for each in table.rows_of(file, _NAMES)):
         for batch in table.rows_of(file, [*_NAMES, *more]):
             yield batch.filter(client.rows(batch))

@@ -1,11 +1,11 @@
-"""Erases a client's rows from usage files, read or not. Lines stay, so no gap appears.
+"""Erases a client's rows from usage files, whether or not they were ingested. Lines stay, so no gap appears.
 
 A gateway's files are `*.jsonl.gz`; `*.jsonl` is read too. A line without the client keeps its bytes, and a file
-without the client is not touched. A line that can't be read and names the client becomes an empty line; a damaged end
-that does goes.
+without the client is not changed. An unreadable line that names the client becomes an empty line. If a damaged end of
+a file names the client, the end is removed.
 
-A file that a gateway still writes is hidden and locked. Such a file is counted and left: it is complete, and can be
-erased, after `rotate_seconds`. What a killed gateway has left is not locked.
+A file that a gateway is still writing is hidden and locked. Such a file is counted and left. After `rotate_seconds`
+it is complete and can be erased. A hidden file that a killed gateway has left is not locked.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 def erase_usage(folder: Path, client: Client, *, write: bool) -> tuple[Found, list[str]]:
-    """Takes a client out of all usage files below a folder.
+    """Removes a client from all usage files below a folder.
 
     Args:
-        folder: a gateway's, or an archive of what was ingested.
-        client: whose rows.
-        write: else they are only counted.
+        folder: a gateway's folder, or an archive of ingested files.
+        client: the client.
+        write: erase; otherwise only count.
 
     Returns:
-        What was found; and what is left, for people.
+        The rows found; and notes for the operator about what was not erased.
     """
     found: Found = Counter()
     left: list[str] = []
     seen: set[Path] = set()
-    # Again, as gateways complete files meanwhile, which then have another name.
+    # Repeated, because gateways complete files meanwhile, which then have a new name.
     while new := sorted(set(_usage_files(folder)) - seen):
         seen.update(new)
         for path in new:
             try:
                 own, fault = _erase_file(path, client, write=write)
             except FileNotFoundError:
-                continue  # completed, or too old
+                continue  # completed, or deleted because of its age
             except PermissionError as exc:
                 left.append(f"{path}: {exc.strerror}")
                 continue
@@ -74,7 +74,7 @@ def _usage_files(folder: Path) -> Iterator[Path]:
 
 
 def _erase_file(path: Path, client: Client, *, write: bool) -> tuple[Counter[str], str]:
-    """What a file has; and why it still has it, if it does."""
+    """The client's rows in a file; and the reason if they are not erased."""
     part = _PART.fullmatch(path.name)
     with _lock(path.with_name(path.name.removesuffix(".whole")) if part else None) as mine:
         content, found = _without(path.read_bytes(), client)
@@ -83,7 +83,7 @@ def _erase_file(path: Path, client: Client, *, write: bool) -> tuple[Counter[str
         if not mine:
             return found, f"{path} is still written by a gateway: erase again when it is complete"
         if write and part and part["draft"]:
-            path.unlink()  # a gateway makes it again of its part
+            path.unlink()  # a gateway makes it again from its part
         elif write:
             replace_file(str(path), content)
     return found, ""
@@ -91,7 +91,7 @@ def _erase_file(path: Path, client: Client, *, write: bool) -> tuple[Counter[str
 
 @contextmanager
 def _lock(part: Path | None) -> Iterator[bool]:
-    """Keeps a gateway from completing a part; False where one writes it."""
+    """Prevents a gateway from completing a part; False if a gateway is writing it."""
     try:
         file = None if part is None else part.open("rb")
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def _lock(part: Path | None) -> Iterator[bool]:
 
 
 def _without(content: bytes, client: Client) -> tuple[bytes, Counter[str]]:
-    """A file's content without the client, and what it has of it."""
+    """A file's content without the client, and the number of its rows by kind."""
     found: Counter[str] = Counter()
     lines = []
     for text in texts_of(content):
@@ -124,7 +124,7 @@ def _without(content: bytes, client: Client) -> tuple[bytes, Counter[str]]:
 
 
 def _line_without(text: bytes, client: Client, found: Counter[str]) -> bytes:
-    # Most lines do not name it at all. An address may be spelled differently.
+    # Most lines do not contain the client's names. An address may have another spelling.
     if not client.ips and not client.is_in(text):
         return text
     try:
@@ -162,7 +162,7 @@ def _is_row(client: Client, *names: Any) -> bool:
 
 
 def _any_names(entry: list[Any], client: Client) -> bool:
-    """Of a list that this release does not know."""
+    """Whether an entry of an unknown list names the client."""
     texts = {each for each in entry if isinstance(each, str)}
     return all(texts & names for names in (client.users, client.client_ids, client.ips) if names)
 
@@ -170,8 +170,8 @@ def _any_names(entry: list[Any], client: Client) -> bool:
 _KINDS: Final[Mapping[str, tuple[str, Callable[[list[Any], Client], bool]]]] = {
     "rows": (SECONDS, _row),
     "events": (MUTATIONS, _event),
-    # Begins as rows do.
+    # An entry begins like a row.
     "topics": (TOPICS, _row),
-    # Names brokers and topics.
+    # Entries name brokers and topics, not clients.
     "stored": (OTHERS, lambda _entry, _client: False),
 }
