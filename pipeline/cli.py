@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**(ours | options))
 
     def error(self, message: str) -> NoReturn:
-        # One line: the usage would bury it.
+        # A single line, because the whole usage text would hide the message.
         self.exit(Exit.WRONG_ARGUMENTS, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one job.
 
     Args:
-        argv: arguments after the program's name; those of the process if not given.
+        argv: arguments after the program's name; None: those of the process.
 
     Returns:
         The exit code.
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser(job: str) -> argparse.ArgumentParser:
-    """The parser of a job's arguments. It needs no package of the extra.
+    """The parser of a job's arguments. Needs no package of the extra.
 
     Args:
         job: a name of `JOBS`.

@@ -1,6 +1,6 @@
-"""The exit codes of jobs, and the errors that end one.
+"""The exit codes of jobs, and the errors that end a job.
 
-Nothing of the pipeline is imported here, so that the command line can say the codes without any extra package.
+This module imports nothing of the pipeline, so that the command line can print the codes without any extra package.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ def exit_codes() -> str:
 
 
 class JobError(Exception):
-    """The text says why, and what to do about it.
+    """An error that ends a job. Its text gives the reason and the remedy.
 
     Attributes:
-        exit: the code that the job ends with.
+        exit: the exit code of the job.
     """
 
     exit = Exit.FAILED
 
 
 class ArgumentError(JobError):
-    """The arguments are wrong, or do not go together."""
+    """The arguments are wrong, or contradict each other."""
 
     exit = Exit.WRONG_ARGUMENTS
 
 
 class NotYetCompleteError(JobError):
-    """Records or days that the job needs are not there yet."""
+    """Records or days that the job needs do not exist yet."""
 
     exit = Exit.NOT_YET_COMPLETE
 
 
 class RefusedError(JobError):
-    """The job could continue, and an operator has to decide first."""
+    """The job could continue, but an operator has to decide first."""
 
     exit = Exit.REFUSED

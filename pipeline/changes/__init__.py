@@ -1,1 +1,1 @@
-"""What is different in a week from the week before, by client."""
+"""Compares a week with the week before, client by client."""

@@ -17,15 +17,15 @@ from pipeline.storage.layout import CompactedDay
 def find(
     runner: Runner, out: str, days: Sequence[CompactedDay], calendar: Calendar, least: float, scope: Scope
 ) -> Found:
-    """What is different in both weeks, of all clients.
+    """Compares both weeks of all clients.
 
     Args:
-        runner: works on the parts.
+        runner: processes the parts.
         out: the pipeline's folder.
-        days: those of all weeks of the calendar that are there.
+        days: the existing days of all weeks of the calendar.
         calendar: the weeks.
         least: see `pipeline.changes.weeks.LEAST`.
-        scope: what one counter covers: required rates and quotas are those of counters.
+        scope: what one counter covers; required rates and quotas are those of counters.
 
     Raises:
         NotYetCompleteError: a day has no tables.

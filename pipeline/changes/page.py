@@ -1,4 +1,4 @@
-"""What changed, as an HTML page that loads nothing, and as JSON. Jinja escapes all names."""
+"""Changes as an HTML page that loads nothing, and as JSON. Jinja escapes all names."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ TITLES: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is shown.
+    """The content of the page.
 
     Attributes:
         calendar: the weeks.
         changes: the largest first.
         completeness: of the worst day of both weeks, 0 to 1.
-        open_days: days of both weeks that were not over when they were compacted.
+        open_days: days of both weeks that were not closed when they were compacted.
     """
 
     calendar: Calendar
@@ -46,11 +46,11 @@ class Changes:
     open_days: Sequence[str] = ()
 
     def of_kind(self, kind: Kind) -> list[Change]:
-        """Those of one kind."""
+        """The changes of one kind."""
         return [each for each in self.changes if kind in each.kinds]
 
     def to_json(self) -> str:
-        """For programs; use is in units per day."""
+        """The changes as JSON; use is in units per day."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -69,7 +69,7 @@ class Changes:
 
 
 def render(changes: Changes, *, top: int) -> str:
-    """The page, with so many clients of each kind."""
+    """The page, with the `top` clients of each kind."""
     template = page(
         "pipeline.changes",
         "changes.html",
@@ -91,10 +91,10 @@ def render(changes: Changes, *, top: int) -> str:
 
 
 def lines(changes: Changes, most: int) -> list[str]:
-    """The changes for a chat: a line for each kind, with so many of the largest clients."""
+    """The changes for a chat: a line for each kind, with up to `most` of the largest clients."""
     found = [f"The week to {changes.calendar.last} beside the week before:"]
     for kind in Kind:
-        # Each client once, whatever its APIs.
+        # Each client once, even if it has several APIs.
         names = list(dict.fromkeys(name_of(asdict(each)) for each in changes.of_kind(kind)))
         if names:
             more = f" and {len(names) - most} more" if len(names) > most else ""
@@ -103,15 +103,15 @@ def lines(changes: Changes, most: int) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A name without signs that begin a line, colour a terminal or call people. Clients choose their names."""
+    """A name without characters that format a line, colour a terminal or mention people: clients choose names."""
     shown = "".join(sign if sign.isprintable() and sign not in "@<>" else "?" for sign in name)
     return shown if len(shown) <= _MOST_SIGNS else shown[: _MOST_SIGNS - 1] + "…"
 
 
 def use(units: float, api: str) -> str:
-    """Use in a day, with its unit."""
+    """Use per day with its unit."""
     if api == UsageApi.REQUEST:
-        # Percent of a core times seconds.
+        # The value is in percent-seconds of a core.
         return f"{quantity(units / 100)} s"
     unit: Any = UNITS[UsageApi(api)]
     return quantity(units, unit) if unit == "bytes" else f"{quantity(units)} {unit}"

@@ -1,7 +1,7 @@
-"""What is different in a week from the one before it, by client. Arrow and numpy, no Spark.
+"""Compares a week with the week before it, client by client. Arrow and numpy, no Spark.
 
-A week is seven days that end with a day, counted back from there: week 0 is the one that is looked at. Days that are
-not there count for nothing: use is compared per day that is there.
+A week is seven days that end with a given weekday. Weeks are counted backwards: week 0 is the one that is examined.
+Missing days do not count: use is compared per existing day.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from quotas.usage_record import OTHER, UsageApi
 
 DAYS: Final = 7
 WEEKS: Final = 8
-"""How many are read at most, for what is usual in an hour of the week."""
+"""The most weeks that are read, to know what is usual in an hour of the week."""
 HISTORY: Final = 3
-"""At least so many earlier weeks must have an hour's day, else it is not known what is usual there."""
+"""For an hour to be compared, at least this many earlier weeks must have its day."""
 GROWN: Final = 2.0
-"""Times the use of the week before."""
+"""Grown: use of at least this many times that of the week before."""
 THROTTLED: Final = 0.01
-"""A larger part of the requests by so much has to wait."""
+"""More waiting: the share of requests that wait has risen by at least this."""
 UNUSUAL: Final = 6.0
-"""Standard deviations above the mean of the same hour in earlier weeks."""
+"""Unusual: this many standard deviations above the mean of the same hour in earlier weeks."""
 LEAST: Final = 0.001
-"""Of all use of an API: what changes by less is not shown as new, vanished, grown or unusual."""
+"""Share of all use of an API. A smaller change is not shown as new, vanished, grown or unusual."""
 
 _LEAST_DEVIATION: Final = 0.1
-"""Of a client's mean use in an hour: those that are always the same would make any difference unusual."""
+"""The least standard deviation, as a share of mean use: for a constant client any difference would be unusual."""
 _TARGET: Final = TARGETS.index(0.01)
 _CLIENT: Final = ("user", "client_id", "api")
 READ_HOURS: Final = ("date", "hour", *_CLIENT, "units", "requests", "delayed")
@@ -44,7 +44,7 @@ READ_DAYS: Final = ("date", *_CLIENT, "quota", required_column(10), required_col
 
 
 class Kind(StrEnum):
-    """What is different."""
+    """The kinds of changes."""
 
     NEW = "new"
     VANISHED = "vanished"
@@ -59,18 +59,18 @@ _OF_USE: Final = frozenset({Kind.NEW, Kind.VANISHED, Kind.GROWN, Kind.UNUSUAL})
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A client of which something is different.
+    """A client with changes.
 
     Attributes:
         user, client_id, api: of its counter.
-        kinds: what is.
+        kinds: its kinds of changes.
         before, now: units per day, in the week before and in this one.
-        waited_before, waited_now: the part of its requests that had to wait.
+        waited_before, waited_now: the share of its requests that had to wait.
         required: the largest rate of this week with which 1 % of a day's units would have waited.
-        quota: the last one in force.
-        z: how many standard deviations its least usual hour was above the same hour of earlier weeks; None: there
+        quota: the last quota in force.
+        z: how many standard deviations its most unusual hour was above the same hour of earlier weeks; None: there
             are too few.
-        hour: when that was, such as 2026-11-21T13.
+        hour: that hour, such as 2026-11-21T13.
     """
 
     user: str
@@ -88,18 +88,18 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """In units per day."""
+        """The change in units per day."""
         return abs(self.now - self.before)
 
 
 @dataclass(slots=True)
 class Found:
-    """What some clients come to.
+    """The comparison of some clients.
 
     Attributes:
-        changes: those that changed.
-        totals: units per day of all of them by API, in the week before and in this one.
-        clients: how many there are, each with each of its APIs.
+        changes: clients with changes.
+        totals: units per day of all clients by API, in the week before and in this one.
+        clients: the number of clients; each counts once for each of its APIs.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Found:
     clients: int = 0
 
     def significant(self, least: float) -> list[Change]:
-        """Without changes of use that are small beside all use of their API (`LEAST`); the largest first."""
+        """Changes, the largest first, without those that are small relative to all use of their API (`LEAST`)."""
         kept = []
         for each in self.changes:
             small = each.difference < least * max(self.totals[each.api])
@@ -117,7 +117,7 @@ class Found:
         return sorted(kept, key=lambda each: (-each.difference, each.user, each.client_id, each.api))
 
     def add(self, other: Found) -> None:
-        """Take in what other clients come to."""
+        """Adds the comparison of other clients."""
         self.changes += other.changes
         self.clients += other.clients
         for api, (before, now) in other.totals.items():
@@ -131,7 +131,7 @@ class Calendar:
 
     Attributes:
         last: the last day of week 0.
-        there: by week and day of it, whether the day is there.
+        there: by week and weekday, whether the day exists.
     """
 
     last: datetime.date
@@ -142,8 +142,8 @@ class Calendar:
         """The weeks before a day.
 
         Args:
-            last: that day.
-            dates: the days that are there, such as 2026-11-21.
+            last: the last day of week 0.
+            dates: the existing days, such as 2026-11-21.
         """
         days = set(dates)
         return cls(
@@ -156,18 +156,18 @@ class Calendar:
 
     @property
     def compared(self) -> list[str]:
-        """The days of the two weeks that are compared."""
+        """The days of the two compared weeks."""
         return [*self.days_of(1), *self.days_of(0)]
 
     @property
     def missing(self) -> list[str]:
-        """Days of the two weeks that are compared which are not there."""
+        """The missing days of the two compared weeks."""
         there = (*self.there[1], *self.there[0])
         return [day for day, is_there in zip(self.compared, there, strict=True) if not is_there]
 
     @property
     def usual(self) -> bool:
-        """Whether what is usual can be known for any hour."""
+        """Whether there are enough weeks to know what is usual in any hour."""
         return bool(np.any(np.sum(np.array(self.there[1:]), axis=0) >= HISTORY))
 
 
@@ -177,7 +177,7 @@ def _days_before(last: datetime.date, week: int) -> list[str]:
 
 
 def compare(hours: pa.Table, days: pa.Table, calendar: Calendar, least: float = LEAST) -> Found:
-    """What is different of some clients.
+    """Compares the weeks of some clients.
 
     Args:
         hours: rows of the table `client_hour`, columns `READ_HOURS`, with all hours of these clients in the weeks.
@@ -219,7 +219,7 @@ def compare(hours: pa.Table, days: pa.Table, calendar: Calendar, least: float = 
         found.totals[api] = own[0] + before, own[1] + now
     for number, name in enumerate(clients):
         if name[1] == OTHER:
-            continue  # clients that have no rows of their own
+            continue  # not a client with rows of its own
         quota, required, required_before = limits.get(name, (None, None, None))
         change = Change(
             *name,
@@ -235,7 +235,7 @@ def compare(hours: pa.Table, days: pa.Table, calendar: Calendar, least: float = 
         )
         if kinds := tuple(_kinds(change, required_before)):
             found.changes.append(replace(change, kinds=kinds))
-    # Beside all clients of an API a change is smaller still than beside these.
+    # Relative to all clients of an API these changes are even smaller, so this filter removes nothing too early.
     found.changes = found.significant(least)
     return found
 
@@ -257,7 +257,7 @@ def _kinds(change: Change, required_before: float | None) -> Iterable[Kind]:
 
 
 def _clients(rows: pa.Table) -> tuple[list[tuple[str, str, str]], Ints]:
-    """The clients of rows, and the number of each row's."""
+    """The clients of rows, and the index of each row's client."""
     names = [rows.column(name).combine_chunks().dictionary_encode() for name in _CLIENT]
     codes = np.stack([each.indices.to_numpy() for each in names], axis=1)
     found, own = np.unique(codes, axis=0, return_inverse=True)
@@ -271,7 +271,7 @@ def _clients(rows: pa.Table) -> tuple[list[tuple[str, str, str]], Ints]:
 def _unusual(
     client: Ints, week: Ints, place: Ints, units: Floats, there: Any, count: int
 ) -> tuple[Floats, Ints]:
-    """Of each client the hour of this week that is the furthest above what is usual: by how much, and which."""
+    """For each client the most unusual hour of this week: by how much it is above the usual, and its index."""
     z, at = np.full(count, np.nan), np.zeros(count, np.int64)
     keys = client * (24 * DAYS) + place
     own = np.unique(keys[week == 0])
@@ -308,7 +308,7 @@ def _named(calendar: Calendar, place: int) -> str:
 def _limits(
     days: pa.Table, calendar: Calendar
 ) -> Mapping[tuple[str, str, str], tuple[float | None, float | None, float | None]]:
-    """By client the last quota, and the largest required rate of this week and of the one before."""
+    """The last quota of each client, and its largest required rates in this week and the week before."""
     weeks = {day: week for week in (0, 1) for day in calendar.days_of(week)}
     found: dict[tuple[str, str, str], list[float | None]] = {}
     lasts: dict[tuple[str, str, str], str] = {}
@@ -325,6 +325,6 @@ def _limits(
         if lasts.get(client) != date:
             lasts[client], own[0] = date, row["quota"]
         elif row["quota"] is not None:
-            # Gateways of one day may have different ones: the smallest decides.
+            # If gateways have different quotas on one day, the smallest counts.
             own[0] = row["quota"] if own[0] is None else min(row["quota"], own[0])
     return {client: (own[0], own[1], own[2]) for client, own in found.items()}

@@ -1,10 +1,14 @@
-"""A day of raw rows as one row per client, for every other job.
+"""Compacts a day of raw rows to one row per client, for all other jobs.
 
 The raw rows of a day are ordered by client, start and number of the line, and joined (`pipeline.storage.joining`).
-Each task reads its own buckets of the day's raw files and writes a file of the compacted table; one commit puts all
-of them in the place of what was there of the day. A day that got late lines is compacted again. A day that may still
-get lines is left, since half a day looks like a quiet one. A day that lacks lines is compacted, and what it lacks is
-kept with it: jobs that need all of a client's day leave out those of clients that may be in what is missing.
+Each task reads its own buckets of the day's raw files and writes a file of the compacted table. One commit replaces
+all earlier files of the day by these.
+
+* A day with late lines is compacted again.
+* A day that may still get lines is not compacted, since half a day looks like a quiet one.
+* A day with missing lines is compacted, and the losses are recorded with it. Jobs that need a client's whole day
+leave
+  out clients that may be in the missing lines.
 """
 
 from __future__ import annotations
@@ -51,19 +55,19 @@ def compact(
     Args:
         runner: runs the parts of a day.
         out: the pipeline's folder.
-        expectation: what should be there.
+        expectation: the gateways and the time that are expected.
         date: a day, or all, or new.
-        first, last: with all and new, leave out earlier and later days.
-        allow_open: also days that may still get lines. They are marked, and compacted again with what comes later.
+        first, last: with all and new, the first and the last day.
+        allow_open: also compact days that may still get lines. They are marked, and compacted again when lines come.
 
     Returns:
         Each day that was compacted.
 
     Raises:
-        NotYetCompleteError: the day asked for is not there or not closed, or nothing was compacted and some days are
+        NotYetCompleteError: the given day does not exist or is not closed, or nothing was compacted and some days are
             not closed.
-        RefusedError: the day asked for has lost raw rows that it was compacted from, or has no line with a time that
-            can be right.
+        RefusedError: raw rows from which the given day was compacted have been deleted, or no line of the day has a
+            plausible time.
         JobError: another job has compacted or pruned meanwhile.
     """
     raw = raw_table(out)
@@ -109,14 +113,14 @@ def compact(
                 continue
             if date == day:
                 raise why(left)
-            # A late line for a day of last month must not keep today from being compacted.
+            # A late line for a day of last month must not prevent today's compaction.
             print(f"left as it is: {left}", file=sys.stderr)
     asked = date if date not in ("all", "new") else f"{first or 'the beginning'} to {last or 'the end'}"
     if (date == asked and not wanted) or (state.days and not read_days):
         raise NotYetCompleteError(
             f"no lines of {asked} have been read: there are {', '.join(sorted(state.days)) or 'none'}"
         )
-    # What the last one replaced: jobs that read it have had until now.
+    # Deletes files that the last run replaced. Jobs that were reading them have had time until now.
     compacted_table(out).sweep()
     done = {}
     for day in wanted:
@@ -144,12 +148,12 @@ def compact(
 
 
 def is_due(read: RawDay, raw: str, compacted: CompactedDay | None) -> bool:
-    """Whether a day has lines that are not in it yet, or was compacted before its end.
+    """Whether a day has lines that are not in its compacted form, or was compacted before its end.
 
     Args:
-        read: what has been read of it.
-        raw: the identifier of the raw table. Numbers of batches begin anew where that was deleted or restored.
-        compacted: the day as it is compacted, if it is.
+        read: what was read of the day.
+        raw: the identifier of the raw table. If the table is deleted or restored, batch numbers start again.
+        compacted: the compacted day, if there is one.
     """
     if compacted is None or compacted.open:
         return True
@@ -158,7 +162,7 @@ def is_due(read: RawDay, raw: str, compacted: CompactedDay | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A file of some buckets of a day."""
+    """A compacted file with some buckets of a day."""
 
     file: DataFile
     elements: int
@@ -168,7 +172,7 @@ class _Written:
 def _compact_day(
     runner: Runner, out: str, day: CompactedDay, paths: list[str], rows: int, seen: CompactedDay | None
 ) -> CompactedDay:
-    """Compacts a day part by part, and commits; `seen` is the day as it was when its raw files were listed."""
+    """Compacts a day part by part, and commits. `seen` is the day when its raw files were listed."""
     table = compacted_table(out)
     before = table.prepared()
     state = CompactedState.from_json(before.state)
@@ -177,7 +181,7 @@ def _compact_day(
     date, folder, version, buckets = day.date, table.folder, before.version + 1, day.buckets
     parts = min(buckets, max(runner.cores, rows // _ROWS_PER_TASK + 1))
 
-    # Each file is opened once to see what it has, and then by the parts that need some of it.
+    # Opens each file once to find its buckets; later parts open the files that they need.
     files = look(runner, paths)
 
     def compacted(part: tuple[range, list[FileGroups]]) -> Iterator[_Written]:
@@ -224,19 +228,19 @@ def compact_buckets(
         files: raw files of the day that have rows of these buckets.
         date: the day.
         mine: the buckets, rising.
-        buckets: into how many the day is divided.
-        folder: the table's.
-        version: that is to make the file part of the table.
+        buckets: the number of buckets of the day.
+        folder: the table's folder.
+        version: the version that will add the file.
 
     Yields:
-        What was written; nothing if there was nothing to write.
+        The file; nothing if there are no rows.
     """
     fine = FINE_BUCKETS // buckets
     span = range(mine.start * fine, mine.stop * fine)
     whole = DayReader(files, span)
     name = f"date={date}/{file_name(version)}"
     with CompactedFileWriter(f"{folder}/{name}") as writer:
-        # Bucket by bucket, and a large one in parts: so much is in memory of the day, however much there is.
+        # Bucket by bucket, and a large bucket in parts, so that memory is bounded.
         for bucket in mine:
 
             def read(columns: Sequence[str] | None, bucket: int = bucket) -> Iterator[pa.Table]:

@@ -1,8 +1,8 @@
-"""Divides the rows of a bucket that has more than a task may hold: a client that many gateways share, above all.
+"""Divides the rows of a bucket that are too many for a task, usually because of one client on many gateways.
 
-A compacted row is of one gateway, so rows of different gateways never have to meet. They are divided by spans of the
-order of compacted files, and not by a salt: so the files, and all that reads them, stay as they are. The rows of each
-span wait in a file on this machine's disk, and are read back one span after the other.
+A compacted row is of one gateway, so rows of different gateways need not be in memory together. The rows are divided
+by spans of the order of compacted files, and not by a salt, so that the files and their readers need no change. The
+rows of each span are written to a file on this machine's disk, and are read back one span after the other.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from numpy.typing import NDArray
 from pipeline.storage.layout import BUCKET
 
 MOST_SECONDS: Final = 4_000_000
-"""Recorded seconds that a task holds at once: about 500 bytes each with what is made of them, 2 GB. It may hold more
-by one client's day at one gateway, which is not divided: 86,400 for each of its brokers and listeners."""
+"""Recorded seconds that a task has in memory: about 500 bytes each with intermediate results, 2 GB. A client's day at
+one gateway is not divided, so there may be 86,400 more for each of its brokers and listeners."""
 
 _KEY: Final = ("user", "client_id", "api", "gw")
 """The first columns of `compacted_files.FILE_ORDER`."""
 
 Read: TypeAlias = Callable[[Sequence[str] | None], Iterator[pa.Table]]
-"""Reads the raw rows of a bucket, with some columns or all that a compacted row is made of."""
+"""Reads the raw rows of a bucket, with some columns or all that a compacted row needs."""
 _Name: TypeAlias = tuple[str, ...]
 
 
 def divided(read: Read, most: int) -> Iterator[pa.Table]:
-    """The rows of a bucket in tables of at most so many recorded seconds, by spans of `_KEY`.
+    """Divides the rows of a bucket by spans of `_KEY`, into tables of at most `most` recorded seconds.
 
     Args:
-        read: see there; it is called once, and twice more if the rows are too many.
+        read: reads the rows; it is called once, and twice more if there are too many rows.
         most: see `MOST_SECONDS`.
 
     Yields:
-        Tables that have all rows of some clients and gateways, in the order of these; rows in each in any order.
+        Tables with all rows of some clients and gateways, in the order of these. Rows in a table have no order.
     """
     pieces: list[pa.Table] = []
     seconds = 0
@@ -66,7 +66,7 @@ def divided(read: Read, most: int) -> Iterator[pa.Table]:
 
 
 def _seconds(table: pa.Table) -> NDArray[np.int64]:
-    """How many recorded seconds each row has."""
+    """The number of recorded seconds of each row."""
     return np.asarray(pc.fill_null(pc.list_value_length(table.column("t")), 0).to_numpy(), np.int64)
 
 
@@ -92,12 +92,12 @@ def _spans(read: Read, most: int) -> list[_Name]:
 
 
 def _in_order(name: _Name) -> tuple[bytes, ...]:
-    """As Arrow orders text."""
+    """A sort key with Arrow's order of text."""
     return tuple(each.encode("utf-8", "surrogatepass") for each in name)
 
 
 def _spill(read: Read, spans: Sequence[_Name], folder: Path) -> pa.Schema:
-    """Writes the rows of each span into a file of its number."""
+    """Writes the rows of each span to a file that is named by the span's number."""
     begins = [_in_order(name) for name in spans]
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     schema: pa.Schema | None = None

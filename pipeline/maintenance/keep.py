@@ -1,4 +1,4 @@
-"""How long pruning keeps each kind of data. It needs no package of the extra."""
+"""How long pruning keeps each kind of data. Needs no package of the extra."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How many days of each are kept, today not counted."""
+    """For how many days each kind of data is kept, not counting today."""
 
     raw: int = 7
     compacted: int = 35

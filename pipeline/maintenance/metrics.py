@@ -18,16 +18,16 @@ _PLAN: Final = "plan.json"
 
 
 def write_metrics(found: Mapping[str, Any], out: str, file: str, *, now_s: int) -> None:
-    """Writes a file for node_exporter's textfile collector, all at once.
+    """Writes a file for node_exporter's textfile collector, atomically.
 
     Args:
-        found: of `pipeline.maintenance.status.status`.
-        out: the pipeline's folder; for its newest plan.
-        file: which.
-        now_s: the time.
+        found: the result of `pipeline.maintenance.status.status`.
+        out: the pipeline's folder, for its newest plan.
+        file: the file.
+        now_s: the time, s since the epoch.
 
     Raises:
-        JobError: it can't be written.
+        JobError: the file can't be written.
     """
     try:
         write_to_textfile(file, _registry(found, out, now_s))
@@ -36,7 +36,7 @@ def write_metrics(found: Mapping[str, Any], out: str, file: str, *, now_s: int) 
 
 
 def metrics_text(found: Mapping[str, Any], out: str, *, now_s: int) -> str:
-    """The same as text."""
+    """The metrics as text."""
     return generate_latest(_registry(found, out, now_s)).decode()
 
 
@@ -50,7 +50,7 @@ def _registry(found: Mapping[str, Any], out: str, now_s: int) -> CollectorRegist
     if found["newest_line"] is not None:
         gauge("newest_line_timestamp_seconds", "The newest second that was read.", found["newest_line"])
     days = [day for day in found["days"] if not day["open"] and not day["ahead"]]
-    # A day that has been deleted was compacted before.
+    # A deleted day had been compacted before.
     compacted = [day for day in days if day["compacted_rows"] is not None or day["pruned"]]
     if compacted:
         newest = compacted[-1]

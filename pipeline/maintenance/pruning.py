@@ -1,12 +1,12 @@
 """Finds and deletes data that no other job needs any more.
 
-Raw rows of a day go when the day is past and compacted with all of them, and a compacted day when it is old. Two
-things stay longer. The offset index keeps lines from being counted twice. A note of each compacted day that was
-deleted keeps late lines from being taken for the whole day. Both forget what is very old, and no line from before
-that is read any more. Revert files of plans stay for ever: they say which quotas plans have set. Killed at any moment
-it leaves whole days, and the next run does the rest.
+Raw rows of a day are deleted when the day is past and all of them are compacted; a compacted day is deleted when it
+is old. Two things are kept longer. The offset index prevents lines from being counted twice. A note of each deleted
+compacted day prevents late lines from being taken for the whole day. Both forget very old days, and lines from before
+that time are no longer read. Revert files of plans are kept for ever, because they record which quotas plans have
+set. If the process is killed at any moment, only whole days are missing, and the next run does the rest.
 
-What earlier commits removed is deleted first, so that a disk that is full has room for the next commits.
+Files that earlier commits removed are deleted first, so that a full disk has room for the next commits.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _RUN_OF: Final = re.compile(r"run=(\d{4})-?(\d\d)-?(\d\d)T")
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is to be deleted.
+    """Data to delete.
 
     Attributes:
         raw: files by the day of their rows; None: lines that could not be read.
-        compacted: files by the day.
+        compacted: files by day.
         results: folders of jobs' runs.
-        kept: days that are old enough and needed all the same.
-        forgotten: the first day of which lines are known; what the index has of earlier ones goes. Empty: nothing.
-        runs: of gateways, from one start to the end, that are forgotten.
+        kept: days that are old enough but still needed.
+        forgotten: the first day whose lines stay in the index; entries of earlier days are deleted. Empty: none are.
+        runs: runs of gateways (from a start to its end) that are forgotten.
         log: files of the logs of all tables.
     """
 
@@ -57,13 +57,13 @@ class Due:
 
 
 def due(out: str, keep: Keep, *, today: datetime.date, made: Sequence[Table] = ()) -> Due:
-    """What is old enough to be deleted, and not needed by any job.
+    """Finds data that is old enough to be deleted and that no job needs.
 
     Args:
         out: the pipeline's folder.
-        keep: for how long.
-        today: in UTC, as all days here.
-        made: tables of what was made of compacted days.
+        keep: how long each kind of data is kept.
+        today: in UTC, like all days here.
+        made: tables that are made from compacted days.
     """
     compacted = compacted_table(out).read()
     days = CompactedState.from_json(compacted.state)
@@ -92,7 +92,7 @@ def due(out: str, keep: Keep, *, today: datetime.date, made: Sequence[Table] = (
 
 
 def _forgotten(state: RawState, compacted: CompactedState, first: str) -> bool:
-    """Whether something is known of lines from before a day that is to be forgotten."""
+    """Whether anything is known about lines from before the first day that is kept."""
     runs = len(state.index.forget(_begin_s(first)).runs) < len(state.index.runs)
     return runs or any(map(_is_before(first), (*state.days, *compacted.pruned)))
 
@@ -102,16 +102,16 @@ def _begin_s(day: str) -> int:
 
 
 def _is_before(first: str) -> Callable[[str], bool]:
-    """Says of a day whether it is before this one, and was named by a clock that was right."""
+    """Makes a check whether a day is before `first`, and was not named by a wrong clock."""
     return lambda day: FIRST_S <= _begin_s(day) < _begin_s(first)
 
 
 def delete(out: str, keep: Keep, *, today: datetime.date, made: Sequence[Table]) -> Due:
-    """Deletes what is due; what it was.
+    """Deletes the data of `due`, and returns it.
 
     Args:
         out, keep, today: see `due`.
-        made: tables of what was made of compacted days, with the days in their states.
+        made: tables that are made from compacted days, with these days in their states.
 
     Raises:
         JobError: something can't be deleted, or another job has changed a table meanwhile.
@@ -147,9 +147,9 @@ def _remove_raw(out: str, files: dict[str | None, list[DataFile]], tomorrow: str
     days = dict(state.days)
     for date in files:
         if date is not None and date > tomorrow:
-            days.pop(date, None)  # should it ever come, it is another one
+            days.pop(date, None)  # if lines of such a day ever come, it is a new day
         elif date is not None:
-            # What its gateways said of it is with the compacted day: the state stays small, which each commit writes.
+            # The compacted day has these facts too. Removing them keeps the state small.
             days[date] = replace(days[date], gone=True, algorithms={}, scopes={})
     gone = {file.path for own in files.values() for file in own}
     removed = [file for file in before.files if file.path in gone]
@@ -167,12 +167,12 @@ def _remove_compacted(out: str, files: dict[str, list[DataFile]]) -> None:
 
 
 def _forget(out: str, first: str) -> None:
-    """Takes what is known of lines from before a day out of the states: each commit writes them whole."""
+    """Removes old days from the states, because each commit writes them completely."""
     is_old = _is_before(first)
     raw = raw_table(out)
     before = raw.prepared()
     state = RawState.from_json(before.state)
-    # First the index: from then on no line of these days is read, so that none is taken for the whole day.
+    # The index first: from then on no lines of these days are read, so that none are taken for the whole day.
     days = {date: day for date, day in state.days.items() if not is_old(date)}
     after = replace(state, index=state.index.forget(_begin_s(first)), days=days)
     raw.commit(before, state=after.to_json())
@@ -185,7 +185,7 @@ def _forget(out: str, first: str) -> None:
 
 
 def _remove_made(table: Table, left: Collection[str]) -> None:
-    """Takes what was made of days that are gone out of a table of clients."""
+    """Removes rows of deleted days from a table of clients."""
     before = table.in_order()
     made: dict[str, Any] = before.state.get("days", {})
     gone = [date for date in made if date not in left]
@@ -206,7 +206,7 @@ def _raw(
     for date, day in sorted(state.days.items()):
         files = found.of(date=date)
         if date > tomorrow:
-            # Lines of a clock set wrong, as old as what brought them; unless it is this machine's that is slow.
+            # A clock that was wrong named these days, so the age of their files counts, unless this clock is slow.
             if date > far_ahead and files and max(map(_written, files)) < first_kept:
                 old[date] = files
         elif date < first_kept and files:
@@ -225,7 +225,7 @@ def _written(file: DataFile) -> str:
 
 
 def _old_results(out: str, first_kept: str) -> Iterable[str]:
-    """Runs that were made before; those with a name of their own stay, and so do those on remote storage."""
+    """Folders of runs from before that day. Runs with a name of their own, or on remote storage, are kept."""
     for kind in _RESULTS if is_local(out) else ():
         folder = local_path(f"{out}/results/{kind}")
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():

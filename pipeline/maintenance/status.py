@@ -1,4 +1,4 @@
-"""What was read, what never arrived and what is compacted, from the states of the tables alone."""
+"""Which lines were read, which never arrived and which days are compacted, from the states of the tables alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
 
     Args:
         out: the folder.
-        expectation: what should be there.
+        expectation: the gateways and the time that are expected.
     """
     tables = {"raw": raw_table(out).read(), "compacted": compacted_table(out).read()}
     raw = tables["raw"]
@@ -28,7 +28,7 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
     for date in sorted(known.keys() | state.days.keys()):
         read = state.days.get(date, RawDay())
         there = compacted.days.get(date)
-        # Of a day that lies ahead nothing is expected.
+        # For a day in the future nothing is expected.
         found = known.get(date, DayCoverage({}))
         days.append(
             {

@@ -1,1 +1,1 @@
-"""What the pages that jobs write have in common."""
+"""The common parts of the pages that jobs write."""

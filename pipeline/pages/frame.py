@@ -1,4 +1,4 @@
-"""The frame of each page: its head, its style and what its template may say. Jinja escapes all names."""
+"""The frame of each page: its head, its style and the filters of its template. Jinja escapes all names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def page(package: str, name: str, **filters: Callable[..., Any]) -> jinja2.Templ
     """The template of a page, which extends ``frame.html``: its blocks are title, style and body.
 
     Args:
-        package: whose folder ``templates`` has it.
-        name: of its file.
-        filters: by the name that the template gives them.
+        package: the package whose folder ``templates`` has the file.
+        name: the name of the file.
+        filters: by their names in the template.
     """
 
     def source(asked: str) -> str:

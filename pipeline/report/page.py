@@ -24,7 +24,7 @@ from quotas.usage_record import UsageApi
 
 _CLOSEST: Final = 20
 _SHOWN: Final = 10
-"""Changes of a kind that are seen at once."""
+"""Rows of a table of changes that are visible without expanding it."""
 _COLOURS: Final = ("#1f6feb", "#2da44e", "#bf8700", "#8250df", "#cf222e", "#1b7c83", "#8c959f")
 _SOFT: Final = "#8c959f"
 _CALM, _CLOSE, _OVER = "#2da44e", "#d4a72c", "#cf222e"
@@ -36,7 +36,7 @@ _CHANGES: Final = {
     ),
     "more": ("Who gets more", ""),
 }
-"""Kinds of changes, the risk first: title, and what to know."""
+"""Kinds of changes, the riskiest first: title, and explanation."""
 
 _TITLES: Final = {
     UsageApi.PRODUCE: "Produce",
@@ -60,7 +60,7 @@ def render(report: Report, *, top: int, plan: Plan | None = None) -> str:
     """The page.
 
     Args:
-        report: what is shown.
+        report: the content.
         top: clients per API in the tables.
         plan: its changes are shown too.
     """
@@ -96,7 +96,7 @@ def render(report: Report, *, top: int, plan: Plan | None = None) -> str:
 
 
 def _changes(plan: Plan, top: int) -> list[dict[str, Any]]:
-    """What the plan wants set, in tables: less first, as it is the risk; in each the largest changes first."""
+    """The plan's changes in tables: lower quotas first, as they are the risk; in each the largest changes first."""
     kinds: dict[str, list[PlanEntry]] = {"less": [], "first": [], "more": []}
     for entry in plan.entries:
         if entry.action is Action.SET:
@@ -121,7 +121,7 @@ def _changes(plan: Plan, top: int) -> list[dict[str, Any]]:
 
 
 def _size(entry: PlanEntry) -> float:
-    """How much an entry changes; of those without a limit before, what its clients would wait."""
+    """The size of an entry's change; for a client without a limit before, the share that would wait."""
     if not entry.old:
         return entry.expected_throttled or 0.0
     return abs(entry.value - entry.old) / entry.old
@@ -140,7 +140,7 @@ def _section(report: Report, api: UsageApi, top: int) -> Mapping[str, Any]:
 
 
 def name_of(client: Mapping[str, Any]) -> str:
-    """A client as people call it: user and client id, as far as its counter knows them."""
+    """A client's displayed name: user and client id, as far as its counter distinguishes them."""
     parts = [part for part in (client["user"], client["client_id"]) if part]
     return " / ".join(parts) or "(no name)"
 
@@ -150,15 +150,15 @@ def _short(text: str, most: int = 34) -> str:
 
 
 def _plain(text: str) -> str:
-    # A dollar sign would begin a formula.
+    # matplotlib would read a formula after a dollar sign.
     return _short(text).replace("$", r"\$")
 
 
 def _use_plot(report: Report, clients: Sequence[Mapping[str, Any]], api: UsageApi) -> Markup:
-    """Use over time, stacked: the largest clients, and the others in one; below it the throttle time issued."""
+    """Use over time, stacked: the largest clients, and all others together; below it the issued throttle time."""
     use = report.use[api]
     begins, throttled, width = use.begins_s().tolist(), use.throttle_ms, use.width_s
-    # With the end of the last bin, up to which its step is drawn.
+    # Includes the end of the last bin, up to which its step is drawn.
     times = [datetime.fromtimestamp(at, UTC) for at in (*begins, begins[-1] + width)]
     layers = _layers(report, clients, use)
     some_waited = bool(throttled.any())
@@ -188,13 +188,13 @@ def _use_plot(report: Report, clients: Sequence[Mapping[str, Any]], api: UsageAp
 
 
 def _layers(report: Report, clients: Sequence[Mapping[str, Any]], use: Timeline) -> dict[str, Any]:
-    """Use per second in each bin: of the largest clients by name, and of all others."""
+    """Use per second in each bin, of the largest clients by name, and of all others."""
     layers: dict[str, Any] = {}
     for client in clients[:STACKED]:
         name = _plain(name_of(client))
-        while name in layers:  # cut names may be the same
+        while name in layers:  # shortened names may be equal
             name += "'"
-        # One that was not among the largest on any day has no line.
+        # A client that was not among the largest on any day has no timeline.
         own = report.use_of.get(tuple(client[each] for each in CLIENT), Timeline())
         layers[name] = own.on(use) / use.width_s
     if len(clients) > STACKED:
@@ -204,7 +204,7 @@ def _layers(report: Report, clients: Sequence[Mapping[str, Any]], use: Timeline)
 
 
 def _closest_plot(report: Report) -> Markup | None:
-    """Clients by how near they came to their limits, nearest first; None when there are no limits."""
+    """Clients by distance to their limits, the closest first; None if there are no limits."""
     limited = [client for client in report.clients if client["closest"] is not None]
     if not limited:
         return None
@@ -232,16 +232,16 @@ def _svg(figure: Figure) -> Markup:
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sluice", "font.family": "sans-serif"}):
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = text.getvalue()
-    # Only the picture: what stands before it is for files of their own. matplotlib escapes the names in it.
+    # Only the picture: the text before it is for separate files. matplotlib escapes the names in it.
     return Markup(drawn[drawn.index("<svg") :])
 
 
 def axis_unit(largest: float, api: str) -> tuple[float, str]:
-    """What one step of an axis is, and its name, such as (1e6, "MB/s").
+    """The unit of an axis: its factor and its name, such as (1e6, "MB/s").
 
     Args:
-        largest: value on the axis, per second.
-        api: whose unit it has.
+        largest: the largest value on the axis, per second.
+        api: the API, which determines the unit.
     """
     unit = UNITS[UsageApi(api)]
     scales = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")) if unit == "bytes" else ()
@@ -261,7 +261,7 @@ def quantity(value: float | None, unit: str = "") -> str:
 
 
 def share(value: float | None) -> str:
-    """A share as a percentage; a dash for none, and no rounding of little to nothing."""
+    """A share as a percentage; a dash for none. A small share is not rounded to zero."""
     if value is None:
         return "–"
     if 0 < value < 0.0001:
@@ -288,19 +288,19 @@ def quota(value: float | None, api: str) -> str:
 
 
 def limit(value: float | None, key: QuotaKey) -> str:
-    """The same, by the quota's key."""
+    """A limit in the unit of its quota key."""
     return quota(value, API_OF_KEY[key])
 
 
 def change(entry: PlanEntry) -> str:
-    """How much more or less an entry with an old limit is."""
+    """The change of an entry with an old limit, relative to that limit."""
     if not entry.old:
         return "–"
     return f"{(entry.value - entry.old) / entry.old * 100:+.3g} %"
 
 
 def heat(value: float | None) -> str:
-    """The class of a cell that shows how near to its limit a client is."""
+    """The CSS class of a cell that shows how close to its limit a client is."""
     if value is None or value < NEAR:
         return ""
     return "over" if value > 1 else "close"

@@ -1,6 +1,6 @@
 """The content of a report, made from the table `client_use`, day by day.
 
-What is incomplete is part of it: a report over lost records must not look like a quiet day.
+The content includes what is incomplete, because a report over lost records must not look like a quiet day.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quotas.usage_record import UsageApi
 FORMAT: Final = "sluice-report"
 VERSION: Final = 1
 STACKED: Final = 6
-"""Clients of each API that the page shows one above the other."""
+"""Clients of each API that the page shows in the stacked plot."""
 _NAMED_DAYS: Final = 7
 _NUMBERS: Final = [name for name in SUMMARY.names if not name.startswith(("bins_", BUCKET))]
 _OVER_DAYS: Final = {
@@ -41,7 +41,7 @@ _OVER_DAYS: Final = {
     **dict.fromkeys(("peak_1s", "peak_10s", "peak_60s"), "max"),
     "quota": "last",
 }
-"""What a client's days come to."""
+"""How a client's values of several days are combined."""
 
 UNITS: Final = {
     UsageApi.PRODUCE: "bytes",
@@ -52,22 +52,22 @@ UNITS: Final = {
     UsageApi.USER_CONNECT: "connections",
     **{api: "requests" for api, key in KEY_OF_API.items() if key in API_RATE_KEYS},
 }
-"""What is counted, by API; quotas are these per second, for request a percentage of one core."""
+"""What is counted, by API. Quotas are these units per second; for request a percentage of one core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found.
+    """The content of a report.
 
     Attributes:
         made_at: ISO time.
         days: the compacted days it covers, with their completeness.
         clients: rows of `PROFILE` as dictionaries, the largest of each API first, without their series: sums over
-            the days, else the largest of a day, and the last quota.
+            the days, or the largest value of a day, and the last quota.
         use: all use of each API over time.
-        use_of: that of the clients that were among the largest on some day, by `CLIENT`. On a day on which such a
-            client was not it counts with the others.
-        absent: days between the first and the last one asked for that are not compacted.
+        use_of: use over time of clients that were among the largest on some day, by `CLIENT`. Days on which such a
+            client was not among the largest are missing.
+        absent: requested days, or days between requested ones, that are not compacted.
         members: the teams; None: the report has none.
     """
 
@@ -104,17 +104,17 @@ class Report:
         return found
 
     def teams(self) -> list[dict[str, Any]]:
-        """What `by_team` makes of the clients; nothing without teams."""
+        """The clients by team, as `by_team` returns them; empty without teams."""
         return by_team(self.clients, self.members) if self.members else []
 
     @property
     def completeness(self) -> float:
-        """Of the worst day, 0 to 1."""
+        """The completeness of the worst day, 0 to 1."""
         return min((day.completeness for day in self.days), default=0.0)
 
     @property
     def notes(self) -> list[str]:
-        """What else keeps the days from being whole, for people."""
+        """Other reasons why days are incomplete, as text for the operator."""
         notes = [f"{day.date} was not over when it was compacted" for day in self.days if day.open]
         short = short_gateways(day.gateways for day in self.days)
         notes += [f"of {gw} only {share:.1%} on its worst day" for gw, share in short.items()]
@@ -127,7 +127,7 @@ class Report:
 
     @property
     def absent_text(self) -> str:
-        """The absent days, for people."""
+        """The absent days as text."""
         more = len(self.absent) - _NAMED_DAYS
         return ", ".join(self.absent[:_NAMED_DAYS]) + (f" and {more} more" if more > 0 else "")
 
@@ -184,11 +184,11 @@ def make(
     """The report over some compacted days.
 
     Args:
-        runner: adds up the days, part by part.
+        runner: adds the days, part by part.
         out: the pipeline's folder.
-        expectation: what records should be there.
-        first: first day, else from the beginning.
-        last: last day, else to the end.
+        expectation: the gateways and the time that are expected.
+        first: the first day; None: from the beginning.
+        last: the last day; None: to the end.
 
     Raises:
         NotYetCompleteError: no day is compacted, or one has no tables.
@@ -207,15 +207,15 @@ def make(
 
 
 def absent_days(days: Sequence[CompactedDay], first: str | None, last: str | None) -> tuple[str, ...]:
-    """Days that were asked for, or lie between others, and are not there.
+    """Missing days that were requested, or lie between existing days.
 
     Args:
-        days: those that are there, by date; at least one.
-        first: the first one asked for, if any was; 2026-11-21.
+        days: the existing days, by date; at least one.
+        first: the first requested day, such as 2026-11-21, if any.
         last: the last one.
 
     Raises:
-        ArgumentError: these are no days.
+        ArgumentError: one of them is not a day.
     """
     try:
         begin, end = (date.fromisoformat(day) for day in (first or days[0].date, last or days[-1].date))
@@ -229,11 +229,11 @@ def absent_days(days: Sequence[CompactedDay], first: str | None, last: str | Non
 def report_of(
     found: Iterable[pa.Table], days: Sequence[CompactedDay], *, absent: tuple[str, ...] = ()
 ) -> Report:
-    """The report of tables of clients.
+    """The report from rows of tables of clients.
 
     Args:
         found: rows of `SUMMARY`, day by day.
-        days: which they cover.
+        days: the days that they cover.
         absent: see `Report`.
     """
     return _joined([_added_up_days(found)], days, absent)
@@ -249,13 +249,13 @@ class _OfPart:
 
 
 def _added_up_days(found: Iterable[pa.Table]) -> _OfPart:
-    """What days of some clients come to; rows of `SUMMARY`, day by day."""
+    """Adds the days of some clients; rows of `SUMMARY`, day by day."""
     numbers = SUMMARY.empty_table().select(_NUMBERS)
     use: dict[str, Timeline] = {}
     use_of: dict[tuple[str, ...], Timeline] = {}
     for of_day in found:
         is_client = pc.is_null(of_day.column("bins_level"))
-        # Day by day: a row of each client is in memory, however many days there are.
+        # Day by day, so that only one row of each client is in memory, however many days there are.
         numbers = _added_up(pa.concat_tables([numbers, of_day.filter(is_client).select(_NUMBERS)]))
         for row in of_day.filter(pc.invert(is_client)).to_pylist():
             if row["user"] is None:
@@ -267,7 +267,7 @@ def _added_up_days(found: Iterable[pa.Table]) -> _OfPart:
 
 
 def _joined(parts: Iterable[_OfPart], days: Sequence[CompactedDay], absent: tuple[str, ...]) -> Report:
-    """The report of parts that have no client in common; all timelines are in one of them."""
+    """The report from parts that have no client in common. All timelines are in one of the parts."""
     found = list(parts)
     clients = [client for part in found for client in part.numbers.to_pylist()]
     clients.sort(key=_largest_first)
@@ -279,7 +279,7 @@ def _joined(parts: Iterable[_OfPart], days: Sequence[CompactedDay], absent: tupl
 
 def _added_up(numbers: pa.Table) -> pa.Table:
     """One row for each client and API; later rows are of later days."""
-    # In one thread, as the order of rows says which quota is the last.
+    # In one thread, because the order of rows determines which quota is the last.
     grouped = numbers.group_by(list(CLIENT), use_threads=False).aggregate(list(_OVER_DAYS.items()))
     names = {f"{name}_{how}": name for name, how in _OVER_DAYS.items()}
     return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(_NUMBERS)

@@ -10,7 +10,7 @@ from quotas.usage_record import UsageApi
 
 
 def team_name(client: Mapping[str, Any], members: Members) -> str:
-    """The team of a client of a report, as it is shown."""
+    """The displayed name of the team of a report's client."""
     return members.team_of(client["user"], client["client_id"], client["api"]) or NO_TEAM
 
 

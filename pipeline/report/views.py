@@ -1,9 +1,9 @@
-"""SQL views of compacted days, for DuckDB and Spark. Gives the statements and runs none.
+"""Makes SQL statements for views of compacted days, for DuckDB and Spark. Does not run them.
 
 Both engines read the files of the newest version by name, so neither needs an extension for Delta tables. Only
-`usage_seconds` and the names of files differ by engine; the other views are the same text.
+`usage_seconds` and the names of files differ by engine; the other views have the same text.
 
-Which team a client belongs to is not decided in SQL, but by `pipeline.teams.members`. So the sums of a team are those
+SQL does not decide to which team a client belongs; `pipeline.teams.members` does. So the sums of a team equal those
 of ``sluice-pipeline cost``, to the byte.
 """
 
@@ -28,7 +28,7 @@ Row: TypeAlias = tuple[str | bool | float, ...]
 
 
 class Engine(StrEnum):
-    """Who runs the statements."""
+    """The engine that runs the statements."""
 
     DUCKDB = "duckdb"
     SPARK = "spark"
@@ -39,7 +39,7 @@ _SUMS: Final = {
     **dict.fromkeys(("offered", "admitted"), "DOUBLE"),
     **dict.fromkeys(("delayed", "rejected", "throttle_ms"), "BIGINT"),
 }
-"""What is added up of each second, and the type of its sum."""
+"""Columns that are added over seconds, and the types of their sums."""
 _ARRAYS: Final = ("t", *_SUMS)
 _SECONDS: Final = {
     Engine.DUCKDB: 'AS SELECT date, "user" AS user_name, client_id, api, '
@@ -68,7 +68,7 @@ _OF_TEAM: Final = {
     "connections": f"CASE WHEN api = '{UsageApi.CONNECT}' THEN admitted ELSE 0 END",
     "throttle_ms": "throttle_ms",
 }
-"""What counts for a team, as in `pipeline.teams.use`."""
+"""The amounts that count for a team, as in `pipeline.teams.use`."""
 _BY_TEAM: Final = f"""AS
 SELECT coalesce(m.team, '{NO_TEAM}') AS team, max(o.owner) AS owner, max(o.cost_center) AS cost_center, date,
   {", ".join(f"CAST(SUM({what}) AS BIGINT) AS {name}" for name, what in _OF_TEAM.items())}
@@ -87,14 +87,14 @@ def statements(
     first: str | None = None,
     last: str | None = None,
 ) -> list[str]:
-    """What makes the views, in order and without semicolons.
+    """Statements that create the views, in order and without semicolons.
 
     Args:
         out: the pipeline's folder.
-        engine: see there.
-        expectation: what records should be there.
+        engine: the engine.
+        expectation: the gateways and the time that are expected.
         members: the teams; None: no views of teams.
-        first, last: leave out earlier and later days.
+        first, last: the first and the last day to include.
 
     Raises:
         NotYetCompleteError: no day is compacted, or none has rows.
@@ -119,7 +119,7 @@ def statements(
         teams: list[Row] = [
             (each.group.name, each.owner, each.cost_center) for each in members.teams.values()
         ]
-        # No group is called "", so these rows match no client. They are there as a table has at least one row.
+        # No group has the name "", so this row matches no client. It is there because a table needs at least one row.
         clients: list[Row] = [("", "", False, UNASSIGNED), *_clients(table.paths(files), members)]
         rows = _values([(UNASSIGNED, "", ""), *teams], "name, owner, cost_center", engine)
         named = _values(clients, "member_user, member_client_id, by_address, team", engine)
@@ -132,7 +132,7 @@ def statements(
 
 
 def _clients(paths: Sequence[str], members: Members) -> list[Row]:
-    """The clients of the records that belong to a team: user, client id, whether that is an address, team."""
+    """Clients in the records that belong to a team: user, client id, whether that is an address, team."""
     found: set[tuple[str, str, str]] = set()
     names = ("user", "client_id", "api")
     for batch in read_pieces(sorted(pieces_of(paths)), names):
@@ -146,7 +146,7 @@ def _clients(paths: Sequence[str], members: Members) -> list[Row]:
 
 
 def _files(folder: str, files: Sequence[str], engine: Engine) -> str:
-    """A table of Parquet files: the folder's own signs of patterns are none."""
+    """A table of Parquet files. Pattern characters in the folder's name are escaped."""
     if is_local(folder):
         folder = str(local_path(folder).absolute())
     if engine is Engine.DUCKDB:
@@ -170,8 +170,8 @@ def _literal(value: str | bool | float, engine: Engine) -> str:
 
 
 def _text(text: str, engine: Engine) -> str:
-    """A text as a literal. Clients choose their names, so these may have any sign."""
-    # Spark puts values of its own in the place of ${...}, also within a text.
+    """A text as a literal. Clients choose their names, so they may have any character."""
+    # Spark replaces ${...} by values of its own, even within a text.
     if not text.isprintable() or "${" in text:
         code = text.encode().hex()
         return f"decode(unhex('{code}'))" if engine is Engine.DUCKDB else f"CAST(X'{code}' AS STRING)"

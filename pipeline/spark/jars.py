@@ -1,9 +1,9 @@
-"""Spark's Kafka connector: where its jars are, and fetching them.
+"""Finds or fetches the jars of Spark's Kafka connector.
 
-Three ways, the first that is given wins: a folder of jars (`--jars`, or SLUICE_SPARK_JARS), Maven coordinates that
-Spark resolves itself (`--packages`, or SLUICE_SPARK_PACKAGES), else the pinned set of `pom.xml`, fetched once (see
-`pinned_jars`).
-`python -m pipeline.spark.jars` fetches it beforehand. Only reading from Kafka needs any of this.
+There are three ways, and the first that is given is used: a folder of jars (`--jars`, or SLUICE_SPARK_JARS); Maven
+coordinates that Spark resolves itself (`--packages`, or SLUICE_SPARK_PACKAGES); otherwise the pinned set of
+`pom.xml`, fetched once (see `pinned_jars`). `python -m pipeline.spark.jars` fetches it beforehand. Only reading from
+Kafka needs the connector.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.errors import JobError
 JARS_VARIABLE: Final = "SLUICE_SPARK_JARS"
 PACKAGES_VARIABLE: Final = "SLUICE_SPARK_PACKAGES"
 
-# What pyspark's own folder has already; without this Spark would resolve and ship half of itself again.
+# These are in pyspark's own folder. Without this list Spark would resolve and send half of itself again.
 EXCLUDES: Final = (
     "org.apache.hadoop:hadoop-client-runtime,org.apache.hadoop:hadoop-client-api,org.scala-lang:scala-library,"
     "org.scala-lang.modules:scala-parallel-collections_2.13,org.apache.spark:spark-tags_2.13,org.lz4:lz4-java,"
@@ -28,14 +28,14 @@ _HERE: Final = Path(__file__).resolve().parent
 
 
 class JarsError(JobError):
-    """The connector is not there and could not be fetched."""
+    """The connector is missing and could not be fetched."""
 
 
 def connector_settings(jars: str | None = None, packages: str | None = None) -> dict[str, str]:
-    """Spark settings that bring the Kafka connector.
+    """Spark settings that add the Kafka connector.
 
     Args:
-        jars: a folder of jars, of the connector that fits the Spark in use.
+        jars: a folder of jars, with a connector that fits the Spark in use.
         packages: Maven coordinates, comma separated, for Spark to resolve.
 
     Raises:
@@ -55,16 +55,16 @@ def connector_settings(jars: str | None = None, packages: str | None = None) -> 
 
 
 def installed() -> Path:
-    """The folder of the pinned jars, fetched first when they are missing or the pinned set has changed.
+    """The folder of the pinned jars. Fetches them if they are missing or the pinned set has changed.
 
-    Safe to call from many processes at once: one fetches, the others wait for it.
+    Many processes may call it at once: one fetches the jars, and the others wait for it.
 
     Raises:
-        JarsError: Maven is not installed or failed, most often for want of a network; or this is an archive.
+        JarsError: Maven is not installed or failed, usually because there is no network; or this is an archive.
     """
     try:
         from pinned_jars import FetchError, MissingProgramError, cache_dir, ensure
-    except ModuleNotFoundError as exc:  # spark-submit's archive has `pipeline` and `quotas` alone
+    except ModuleNotFoundError as exc:  # spark-submit's archive has only `pipeline` and `quotas`
         raise JarsError("the archive has no Kafka connector: name one with --jars or --packages") from exc
 
     folder = cache_dir() / "spark-kafka" / "jars"

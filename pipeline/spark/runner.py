@@ -1,8 +1,8 @@
 """Runs the parts of a job: as tasks of Spark, or one after the other in this process.
 
-Both runners call the same function for the same parts and give its results in the order of the parts, so a job finds
-the same on one machine and on a cluster. Only the DataFrame API is used: it is the same in Spark 3.5 and later, and
-through Spark Connect. Results travel as bytes in one column, which every version can collect.
+Both runners call the same function for the same parts and return its results in the order of the parts. So a job has
+the same result on one machine and on a cluster. Only the DataFrame API is used, which is the same in Spark 3.5 and
+later, and through Spark Connect. Results travel as bytes in one column, which every version can collect.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class Runner(Protocol):
 
     @property
     def cores(self) -> int:
-        """How many parts can be worked on at once."""
+        """The number of parts that can be processed at once."""
 
     def run(self, work: Callable[[P], Iterable[R]], parts: Sequence[P]) -> Iterator[R]:
         """The results of all parts, in the order of the parts.
 
         Args:
-            work: what is done with a part. On a cluster it runs in another process.
-            parts: each small, such as names of files.
+            work: the function for a part. On a cluster it runs in another process.
+            parts: small values, such as names of files.
         """
 
 
 class InProcess:
-    """One part after the other, in this process: memory is that of the largest part."""
+    """Runs one part after the other in this process, so memory is that of the largest part."""
 
     def __init__(self, cores: int = 1) -> None:
-        """Args: cores: into how many parts jobs divide their work, at least."""
+        """Args: cores: the least number of parts into which jobs divide their work."""
         self._cores = cores
 
     @property
@@ -57,7 +57,7 @@ class InProcess:
 
 
 class OnSpark:
-    """Each part as a task of Spark."""
+    """Runs each part as a task of Spark."""
 
     def __init__(self, spark: Any) -> None:
         """Args: spark: the session."""
@@ -81,11 +81,11 @@ class OnSpark:
 
 
 def results_of(frame: Any, work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]]) -> Iterator[R]:
-    """What workers make of the rows of a DataFrame, in the order of its partitions.
+    """Applies a function to the rows of a DataFrame in Spark's workers; results are in the order of its partitions.
 
     Args:
         frame: the DataFrame.
-        work: what is done with the batches of a partition.
+        work: the function for the batches of a partition.
     """
 
     def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -94,14 +94,14 @@ def results_of(frame: Any, work: Callable[[Iterator[pa.RecordBatch]], Iterable[R
             yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], schema=_RESULT)
 
     rows = frame.mapInArrow(packed, _DDL).collect()
-    # Last first, so that each is freed once it is used.
+    # Reversed, so that `pop` takes the results in order and each is freed after its use.
     rows.reverse()
     while rows:
         yield pickle.loads(rows.pop()[0])
 
 
 def cores_of(spark: Any) -> int:
-    """How many tasks the session runs at once by default: into so many partitions it divides a range of numbers."""
+    """The number of tasks that the session runs at once by default: the partitions of a range of numbers."""
     return max(1, sum(results_of(spark.range(_MOST_CORES), _is_there)))
 
 

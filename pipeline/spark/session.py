@@ -1,7 +1,8 @@
 """The Spark session of every job: its settings and the choice of the cluster.
 
-Under spark-submit the cluster, its memory and its packages are the submitter's; only settings that do not depend on
-where a job runs are made here. Started by itself a job runs on this machine, in this process's own JVM.
+With spark-submit the submitter sets the cluster, its memory and its packages. This module then makes only settings
+that do not depend on where a job runs. A job that is started directly runs on this machine, in this process's own
+JVM.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any, Final
 _CONF_DIR: Final = Path(__file__).resolve().parent / "conf"
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 CONNECT: Final = "sc://"
-"""How the address of a Spark Connect server begins."""
+"""The beginning of the address of a Spark Connect server."""
 LOCAL_MASTER: Final = "local[*]"
 MASTER_VARIABLE: Final = "SPARK_MASTER"
 _SUBMITTED_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program that it starts
 
 ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
-"""The setting that says how many rows go from the JVM to a Python worker at once."""
-# A compacted row is up to a day of one client in some twenty arrays; the default, 10,000 of them, would be gigabytes.
+"""The setting for the number of rows that the JVM sends to a Python worker at once."""
+# A compacted row is up to a day of one client in some twenty arrays. The default of 10,000 rows would be gigabytes.
 _COMPACTED_ROWS_AT_ONCE: Final = "500"
 
 _SESSION: Final = {
@@ -32,7 +33,7 @@ _SESSION: Final = {
 }
 _ANYWHERE: Final = {
     **_SESSION,
-    # A task that was given up must not write beside the one that replaced it.
+    # A task that Spark has given up must not write at the same time as the task that replaced it.
     "spark.speculation": "false",
 }
 _QUIET: Final = {"spark.log.level": "ERROR"}
@@ -40,7 +41,7 @@ _HERE: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    # A local run's driver listens on loopback alone.
+    # The driver of a local run listens only on loopback.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -49,15 +50,15 @@ _HERE: Final = {
 def open_session(
     app: str, *, master: str | None = None, settings: Mapping[str, str] | None = None, quiet: bool = True
 ) -> Any:
-    """A SparkSession with the pipeline's settings; an existing one is used and gets what can be set later.
+    """Opens a SparkSession with the pipeline's settings. An existing session is used, with settings that can change.
 
     Args:
         app: the application's name in Spark's lists.
-        master: where to run; else what spark-submit or SPARK_MASTER says, else all cores of this machine.
-        settings: more Spark settings; they win over this module's.
-        quiet: say errors only.
+        master: where to run; None: as spark-submit or SPARK_MASTER says, or else all cores of this machine.
+        settings: further Spark settings; they override this module's.
+        quiet: log errors only.
     """
-    # Not at the top: --help need not wait for Spark.
+    # Imported here, so that `--help` does not wait for Spark.
     from pyspark.sql import SparkSession
 
     if (master or "").startswith(CONNECT):
@@ -65,7 +66,7 @@ def open_session(
     from pyspark import SparkConf, SparkContext
 
     if _SUBMITTED_VARIABLE in os.environ:
-        # What was submitted is known to the JVM that is there already, and to SparkConf only once that is connected.
+        # The existing JVM knows what was submitted. SparkConf knows it only after a connection to that JVM.
         SparkContext._ensure_initialized()
     submitted = SparkConf().get("spark.master", None)
     where = master or submitted or os.environ.get(MASTER_VARIABLE) or LOCAL_MASTER
@@ -76,11 +77,11 @@ def open_session(
         if quiet:
             os.environ.setdefault("SPARK_CONF_DIR", str(_CONF_DIR))
     if submitted:
-        # What is submitted is not overruled.
+        # Submitted settings are not overridden.
         given = SparkConf()
         chosen = {key: value for key, value in chosen.items() if given.get(key, None) is None}
     else:
-        # Workers are other processes, and import these packages from there too: installed, they lie inside `sluice`.
+        # Worker processes import these packages from this folder too. Installed, it is inside `sluice`.
         chosen["spark.executorEnv.PYTHONPATH"] = str(_PACKAGES)
     builder = SparkSession.builder.appName(app).master(where)
     for key, value in (chosen | dict(settings or {})).items():
@@ -89,12 +90,12 @@ def open_session(
 
 
 def is_asked_for(master: str | None) -> bool:
-    """Whether a job that can do without Spark is to run on a cluster."""
+    """Whether a job that needs no Spark on a single machine should run on a cluster."""
     return bool(master or _SUBMITTED_VARIABLE in os.environ or os.environ.get(MASTER_VARIABLE))
 
 
 def _connected(builder: Any, settings: Mapping[str, str]) -> Any:
-    """A session of Spark Connect; the cluster's settings are its own."""
+    """A session of Spark Connect; the cluster has its own settings."""
     session = builder.getOrCreate()
     for key, value in (_SESSION | dict(settings)).items():
         session.conf.set(key, value)
