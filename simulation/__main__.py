@@ -28,12 +28,12 @@ _AT_ONCE: Final = 25
 
 
 def line_of(seed: int) -> str:
-    """The digest of a seed, and the laws that it breaks, in one line."""
+    """The digest of a seed and the laws that it breaks, in one line."""
     try:
         outcome = run(make(seed))
     except Stuck as exc:
         return f"{seed} stuck {exc}"
-    except Exception as exc:  # noqa: BLE001  (a seed that cannot be run is a finding like another)
+    except Exception as exc:  # noqa: BLE001  (a seed that cannot be run is a finding too)
         return f"{seed} failed {type(exc).__name__}: {exc}"
     return " ".join(
         [str(seed), outcome.digest, *(str(each).replace("\n", " ") for each in outcome.violations)]
@@ -48,8 +48,8 @@ def lines(seeds: Sequence[int], jobs: int) -> Iterator[str]:
     """The lines of many seeds, in order.
 
     Args:
-        seeds: which.
-        jobs: how many processes work on them.
+        seeds: the seeds.
+        jobs: the number of processes.
     """
     parts = [seeds[at : at + _AT_ONCE] for at in range(0, len(seeds), _AT_ONCE)]
     if jobs == 1:
@@ -63,12 +63,12 @@ def lines(seeds: Sequence[int], jobs: int) -> Iterator[str]:
 
 
 def is_broken(line: str) -> bool:
-    """Whether a seed has broken a law, by its line."""
+    """Whether the line of a seed reports a broken law."""
     return len(line.split(" ", 2)) > 2
 
 
 def as_test(plan: Plan, outcome: Outcome) -> str:
-    """A test that runs a plan; the plan is for `tests/simulation/findings.py`."""
+    """The text of a test that runs a plan; the plan is for `tests/simulation/findings.py`."""
     law = outcome.violations[0].law if outcome.violations else "fails"
     body = str(plan).replace("\n", "\n    ")
     return f"def test_{law}() -> None:\n    plan = {body}\n    assert run(plan).violations == []\n"
@@ -139,7 +139,7 @@ def _attacks(names: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
 
 
 def _compare(packages: Path, seeds: Sequence[int]) -> int:
-    """Run seeds on the sources and on other packages side by side; they must do the same."""
+    """Runs seeds with the sources and with other packages; both must have the same results."""
     found = []
     for each in (ROOT, packages):
         path = os.pathsep.join(map(str, dict.fromkeys((each, ROOT))))
@@ -173,7 +173,7 @@ def _range(text: str) -> range:
 
 
 def main() -> int:
-    """See the module."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this seed and show what it does")
     add_option(parser, KINDS)

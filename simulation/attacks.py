@@ -1,8 +1,8 @@
 """Attacks on shares in the simulation, by names, groups, credits, lies and tiers.
 
-Each attack is a plan from a seed and a bound on what its clients pass, in every span of whole seconds. The formulas
-are those of docs/reference/quota-semantics.md. Honest clients beside the attack pass what they offer.
-`campaigns.adversary.shares` has the same attacks at a real broker.
+Each attack is a plan from a seed, and a bound on the bytes that its clients pass in every span of whole seconds. The
+formulas are those of docs/reference/quota-semantics.md. Honest clients beside the attack pass all that they offer.
+`campaigns.adversary.shares` has the same attacks with a real broker.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ CAPACITY: Final = 400_000
 REQUEST_BYTES: Final = 4_000
 SECONDS: Final = 16
 WINDOW_NUM: Final = 2
-"""So that the bound of Kafka's window, two windows more, is soon less than what is offered."""
+"""A small window, so that the bound (quota of two more windows) is soon below the offered bytes."""
 
 BRAKE_S: Final = 6
-"""When a brake begins. What its tier used in the five seconds before decides what it leaves."""
+"""Time of a brake's begin. The use of its tier in the five seconds before decides how much the tier keeps."""
 
 HONEST_BYTES_PER_S: Final = 20_000
 _FRAME_BYTES: Final = REQUEST_BYTES + 500
@@ -35,14 +35,14 @@ _FRAME_BYTES: Final = REQUEST_BYTES + 500
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What clients pass together in a time: `rate * (time + burst_s) + per_s * time + once`.
+    """The most that clients pass together: `rate * (time + burst_s) + per_s * time + once`.
 
     Attributes:
-        names: what their client ids begin with.
-        rate: bytes per second; None: what the brakes of the run leave to their tiers.
-        burst_s: of the bucket, and what a division learns late.
+        names: beginnings of their client ids.
+        rate: bytes per second; None: what the run's brakes leave to their tiers.
+        burst_s: burst of the bucket, and the time by which a division learns late.
         once: bytes.
-        per_s: bytes per second beside the rate: one request of any size for each division.
+        per_s: bytes per second in addition to the rate: one request of any size for each division.
         from_s: the first second that counts.
     """
 
@@ -56,13 +56,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A plan, and what holds in it.
+    """A plan, and its promises.
 
     Attributes:
-        plan: see there.
-        bounds: on attackers.
-        usable: the least part of the capacity that brokers may seem to take.
-        honest_from_s: from then on honest clients pass what they offer.
+        plan: the plan.
+        bounds: bounds on attackers.
+        usable: the least part of the capacity that brokers may seem to have.
+        honest_from_s: from this second on honest clients pass all that they offer.
     """
 
     plan: Plan
@@ -101,7 +101,7 @@ def _many(name: str, names: int, *, life_s: float = SECONDS, every_s: float = SE
 
 
 def split(seed: int) -> Attack:
-    """A member of a group splits into many client ids: all of them count for the group."""
+    """A member of a group splits into many client ids, which all count for the group."""
     dice = random.Random(f"split/{seed}")
     rate = dice.choice((20_000, 40_000))
     plan = _plan(
@@ -124,7 +124,7 @@ def split(seed: int) -> Attack:
 
 
 def overlap(seed: int) -> Attack:
-    """Members of two groups: each of their bytes counts for both, so neither group passes more than its own."""
+    """Clients are members of two groups. Their bytes count for both, so neither group exceeds its own quota."""
     dice = random.Random(f"overlap/{seed}")
     first, second = dice.sample((15_000, 30_000, 60_000), 2)
     attackers = [_many(name, dice.choice((1, 5))) for name in ("first", "both", "second")]
@@ -154,7 +154,7 @@ def overlap(seed: int) -> Attack:
 
 
 def idle(seed: int) -> Attack:
-    """Clients are silent for some seconds, and then use what they believe to have collected."""
+    """Clients are silent for some seconds, and then try to use the credit that they believe to have."""
     dice = random.Random(f"idle/{seed}")
     rate, burst_s, idle_s = dice.choice((10_000, 20_000)), dice.choice((1, 3)), dice.choice((3, 5))
     quota = {
@@ -168,13 +168,13 @@ def idle(seed: int) -> Attack:
 
 
 def lie(seed: int, *, more: int = 0) -> Attack:
-    """Clients make themselves slow, by a topic whose broker takes a second: half of all cost the others nothing.
+    """Clients appear slow by using a topic whose broker takes a second. If half of all do so, others lose nothing.
 
-    The honest clients come first. A liar that comes before them is most of all clients for a moment.
+    The honest clients start first. A liar that starts before them would be the majority of all clients for a moment.
 
     Args:
-        seed: see the module.
-        more: liars than honest clients; with one the brokers do seem to be slow.
+        seed: see the module's docstring.
+        more: how many more liars than honest clients there are. With one more, the brokers do seem to be slow.
     """
     dice = random.Random(f"lie/{seed}")
     honest = dice.choice((2, 3, 5))
@@ -193,7 +193,7 @@ def lie(seed: int, *, more: int = 0) -> Attack:
 
 
 def flap(seed: int) -> Attack:
-    """Clients change their tiers all the time: under brakes of two tiers they pass what both leave together."""
+    """Clients change their tiers continuously. Under brakes of two tiers they pass what both tiers keep together."""
     dice = random.Random(f"flap/{seed}")
     names = dice.choice((2, 4))
     quotas = [
@@ -215,7 +215,7 @@ def flap(seed: int) -> Attack:
 
 
 def rename(seed: int) -> Attack:
-    """New client ids each second share what a brake leaves to the tier of clients that nothing is set for."""
+    """New client ids in each second share what a brake leaves to the tier of clients without a setting."""
     dice = random.Random(f"rename/{seed}")
     names = dice.choice((8, 15, 25))
     life_s = dice.choice((0.5, 1, 2))
@@ -244,8 +244,8 @@ class AttackRun(Run):
     """A run whose plan has brakes and changes of tiers among its faults.
 
     Attributes:
-        braked: by tier, what its brake leaves per second.
-        usable: the least part of the capacity that brokers seemed to take.
+        braked: bytes per second that the brake of each tier leaves.
+        usable: the least part of the capacity that brokers seemed to have.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -274,7 +274,7 @@ class AttackRun(Run):
 
     def _look(self) -> None:
         super()._look()
-        # Afterwards the honest clients have left.
+        # After `end_ns` the honest clients have left.
         for unit in self.gateways if self.world.now_ns < self.end_ns else ():
             self.usable = min([self.usable, *_usable(unit)])
 
@@ -287,7 +287,7 @@ def _usable(unit: GatewayUnderTest) -> Iterator[float]:
 
 
 def broken(attack: Attack, run: AttackRun) -> Iterator[Violation]:
-    """What does not hold of an attack whose run is over."""
+    """The broken promises of an attack after its run."""
     passed = run.laws.passed_bytes
     for bound in attack.bounds:
         rate = sum(run.braked.values()) if bound.rate is None else bound.rate
@@ -314,7 +314,7 @@ def broken(attack: Attack, run: AttackRun) -> Iterator[Violation]:
 
 
 def run_attack(name: str, seed: int) -> list[str]:
-    """Play one attack of a seed; the result is what it breaks."""
+    """Runs one attack with a seed. Returns the broken promises."""
     attack = ATTACKS[name](seed)
     run = AttackRun(replace(attack.plan, seed=seed))
     return [str(each) for each in run.go().violations or broken(attack, run)]

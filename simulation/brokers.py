@@ -1,7 +1,7 @@
 """Model brokers: the responses that matter to a gateway, and brokers' faults.
 
-Topics never run out of records. The bytes of a topic follow from its name, and those that a client writes follow
-from its client id. So bytes that come to the wrong client show.
+Topics never run out of records. The bytes of a topic follow from its name, and the bytes that a client writes follow
+from its client id. So bytes that reach the wrong client are noticed.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _PATTERN_BYTES: Final = 1 << 20
 
 @lru_cache(maxsize=256)
 def pattern(name: str, size: int = _PATTERN_BYTES) -> bytes:
-    """What records of this name hold, over and over."""
+    """The bytes that records of this name repeat."""
     block = hashlib.blake2b(name.encode(), digest_size=32).digest()
     return (block * (size // 32 + 1))[:size]
 
 
 def payload(name: str, size: int) -> bytes:
-    """So much of it."""
+    """The first `size` of these bytes."""
     known = pattern(name)
     return known[:size] if size <= len(known) else pattern(name, 1 << (size - 1).bit_length())[:size]
 
@@ -73,8 +73,8 @@ class Topic:
     """One topic.
 
     Attributes:
-        leaders: of each partition.
-        created_by: the client id; empty: it was there.
+        leaders: the leader of each partition.
+        created_by: client id of its creator; empty: it existed from the beginning.
     """
 
     name: str
@@ -85,12 +85,12 @@ class Topic:
 
 @dataclass(slots=True)
 class Received:
-    """What brokers have seen of one client id.
+    """What brokers have received from one client id, and sent to it.
 
     Attributes:
-        produce_bytes: of whole Produce frames, as the quota counts them.
-        produced: how many.
-        fetched_bytes: of answers that were sent, as the quota counts them.
+        produce_bytes: bytes of whole Produce frames, as the quota counts them.
+        produced: number of Produce requests.
+        fetched_bytes: bytes of Fetch responses that were sent, as the quota counts them.
     """
 
     produce_bytes: int = 0
@@ -99,25 +99,25 @@ class Received:
 
 
 class Cluster:
-    """Its nodes, and what they agree on.
+    """A cluster: its nodes and their common state.
 
     Attributes:
         nodes: by id.
         topics: by name.
         received: by client id.
-        version: another one after each change of topics or nodes.
-        problems: what no gateway should have passed on.
-        default_partitions: of a topic that Metadata creates.
-        mutated: is given a client id, and how many partitions were created or deleted for it.
+        version: changes after each change of topics or nodes.
+        problems: bytes and requests that no gateway should have passed on.
+        default_partitions: partitions of a topic that Metadata creates.
+        mutated: called with a client id and the number of partitions that were created or deleted for it.
     """
 
     def __init__(self, world: World, network: Network, *, nodes: int, topics: dict[str, int]) -> None:
-        """All nodes serve.
+        """Creates a cluster in which all nodes serve.
 
         Args:
-            world, network: see there.
-            nodes: how many.
-            topics: names, and numbers of partitions.
+            world, network: the world and its network.
+            nodes: the number of nodes.
+            topics: numbers of partitions by topic name.
         """
         self.world = world
         self.network = network
@@ -135,7 +135,7 @@ class Cluster:
             self.create(name, partitions, "")
 
     def of(self, client_id: str) -> Received:
-        """What was received of a client."""
+        """What was received from a client."""
         found = self.received.get(client_id)
         if found is None:
             found = self.received[client_id] = Received()
@@ -144,7 +144,7 @@ class Cluster:
     # -- topics ----------------------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, client_id: str) -> None:
-        """A topic is made."""
+        """Creates a topic."""
         ids = list(self.nodes)
         topic_id = UUID(bytes=hashlib.blake2b(f"{name}/{self.version}".encode(), digest_size=16).digest())
         first = len(self.topics)
@@ -155,7 +155,7 @@ class Cluster:
             self.mutated(client_id, partitions)
 
     def move_leaders(self) -> None:
-        """Each partition is led by the next node that serves."""
+        """Makes the next serving node the leader of each partition."""
         ids = [number for number, node in self.nodes.items() if node.serves] or list(self.nodes)
         for topic in self.topics.values():
             topic.leaders = [
@@ -164,7 +164,7 @@ class Cluster:
         self.version += 1
 
     def metadata(self, head: Head, frame: bytes) -> bytes:
-        """The answer, which is made once for all that ask the same of the same cluster."""
+        """The Metadata response. It is made once for equal requests to an unchanged cluster."""
         body = frame[head.body_at :]
         key = (self.version, head.version, body)
         known = self._metadata.get(key)
@@ -192,7 +192,7 @@ class Cluster:
             if topic is None and may_create and name:
                 self.create(name, self.default_partitions, head.client_id)
                 self.counts["auto_created"] += 1
-                error = 5  # its leader is not known yet
+                error = 5  # LEADER_NOT_AVAILABLE
             else:
                 error = 0 if topic is not None else 3
             fields: dict[str, Any] = {"error_code": error, "name": name, "is_internal": False}
@@ -234,7 +234,7 @@ class Cluster:
         results = []
         for each in asked.topics:
             partitions = each.num_partitions if each.num_partitions > 0 else self.default_partitions
-            # A policy that no gateway can know refuses some names.
+            # Some names are refused by a policy that the gateway cannot know.
             error = 36 if each.name in self.topics else 44 if each.name.endswith("7") else 0
             if not error and not asked.validate_only:
                 self.create(each.name, partitions, head.client_id)
@@ -305,11 +305,11 @@ class Node:
     """One broker.
 
     Attributes:
-        serves: it listens.
-        forgotten: the cluster does not name it.
-        slow_ns: more that each answer takes.
-        keeps_fetches: it answers no Fetch.
-        lies: its next answer is no answer to what was asked: "id", "size".
+        serves: whether it listens.
+        forgotten: whether the cluster's metadata leaves it out.
+        slow_ns: additional time for each response.
+        keeps_fetches: whether it leaves Fetch requests without a response.
+        lies: the fault of its next response, which does not match the request: "id", "size".
     """
 
     def __init__(self, cluster: Cluster, number: int) -> None:
@@ -329,13 +329,13 @@ class Node:
         self.start()
 
     def start(self) -> None:
-        """It serves."""
+        """Starts serving."""
         if not self.serves:
             self.serves = True
             self._port = self.cluster.network.listen(self.address, self._accept)
 
     def stop(self) -> None:
-        """It is gone: connections end."""
+        """Stops: its connections end."""
         if self.serves and self._port is not None:
             self.serves = False
             self._port.close()
@@ -343,7 +343,7 @@ class Node:
                 each.end_now()
 
     def vanish(self) -> None:
-        """It loses power: nothing ends its connections."""
+        """Loses power: nothing ends its connections."""
         for each in list(self.connections):
             each._forget()
             each.end.vanish()
@@ -355,7 +355,7 @@ class Node:
 
 @dataclass(slots=True)
 class FetchSession:
-    """What a connection's Fetch session (KIP-227) asks for."""
+    """The topic and sizes of a connection's Fetch session (KIP-227)."""
 
     topic: str
     partition: int
@@ -364,7 +364,7 @@ class FetchSession:
 
 @dataclass(slots=True, eq=False)
 class BrokerConnection:
-    """One connection: a request at a time, as Kafka has it."""
+    """One connection, which processes one request at a time, as in Kafka."""
 
     node: Node
     end: End
@@ -406,7 +406,7 @@ class BrokerConnection:
         end.close()
 
     def end_now(self) -> None:
-        """The broker ends it."""
+        """Closes the connection."""
         self._forget()
         self.end.abort()
 
@@ -439,7 +439,7 @@ class BrokerConnection:
         answer(self, head, frame)
 
     def answer(self, frame: bytes | None) -> None:
-        """The request under way is answered with this; None: it has no answer."""
+        """Answers the current request; None: it gets no response."""
         self.busy = False
         if self.gone:
             return
@@ -495,7 +495,7 @@ class BrokerConnection:
         )
 
     def fetch(self, head: Head, frame: bytes) -> None:
-        """Fetch, with sessions."""
+        """Fetch, including sessions."""
         cluster, dice = self.node.cluster, self.node.dice
         asked = messages.read_fetch(frame, head)
         topic, partition, session_id, error = asked.topic, asked.partition, 0, 0
@@ -513,7 +513,7 @@ class BrokerConnection:
                     topic, partition = session.topic, session.partition
         if self.node.keeps_fetches:
             cluster.counts["kept_fetches"] += 1
-            return  # for ever: the connection stays busy
+            return  # without a response: the connection stays busy for ever
         known = None if topic is None else cluster.topics.get(topic)
         size = 0
         wait_ns = 0
@@ -546,7 +546,7 @@ class BrokerConnection:
     def made_by_cluster(
         self, make: Callable[[Cluster, Head, bytes], bytes], head: Head, frame: bytes
     ) -> None:
-        """What any node answers alike."""
+        """Responses that any node makes in the same way."""
         self.answer(make(self.node.cluster, head, frame))
 
     def heartbeat(self, head: Head, frame: bytes) -> None:

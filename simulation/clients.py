@@ -1,7 +1,7 @@
-"""Model clients: honest ones, and ones that want more than their quota or attack others.
+"""Model clients: honest ones, and ones that exceed their quota or attack others.
 
-A client is a coroutine in the loop of the process "clients". Its connections check what every client may expect: each
-reply answers the oldest request without a reply, and records are those of the topic that was asked for.
+A client is a coroutine in the loop of the process "clients". Its connections check two rules for every client: each
+reply answers the oldest request without a reply, and records are those of the requested topic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOST: Final = "the connection ended"
 
 
 class Lost(Exception):
-    """The connection has ended, or could not be made."""
+    """The connection has ended, or could not be opened."""
 
 
 class Asked:
@@ -53,7 +53,7 @@ class Connection:
 
     Attributes:
         waiting: requests without a reply.
-        quiet_until_ns: the client was asked to wait until then.
+        quiet_until_ns: end of the wait that the gateway has asked for.
     """
 
     def __init__(self, actor: Actor, end: End) -> None:
@@ -94,13 +94,13 @@ class Connection:
     # -- requests --------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
+        """Sends bytes."""
         if not self.lost_now:
             self._unsent.append(data)
             self._flush()
 
     def ask(self, key: int, version: int, frame: bytes, correlation_id: int) -> asyncio.Future[bytes]:
-        """Send a request; the result is its reply."""
+        """Sends a request. The future's result is its reply."""
         actor = self.actor
         future: asyncio.Future[bytes] = actor.loop.create_future()
         if self.lost_now:
@@ -144,11 +144,11 @@ class Connection:
             asked.future.set_result(frame)
 
     def half_close(self) -> None:
-        """Send nothing more."""
+        """Sends the end of the stream."""
         self.end.finish()
 
     def close(self, *, abort: bool = False, vanish: bool = False) -> None:
-        """End it; with `vanish` no byte says so."""
+        """Ends the connection; with `vanish` without notifying the peer."""
         if self.lost_now:
             return
         self.lost_now = True
@@ -162,7 +162,7 @@ class Connection:
         for asked in self.waiting:
             if not asked.future.done():
                 asked.future.set_exception(Lost(_LOST))
-                asked.future.exception()  # it may be that nothing waits for it any more
+                asked.future.exception()  # marks it as retrieved, because perhaps nothing awaits the future any more
         self.actor.given_up += len(self.waiting)
         self.waiting.clear()
 
@@ -171,11 +171,11 @@ class Actor:
     """One client of a plan.
 
     Attributes:
-        plan: what it does.
-        honest: it keeps to the protocol, and so the laws promise it something.
-        connections: those that are open.
-        asked, answered, given_up: requests.
-        done: it has ended.
+        plan: the client's entry in the plan.
+        honest: whether it keeps to the protocol. Only then do the laws make promises about it.
+        connections: the open ones.
+        asked, answered, given_up: numbers of requests.
+        done: whether it has ended.
     """
 
     def __init__(self, run: Run, plan: Client, number: int) -> None:
@@ -193,21 +193,21 @@ class Actor:
 
     @property
     def going(self) -> bool:
-        """Whether it is to continue."""
+        """Whether the client continues."""
         return self.run.world.now_ns < self.run.end_ns
 
     def next_id(self) -> int:
-        """Of the next request."""
+        """A new correlation id."""
         self._correlation_id += 1
         return self._correlation_id
 
     async def live(self) -> None:
-        """Its life."""
-        # Clients do not come all at once.
+        """Runs the client until its end."""
+        # Clients do not all start at the same time.
         await self.sleep_ms(self.dice.randrange(0, 400))
         try:
             await BEHAVIOURS[self.plan.does](self)
-        except Exception as exc:  # noqa: BLE001  (a client that stops early would hide what it was to find)
+        except Exception as exc:  # noqa: BLE001  (a client that stops early would hide what it was meant to find)
             where = traceback.extract_tb(exc.__traceback__)[-1]
             if self.loop.alive:
                 self.run.report(
@@ -219,14 +219,14 @@ class Actor:
             self.done = True
 
     async def sleep_ms(self, ms: float) -> None:
-        """Do nothing for so long."""
+        """Waits."""
         await asyncio.sleep(ms / 1000)
 
     async def connect(self, port: int) -> Connection:
-        """Connect to a port of its gateway.
+        """Connects to a port of its gateway.
 
         Raises:
-            Lost: it could not.
+            Lost: it could not connect.
         """
         network = self.run.network
         done: asyncio.Future[End] = self.loop.create_future()
@@ -261,10 +261,10 @@ class Actor:
         return connection
 
     async def reply(self, future: asyncio.Future[bytes], connection: Connection) -> bytes:
-        """Wait for a reply as long as this client does.
+        """Waits for a reply, as long as this client's patience lasts.
 
         Raises:
-            Lost: there is none.
+            Lost: there was no reply.
         """
         try:
             async with asyncio.timeout(self.options.get("timeout_ms", 30_000) / 1000):
@@ -275,10 +275,10 @@ class Actor:
             raise Lost("timed out") from exc
 
     async def find(self, topic: str) -> dict[int, int]:
-        """Ask for a topic: the port of each partition's leader here.
+        """Requests the metadata of a topic. Returns the gateway's port for each partition's leader.
 
         Raises:
-            Lost: there is no answer.
+            Lost: there was no reply.
         """
         connection = await self.connect(self.run.bootstrap_port)
         try:
@@ -339,7 +339,7 @@ def _leaders(reply: bytes, topic: str) -> dict[int, int]:
 
 
 async def _rest(actor: Actor, connection: Connection) -> None:
-    """The pause between two requests, and what the gateway asked for."""
+    """Waits between two requests: the client's own pause, and the wait that the gateway asked for."""
     if actor.options.get("honours", True):
         wait_ns = connection.quiet_until_ns - actor.run.world.now_ns
         if wait_ns > 0:
@@ -352,7 +352,7 @@ async def _rest(actor: Actor, connection: Connection) -> None:
 async def _on_leader(
     actor: Actor, work: Callable[[Actor, Connection, int], Coroutine[Any, Any, None]]
 ) -> None:
-    """Find the leader of a partition, and work there, again and again."""
+    """Finds the leader of a partition and works there, repeatedly."""
     while actor.going:
         try:
             leaders = await actor.find(actor.options["topic"])
@@ -364,7 +364,7 @@ async def _on_leader(
             try:
                 await work(actor, connection, partition)
             finally:
-                # A client that ends waits for its replies; its patience is that of its requests.
+                # Before it ends, a client waits for its replies as patiently as for each request.
                 for asked in list(connection.waiting):
                     try:
                         await actor.reply(asked.future, connection)
@@ -430,13 +430,13 @@ async def _consume(actor: Actor, connection: Connection, partition: int) -> None
             reply = await actor.reply(unanswered.popleft(), connection)
             got = _read_records(actor, version, reply)
             if session[1] >= 0:
-                # Error 71, or any other: begin anew.
+                # Error 71 or any other: begins a new session.
                 session = (0, 0) if got.error_code else (got.session_id, session[1] + 1)
         await _rest(actor, connection)
 
 
 def _read_records(actor: Actor, version: int, reply: bytes) -> messages.Delivered:
-    """The reply to a Fetch; its records must be those of the client's topic."""
+    """Reads the reply to a Fetch and checks that its records are those of the client's topic."""
     got = messages.read_fetch_response(version, reply)
     if got.records_bytes:
         topic = actor.options["topic"]
@@ -493,7 +493,7 @@ async def _offer(actor: Actor, connection: Connection, partition: int) -> None:
     while actor.going and not connection.lost_now:
         now_ns = run.world.now_ns
         rate = options["rates"][now_ns - began_ns >= options["change_s"] * NS_PER_S]
-        # A client has bounded buffers: what waits for longer than a second is given up.
+        # A client has bounded buffers: records that wait for longer than a second are dropped.
         ready = min(ready + rate * (now_ns - then_ns) / NS_PER_S, rate + size)
         then_ns = now_ns
         if ready < size:
@@ -513,7 +513,7 @@ async def _offer(actor: Actor, connection: Connection, partition: int) -> None:
 
 
 async def offer(actor: Actor) -> None:
-    """A producer that has so many bytes per second to send, and sends them as its waits allow."""
+    """A producer that has a given number of bytes per second, and sends them as far as its waits allow."""
     await _on_leader(actor, _offer)
 
 
@@ -547,7 +547,7 @@ async def _on_bootstrap(actor: Actor, work: Callable[[Actor, Connection], Corout
 
 
 async def beat(actor: Actor) -> None:
-    """A member of a group that sends heartbeats."""
+    """A member of a consumer group that sends heartbeats."""
 
     async def work(actor: Actor, connection: Connection) -> None:
         version, correlation_id = actor.options["version"], actor.next_id()
@@ -624,7 +624,7 @@ async def administer(actor: Actor) -> None:
 
 
 async def look(actor: Actor) -> None:
-    """Asks for Metadata, of topics that are not there too."""
+    """Requests Metadata, also of topics that do not exist."""
 
     async def work(actor: Actor, connection: Connection) -> None:
         version, correlation_id = actor.options["version"], actor.next_id()
@@ -641,12 +641,12 @@ async def look(actor: Actor) -> None:
 
 
 async def alter_quotas(actor: Actor) -> None:
-    """Changes the quotas of a client that nothing else is said about, and looks whether they are in force."""
+    """Changes the quotas of a client for which the plan has none, and checks that they are in force."""
 
     async def work(actor: Actor, connection: Connection) -> None:
         name = f"altered-{actor.dice.randrange(3)}"
         value = float(actor.dice.randrange(10_000, 1_000_000))
-        # Other clients may change the same quota before the answer is here.
+        # Other clients may change the same quota before the response arrives.
         actor.run.asked_quotas[name].append(value)
         body = await _ask(
             actor,
@@ -709,7 +709,7 @@ def _large_head(actor: Actor, size: int) -> bytes:
 
 
 async def announce(actor: Actor) -> None:
-    """Announces much, sends little of it, and leaves."""
+    """Announces large requests, sends little of them, and leaves."""
 
     async def attack(connection: Connection) -> None:
         head = _large_head(actor, actor.options["bytes"])
@@ -736,7 +736,7 @@ async def drip(actor: Actor) -> None:
 
 
 async def halves(actor: Actor) -> None:
-    """Sends requests and the half of another, then half-closes or leaves."""
+    """Sends requests and half of another one, and then half-closes or leaves."""
 
     async def attack(connection: Connection) -> None:
         for _ in range(actor.dice.randrange(0, 4)):
@@ -762,7 +762,7 @@ async def halves(actor: Actor) -> None:
 
 
 async def flood(actor: Actor) -> None:
-    """Sends many ApiVersions requests, in versions that no one knows too."""
+    """Sends many ApiVersions requests, some in unknown versions."""
 
     async def attack(connection: Connection) -> None:
         for _ in range(20):
@@ -781,7 +781,7 @@ async def flood(actor: Actor) -> None:
 
 
 async def junk(actor: Actor) -> None:
-    """Sends bytes that are no requests."""
+    """Sends bytes that are not requests."""
 
     async def attack(connection: Connection) -> None:
         connection.write(actor.dice.randbytes(actor.dice.choice((3, 40, 3_000))))
@@ -822,7 +822,7 @@ def _ask_for_records(actor: Actor, connection: Connection) -> None:
 
 
 async def leave(actor: Actor) -> None:
-    """Asks for records and leaves before they come."""
+    """Requests records and leaves before they arrive."""
 
     async def attack(connection: Connection) -> None:
         for _ in range(actor.dice.randrange(1, 4)):
@@ -833,7 +833,7 @@ async def leave(actor: Actor) -> None:
 
 
 async def vanish(actor: Actor) -> None:
-    """Loses power in the middle of what it does: nothing ends its connections."""
+    """Loses power in the middle of its work, so that nothing closes its connections."""
 
     async def attack(connection: Connection) -> None:
         for _ in range(actor.dice.randrange(0, 4)):
@@ -852,7 +852,7 @@ async def vanish(actor: Actor) -> None:
 
 
 async def ahead(actor: Actor) -> None:
-    """Sends many Produce requests at once and does not wait for replies; each connection is used for a second."""
+    """Sends many Produce requests at once without waiting for replies; uses each connection for a second."""
 
     async def attack(connection: Connection) -> None:
         for _ in range(actor.options["count"]):
@@ -887,8 +887,8 @@ def _produce_as(
 async def disguise(actor: Actor) -> None:
     """Produces as much as it can under many client ids, each with a connection of its own.
 
-    Every `every_ms` it begins with `names` others, which live for `life_ms`. Between `idle_s` seconds and the same
-    number of busy ones it takes turns, if that is given.
+    Every `every_ms` it starts `names` new client ids, which live for `life_ms`. If `idle_s` is given, it alternates
+    between that many idle seconds and as many busy ones.
     """
     options, run = actor.options, actor.run
     began_ns = run.world.now_ns

@@ -1,4 +1,4 @@
-"""The topic that gateways share usage through, without librdkafka: one log that all members read from its end."""
+"""The topic by which gateways share usage, without librdkafka: one log that all members read from its end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class TopicService:
-    """All topics of shares.
+    """All topics with shares.
 
     Attributes:
-        away: no record is taken and none is read.
+        away: whether no record can be written or read.
     """
 
     def __init__(self, world: World) -> None:
-        """Nothing is written."""
+        """Creates an empty log."""
         self.world = world
         self.away = False
         self.dice = world.dice("fleet")
@@ -30,20 +30,20 @@ class TopicService:
         self._last_ns = 0
 
     def read(self, topic: SimShareTopic) -> None:
-        """This one reads from now on."""
+        """Adds a reader."""
         self._readers[topic] = None
 
     def leave(self, topic: SimShareTopic) -> None:
-        """This one reads no more."""
+        """Removes a reader."""
         self._readers.pop(topic, None)
 
     def write(self, messages: Sequence[bytes], at_ns: int) -> bool:
-        """Append records, which all readers get a little later; False: they are lost."""
+        """Appends records, which reach all readers a little later. False: the records are lost."""
         if self.away:
             return False
         for message in messages:
             self.world.crossed(1, message)
-        # One log: nothing overtakes what was written before.
+        # As in one log, no record overtakes earlier ones.
         self._last_ns = max(self._last_ns, at_ns + self.dice.randrange(2, 30) * NS_PER_MS)
         self.world.at(self._last_ns, self._deliver, list(messages))
         return True
@@ -61,7 +61,7 @@ class SimShareTopic:
     service: TopicService
 
     def __init__(self, _settings: ShareTopicSettings, member: str) -> None:
-        """Nothing is connected yet."""
+        """Not connected yet."""
         self.refused = 0
         self.undelivered = 0
         self.relay: Callable[[Sequence[bytes]], None] | None = None
@@ -97,7 +97,7 @@ class SimShareTopic:
         self.service.leave(self)
 
     def hand_over(self, messages: Sequence[bytes]) -> None:
-        """Messages that came."""
+        """Delivers messages that have arrived."""
         if self.relay is not None:
             self.relay(messages)
         self._receive([decode_share(message) for message in messages])

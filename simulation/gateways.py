@@ -1,6 +1,6 @@
 """Gateways of the world: the product's own code, in one process or in a supervisor and its workers.
 
-Three parts of production are replaced: the process that forks workers (`Forks`), the thread that writes usage lines
+Three parts of the product are replaced: the process that forks workers (`Forks`), the thread that writes usage lines
 (`KeptLines`) and the client of the fleet's topic (`simulation/fleet.py`). Everything else is `gateway.app`.
 """
 
@@ -28,12 +28,12 @@ LISTENER: Final = "sim"
 
 
 class KeptLines(ThreadedSink):
-    """Keeps usage lines instead of writing them; while the disk is full it has them wait, as a sink's thread does."""
+    """Keeps usage lines instead of writing them. While the disk is full, lines wait as in a sink's thread."""
 
     kept_by: GatewayUnderTest | None = None
 
     def start(self) -> None:
-        """No thread."""
+        """Starts no thread."""
 
     def offer(self, line: Line) -> bool:
         """See `ThreadedSink`."""
@@ -42,7 +42,7 @@ class KeptLines(ThreadedSink):
         return taken
 
     def deliver(self) -> None:
-        """Write what waits, if there is a place for it."""
+        """Delivers waiting lines, unless the disk is full."""
         unit = self.kept_by
         while not self._queue.empty() and (unit is None or not unit.disk_full):
             line = self._queue.get_nowait()
@@ -83,7 +83,7 @@ class Forks:
             copy._process = process
             theirs.append(copy)
         for sock in sockets.all:
-            # The file is the worker's now, whatever the supervisor's end of it does.
+            # From now on the file belongs to the worker, even if the supervisor closes its own descriptor.
             owner = sock.file.process  # type: ignore[attr-defined]
             sock.close()
             assert owner is process
@@ -96,7 +96,7 @@ class Forks:
 
 
 async def _live(unit: GatewayUnderTest, process: HostedProcess, number: int, sockets: WorkerSockets) -> None:
-    """The life of a worker's process."""
+    """Runs a worker in its process."""
     await gateway.app._work(None, number, sockets)
     unit.ended(process)
 
@@ -105,14 +105,14 @@ class GatewayUnderTest:
     """One gateway and its processes.
 
     Attributes:
-        config: in force.
-        main: the process that accepts.
-        workers: by number, those that live.
-        gateways: what runs in each process.
+        config: the configuration in force.
+        main: the process that accepts connections.
+        workers: running workers by number.
+        gateways: the `Gateway` in each process.
         lines: usage lines that were delivered, in order.
-        disk_full: lines are not.
+        disk_full: whether lines can't be delivered.
         on_transport: called with each transport of its processes; see `HostedProcess`.
-        running: it was started and has not ended.
+        running: whether it was started and has not ended.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class GatewayUnderTest:
         most_cost_ns: int,
         on_transport: Callable[[GatewayUnderTest, HostedProcess, Transport, SimSocket, bool], None],
     ) -> None:
-        """Not started."""
+        """Creates a gateway that is not started."""
         self.world = world
         self.network = network
         self.number = number
@@ -148,7 +148,7 @@ class GatewayUnderTest:
         self._hurry: asyncio.Event | None = None
 
     def new_process(self, name: str) -> HostedProcess:
-        """One of its processes."""
+        """Creates one of its processes."""
         process = HostedProcess(self.network, name, self.ip, most_cost_ns=self._most_cost_ns)
         process.unit = self  # type: ignore[attr-defined]
         process.on_transport = lambda transport, sock, ours: self.on_transport(
@@ -158,17 +158,17 @@ class GatewayUnderTest:
 
     @property
     def processes(self) -> list[HostedProcess]:
-        """Those that live."""
+        """Its running processes."""
         return [*([self.main] if self.main is not None else []), *self.workers.values()]
 
     @property
     def serving(self) -> list[tuple[HostedProcess, Gateway]]:
-        """The processes that serve clients, and what runs in them."""
+        """The processes that serve clients, and the `Gateway` in each."""
         found = [(process, self.gateways[process]) for process in self.processes if process in self.gateways]
         return [each for each in found if each[1].pool is None]
 
     def start(self) -> None:
-        """Start it."""
+        """Starts it."""
         self.running = True
         self.finished = False
         self.main = self.new_process(self.name)
@@ -185,11 +185,11 @@ class GatewayUnderTest:
         self.ended(process)
 
     def began(self, process: HostedProcess, running: Gateway) -> None:
-        """Its code was made."""
+        """The `Gateway` of a process was made."""
         self.gateways[process] = running
 
     def ended(self, process: HostedProcess) -> None:
-        """A process has come to its end."""
+        """A process has ended."""
         self.network.world.after(NS_PER_MS, self._bury, process)
 
     def _bury(self, process: HostedProcess) -> None:
@@ -205,18 +205,18 @@ class GatewayUnderTest:
                 del self.workers[number]
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Sends SIGTERM."""
         if self.main is not None and self._stop is not None:
             self.main.post(self._stop.set)
 
     def kill(self) -> None:
-        """SIGKILL of all of its processes."""
+        """Sends SIGKILL to all of its processes."""
         self.was_killed = True
         for process in self.processes:
             self._bury(process)
 
     def kill_worker(self, at: int) -> None:
-        """SIGKILL of one of its workers, or of the gateway where there are none."""
+        """Sends SIGKILL to one of its workers, or to the gateway if it has none."""
         workers = list(self.workers.values())
         self.was_killed = True
         self._bury(workers[at % len(workers)] if workers else self.main)  # type: ignore[arg-type]
@@ -230,7 +230,7 @@ class GatewayUnderTest:
 
 
 class WatchedGateway(Gateway):
-    """Registers with the world when it is made."""
+    """A gateway that registers with the world when it is made."""
 
     def __init__(
         self, config: Config, source: Any = None, *, worker: WorkerSide | None = None, **more: Any
@@ -245,7 +245,7 @@ class WatchedGateway(Gateway):
 
 
 def gateway_config(number: int, plan_tables: dict[str, Any]) -> Config:
-    """Of one gateway, from the tables of a plan."""
+    """The configuration of one gateway, from the tables of a plan."""
     tables: dict[str, Any] = {
         "upstream": {"bootstrap": ["broker-1:9092", "broker-2:9092"]},
         "listeners": [

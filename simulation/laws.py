@@ -1,7 +1,7 @@
-"""The laws: what must hold in every run (docs/testing.md).
+"""The laws: rules that must hold in every run (docs/testing.md).
 
-Each law is a method that reports what breaks it. Laws about state are checked every 100 ms of the world's clock. The
-others are checked when something crosses a wire, when all clients have left, or when the gateways have stopped.
+Each law is a method that reports violations. Laws about state are checked every 100 ms of the world's clock. The
+others are checked when bytes cross a wire, when all clients have left, or when the gateways have stopped.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from simulation.run import Run
 
 EXCHANGE_NS: Final = 400 * NS_PER_MS
-"""What members of a fleet, or workers, know of each other is at most this old, when nothing is lost."""
+"""If nothing is lost, the knowledge that members of a fleet, or workers, have of each other is at most this old."""
 
 SOON_NS: Final = 12 * NS_PER_S
-"""A connection whose client is gone ends within this time, when it waits for no reply."""
+"""Time within which a connection ends after its client has gone, if no reply is pending."""
 
 LATE_MS: Final = 1_500
-"""A timer may be this late: the gateway's process is busy, and due steps are done in small batches."""
+"""The most by which a timer may be late: the gateway's process is busy, and due steps run in small batches."""
 
 _THROTTLED: Final = int(MuteReason.THROTTLED)
 _HANDSHAKE_BYTES: Final = 64 * 1024
@@ -62,11 +62,11 @@ class Violation:
 
 
 _OfProcesses: TypeAlias = defaultdict[tuple[int, str], dict[int, RateTracker]]
-"""Gateway and process -> its counters of one client, by their identity."""
+"""The counters of one client by gateway and process, and by their identity."""
 
 
 def group_name(group: str) -> str:
-    """Of a group's counter of permits, among those of client ids."""
+    """The name of a group's counter of permits, distinct from client ids."""
     return f"group={group}"
 
 
@@ -83,12 +83,12 @@ class Laws:
     """All laws of one run.
 
     Attributes:
-        violations: what was found.
-        passed_bytes: of Produce, by client and second since the clients began.
+        violations: the violations found.
+        passed_bytes: bytes of Produce, by client and second since the clients began.
     """
 
     def __init__(self, run: Run) -> None:
-        """Nothing is found yet."""
+        """Starts without violations."""
         self.run = run
         self.plan: Plan = run.plan
         self.violations: list[Violation] = []
@@ -117,26 +117,26 @@ class Laws:
         }
         self._fault_ns = sum(each.for_ms + 1_000 for each in self.plan.faults) * NS_PER_MS
         self._lied = "broker-lies" in faults
-        if self._lied or "broker-keeps-fetches" in faults:  # a reply that never comes is waited for
+        if self._lied or "broker-keeps-fetches" in faults:  # clients wait for replies that never come
             self._fault_ns += 60 * NS_PER_S
         if "broker-vanishes" in faults:
             self._fault_ns += GONE_NS
 
     def report(self, law: str, detail: str) -> None:
-        """This law is broken."""
+        """Records a violation of a law."""
         if len(self.violations) < 20:
             self.violations.append(Violation(law, self.run.elapsed_ms, detail))
 
     # -- bytes that pass -------------------------------------------------------------------------------------
 
     def passed(self, tap: Tap, frame: Frame, count: int) -> None:
-        """Bytes of a Produce have left for a broker."""
+        """Bytes of a Produce request were sent to a broker."""
         began_ns = self.run.end_ns - self.plan.seconds * NS_PER_S
         self.passed_bytes[frame.client_id][(self.run.world.now_ns - began_ns) // NS_PER_S] += count
         self._pour("producer_byte_rate", tap, frame.client_id, count, frame.size)
 
     def fetched(self, tap: Tap, client_id: str, count: int) -> None:
-        """The answer to a Fetch, of so many bytes, has begun to come; less than nothing: the rest of it will not."""
+        """A Fetch response of `count` bytes has begun to arrive. Negative: the rest of one will not arrive."""
         self._pour("consumer_byte_rate", tap, client_id, count, count)
 
     def _pour(self, key: Key, tap: Tap, client_id: str, count: int, size: int) -> None:
@@ -186,7 +186,7 @@ class Laws:
         return 1 if count == 1 else count
 
     def _begun(self, client_id: str) -> int:
-        """What requests of this client announce that have come in part."""
+        """The announced bytes of this client's requests that have arrived in part."""
         return sum(
             tap.under_way(client_id) for unit in self.run.gateways for tap in self.run.wires[unit].open
         )
@@ -194,7 +194,7 @@ class Laws:
     # -- replies ---------------------------------------------------------------------------------------------
 
     def answered(self, actor: Actor, connection: Connection, asked: Asked, frame: bytes) -> None:
-        """A client has got a reply."""
+        """A client has received a reply."""
         throttle_ms = throttle_of(asked.key, asked.version, len(frame) - 4, frame)
         if throttle_ms:
             until_ns = self.run.world.now_ns + throttle_ms * NS_PER_MS
@@ -211,7 +211,7 @@ class Laws:
         self._waited(actor, asked, longest_ns)
 
     def gave_up(self, actor: Actor, asked: Iterable[Asked]) -> None:
-        """A client has waited too long, as it thinks."""
+        """A client has given up waiting for replies."""
         if actor.honest:
             longest_ns = self.longest_wait_ns(actor)
             for each in asked:
@@ -233,7 +233,7 @@ class Laws:
         return int(8 * options.get("in_flight", 1) * (most_bytes + 1_000) / LEAST_BYTES_PER_S * NS_PER_S)
 
     def longest_wait_ns(self, actor: Actor) -> int:
-        """No client waits longer than for the debt of its counter, and for the turns of the counter's connections."""
+        """A client waits at most for the debt of its counter, and for the turns of that counter's connections."""
         client_id = actor.plan.client_id
         of_keys: dict[str, float] = {}
         now_ns = self.run.world.now_ns
@@ -243,7 +243,7 @@ class Laws:
             turns = 1 + sum(
                 len(each.connections) for each in self.run.actors if each.plan.client_id == client_id
             )
-            # A request that is counted by the gateway may not have passed to the broker yet.
+            # A request that the gateway has counted may not have reached the broker yet.
             level = (
                 max(bucket.level_at(now_ns), bucket.window_sum)
                 + 2 * turns * bucket.largest
@@ -272,13 +272,13 @@ class Laws:
     # -- quotas ----------------------------------------------------------------------------------------------
 
     def acknowledged(self, number: int, client_id: str, value: float) -> None:
-        """A gateway has said that this quota is in force."""
+        """A gateway has acknowledged a quota."""
         unit = self.run.gateways[number - 1]
         self._acknowledged[number, client_id] = (value, self.run.world.now_ns)
         self.quotas_in_force(unit, client_id, value)
 
     def quotas_in_force(self, unit: GatewayUnderTest, client_id: str, value: float) -> None:
-        """A quota that was acknowledged is in force in every process that serves."""
+        """A quota that was acknowledged is in force in every process that serves clients."""
         if self._killed or not self._steady:
             return
         for process, gateway in unit.serving:
@@ -295,7 +295,7 @@ class Laws:
         """The laws about the gateways' state between two events."""
         for unit in self.run.gateways:
             for process, gateway in unit.serving:
-                # What was due while a process stood still is done now.
+                # By then a process that stood still has done all its due work.
                 if process.alive and self.run.world.now_ns >= process.paused_until_ns + 2 * NS_PER_S:
                     self.accounts_agree(process, gateway)
                     self.mutes_end(process, gateway)
@@ -307,7 +307,7 @@ class Laws:
         self.nothing_fails()
 
     def accounts_agree(self, process: HostedProcess, gateway: Gateway) -> None:
-        """Opened - closed = active, and what connections hold adds up to what the budgets say, within the budgets."""
+        """Opened minus closed connections are the open ones. Memory and announced bytes match their budgets."""
         for name, listener in gateway.listeners.items():
             metrics: Any = gateway._connection_metrics
             closed = sum(count for (of, _), count in metrics._closed.items() if of == name)
@@ -351,7 +351,7 @@ class Laws:
             self.report("shares", f"{process.name}: its share of the limits is {share}")
 
     def mutes_end(self, process: HostedProcess, gateway: Gateway) -> None:
-        """A mute ends when its time is over, and a request that has come is never forgotten."""
+        """A mute ends when its time is over."""
         now_ms = gateway._now_ms()
         for listener in gateway.listeners.values():
             for channel in listener.channels:
@@ -364,11 +364,11 @@ class Laws:
                     )
 
     def bytes_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
-        """No counter holds more than all that its client has ever sent or received, through all gateways together."""
+        """No byte counter is higher than what its client sent or received through all gateways together."""
         for key, quotas in _byte_counters(gateway):
             for scoped, tracker in quotas.own():
                 client_id = scoped.tracker_key.client_id
-                if limit_of(self.plan, client_id, key) is None:  # what passed was not added up
+                if limit_of(self.plan, client_id, key) is None:  # no sum without a limit
                     continue
                 found = [
                     bucket for name, bucket in self._buckets.items() if (name[0], name[2]) == (key, client_id)
@@ -384,14 +384,14 @@ class Laws:
                     )
 
     def note_counters(self, unit: GatewayUnderTest, process: HostedProcess, gateway: Gateway) -> None:
-        """Keep the counters of clients: the gateway forgets those that are idle."""
+        """Keeps references to clients' counters, because the gateway forgets idle ones."""
         for key, quotas in _byte_counters(gateway):
             for scoped, tracker in quotas.own():
                 of_process = self._counters[key, scoped.tracker_key.client_id][unit.number, process.name]
                 of_process[id(tracker)] = tracker
 
     def charged_is_what_passed(self, unit: GatewayUnderTest) -> None:
-        """A counter is charged exactly what passed: bytes of Produce, and bytes of answers to Fetch."""
+        """A counter is charged exactly what passed: bytes of Produce requests, and bytes of Fetch responses."""
         for (key, client_id), of_processes in self._counters.items():
             if limit_of(self.plan, client_id, key) is None or client_id in self.run.asked_quotas:
                 continue
@@ -400,7 +400,7 @@ class Laws:
             )
             sums = self.run.wires[unit].sums.get(client_id) or Sums()
             least, most = (sums.produced,) * 2 if key == "producer_byte_rate" else sums.fetched
-            if not least - 0.5 <= charged <= most + 0.5:  # sums of sums are rounded
+            if not least - 0.5 <= charged <= most + 0.5:  # allows for the rounding of added sums
                 self.report(
                     "charged_is_what_passed",
                     f"{unit.name}: {key} of {client_id} was charged {charged:,.0f} bytes, and "
@@ -408,13 +408,13 @@ class Laws:
                 )
 
     def others_are_counted_once(self) -> None:
-        """What a process counts of others was recorded by them, and is counted once."""
+        """Use of others that a process counts was recorded by these others, and is counted once."""
         for (key, client_id), of_processes in self._counters.items():
             for name, counters in of_processes.items():
                 counted = sum(each._others for each in counters.values())
                 most = sum(_recorded(each) for other, each in of_processes.items() if other != name)
-                # A level that was asked for may hold a sample that is forgotten here: what passed in one window, the
-                # limit and the request that went beyond it.
+                # A requested level may include a sample that has expired here, which covers one window: the limit,
+                # and the request that exceeded it.
                 most += (limit_of(self.plan, client_id, key) or 0.0) * self.window_ns / NS_PER_S
                 most += self._largest_request(key, client_id)
                 if counted > most + 0.5:
@@ -429,7 +429,7 @@ class Laws:
         return max((bucket.largest for bucket in found), default=0)
 
     def permits_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
-        """No client or group is in debt by more permits than were ever taken from it, by all gateways together."""
+        """No client or group is in debt by more permits than all gateways together have charged it."""
         now_ms = gateway._now_ms()
         counters = [(key.client_id, tracker) for key, tracker in gateway.mutations.own()]
         counters += [(group_name(key.group), tracker) for key, tracker in gateway.mutations.groups.own()]
@@ -443,11 +443,11 @@ class Laws:
                 )
 
     def gone_clients_are_gone(self, unit: GatewayUnderTest) -> None:
-        """A connection whose client is gone ends soon, whatever it waits for."""
+        """A connection whose client has left ends soon, even if it is waiting for something."""
         now_ns = self.run.world.now_ns
         for tap in list(self.run.wires[unit].open):
             end = tap.transport._end
-            # The end of a client that sent more than its socket's buffer takes is behind what is not read.
+            # If a client sent more than the socket's buffer takes, its end of stream is behind unread bytes.
             if not (end.reset or end.peer.vanished or (end.ended and end.peer.closed)):
                 tap.gone_ns = None
             elif tap.gone_ns is None:
@@ -460,11 +460,11 @@ class Laws:
                 tap.gone_ns = now_ns
 
     def _longest_reply_ns(self, tap: Tap) -> int:
-        """A client that has half-closed gets its replies first, until the kernel finds out that it is gone."""
+        """Extra time of a connection with pending replies, or a vanished client: until the kernel notices."""
         return GONE_NS if tap.waiting or tap.transport._end.peer.vanished else 0
 
     def nothing_fails(self) -> None:
-        """No task, timer or connection of the gateway ends by a fault of its own."""
+        """No task, timer or connection ends because of a bug of the gateway."""
         log = self.run.failures
         while log:
             self.report("nothing_fails", log.pop(0))
@@ -481,7 +481,7 @@ class Laws:
     # -- mutations -------------------------------------------------------------------------------------------
 
     def charged(self, name: str, permits: float) -> None:
-        """A gateway has taken permits of this client or group, or given some back."""
+        """A gateway has charged permits to this client or group, or refunded some (negative)."""
         self._charged[name] += permits
         self._ever_charged[name] += max(0.0, permits)
 
@@ -493,7 +493,7 @@ class Laws:
                 self._mutation_bound(name, limit, permits)
 
     def _permit_limits(self, client_id: str) -> dict[str, float]:
-        """The limits of a client's own counter, if it has one, and of those of its groups, by name."""
+        """By name, the limit of a client's own counter, if it has one, and the limits of its groups' counters."""
         key: Key = "controller_mutation_rate"
         own = limit_of(self.plan, client_id, key)
         found = {} if own is None else {client_id: own}
@@ -501,18 +501,18 @@ class Laws:
         return found | {group_name(group): limit for group, limit in groups.items()}
 
     def _sharers(self, name: str) -> list[Actor]:
-        """The clients whose permits this counter counts."""
+        """The clients whose permits a counter counts."""
         return [each for each in self.run.actors if name in self._permit_limits(each.plan.client_id)]
 
     def _mutation_bound(self, name: str, limit: float, permits: int) -> None:
-        """A counter passes its rate, its burst and what requests go beyond it at once."""
+        """A counter passes at most its rate, its burst, and the excess of single requests."""
         now_ns = self.run.world.now_ns
         bucket = self._permits.get(name)
         if bucket is None:
             bucket = self._permits[name] = Bucket(limit, now_ns)
         bucket.largest = max(
             bucket.largest, permits
-        )  # a topic that was grown costs more to delete than to create
+        )  # deleting a topic that was grown costs more than creating it
         bucket.pour(permits, now_ns, self.window_ns)
         bound = self._most_permits(name, limit, bucket.largest)
         if bucket.level > bound:
@@ -522,19 +522,19 @@ class Laws:
             )
 
     def _most_permits(self, name: str, limit: float, largest: int) -> float:
-        """Burst + one request; one window more for requests that cannot be refused; so for each counter."""
+        """Burst and one request for each counter. One more window if requests cannot be refused."""
         section = self.plan.tables.get("mutation_quota", {})
         burst = limit * int(section.get("window_num", 11) * section.get("window_size_seconds", 1))
         users = self._sharers(name)
         partitions = self.run.cluster.default_partitions
         most = sum(max(largest, 3 * each.options.get("most_partitions", partitions)) for each in users)
         old = any(not each.options.get("strict", True) for each in users)
-        # A worker counts by itself while its supervisor stands still: the client has its quota once more.
+        # While the supervisor stands still, each worker counts by itself, so the client has its quota again in each.
         counters = len(self.plan.gateways) if self._steady else self._members
         return float(counters * (burst * (2 if old else 1) + most + 2 * limit))
 
     def permits_are_what_was_done(self) -> None:
-        """Permits taken less permits given back are the partitions that brokers have created and deleted."""
+        """Charged minus refunded permits equal the partitions that brokers have created and deleted."""
         limited = {name for each in self.run.actors for name in self._permit_limits(each.plan.client_id)}
         for name in sorted(limited & {*self._charged, *self._mutated}):
             charged, done = self._charged[name], self._mutated[name]
@@ -545,7 +545,7 @@ class Laws:
                 )
 
     def expects(self, event: str) -> bool:
-        """Whether a log line of a failure is what a fault of the plan brings."""
+        """Whether a fault of the plan explains a log line about a failure."""
         return event == "worker_killed" and not self._steady
 
     def check_quiet(self) -> None:
@@ -570,7 +570,7 @@ class Laws:
                 )
 
     def nothing_is_kept(self, process: HostedProcess, gateway: Gateway) -> None:
-        """Nothing is kept of a connection that has ended."""
+        """An ended connection keeps nothing."""
         left = {
             "connections": sum(len(each.channels) for each in gateway.listeners.values()),
             "bytes in memory": gateway.memory.used_bytes,
@@ -609,7 +609,7 @@ class Laws:
             self.report("nothing_is_kept", f"{len(left)} descriptors are open after the end")
 
     def records_are_what_passed(self, unit: GatewayUnderTest) -> None:
-        """Usage records = what crossed the wire, to the byte, for each client."""
+        """Usage records agree with the wire for each client, to the byte."""
         requests: defaultdict[tuple[str, str], int] = defaultdict(int)
         offered: defaultdict[tuple[str, str], float] = defaultdict(float)
         for row in unit.rows():

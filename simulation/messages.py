@@ -1,4 +1,4 @@
-"""Frames of frequent APIs, written and read by hand; the rare ones come from `testkit.wire`.
+"""Frames of frequent APIs, encoded and decoded by hand; `testkit.wire` makes those of rare ones.
 
 `tests/simulation/test_messages.py` compares them with kafka-python's.
 """
@@ -46,7 +46,7 @@ _MAGIC: Final = 2
 
 
 class Head(NamedTuple):
-    """Of a request."""
+    """The head of a request."""
 
     size: int
     key: int
@@ -57,7 +57,7 @@ class Head(NamedTuple):
 
 
 def read_head(frame: bytes) -> Head:
-    """Of a whole request."""
+    """Reads the head of a whole request."""
     size, key, version, correlation_id, length = HEAD.unpack_from(frame, 0)
     body_at = HEAD_BYTES + max(0, length)
     client_id = frame[HEAD_BYTES:body_at].decode()
@@ -65,7 +65,7 @@ def read_head(frame: bytes) -> Head:
 
 
 def is_flexible(key: int, version: int) -> bool:
-    """Whether the frames of this version end with tags; of the APIs above."""
+    """Whether frames of this version end with tags; for the APIs above."""
     return version >= _FLEXIBLE_SINCE.get(key, 1 << 15)
 
 
@@ -137,7 +137,7 @@ def _read_count(data: bytes, at: int, flexible: bool) -> tuple[int, int]:
 
 
 def batch(payload: bytes, base_offset: int = 0) -> bytes:
-    """A record batch, as far as anything looks into it."""
+    """A record batch; only the fields that are read are filled."""
     return (
         _BATCH.pack(base_offset, BATCH_BYTES - 12 + len(payload), 0, _MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 1)
         + payload
@@ -150,7 +150,7 @@ def batch(payload: bytes, base_offset: int = 0) -> bytes:
 def produce_request(
     version: int, correlation_id: int, client_id: str, topic: str, partition: int, records: bytes, acks: int
 ) -> bytes:
-    """Of one partition."""
+    """A Produce request for one partition."""
     flexible = version >= 9
     tags = b"\0" if flexible else b""
     return request(
@@ -172,7 +172,7 @@ def produce_request(
 
 @dataclass(slots=True)
 class Produced:
-    """What a Produce asks for."""
+    """The content of a Produce request."""
 
     acks: int
     topic: str
@@ -182,7 +182,7 @@ class Produced:
 
 
 def read_produce(frame: bytes, head: Head) -> Produced:
-    """What one asks for."""
+    """Reads a Produce request."""
     flexible = head.version >= 9
     at = head.body_at + (1 if flexible else 2)
     acks = int.from_bytes(frame[at : at + 2], "big", signed=True)
@@ -215,21 +215,21 @@ def _produce_answer(version: int, topic: str, partition: int, error_code: int) -
 def produce_response(
     version: int, correlation_id: int, topic: str, partition: int, error_code: int, throttle_ms: int = 0
 ) -> bytes:
-    """Of one partition."""
+    """A Produce response for one partition."""
     tags = b"\0" if version >= 9 else b""
     answer = _produce_answer(version, topic, partition, error_code)
     return response(PRODUCE, version, correlation_id, answer, pack(">i", throttle_ms), tags)
 
 
 def read_produce_error(version: int, frame: bytes, topic: str) -> int:
-    """The error code of an answer about one partition of this topic."""
+    """The error code of one partition of a topic in a response."""
     flexible = version >= 9
     at = (9 if flexible else 8) + len(_count(1, flexible) + _text(topic, flexible) + _count(1, flexible)) + 4
     return int.from_bytes(frame[at : at + 2], "big", signed=True)
 
 
 def read_produce_throttle(version: int, frame: bytes) -> int:
-    """The wait in an answer."""
+    """The throttle time in a response."""
     at = len(frame) - 4 - (1 if version >= 9 else 0)
     return int(_INT32.unpack_from(frame, at)[0])
 
@@ -248,7 +248,7 @@ def fetch_request(
     max_bytes: int,
     session: tuple[int, int] = (0, -1),
 ) -> bytes:
-    """Of one partition; without a topic: of those of its session."""
+    """A Fetch request for one partition; without a topic for the partitions of its session."""
     flexible = version >= 12
     tags = b"\0" if flexible else b""
     body = [pack(">iiiib", -1, max_wait_ms, 1, max_bytes, 0)]
@@ -277,7 +277,7 @@ def fetch_request(
 
 @dataclass(slots=True)
 class Fetched:
-    """What a Fetch asks for."""
+    """The content of a Fetch request."""
 
     max_wait_ms: int
     max_bytes: int
@@ -288,7 +288,7 @@ class Fetched:
 
 
 def read_fetch(frame: bytes, head: Head) -> Fetched:
-    """What one asks for."""
+    """Reads a Fetch request."""
     flexible = head.version >= 12
     at = head.body_at
     max_wait_ms, _, max_bytes = Struct(">iii").unpack_from(frame, at + 4)
@@ -317,7 +317,7 @@ def fetch_response(
     error_code: int = 0,
     throttle_ms: int = 0,
 ) -> bytes:
-    """Of one partition; without a topic: of none."""
+    """A Fetch response for one partition; without a topic for none."""
     flexible = version >= 12
     tags = b"\0" if flexible else b""
     body = [pack(">i", throttle_ms)]
@@ -340,7 +340,7 @@ def fetch_response(
 
 @dataclass(slots=True)
 class Delivered:
-    """What the answer to a Fetch holds."""
+    """The content of a Fetch response."""
 
     throttle_ms: int
     error_code: int
@@ -351,7 +351,7 @@ class Delivered:
 
 
 def read_fetch_response(version: int, frame: bytes) -> Delivered:
-    """What one holds."""
+    """Reads a Fetch response."""
     flexible = version >= 12
     at = 9 if flexible else 8
     (throttle_ms,) = _INT32.unpack_from(frame, at)
@@ -374,7 +374,7 @@ def read_fetch_response(version: int, frame: bytes) -> Delivered:
 
 
 def heartbeat_request(version: int, correlation_id: int, client_id: str) -> bytes:
-    """Of a member of a group."""
+    """A heartbeat of a group's member."""
     flexible = version >= 4
     group = "group"
     body = _text(group, flexible) + pack(">i", 1) + _text("member", flexible)
@@ -384,25 +384,25 @@ def heartbeat_request(version: int, correlation_id: int, client_id: str) -> byte
 
 
 def heartbeat_response(version: int, correlation_id: int, throttle_ms: int = 0) -> bytes:
-    """All is well."""
+    """A response without an error."""
     tags = b"\0" if version >= 4 else b""
     return response(HEARTBEAT, version, correlation_id, pack(">ih", throttle_ms, 0), tags)
 
 
 def throttle_in_head(key: int, version: int, frame: bytes) -> int:
-    """The wait in an answer that has it in front."""
+    """The throttle time of a response that begins with it."""
     at = 9 if is_flexible(key, version) else 8
     return int(_INT32.unpack_from(frame, at)[0])
 
 
 def api_versions_request(version: int, correlation_id: int, client_id: str) -> bytes:
-    """What does the broker offer?"""
+    """An ApiVersions request."""
     body = b"" if version < 3 else _text("sim", True) + _text("1", True) + b"\0"
     return request(API_VERSIONS, version, correlation_id, client_id, body)
 
 
 def api_versions_response(version: int, correlation_id: int, ranges: dict[int, tuple[int, int]]) -> bytes:
-    """What it offers."""
+    """An ApiVersions response with these versions."""
     flexible = version >= 3
     tags = b"\0" if flexible else b""
     each = b"".join(pack(">hhh", key, *span) + tags for key, span in ranges.items())
@@ -413,22 +413,22 @@ def api_versions_response(version: int, correlation_id: int, ranges: dict[int, t
 
 
 class Frames:
-    """Frames out of pieces.
+    """Assembles frames from pieces.
 
     Attributes:
-        taken_bytes: of whole frames so far.
+        taken_bytes: bytes of complete frames so far.
     """
 
     __slots__ = ("_left", "_pieces", "_size", "taken_bytes")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._left = 0  # until the frame is whole; 0: its size is not known
+        self._left = 0  # missing bytes of the frame; 0: its size is not known
         self._size = 0
         self.taken_bytes = 0
 
     def add(self, data: bytes) -> list[bytes]:
-        """The frames that are whole now."""
+        """Adds bytes. Returns the frames that are now complete."""
         if self._left > len(data):
             self._pieces.append(data)
             self._left -= len(data)
@@ -456,5 +456,5 @@ class Frames:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of a frame that is not whole."""
+        """The bytes of the incomplete frame."""
         return sum(map(len, self._pieces))

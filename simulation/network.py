@@ -1,8 +1,8 @@
-"""Sockets, as far as the gateway uses them: connections with delays, pieces, buffers, half-closes and resets.
+"""Simulated sockets, as far as the gateway uses them, with delays, pieces, buffers, half-closes and resets.
 
-A connection has two ends (`End`). Each end has a buffer for what it sends and one for what has come. One piece at a
-time travels from the first to the second buffer of the peer, when there is room. An end belongs to a descriptor of
-a process or to a `Peer`, which is a model without a process.
+A connection has two ends (`End`). Each end has a buffer for unsent bytes and one for received bytes. One piece at a
+time travels from an end's send buffer to the peer's receive buffer, when there is room. An end belongs to a
+descriptor of a process, or to a `Peer`, which is a model without a process.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any, Final, Protocol
 from simulation.world import NS_PER_MS, NS_PER_S, Process, World
 
 FIRST_DESCRIPTOR: Final = 1_000_000
-"""Of simulated ones; real ones are below."""
+"""The first simulated descriptor. Real descriptors are below it."""
 
 LEAST_BYTES_PER_S: Final = 400_000
-"""What the slowest link carries."""
+"""The least that any link carries."""
 
 GONE_NS: Final = 120 * NS_PER_S
-"""When a kernel that asks for signs of life knows that a peer is gone.
+"""Time after which a kernel with keep-alive probes notices that a peer is gone.
 
-The peer's kernel forgets its socket after a minute, and the next probe comes within another one.
+The peer's kernel forgets its socket after a minute, and the next probe comes within another minute.
 """
 
 _SO_MEMINFO: Final = 55
@@ -39,13 +39,13 @@ _ON_RESET: Final = struct.pack("ii", 1, 0)
 
 
 class Peer(Protocol):
-    """What has an end of a connection without a process: a broker, a client."""
+    """A model without a process that has an end of a connection: a broker or a client."""
 
     def received(self, end: End) -> None:
-        """Bytes have come, or the end of them: see `End.take` and `End.ended`."""
+        """Bytes or the end of the stream have arrived; see `End.take` and `End.ended`."""
 
     def sent(self, end: End) -> None:
-        """There is room for more."""
+        """There is room to send more."""
 
     def lost(self, end: End) -> None:
         """The connection was reset."""
@@ -55,11 +55,11 @@ class Link:
     """How bytes travel in both directions of a connection.
 
     Attributes:
-        number: of the connection.
-        local: it is between processes of one machine.
-        delay_ns: of a piece.
-        piece_bytes: the largest one.
-        stalled_until_ns: nothing arrives before.
+        number: number of the connection.
+        local: whether it is between processes of one machine.
+        delay_ns: delay of a piece.
+        piece_bytes: size of the largest piece.
+        stalled_until_ns: nothing arrives before this time.
     """
 
     __slots__ = ("delay_ns", "local", "number", "piece_bytes", "stalled_until_ns")
@@ -76,15 +76,15 @@ class End:
     """One end of a connection.
 
     Attributes:
-        peer: the other one.
-        owner: the `Peer` that has it; None: a descriptor.
-        file: its open file, where a process has it.
-        unread_bytes: that have come and were not read.
-        unsent_bytes: that have not come to the peer's end.
-        ended: the peer sends nothing more, and all of it has come.
-        reset: the connection is gone.
-        vanished: its machine has no power: it says nothing, and acknowledges nothing.
-        asks_for_life: a peer that is gone is noticed (SO_KEEPALIVE).
+        peer: the other end.
+        owner: the `Peer` with this end; None: a descriptor has it.
+        file: its open file, if a process has it.
+        unread_bytes: bytes that have arrived but were not read.
+        unsent_bytes: bytes that have not arrived at the peer's end.
+        ended: the peer sends nothing more, and all its bytes have arrived.
+        reset: the connection was reset.
+        vanished: its machine has lost power: it sends nothing and acknowledges nothing.
+        asks_for_life: the kernel sends keep-alive probes (SO_KEEPALIVE), which notice a vanished peer.
     """
 
     __slots__ = (
@@ -135,14 +135,14 @@ class End:
 
     @property
     def room_bytes(self) -> int:
-        """How much can be sent now."""
+        """The number of bytes that can be sent now."""
         return max(0, self.out_limit - self.unsent_bytes)
 
     def send(self, data: bytes) -> int:
-        """Send as much of it as there is room for.
+        """Sends as many of the bytes as there is room for. Returns their number.
 
         Raises:
-            OSError: the connection is gone, or its sending side closed.
+            OSError: the connection was reset, or this side has finished sending.
         """
         if self.reset or self.finished or self.closed:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -156,7 +156,7 @@ class End:
         return taken
 
     def finish(self) -> None:
-        """Send nothing more."""
+        """Sends the end of the stream after all bytes."""
         if not self.finished:
             self.finished = self._finishing = True
             self._fly()
@@ -194,7 +194,7 @@ class End:
         world = self.network.world
         due_ns = max(world.now_ns, link.stalled_until_ns) + link.delay_ns
         current = world.current
-        if current is not None:  # its clock is ahead
+        if current is not None:  # the process's clock is ahead of the world's
             due_ns = max(due_ns, current.local_ns + link.delay_ns)
         world.at(due_ns, self._landed, piece)
 
@@ -212,7 +212,7 @@ class End:
         self.unsent_bytes -= len(piece)
         if peer.closed:
             if piece:
-                self._lose()  # nothing takes it any more
+                self._lose()  # no one reads the peer's end any more
                 return
         elif piece:
             peer._in.append(piece)
@@ -239,7 +239,7 @@ class End:
         return bool(self._in) or self.ended or self.reset
 
     def take(self, most: int = 1 << 30) -> bytes:
-        """What has come, up to so much; empty: nothing."""
+        """Takes up to `most` of the bytes that have arrived; empty: there are none."""
         pieces = self._in
         if not pieces:
             return b""
@@ -263,7 +263,7 @@ class End:
         return data
 
     def peek(self, most: int) -> bytes:
-        """What `take` would take."""
+        """The bytes that `take` would take."""
         return b"".join(self._in)[:most]
 
     def _tell(self) -> None:
@@ -275,7 +275,7 @@ class End:
     # -- ending ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """As the kernel does for the last descriptor: what was sent still leaves, but not past what was not read."""
+        """Closes like the kernel for the last descriptor: sends buffered bytes, but resets if some were not read."""
         if self.closed:
             return
         if self._in and not self.reset:
@@ -289,7 +289,7 @@ class End:
             self.network.forget(self)
 
     def vanish(self) -> None:
-        """Its machine loses power: the peer is not notified of it."""
+        """Loses power: the peer is not notified."""
         if self.closed:
             return
         self.closed = self.vanished = True
@@ -300,7 +300,7 @@ class End:
         self.network.world.after(GONE_NS, self.peer._find_out)
 
     def abort(self) -> None:
-        """Reset the connection."""
+        """Resets the connection."""
         if self.closed:
             return
         self.closed = True
@@ -315,7 +315,7 @@ class End:
             self.network.world.after(delay_ns, self.peer._lose)
 
     def _lose(self) -> None:
-        """A reset has come."""
+        """A reset has arrived."""
         if self.reset:
             return
         self.reset = True
@@ -329,12 +329,12 @@ class End:
             self.file.readable()
 
     def _find_out(self) -> None:
-        """The peer was closed long ago, and says so when it is asked for a sign of life."""
+        """Notices, if it sends keep-alive probes, that the peer was closed long ago."""
         if self.asks_for_life and not self.closed:
             self._lose()
 
     def gone(self, mask: int) -> int:
-        """What poll(2) reports of it."""
+        """The end states that poll(2) reports for this end."""
         found = 0
         if self.reset:
             found |= select.POLLHUP | select.POLLERR
@@ -346,13 +346,13 @@ class End:
 
 
 class File:
-    """An open file of a process: what its descriptors lead to.
+    """An open file of a process, to which its descriptors refer.
 
     Attributes:
-        end, listening: of a connection, or of a port.
-        messages: of a pair of sockets for whole messages.
-        references: descriptors, and copies under way to another process.
-        process: which has its readers and writers.
+        end, listening: the connection's end, or the port.
+        messages: messages that have arrived, in a pair of sockets for whole messages.
+        references: the number of descriptors, including copies that are on their way to another process.
+        process: the process whose loop has its readers and writers.
     """
 
     __slots__ = (
@@ -398,7 +398,7 @@ class File:
         return bool(self.messages) or self.pair is None
 
     def readable(self) -> None:
-        """There is something to read."""
+        """Input has arrived: notifies the reader."""
         if self.transport is not None:
             self.transport.on_readable()
         elif self.reader is not None and not self._read_posted and self.process is not None:
@@ -414,7 +414,7 @@ class File:
                 self.readable()
 
     def writable(self) -> None:
-        """There is room to send."""
+        """There is room to send: notifies the writer."""
         if self.transport is not None:
             self.transport.on_writable()
         elif self.writer is not None and self.process is not None:
@@ -426,7 +426,7 @@ class File:
             call(*args)
 
     def release(self) -> None:
-        """One reference less."""
+        """Removes one reference."""
         self.references -= 1
         if self.references:
             return
@@ -447,10 +447,10 @@ class File:
 
 
 class Port:
-    """What listens on an address.
+    """A port on which a process or a model listens.
 
     Attributes:
-        accept: takes an end at once, where a model listens; None: it waits in the backlog for a process.
+        accept: called at once with each end, if a model listens; None: ends wait in the backlog for a process.
     """
 
     __slots__ = ("accept", "address", "backlog", "file", "most", "network")
@@ -466,7 +466,7 @@ class Port:
         self.file: File | None = None
 
     def close(self) -> None:
-        """It listens no more; what waits is reset."""
+        """Stops listening, and resets waiting connections."""
         if self.network.ports.get(self.address) is self:
             del self.network.ports[self.address]
         for end in self.backlog:
@@ -479,9 +479,9 @@ class Network:
 
     Attributes:
         ports: by address.
-        names: of hosts, and their addresses.
-        ends: those that are not forgotten: of connections under way.
-        silent: addresses at which nothing answers at all.
+        names: addresses by host name.
+        ends: ends that are still in use.
+        silent: addresses that never respond.
     """
 
     def __init__(
@@ -492,13 +492,13 @@ class Network:
         most_piece_bytes: int = 64 * 1024,
         buffer_bytes: int = 256 * 1024,
     ) -> None:
-        """Nothing is connected.
+        """Creates a network without connections.
 
         Args:
-            world: see there.
-            most_delay_ns: of a link.
-            most_piece_bytes: the same.
-            buffer_bytes: of each end, each way.
+            world: the world.
+            most_delay_ns: the longest delay of a link.
+            most_piece_bytes: the largest piece of a link.
+            buffer_bytes: size of the two buffers of each end.
         """
         self.world = world
         self.dice = world.dice("network")
@@ -517,26 +517,26 @@ class Network:
     # -- connections -----------------------------------------------------------------------------------------
 
     def link(self, *, local: bool = False) -> Link:
-        """A new one; `local`: between processes of one machine."""
+        """A new link; `local`: between processes of one machine."""
         self._next_link += 1
         dice = self.dice
         if local:
             return Link(self._next_link, dice.randrange(5_000, 60_000), 1 << 20, local=True)
         delay_ns = dice.randrange(50_000, self.most_delay_ns)
         piece_bytes = 1 << dice.randrange(6, 20) if dice.random() < 0.15 else self.most_piece_bytes
-        # One piece is under way at a time, so this is the least that a link carries in a second.
+        # Only one piece at a time is on its way, so the piece's size determines how much a link carries per second.
         least_bytes = LEAST_BYTES_PER_S * delay_ns // NS_PER_S
         return Link(self._next_link, delay_ns, max(64, piece_bytes, least_bytes))
 
     def pair(self, link: Link, ours: tuple[str, int], theirs: tuple[str, int]) -> tuple[End, End]:
-        """Both ends of a connection; the first is that of the side that has asked for it."""
+        """Creates both ends of a connection. The first one is the connecting side's."""
         one, other = End(self, link, 0, ours), End(self, link, 1, theirs)
         one.peer, other.peer = other, one
         self.ends[one] = self.ends[other] = None
         return one, other
 
     def forget(self, end: End) -> None:
-        """It is done."""
+        """Removes an end that is no longer in use."""
         self.ends.pop(end, None)
 
     def connect(
@@ -546,15 +546,15 @@ class Network:
         connected: Callable[[End], None],
         refused: Callable[[OSError], None],
     ) -> Callable[[], None]:
-        """Ask for a connection; the result comes later.
+        """Starts a connection; the result comes later.
 
         Args:
-            ip: of the side that asks.
-            address: where to.
-            connected, refused: called with what becomes of it.
+            ip: address of the connecting side.
+            address: the address to connect to.
+            connected, refused: called with the result.
 
         Returns:
-            Gives it up.
+            A function that gives up.
         """
         link = self.link()
         self._next_port = 40_000 + (self._next_port - 40_000 + 1) % 20_000
@@ -596,14 +596,14 @@ class Network:
         return give_up
 
     def listen(self, address: tuple[str, int], accept: Callable[[End], None]) -> Port:
-        """A model listens."""
+        """A model listens on an address."""
         port = self.ports[address] = Port(self, address, accept)
         return port
 
     # -- descriptors -----------------------------------------------------------------------------------------
 
     def open(self, file: File, process: Process | None) -> int:
-        """A descriptor of this process for a file."""
+        """Opens a descriptor of a process for a file."""
         self._next_descriptor += 1
         descriptor = self._next_descriptor
         self.files[descriptor] = file
@@ -614,7 +614,7 @@ class Network:
         return descriptor
 
     def close(self, descriptor: int, process: Process | None) -> None:
-        """The descriptor is gone."""
+        """Closes a descriptor."""
         file = self.files.pop(descriptor, None)
         if process is not None:
             process.descriptors.discard(descriptor)
@@ -622,10 +622,10 @@ class Network:
             file.release()
 
     def file(self, descriptor: int) -> File:
-        """What it leads to.
+        """The file of a descriptor.
 
         Raises:
-            OSError: nothing.
+            OSError: the descriptor is not open.
         """
         try:
             return self.files[descriptor]
@@ -633,7 +633,7 @@ class Network:
             raise OSError(errno.EBADF, "Bad file descriptor") from None
 
     def process_ended(self, process: Process) -> None:
-        """All its descriptors are closed."""
+        """Closes all descriptors of a process."""
         for descriptor in sorted(process.descriptors):
             file = self.files[descriptor]
             if file.transport is not None and file.process is process:
@@ -643,7 +643,7 @@ class Network:
     # -- system calls ----------------------------------------------------------------------------------------
 
     def ioctl(self, descriptor: int, request: int, argument: Any = 0, *mutate: Any) -> Any:
-        """ioctl(2) of sockets; of a real descriptor the real one."""
+        """ioctl(2) of sockets. For a real descriptor the real call is made."""
         if descriptor < FIRST_DESCRIPTOR:
             return _REAL_IOCTL(descriptor, request, argument, *mutate)
         end = self.file(descriptor).end
@@ -659,7 +659,7 @@ class Network:
         return 0
 
     def poll(self) -> Poll:
-        """What poll(2) is asked with."""
+        """The object that `select.poll()` returns."""
         return Poll(self)
 
     # -- pairs of sockets ------------------------------------------------------------------------------------
@@ -685,7 +685,7 @@ class Network:
         return found[0], found[1]
 
     def send_fds(self, sock: SimSocket, buffers: Iterable[bytes], descriptors: Sequence[int], *_: Any) -> int:
-        """Send a message with descriptors."""
+        """Sends a message with descriptors."""
         data = b"".join(buffers)
         pair = sock.file.pair
         if pair is None:
@@ -706,7 +706,7 @@ class Network:
         to.readable()
 
     def recv_fds(self, sock: SimSocket, _size: int, _most: int, *_: Any) -> tuple[bytes, list[int], int, Any]:
-        """Receive one."""
+        """Receives a message with descriptors."""
         file = sock.file
         assert file.messages is not None
         if not file.messages:
@@ -717,23 +717,23 @@ class Network:
         process = self.world.current
         descriptors = [self.open(each, process) for each in files]
         for each in files:
-            each.references -= 1  # the copy under way
+            each.references -= 1  # the reference of the copy on its way
         return data, descriptors, 0, None
 
 
 class Poll:
-    """poll(2), as far as it is used: without waiting."""
+    """poll(2), without waiting."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._asked: dict[int, int] = {}
 
     def register(self, descriptor: int, mask: int) -> None:
-        """Ask about it."""
+        """Adds a descriptor and the events to report."""
         self._asked[descriptor] = mask
 
     def poll(self, _timeout: float = 0) -> list[tuple[int, int]]:
-        """What is so of them."""
+        """The events of all descriptors."""
         found = []
         for descriptor, mask in self._asked.items():
             file = self._network.files.get(descriptor)
@@ -767,7 +767,7 @@ class SimSocket:
 
     @property
     def file(self) -> File:
-        """What it leads to."""
+        """The file of its descriptor."""
         return self.network.file(self._descriptor)
 
     @property
@@ -782,12 +782,12 @@ class SimSocket:
         return self._descriptor
 
     def detach(self) -> int:
-        """Its descriptor, which is the caller's from now on."""
+        """Its descriptor, which from now on belongs to the caller."""
         descriptor, self._descriptor = self._descriptor, -1
         return descriptor
 
     def close(self) -> None:
-        """Close it."""
+        """Closes it."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             self.network.close(descriptor, self._process)
@@ -799,11 +799,11 @@ class SimSocket:
         self.close()
 
     def setblocking(self, blocking: bool) -> None:
-        """Whether a read waits."""
+        """Sets whether a read waits."""
         self._timeout_s = None if blocking else 0.0
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """How long a read waits."""
+        """Sets how long a read waits."""
         self._timeout_s = timeout_s
 
     def gettimeout(self) -> float | None:
@@ -811,7 +811,7 @@ class SimSocket:
         return self._timeout_s
 
     def setsockopt(self, level: int, option: int, value: Any) -> None:
-        """A reset at the end, and whether a peer that is gone is noticed."""
+        """Sets keep-alive probes; SO_LINGER with `_ON_RESET` resets the connection. Ignores other options."""
         file = self.file
         if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE):
             file.asks_for_life = bool(value)
@@ -822,7 +822,7 @@ class SimSocket:
             file.end.abort()
 
     def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
-        """Memory of the socket, and who is at the other end."""
+        """Memory of the socket, and the peer's credentials."""
         if option == _SO_MEMINFO:
             end = self._end
             return struct.pack("=9I", 0, end.in_limit, 0, end.out_limit, 0, end.unsent_bytes, 0, 0, 0)
@@ -838,17 +838,17 @@ class SimSocket:
         return file.listening.address if file.listening is not None else self._bound
 
     def getpeername(self) -> Any:
-        """The other end's."""
+        """The peer's address."""
         end = self._end
         if end.reset:
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
         return end.peer.address
 
     def bind(self, address: Any) -> None:
-        """Take an address.
+        """Binds to an address.
 
         Raises:
-            OSError: it is taken.
+            OSError: the address is in use.
         """
         network = self.network
         if isinstance(address, str):
@@ -863,7 +863,7 @@ class SimSocket:
         self._bound = (host, port)
 
     def listen(self, _backlog: int = 0) -> None:
-        """Listen there."""
+        """Starts listening."""
         network, file = self.network, self.file
         if file.listening is not None:
             return
@@ -883,7 +883,7 @@ class SimSocket:
         return end
 
     def accept(self) -> tuple[SimSocket, Any]:
-        """The next connection."""
+        """Accepts the next connection."""
         end = self._next_accepted()
         file = File(self.network, end=end)
         file.asks_for_life = end.asks_for_life = self.file.asks_for_life
@@ -892,21 +892,21 @@ class SimSocket:
         return sock, end.peer.address
 
     def send(self, data: bytes) -> int:
-        """Send a part of it."""
+        """Sends as many of the bytes as there is room for."""
         sent = self._end.send(bytes(data))
         if data and not sent:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         return sent
 
     def sendall(self, data: bytes) -> None:
-        """Send it, which waits for nothing here: buffers of pairs are large."""
+        """Sends all bytes. Never waits, because buffers of pairs are large."""
         self.send(data)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """What has come; it waits as it was set to.
+        """Receives bytes. Waits as `settimeout` says.
 
         Raises:
-            OSError: nothing has in time, or the connection was reset.
+            OSError: nothing has arrived in time, or the connection was reset.
         """
         end = self._end
         if not end.readable and self._timeout_s != 0.0:
@@ -924,7 +924,7 @@ class SimSocket:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     def _wait(self, end: End) -> None:
-        """The process stands still until something comes: all others continue."""
+        """Stops the process until something arrives; all others continue."""
         world = self.network.world
         process = world.current
         assert process is not None
@@ -939,17 +939,17 @@ _REAL_IOCTL: Final = fcntl.ioctl
 
 
 class Transport:
-    """An asyncio transport with uvloop's ways.
+    """An asyncio transport that behaves like uvloop's.
 
     Attributes:
-        tap: is given what is read and written; None: nothing is.
-        on_lost: called when the transport has ended; None: nothing is.
+        tap: gets the bytes that are read and written; None: no tap.
+        on_lost: called when the transport has ended; None: not called.
     """
 
     READ_BYTES = 256_000
 
     def __init__(self, process: Process, sock: SimSocket, protocol: Any) -> None:
-        """The process's loop calls the protocol from now on; see `start`."""
+        """Prepares a transport of the process's loop; `start` begins to call the protocol."""
         self._process = process
         self._sock = sock
         self._file = sock.file
@@ -972,7 +972,7 @@ class Transport:
         self.set_protocol(protocol)
 
     def start(self) -> None:
-        """Notify the protocol, and read."""
+        """Calls `connection_made` and begins to read."""
         self._reading = True
         self._protocol.connection_made(self)
         self.on_readable()
@@ -1066,7 +1066,7 @@ class Transport:
                 self._end.finish()
 
     def close(self) -> None:
-        """See asyncio: what is buffered still leaves."""
+        """See asyncio: buffered bytes are still sent."""
         if self._closing:
             return
         self._closing = True
@@ -1081,7 +1081,7 @@ class Transport:
     # -- the network -----------------------------------------------------------------------------------------
 
     def on_readable(self) -> None:
-        """There is something to read."""
+        """Input has arrived."""
         if self._reading and not self._read_posted and self._end.readable:
             self._read_posted = True
             self._process.post(self._read)

@@ -1,6 +1,6 @@
-"""Plans: everything that a seed decides, as data.
+"""Plans: all decisions of a seed, as data.
 
-A plan can be printed as Python and pasted into a test. `make` draws one from a seed.
+A plan can be printed as Python and pasted into a test. `make` makes one from a seed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Client:
 
     Attributes:
         does: the name of its behaviour; see `simulation.clients`.
-        client_id: what it sends.
-        gateway: which gateway it connects to, from 1 on.
-        options: of its behaviour.
+        client_id: the client id that it sends.
+        gateway: the gateway that it connects to, from 1 on.
+        options: options of its behaviour.
     """
 
     does: str
@@ -57,15 +57,15 @@ class Plan:
     """A whole run.
 
     Attributes:
-        seed: of all dice that are thrown while it runs: delays, sizes, costs.
-        seconds: how long clients continue.
-        gateways: the number of workers of each; 1: one process.
-        tables: of the gateways' configuration.
-        topics: names, and how many partitions they have.
-        brokers: how many.
-        most_delay_ms: of a link.
-        most_cost_us: CPU time of one callback.
-        buffer_bytes: of each end of a connection, each way.
+        seed: seed of all random numbers during the run: delays, sizes, costs.
+        seconds: for how long clients continue.
+        gateways: the number of workers of each gateway; 1: a single process.
+        tables: tables of the gateways' configuration.
+        topics: numbers of partitions by topic name.
+        brokers: the number of brokers.
+        most_delay_ms: the longest delay of a link.
+        most_cost_us: the longest CPU time of one callback.
+        buffer_bytes: size of the two buffers of each end of a connection.
         clients: see `Client`.
         faults: see `KINDS`.
     """
@@ -83,7 +83,7 @@ class Plan:
     faults: tuple[Fault, ...] = ()
 
     def __str__(self) -> str:
-        """Python that makes it again."""
+        """Python code that makes the same plan."""
         lines = ["Plan("]
         for each in fields(self):
             value = getattr(self, each.name)
@@ -134,7 +134,7 @@ def groups_of(plan: Plan, client_id: str, key: Key) -> dict[str, float]:
 
 
 def make(seed: int) -> Plan:
-    """Draw a plan."""
+    """Makes a plan from a seed."""
     dice = random.Random(f"plan/{seed}")
     count = 2 if dice.random() < 0.25 else 1
     gateways = tuple(2 if dice.random() < 0.2 else 1 for _ in range(count))
@@ -200,7 +200,7 @@ def make(seed: int) -> Plan:
 def _without_power(
     seed: int, seconds: int, gateways: int, clients: list[Client], faults: list[Fault]
 ) -> None:
-    """Have a client or a broker lose power in some plans; their dice change no other plan."""
+    """In some plans a client or a broker loses power. Has its own random numbers, so other plans stay the same."""
     dice = random.Random(f"power/{seed}")
     drawn = dice.random()
     if drawn < 0.06:
@@ -208,7 +208,7 @@ def _without_power(
         clients.append(Client("vanish", "vanish-0", dice.randrange(gateways) + 1, options))
     elif drawn < 0.12:
         faults.append(_BROKER_VANISHES.draw(dice, range(500, seconds * 1_000)))
-        # It does not give up by itself.
+        # This client does not give up by itself.
         clients.append(
             Client("beat", "beat-patient", 1, {"version": 4, "pause_ms": 300, "timeout_ms": 400_000})
         )
@@ -217,7 +217,7 @@ def _without_power(
 def _all_on_one_connection(
     seed: int, gateways: int, clients: list[Client], quotas: list[dict[str, Any]]
 ) -> None:
-    """Have a client use one connection for everything in some plans."""
+    """In some plans a client uses one connection for everything."""
     dice = random.Random(f"blend/{seed}")
     if dice.random() >= 0.12:
         return
@@ -235,7 +235,7 @@ def _all_on_one_connection(
         "producer_byte_rate": options["most_bytes"] * dice.choice((1, 3)),
         "consumer_byte_rate": dice.choice((5_000, 100_000)),
     }
-    if dice.random() < 0.3:  # its requests pass one at a time
+    if dice.random() < 0.3:  # one request at a time
         quota["request_percentage"] = dice.choice((0.5, 50.0))
     quotas.append(quota)
 
@@ -243,7 +243,7 @@ def _all_on_one_connection(
 def _group_of_administrators(
     seed: int, tables: dict[str, Any], clients: list[Client], quotas: list[dict[str, Any]]
 ) -> None:
-    """Have all clients that create topics share a quota in some plans, beside their own."""
+    """In some plans all clients that create topics share a quota, in addition to their own."""
     dice = random.Random(f"group/{seed}")
     if dice.random() < 0.4 and any(each.does in ("administer", "look") for each in clients):
         tables["groups"] = [{"name": "administrators", "client_ids": ["administer-*", "look-*"]}]
@@ -254,7 +254,7 @@ def _honest(dice: random.Random, at: int, gateways: int, quotas: list[dict[str, 
     does = dice.choices(
         ("produce", "consume", "beat", "administer", "look", "alter_quotas"), (10, 10, 2, 5, 2, 2)
     )[0]
-    # Two clients of one name share a counter.
+    # Two clients with the same client id share a counter.
     client_id = f"{does}-{at % 3 if dice.random() < 0.4 else at}"
     gateway = dice.randrange(gateways) + 1
     options: dict[str, Any] = {}

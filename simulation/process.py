@@ -1,7 +1,7 @@
 """A process of the simulated world: the asyncio loop, its sockets and its machine.
 
-`machine` puts the simulated sockets, clocks and threads in the place of the real ones for as long as a world runs.
-Compiled modules call each other natively, so only what they look up in a module at each call can be replaced.
+While a world runs, `machine` replaces the real sockets, clocks and threads by simulated ones. Compiled modules call
+each other natively. So only names that they look up in a module at each call can be replaced.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Machine:
 
 
 class HostedProcess(Process):
-    """See the module.
+    """A process on a machine; see the module's docstring.
 
     Attributes:
-        ip: of its machine.
-        on_transport: called with each transport of a connection over the network, and whether this side asked for it.
-        steps_ns: by how much the wall clock of its machine was set.
+        ip: address of its machine.
+        on_transport: called with each transport of a connection over the network, and whether this side opened it.
+        steps_ns: by how much its machine's wall clock was set.
     """
 
     def __init__(self, network: Network, name: str, ip: str, *, most_cost_ns: int = 60_000) -> None:
@@ -67,7 +67,7 @@ class HostedProcess(Process):
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Meanwhile it has no turns, though it is in the middle of one."""
+        """Stops the process in the middle of a turn: meanwhile it gets no turns."""
         due, self._due = self._due, None
         if due is not None:
             due.cancel()
@@ -87,12 +87,12 @@ class HostedProcess(Process):
             super()._be_due(when_ns)
 
     def enter(self, call: Callable[..., object], *args: Any) -> Any:
-        """See `Process`; not while it stands still."""
+        """See `Process`; must not be called while the process stands still."""
         assert not self._stopped
         return super().enter(call, *args)
 
     def kill(self) -> None:
-        """As SIGKILL does."""
+        """Kills it like SIGKILL."""
         if self.alive:
             super().kill()
             self.network.process_ended(self)
@@ -110,7 +110,7 @@ class HostedProcess(Process):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (names.get(host, host), port))]
 
     def _after(self, delay_s: float) -> asyncio.Future[None]:
-        """Done so much later; a future, since some of the gateway's coroutines run without a task."""
+        """A future that is done after a delay. Not a task, since some of the gateway's coroutines run without one."""
         future: asyncio.Future[None] = self.create_future()
         self.call_later(delay_s, lambda: None if future.done() else future.set_result(None))
         return future
@@ -204,7 +204,7 @@ class HostedProcess(Process):
 
 
 class _NoThread:
-    """A thread that does nothing: what it would do is not simulated."""
+    """A thread that does nothing, because its work is not simulated."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -241,12 +241,12 @@ _CLOCKS: Final = (
 
 @contextmanager
 def machine(world: World, network: Network, kill: Callable[[int], None]) -> Iterator[None]:
-    """Have the gateway's code run in this world.
+    """Runs the gateway's code in a world.
 
     Args:
-        world: its clock.
-        network: its sockets.
-        kill: kill(2) of a process, by its id.
+        world: its clock is used.
+        network: its sockets are used.
+        kill: replaces kill(2); gets the id of a process.
     """
 
     def cpu_ns() -> int:
@@ -298,7 +298,7 @@ def machine(world: World, network: Network, kill: Callable[[int], None]) -> Iter
         mock.patch.object(
             gateway.app, "sys", _in_place_of(__import__("sys"), setswitchinterval=lambda _s: None)
         ),
-        # What is written in C, or looked up at each call by compiled modules.
+        # Functions written in C, and names that compiled modules look up at each call.
         mock.patch.object(time, "time_ns", wall_ns),
         mock.patch.object(fcntl, "ioctl", network.ioctl),
         mock.patch.object(select, "poll", network.poll),

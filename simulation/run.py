@@ -1,4 +1,4 @@
-"""One run of a plan: creates the world, plays clients and faults, checks laws."""
+"""One run of a plan: creates the world, runs clients and faults, checks laws."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from simulation.world import NS_PER_MS, NS_PER_S, World
 from testkit.faults.schedule import Fault
 
 LOOK_NS: Final = 100 * NS_PER_MS
-"""Between two looks at the gateways' state."""
+"""Interval between checks of the gateways' state."""
 
 _START_NS: Final = 30 * NS_PER_S
 _LEAVE_NS: Final = 200 * NS_PER_S
@@ -40,18 +40,18 @@ _STOP_NS: Final = 60 * NS_PER_S
 _FAILURES: Final = frozenset(
     {"channel_failed", "link_failed", "share_malformed", "worker_killed", "quota_store_not_closed"}
 )
-"""Log lines that say that the gateway itself has failed."""
+"""Log lines that report a failure of the gateway itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         violations: laws that were broken.
-        digest: of everything that crossed any connection, with its time.
-        events: how many there were.
-        counts: what happened, for figures.
+        digest: hash of all bytes that crossed any connection, with their times.
+        events: the number of events.
+        counts: numbers of things that happened, for statistics.
     """
 
     violations: list[Violation]
@@ -61,21 +61,21 @@ class Outcome:
 
 
 class Run:
-    """See the module.
+    """One run; see the module's docstring.
 
     Attributes:
-        plan: what is run.
-        world, network, cluster, gateways, actors, fleet_topics, laws: see there.
-        wires: what crossed the wire at each gateway.
-        failures: log lines that must not be.
-        asked_quotas: all values that clients have asked for, by client id.
-        end_ns: when clients end.
+        plan: the plan.
+        world, network, cluster, gateways, actors, fleet_topics, laws: the parts of the run; see their classes.
+        wires: the `Wire` of each gateway.
+        failures: log lines that must not occur.
+        asked_quotas: all values that clients have requested, by client id.
+        end_ns: time at which clients end.
     """
 
     bootstrap_port = BOOTSTRAP_PORT
 
     def __init__(self, plan: Plan) -> None:
-        """Make the world; nothing happens yet."""
+        """Creates the world; nothing happens yet."""
         self.plan = plan
         self.world = World(plan.seed)
         self.network = Network(
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def elapsed_ms(self) -> int:
-        """Since the run began."""
+        """Time since the run began."""
         return (self.world.now_ns - self.began_ns) // NS_PER_MS
 
     def report(self, law: str, detail: str) -> None:
@@ -105,7 +105,7 @@ class Run:
         self.laws.report(law, detail)
 
     def go(self) -> Outcome:
-        """Run it."""
+        """Runs the plan."""
         with self._machine():
             try:
                 self._play()
@@ -174,7 +174,7 @@ class Run:
                 f"after the end clients wait: {waiting}; connections are open: {taps}",
             )
             return
-        # What the last events have caused, in a process that stood still too.
+        # Waits for the effects of the last events, also in processes that stand still.
         awake_ns = max((each.paused_until_ns for each in self._processes()), default=0)
         world.run(max(world.now_ns, awake_ns) + NS_PER_S, self._broken)
         laws.check_quiet()
@@ -279,7 +279,7 @@ class Run:
                     processes[fault.where // 2 % len(processes)].pause(min(after_ns, 3 * NS_PER_S))
 
     def _mend(self) -> None:
-        """The end of all faults: brokers answer again."""
+        """Ends all faults: brokers answer again."""
         for node in self.cluster.nodes.values():
             node.slow_ns = 0
             node.lies = None
@@ -312,7 +312,7 @@ class Run:
             for patch in (
                 mock.patch.object(gateway.app, "Gateway", WatchedGateway),
                 mock.patch.object(simulation.gateways, "Gateway", WatchedGateway),
-                # A sign of life of the loop's watchdog each 50 ms would be most of what happens.
+                # The loop's watchdog would report every 50 ms, which would be most of all events.
                 mock.patch.object(gateway.app, "TICK_S", 1.0),
                 mock.patch.object(gateway.usage.service, "ThreadedSink", KeptLines),
                 mock.patch.object(gateway.fleet.topic, "ShareTopic", SimShareTopic),
@@ -329,7 +329,7 @@ class Run:
 
 @contextmanager
 def _permits_to(laws: Laws) -> Iterator[None]:
-    """Notify the laws of permits that are taken and given back."""
+    """Passes charged and refunded permits to the laws."""
     charge, give_back = MutationQuotas.charge, MutationTracker.give_back
 
     def charging(
@@ -356,7 +356,7 @@ def _permits_to(laws: Laws) -> Iterator[None]:
 
 @contextmanager
 def _log_to(run: Run) -> Iterator[None]:
-    """Look at the gateways' log, and write nothing."""
+    """Reads the gateways' log instead of writing it."""
     known = structlog.get_config()
 
     def look(_logger: Any, level: str, fields: MutableMapping[str, Any]) -> Mapping[str, Any]:
@@ -375,5 +375,5 @@ def _log_to(run: Run) -> Iterator[None]:
 
 
 def run(plan: Plan) -> Outcome:
-    """Run a plan."""
+    """Runs a plan."""
     return Run(plan).go()

@@ -1,7 +1,8 @@
-"""A capacity that is divided in the simulation: what each client passes, against what it should get.
+"""A divided capacity in the simulation: compares what each client passes with what it should get.
 
-A plan has everything at once: guarantees, weights, a group with a quota, a burst and a limit of an API. All but one
-client offer more than they get from the beginning. The last one lends its guarantee and wants it back at `RETURN_S`.
+A plan has everything at once: guarantees, weights, a group with a quota, a burst and a limit of an API. From the
+beginning all clients but one offer more than they get. The last client lends its guarantee and wants it back at
+`RETURN_S`.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ REQUEST_BYTES: Final = 4_000
 RETURN_S: Final = 20
 SECONDS: Final = 45
 WINDOW_S: Final = 10
-"""Of the promises, in seconds."""
+"""The length of the windows of promises, in seconds."""
 
 _KNOWN_S: Final = 3
-"""Before, divisions do not know all clients yet."""
+"""Time from the begin until divisions know all clients."""
 
 _SETTLED_S: Final = 10
-"""After a change of what clients offer."""
+"""Time after a change of the clients' demand until promises hold again."""
 
 _LATE: Final = 0.05
-"""Less of the capacity where several processes divide it, for they learn later what the others use."""
+"""The part of the capacity that may be unused if several processes divide it, since they learn of each other late."""
 
 _PROCESSES: Final[tuple[tuple[int, ...], ...]] = ((1,), (1,), (2,), (1, 1))
 """Numbers of workers of each gateway."""
 
 
 def make_shares(seed: int) -> Plan:
-    """Draw a plan that divides a capacity."""
+    """Makes a plan that divides a capacity from a seed."""
     dice = random.Random(f"shares/{seed}")
     gateways = dice.choice(_PROCESSES)
     clients: list[Client] = []
     quotas: list[dict[str, Any]] = [{"client_id": "look-0", "metadata_request_rate": 5}]
 
     def offer(client_id: str, rates: tuple[float, float], ceiling: int = CAPACITY, **more: float) -> None:
-        """A client that offers so many bytes per second before its lender returns, and after."""
+        """Adds a client that offers these bytes per second before and after the lender's return."""
         quotas.append({"client_id": client_id, "producer_byte_rate": ceiling, **more})
         options = {
             "topic": "a",
@@ -85,22 +86,22 @@ def make_shares(seed: int) -> Plan:
 
 
 class Shares:
-    """What each client of a run has passed, and the promises about it."""
+    """The bytes that each client of a run has passed, and the promises about them."""
 
     def __init__(self, run: Run) -> None:
-        """Look at a run that is over."""
+        """Reads the results of a finished run."""
         self._passed = run.laws.passed_bytes
         self._quotas = {each["client_id"]: each for each in run.plan.tables["quotas"] if "client_id" in each}
         self._late = _LATE if sum(run.plan.gateways) > 1 else 0.0
         self.clients = [each.client_id for each in run.plan.clients if each.does == "offer"]
 
     def rate(self, client_ids: Iterable[str], first_s: int, seconds: int) -> float:
-        """The bytes per second that clients have passed together."""
+        """The bytes per second that some clients have passed together."""
         slots = range(first_s, first_s + seconds)
         return sum(self._passed[name][at] for name in client_ids for at in slots) / seconds
 
     def broken(self) -> Iterator[Violation]:
-        """The promises that do not hold."""
+        """The broken promises."""
         equals = [name for name in self.clients if name.startswith("equal")]
         for first_s in range(_KNOWN_S, SECONDS - WINDOW_S):
             total = self.rate(self.clients, first_s, WINDOW_S)
@@ -117,7 +118,7 @@ class Shares:
     def _guarantee(self, client_id: str, first_s: int) -> Iterator[Violation]:
         guarantee = self._quotas[client_id]["producer_byte_guarantee"]
         passed = self.rate([client_id], first_s, WINDOW_S)
-        # A request may be under way at either end of a window.
+        # At each end of a window one request may be incomplete.
         if passed < 0.98 * guarantee - REQUEST_BYTES / WINDOW_S:
             yield Violation(
                 "guarantees_hold", first_s * 1000, f"{client_id} passes {passed:,.0f} of {guarantee:,.0f}"
@@ -152,6 +153,6 @@ def jain(values: list[float]) -> float:
 
 
 def run_shares(seed: int) -> list[str]:
-    """Run a seed; the result is what it breaks."""
+    """Runs a seed. Returns the broken promises."""
     run = Run(make_shares(seed))
     return [str(each) for each in run.go().violations or Shares(run).broken()]

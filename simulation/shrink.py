@@ -17,17 +17,17 @@ def broken_by(plan: Plan) -> str | None:
         violations = run(plan).violations
     except Stuck:
         return "stuck"
-    except Exception as exc:  # noqa: BLE001  (whatever it is, a smaller plan that does the same is wanted)
+    except Exception as exc:  # noqa: BLE001  (any error counts: a smaller plan with the same error is wanted)
         return type(exc).__name__
     return violations[0].law if violations else None
 
 
 def shrink(plan: Plan, *, seconds: float = 60.0) -> Plan:
-    """The smallest plan found that breaks the same law.
+    """Searches for the smallest plan that breaks the same law.
 
     Args:
-        plan: breaks one.
-        seconds: how long to try.
+        plan: a plan that breaks a law.
+        seconds: how long to search.
     """
     law = broken_by(plan)
     end_s = time.monotonic() + seconds
@@ -44,7 +44,7 @@ def shrink(plan: Plan, *, seconds: float = 60.0) -> Plan:
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
-    """Plans with a little less in them, the largest steps first."""
+    """Plans with a little less content, the largest reductions first."""
     for name in ("faults", "clients"):
         items = getattr(plan, name)
         if len(items) > 3:

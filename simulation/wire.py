@@ -1,7 +1,7 @@
 """Counts what crosses the wire at a gateway, independently of the gateway's own counters.
 
-Each client connection has a `Tap`. It sees the bytes that the gateway reads and writes on both legs, splits them into
-frames, and adds them up by client id. The laws compare these sums with usage records and metrics.
+Each client connection has a `Tap`. It gets the bytes that the gateway reads and writes on both sides, splits them
+into frames, and adds them by client id. The laws compare these sums with usage records and metrics.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _HEAD: Final = Struct(">ihhih")
 _SIZE: Final = Struct(">i")
 _REPLY: Final = Struct(">ii")
 _EMPTY_BYTES: Final = 18
-"""The size of an answer to a Fetch without topics, at most."""
+"""The most bytes of a Fetch response without topics."""
 
 
 class Frame:
-    """One frame, as far as it has come.
+    """One frame, as far as it has arrived.
 
     Attributes:
-        key, version, client_id: of a request; -1 and empty until its head is here.
+        key, version, client_id: of a request; -1 and empty until its head has arrived.
         correlation_id: of a request or a reply.
-        size: what its first four bytes say.
-        came: bytes of it so far, with these four.
-        fetched: the bytes of the broker's answer to this Fetch that count. None until it came.
+        size: the size in its first four bytes.
+        came: the number of its bytes that have arrived, including these four.
+        fetched: bytes of the broker's response to this Fetch that count. None until it arrives.
     """
 
     __slots__ = (
@@ -60,12 +60,12 @@ class Frame:
 
     @property
     def known(self) -> bool:
-        """Whether its head is here."""
+        """Whether its head has arrived."""
         return not self.head and self.size >= 0
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is here."""
+        """Whether all of it has arrived."""
         return self.came == self.size + 4
 
 
@@ -73,18 +73,19 @@ class Stream:
     """Splits the bytes of one direction into frames.
 
     Attributes:
-        broken: the bytes are no frames any more.
-        current: the frame under way; None between two frames.
+        broken: the bytes are no longer frames.
+        current: the incomplete frame; None between two frames.
     """
 
     __slots__ = ("_on_bytes", "_requests", "broken", "current")
 
     def __init__(self, on_bytes: Callable[[Frame, int, bool, bytes], None], *, requests: bool) -> None:
-        """Call `on_bytes(frame, count, first, data)` for each part of a frame whose head is known.
+        """Calls `on_bytes(frame, count, first, data)` for each part of a frame whose head is known.
 
         Args:
-            on_bytes: `count` more bytes of the frame are here; `first`: its head has just come; `data`: what has come
-                of it, if that is one piece.
+            on_bytes: `count` more bytes of the frame have arrived; `first`: its head is complete only now; `data`:
+            its
+                bytes so far, if they are in one piece.
             requests: whether the frames are requests; otherwise they are replies.
         """
         self._on_bytes = on_bytes
@@ -93,7 +94,7 @@ class Stream:
         self.broken = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Takes the next bytes."""
         at, end = 0, len(data)
         while at < end and not self.broken:
             frame = self.current
@@ -113,7 +114,7 @@ class Stream:
                 self._on_bytes(frame, more, False, b"")
 
     def _begin(self, frame: Frame, data: bytes, at: int) -> int | None:
-        """Read a head; where the frame continues in `data`, or None when more bytes are needed."""
+        """Reads a head. Returns where the frame continues in `data`, or None if more bytes are needed."""
         kept = len(frame.head)
         known = frame.head + data[at : at + 400] if kept else data[at : at + 400]
         frame.head = known
@@ -143,7 +144,7 @@ class Stream:
         frame.correlation_id = correlation_id
         frame.size = size
         if frame.key == messages.PRODUCE and frame.version >= 3:
-            acks_at = head_bytes + 2  # behind a transactional id that is null, and tags
+            acks_at = head_bytes + 2  # after a null transactional id and tags
             if len(known) < acks_at + 2 and size + 4 >= acks_at + 2:
                 frame.size = -1
                 return None
@@ -158,11 +159,11 @@ class Stream:
 
 
 def throttle_ms(key: int, version: int, size: int, reply: bytes) -> int:
-    """The wait in a reply; 0 as well where the part that is here does not say so.
+    """The throttle time in a reply; 0 also if the available part does not include it.
 
     Args:
         key, version: of the request.
-        size: of the whole reply, as its first four bytes say.
+        size: of the whole reply, by its first four bytes.
         reply: the reply, or its beginning.
     """
     if key == messages.PRODUCE:
@@ -182,16 +183,16 @@ _THROTTLE_SINCE: Final = {
     messages.CREATE_PARTITIONS: (0, 2),
     messages.DELETE_TOPICS: (1, 4),
 }
-"""The versions since which a reply begins with throttle_time_ms, and since which its header has tags."""
+"""The first versions in which a reply begins with throttle_time_ms, and in which its header has tags."""
 
 
 class Bucket:
-    """The leaky bucket of one counter, from the bytes that passed.
+    """The leaky bucket of one counter, computed from the bytes that passed.
 
     Attributes:
-        level: what it holds.
-        total: all that was ever poured into it.
-        passed: (when, bytes) of the last window.
+        level: its present content.
+        total: all bytes that were ever poured into it.
+        passed: (time, bytes) of the last window.
         largest: the largest request.
     """
 
@@ -207,7 +208,7 @@ class Bucket:
         self.window_sum = 0
 
     def pour(self, amount: int, now_ns: int, window_ns: int) -> None:
-        """So much has passed now; less than nothing: so much is taken back."""
+        """Adds bytes that have passed now; a negative amount is taken back."""
         self.level = max(0.0, self.level_at(now_ns) + amount)
         self.total += amount
         self.at_ns = max(self.at_ns, now_ns)
@@ -218,11 +219,11 @@ class Bucket:
             self.window_sum -= passed.popleft()[1]
 
     def level_at(self, now_ns: int) -> float:
-        """What it holds then."""
+        """Its content at a time."""
         return max(0.0, self.level - self.rate * max(0, now_ns - self.at_ns) / NS_PER_S)
 
     def within(self, span_ns: int, now_ns: int) -> int:
-        """What has passed in the last so many nanoseconds."""
+        """The bytes that passed in the last `span_ns`."""
         total = 0
         for when_ns, amount in reversed(self.passed):
             if when_ns < now_ns - span_ns:
@@ -233,15 +234,15 @@ class Bucket:
 
 @dataclass(slots=True)
 class Sums:
-    """What crossed the wire, for one client id at one gateway.
+    """Sums of the wire for one client id at one gateway.
 
     Attributes:
         produced: bytes of Produce requests that the gateway passed on.
-        produce_requests: how many requests these were.
-        fetched: the fewest and the most bytes of Fetch answers that count.
-        fetch_answers: how many answers these were.
-        answers: replies that the client got, by api key.
-        unwritten: replies that may have been made for a connection that had ended.
+        produce_requests: the number of these requests.
+        fetched: the least and the most bytes of Fetch responses that count.
+        fetch_answers: the least and the largest number of these responses.
+        answers: replies that the client received, by api key.
+        unwritten: replies that may have been made for a connection that had already ended.
     """
 
     produced: int = 0
@@ -258,17 +259,17 @@ class Wire:
     Attributes:
         sums: by client id.
         from_client, to_client, from_broker, to_broker: bytes of all client connections.
-        violations: requests that were answered wrongly.
+        violations: requests that got a wrong reply.
         open: taps of connections that have not ended.
-        opened, ended: how many connections.
+        opened, ended: numbers of connections.
     """
 
     def __init__(self, world: World, report: Callable[[str, str], None]) -> None:
-        """Nothing has crossed.
+        """Starts with empty sums.
 
         Args:
-            world: its clock.
-            report: is given the name of a law and what broke it.
+            world: its clock is used.
+            report: called with the name of a law and a description of the violation.
         """
         self.world = world
         self.report = report
@@ -280,7 +281,7 @@ class Wire:
         self.on_fetched: Callable[[Tap, str, int], None] | None = None
 
     def forget_dead(self) -> None:
-        """Connections of processes that were killed are gone."""
+        """Removes connections of processes that were killed."""
         for tap in [tap for tap in self.open if not tap.process.alive]:
             tap.end()
 
@@ -289,12 +290,12 @@ class Tap:
     """One client connection at a gateway.
 
     Attributes:
-        wire: of the gateway.
-        process: which serves it.
-        transport: of the client.
+        wire: the gateway's `Wire`.
+        process: the process that serves the connection.
+        transport: the client's transport.
         channel: the gateway's own object.
-        waiting: requests without a reply, in order; of Produce with acks 0 none.
-        muted_until_ns: the client was asked to wait until then.
+        waiting: requests without a reply, in order; without Produce requests with acks 0.
+        muted_until_ns: end of the wait that the gateway asked for.
     """
 
     __slots__ = (
@@ -337,17 +338,17 @@ class Tap:
         transport.on_lost = self.end
 
     def under_way(self, client_id: str) -> int:
-        """What the request announces of which a part has left for the broker, if this client sent it."""
+        """The announced bytes of a request that was sent to the broker in part, if this client sent it."""
         frame = self._to_broker.current
         return frame.size if frame is not None and frame.known and frame.client_id == client_id else 0
 
     def connect(self, upstream: Transport) -> None:
-        """The leg to the broker is there."""
+        """The connection to the broker is open."""
         self.upstream = upstream
         upstream.tap = self._broker_leg
 
     def end(self) -> None:
-        """The client's transport is closed: what the session has for the broker never leaves."""
+        """The client's transport is closed. Bytes that the session still has for the broker are never sent."""
         if self in self.wire.open:
             del self.wire.open[self]
             self.wire.ended += 1
@@ -357,7 +358,7 @@ class Tap:
                 if frame.fetched is not None:
                     self._settle(frame, None)
             self._give_back()
-            for frame in self.waiting:  # the gateway may have made an answer that waits for earlier ones
+            for frame in self.waiting:  # the gateway may have made a reply that waits for earlier ones
                 sums = self.wire.sums[frame.client_id]
                 sums.unwritten += 1
                 if frame.key == messages.FETCH:
@@ -406,7 +407,7 @@ class Tap:
             self.muted_until_ns = max(self.muted_until_ns, until_ns)
         if request.key == messages.FETCH:
             asked = self._asked.pop(request.correlation_id, None)
-            if asked is None:  # the gateway answered by itself
+            if asked is None:  # the gateway made this response itself
                 self._count_answer(request.client_id, 0, 0)
             elif asked.fetched is not None:
                 self._settle(asked, reply)
@@ -446,13 +447,13 @@ class Tap:
         now = max(0, reply.came - uncounted)
         asked.fetched = (now, reply.size)
         if first:
-            asked.came = 0  # counts what was settled
-        elif asked.came:  # its head was relayed: the rest counts as it comes
+            asked.came = 0  # reused: how many bytes have been counted
+        elif asked.came:  # the head was relayed, so the rest counts as it arrives
             self._count_fetched(asked, now - before)
         del count
 
     def _settle(self, asked: Frame, reply: Frame | None) -> None:
-        """What of a broker's answer counts: none of one that the gateway has emptied."""
+        """Counts a broker's Fetch response. Responses that the gateway has emptied do not count."""
         assert asked.fetched is not None
         counted, size = asked.fetched
         if reply is None:
@@ -465,7 +466,7 @@ class Tap:
             self._count_answer(asked.client_id, 0, 0)
             asked.came = 0
             return
-        if size <= _EMPTY_BYTES:  # it may have been emptied: it would look the same
+        if size <= _EMPTY_BYTES:  # an emptied response would look the same
             self._count_answer(asked.client_id, 0, counted)
             asked.came = 0
             return
@@ -477,7 +478,7 @@ class Tap:
             self.wire.on_fetched(self, asked.client_id, size)
 
     def _give_back(self) -> None:
-        """Of an answer that was counted when it began, the rest will not come."""
+        """Takes back the rest of a response that was counted at its beginning, because the rest will not arrive."""
         asked = self._upstream_answers
         if asked is None or asked.fetched is None or not asked.came or self.wire.on_fetched is None:
             return

@@ -1,7 +1,7 @@
-"""The world's clock and queue of events, and the processes that live in it.
+"""The world's clock and event queue, and the processes in the world.
 
-Processes run in turns. Each has its own loop, so one that is killed just has no more turns, and each is busy for as
-long as its turn cost: others continue meanwhile.
+Processes run in turns. Each has its own event loop, so a process that is killed just gets no more turns. A process is
+busy for as long as its turn costs, and others continue meanwhile.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 
 EPOCH_NS: Final = 1_700_000_000 * NS_PER_S
-"""The wall clock when a world begins."""
+"""The wall clock at the begin of a world."""
 
 _START_NS: Final = 1_000 * NS_PER_S
-"""The monotonic clock then: far from the wall clock, so that one taken for the other shows."""
+"""The monotonic clock at that time. It is far from the wall clock, so that confusing the two is noticed."""
 
 _COSTS: Final = 256
 _CLEAN_CANCELLED: Final = 100
@@ -31,11 +31,11 @@ Call = Callable[..., object]
 
 
 class Stuck(Exception):
-    """A world that makes no progress: its events follow each other without end and without time."""
+    """A world without progress: events follow each other endlessly at the same time."""
 
 
 class Event:
-    """Something that is due."""
+    """A scheduled call."""
 
     __slots__ = ("args", "call")
 
@@ -44,19 +44,19 @@ class Event:
         self.args = args
 
     def cancel(self) -> None:
-        """It does not happen."""
+        """Cancels the call."""
         self.call = None
         self.args = ()
 
 
 class World:
-    """See the module.
+    """The world; see the module's docstring.
 
     Attributes:
         now_ns: the monotonic clock.
-        wall_offset_ns: by how much the wall clock is ahead of it.
-        current: the process whose turn it is; None: it is the turn of a broker, a client or the network.
-        digest: of everything that crossed any socket.
+        wall_offset_ns: wall clock minus monotonic clock.
+        current: the process whose turn it is; None: a broker, a client or the network is active.
+        digest: hash of all bytes that crossed any socket.
         after_event: called after each event.
     """
 
@@ -74,7 +74,7 @@ class World:
         self._same_time = 0
 
     def dice(self, name: str) -> random.Random:
-        """Dice of one part of the world: what others throw does not change what they show."""
+        """Random numbers for one part of the world. Each part has its own, independent of other parts."""
         return random.Random(f"{self.seed}/{name}")
 
     @property
@@ -83,18 +83,18 @@ class World:
         return self.now_ns // NS_PER_MS
 
     def at(self, when_ns: int, call: Call, *args: Any) -> Event:
-        """Call it then."""
+        """Schedules a call at a time."""
         event = Event(call, args)
         self._number += 1
         heapq.heappush(self._queue, (max(when_ns, self.now_ns), self._number, event))
         return event
 
     def after(self, delay_ns: int, call: Call, *args: Any) -> Event:
-        """Call it after so long."""
+        """Schedules a call after a delay."""
         return self.at(self.now_ns + delay_ns, call, *args)
 
     def run(self, until_ns: int, done: Callable[[], bool] | None = None) -> None:
-        """Let time pass until then, or until this is so."""
+        """Lets time pass until `until_ns`, or until `done` returns True."""
         queue = self._queue
         while queue and queue[0][0] <= until_ns:
             if done is not None and done():
@@ -118,9 +118,10 @@ class World:
             self.now_ns = max(self.now_ns, until_ns)
 
     def crossed(self, link: int, data: bytes) -> None:
-        """Bytes have come to the other end of a link; 0: of one between processes of one gateway.
+        """Records that bytes have reached the other end of a link. Link 0 is between processes of one gateway.
 
-        What these send each other is pickled, sets among it, whose order is another one in each run.
+        Bytes on link 0 are not part of the digest. They are pickled and contain sets, whose order differs in each
+        run.
         """
         digest = self.digest
         digest.update(b"%d %d %d:" % (self.now_ns, link, len(data)))
@@ -128,31 +129,31 @@ class World:
             digest.update(data)
 
     def next_pid(self) -> int:
-        """Of a process that begins."""
+        """The id of a new process."""
         self._pids += 1
         return 1_000 + self._pids
 
 
 class Process(asyncio.BaseEventLoop):
-    """A process of the world: its loop.
+    """A process of the world, as its event loop.
 
     Attributes:
         name: for reports.
         pid: see `World.next_pid`.
-        alive: False: it has no more turns.
-        local_ns: its clock, which is ahead of the world's by what its turn has cost.
-        descriptors: those that it has open.
-        faults: what its code has raised and nothing has caught.
-        paused_until_ns: it stood still until then.
+        alive: False: it gets no more turns.
+        local_ns: its clock, which is ahead of the world's by the cost of its turn.
+        descriptors: its open descriptors.
+        faults: exceptions that its code has raised and not caught.
+        paused_until_ns: the end of its last pause.
     """
 
     def __init__(self, world: World, name: str, *, most_cost_ns: int = 60_000) -> None:
-        """Nothing is to be done yet.
+        """Creates a process without work.
 
         Args:
-            world: see above.
-            name: see above; its dice are distinguished by it.
-            most_cost_ns: of one callback.
+            world: the world.
+            name: for reports; also identifies its random numbers.
+            most_cost_ns: the longest time of one callback.
         """
         super().__init__()
         self.set_debug(False)
@@ -179,11 +180,11 @@ class Process(asyncio.BaseEventLoop):
         return self.local_ns / 1e9
 
     def spend(self, cost_ns: int) -> None:
-        """The present callback takes so long."""
+        """Adds to the time that the present callback takes."""
         self.local_ns += cost_ns
 
     def cpu_clock_ns(self) -> int:
-        """What a clock of high resolution shows; each look costs a little."""
+        """The value of a high-resolution clock; each reading costs a little time."""
         self._calls += 1
         self.local_ns += self._costs_ns[self._calls % _COSTS]
         return self.local_ns
@@ -191,19 +192,19 @@ class Process(asyncio.BaseEventLoop):
     # -- turns -----------------------------------------------------------------------------------------------
 
     def post(self, call: Call, *args: Any) -> None:
-        """Call it in one of its next turns; from outside."""
+        """Schedules a call in one of its next turns; called from outside."""
         if self.alive:
             self.call_soon(call, *args)
             self._be_due(self.world.now_ns)
 
     def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin a task; from outside."""
+        """Starts a task; called from outside."""
         task = asyncio.Task(coroutine, loop=self)
         self._be_due(self.world.now_ns)
         return task
 
     def enter(self, call: Call, *args: Any) -> Any:
-        """Call it now, as if it were its turn."""
+        """Calls a function now, as if it were the process's turn."""
         world = self.world
         loop, before = events._get_running_loop(), world.current
         events._set_running_loop(self)
@@ -261,7 +262,7 @@ class Process(asyncio.BaseEventLoop):
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
         if scheduled:
-            self._be_due(int(scheduled[0]._when * 1e9) + 1)  # not before it, whatever a float rounds to
+            self._be_due(int(scheduled[0]._when * 1e9) + 1)  # not before it, despite rounding
 
     def _forget_cancelled(self, scheduled: list[asyncio.TimerHandle]) -> None:
         kept = []
@@ -275,7 +276,7 @@ class Process(asyncio.BaseEventLoop):
         self._timer_cancelled_count = 0
 
     def pause(self, for_ns: int) -> None:
-        """It stands still for so long, as if one callback took that time."""
+        """Stops for a time, as if one callback took that long."""
         self.local_ns = self.paused_until_ns = max(self.local_ns, self.world.now_ns) + for_ns
         if self._due is not None:
             self._due.cancel()
@@ -283,7 +284,7 @@ class Process(asyncio.BaseEventLoop):
         self._arm()
 
     def kill(self) -> None:
-        """It has no more turns, whatever it was about to do."""
+        """Ends its turns, even in the middle of work."""
         self.alive = False
         if self._due is not None:
             self._due.cancel()
@@ -295,16 +296,16 @@ class Process(asyncio.BaseEventLoop):
         self.faults.append(f"{self.name}: {context.get('message')}: {exc!r}")
 
     def bury(self) -> None:
-        """Let go of what its tasks hold, once the world has ended: what they do on their way out has no effect."""
+        """Releases objects of its tasks after the world has ended. Their cleanup has no effect."""
         self.kill()
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            # Some wait in a `finally`, which a closed coroutine must not.
+            # Some tasks await in a `finally`, which raises an error when the coroutine is closed.
             with suppress(BaseException):
                 task.get_coro().close()
         self.close()
 
-    # -- what an event loop is asked for ---------------------------------------------------------------------
+    # -- the interface of an event loop ----------------------------------------------------------------------
 
     def call_soon(  # type: ignore[override]
         self, callback: Call, *args: Any, context: Any = None
@@ -313,7 +314,7 @@ class Process(asyncio.BaseEventLoop):
         if self.alive:
             handle = asyncio.Handle(callback, args, self, context)
             self._ready.append(handle)  # type: ignore[attr-defined]
-            if self.world.current is not self:  # from outside: nothing else would wake it
+            if self.world.current is not self:  # called from outside, so nothing else wakes this process
                 self._be_due(self.world.now_ns)
             return handle
         return asyncio.Handle(callback, args, self, context)
@@ -327,9 +328,9 @@ class Process(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, _executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
-        """See `asyncio.AbstractEventLoop`: it is done a little later, at once."""
+        """See `asyncio.AbstractEventLoop`: the function runs a little later, in zero time."""
         future = self.create_future()
-        # Called in the context that asked for it, as `asyncio.to_thread` has it.
+        # Called in the caller's context, as in `asyncio.to_thread`.
         self.call_later(0.0003, self._execute, future, func, args)
         return future
 

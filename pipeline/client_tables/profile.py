@@ -65,8 +65,8 @@ PARTIAL: Final = pa.schema(
         (
             "step_quota",
             pa.list_(pa.float64()),
-        ),  # the last quota in force in the step; only for mutations, otherwise empty
-        ("step_s", pa.list_(pa.int64())),  # seconds with a record in the step; only for mutations, otherwise empty
+        ),  # the last quota in force in the step; only for mutations
+        ("step_s", pa.list_(pa.int64())),  # seconds with a record; only for mutations
     ]
 )
 """One row of `profile_rows`."""
