@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: scripted brokers and clients, clocks, wire bytes, gateways, one copy of each."""
+"""Shared code of tests and benchmarks: scripted brokers and clients, clocks, wire bytes and gateways."""

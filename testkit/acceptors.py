@@ -1,4 +1,4 @@
-"""An acceptor with real sockets on a loop that only the test turns."""
+"""An acceptor with real sockets on a loop whose iterations only the test runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from testkit.raw_client import HOST
 
 
 class Seen(SilentObserver):
-    """What the acceptor reported."""
+    """Records the acceptor's reports."""
 
     def __init__(self) -> None:
         self.delayed: list[tuple[AdmissionCause, int]] = []
@@ -50,7 +50,7 @@ class Seen(SilentObserver):
 
 
 class Client:
-    """A connection as its client sees it."""
+    """The client's side of a connection."""
 
     def __init__(self, port: int, source: str) -> None:
         self.sock = socket.socket()
@@ -61,7 +61,7 @@ class Client:
 
     @property
     def ended(self) -> str | None:
-        """How the connection was ended from the other side, None when it was not."""
+        """How the other side ended the connection; None: it did not."""
         try:
             return "closed" if self.sock.recv(1) == b"" else None
         except BlockingIOError:
@@ -114,7 +114,7 @@ class ListeningAcceptor:
         return self.acceptors["EXT"]
 
     def connect(self, count: int = 1, *, listener: str = "EXT", source: str = HOST) -> list[Client]:
-        """So many connections, which the acceptor gets to see."""
+        """Opens connections, and lets the acceptor process them."""
         clients = self.connect_unseen(count, listener=listener, source=source)
         self.loop.run()
         return clients
@@ -128,7 +128,7 @@ class ListeningAcceptor:
         return clients
 
     def release(self, listener: str = "EXT") -> None:
-        """The oldest admitted connection ends."""
+        """Ends the oldest admitted connection."""
         accepted = self.admitted.pop(0)
         accepted.sock.close()
         self.quotas.release(listener, accepted.ip)

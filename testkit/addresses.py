@@ -1,4 +1,4 @@
-"""Texts that Kafka takes for addresses, with the one spelling that is kept here, and texts that it does not."""
+"""Texts that Kafka accepts as addresses, with the spelling that Sluice stores, and texts that Kafka refuses."""
 
 from __future__ import annotations
 

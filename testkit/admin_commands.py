@@ -15,10 +15,10 @@ _LOG_YEAR: Final = "20"
 async def sluice(
     running: RunningGateway, capfd: object, *argv: str, scheme: str = "http"
 ) -> tuple[int, str, str]:
-    """Exit code and output of a command; the log of the gateway, which goes to the same place, is left out.
+    """Exit code and output of a command. The gateway's log, which has the same destination, is left out.
 
     Args:
-        running: whom it asks.
+        running: the gateway.
         capfd: pytest's capsys.
         argv: the command.
         scheme: of the admin port.

@@ -1,8 +1,8 @@
-"""docs/reference/apis.md: what Sluice does with every version of every API. `python -m testkit.apis` writes it.
+"""docs/reference/apis.md: how Sluice treats each version of each API. `python -m testkit.apis` writes it.
 
-The page is made from Kafka's message definitions and the gateway's routes. An integration test compares it with them,
-since the definitions are in the jars of the broker. A response that is relayed unread must have no field that
-may be a broker's address.
+The page is made from Kafka's message definitions and the gateway's routes. An integration test compares the page with
+them, since the definitions are in the broker's jars. A response that is relayed unread must have no field that may be
+a broker's address.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ NOT_A_BROKERS: Final = {
     "StreamsGroupHeartbeat.PartitionsByUserEndpoint": "an application's",
     "StreamsGroupHeartbeat.EndpointInformationEpoch": "a number",
 }
-"""Fields of relayed responses that are called so, and whose addresses they hold."""
+"""Fields of relayed responses whose names suggest an address, and whose addresses they contain."""
 
 _RELAYED_RESPONSES: Final = {ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
-"""Of requests that are looked at."""
+"""Fields of requests that the gateway reads."""
 
 _DONE: Final = {
     ApiKey.PRODUCE: "relayed and counted; from v10 on answers are rewritten (KIP-951)",
@@ -100,14 +100,14 @@ def definitions() -> dict[str, dict[str, Any]]:
 
 
 def raw_definition(name: str) -> str:
-    """One of them as it stands in the jar."""
+    """One of these definitions as it is in the jar."""
     (jar,) = jars.installed().libs.glob("kafka-clients-*.jar")
     with zipfile.ZipFile(jar) as archive:
         return archive.read(f"common/message/{name}.json").decode()
 
 
 def apis() -> list[tuple[ApiKey, str, str]]:
-    """Key, name and versions of every API that Kafka has numbered; "none" where all versions are gone."""
+    """Key, name and versions of each API that has a number in Kafka; "none" if all versions were removed."""
     return sorted(
         (ApiKey(one["apiKey"]), one["name"].removesuffix("Request"), one["validVersions"])
         for one in definitions().values()
@@ -116,7 +116,7 @@ def apis() -> list[tuple[ApiKey, str, str]]:
 
 
 def looked_at() -> set[ApiKey]:
-    """APIs whose requests are not relayed unseen."""
+    """APIs whose requests the gateway reads."""
     collecting, of_heads = GatewayCore().handlers()
     return set(collecting) | set(of_heads)
 
@@ -148,7 +148,7 @@ def versions_of(text: str) -> range:
 
 
 def field_names(name: str, version: int) -> list[str]:
-    """Fields of a response in this version, but for tagged ones."""
+    """Fields of a response in this version, without tagged ones."""
     return [
         field["name"]
         for field in definitions()[f"{name}Response"]["fields"]
@@ -162,7 +162,7 @@ def is_flexible(name: str, version: int) -> bool:
 
 
 def relayed_unseen() -> list[tuple[str, int]]:
-    """(API, version) of everything that passes without a look at its responses."""
+    """(API, version) of all responses that are relayed unread."""
     seen = looked_at()
     return [
         (name, version)

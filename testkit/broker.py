@@ -1,12 +1,13 @@
 """A scripted broker on a real loopback socket.
 
-It answers ApiVersions, Metadata and DescribeConfigs like a small cluster, and every other request with its own
-frame as the body (an echo: a reply that went to the wrong request shows). A script replaces the answer for
-one API or for all of them::
+It answers ApiVersions, Metadata and DescribeConfigs like a small cluster. It answers every other request with the
+request's own frame as the body (an echo, so that a reply to the wrong request is noticed). A script replaces the
+response for one API or for all of them::
 
     broker.script(FETCH, truncate(keep=20, reset=True))
 
-The gateway's own questions are distinguished by their client id, and scripts do not touch them unless asked to.
+The broker recognizes the gateway's own requests by their client id. Scripts apply to them only with
+`scripts_discovery`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SYN_SENT: Final = "02"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request frame and what its head says."""
+    """One request frame and the fields of its head."""
 
     api_key: int
     api_version: int
@@ -49,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker as Metadata shows it."""
+    """A broker as in a Metadata response."""
 
     node_id: int
     host: str
@@ -64,12 +65,12 @@ class BrokerConnection(asyncio.Protocol):
 
     Attributes:
         requests: whole requests, in order.
-        received_bytes: everything that came, whole or not.
-        ended: set when the connection is over.
+        received_bytes: all bytes that were received, including those of incomplete requests.
+        ended: set when the connection has ended.
         reset: whether it ended with an error instead of a FIN.
-        half_closed: whether a FIN has come.
+        half_closed: whether a FIN was received.
         waiting: requests that a script keeps for later.
-        unreadable: a frame without a whole head, for which the broker ended the connection.
+        unreadable: a frame with an incomplete head, because of which the broker ended the connection.
     """
 
     def __init__(self, broker: ScriptedBroker) -> None:
@@ -90,7 +91,7 @@ class BrokerConnection(asyncio.Protocol):
         if self.broker.full:
             self.transport.close()
         if self.broker.never_reads:
-            # uvloop ignores this from within connection_made.
+            # uvloop ignores this call within connection_made.
             asyncio.get_running_loop().call_soon(self.transport.pause_reading)
 
     def data_received(self, data: bytes) -> None:
@@ -123,21 +124,21 @@ class BrokerConnection(asyncio.Protocol):
 
     @property
     def partial(self) -> bytes:
-        """Bytes of a request that is not whole."""
+        """Bytes of an incomplete request."""
         return bytes(self._partial)
 
     @property
     def of_discovery(self) -> bool:
-        """Whether the gateway itself asks here."""
+        """Whether the gateway itself sends requests here."""
         return any(request.client_id == DISCOVERY_CLIENT_ID for request in self.requests)
 
     def send(self, data: bytes) -> None:
-        """Write raw bytes."""
+        """Sends raw bytes."""
         if not self.transport.is_closing():
             self.transport.write(data)
 
     def abort(self) -> None:
-        """End with RST."""
+        """Resets the connection."""
         sock = self.transport.get_extra_info("socket")
         if sock is None or self.ended.is_set():
             return
@@ -146,24 +147,24 @@ class BrokerConnection(asyncio.Protocol):
 
 
 _DEFAULT_CONFIG: Final = 5
-"""Where a broker has a setting's value from (KIP-226)."""
+"""The source of a setting's value (KIP-226)."""
 
 
 @dataclass
 class ScriptedBroker:
-    """See the module's text.
+    """A scripted broker; see the module's docstring.
 
     Attributes:
         node_id: its own id.
-        nodes: the cluster as Metadata shows it; itself when empty.
-        cluster_id, controller_id: as Metadata shows them; without a controller it is the first node.
-        offers: the APIs of ApiVersions, with their lowest and highest versions.
-        connections: in the order of acceptance, ended ones too.
-        never_reads: connections made from now on are not read.
-        full: connections made from now on are closed at once, as above `max.connections.per.ip`.
-        counts_only: received bytes are counted and not looked at.
-        configs: what DescribeConfigs says of the broker.
-        scripts_discovery: whether scripts apply to the gateway's own questions too.
+        nodes: the cluster in Metadata responses; empty: only this broker.
+        cluster_id, controller_id: as in Metadata responses; without a controller it is the first node.
+        offers: the APIs in ApiVersions responses, with their lowest and highest versions.
+        connections: in the order of acceptance, including ended ones.
+        never_reads: whether new connections are not read.
+        full: whether new connections are closed at once, as above `max.connections.per.ip`.
+        counts_only: whether received bytes are counted but not parsed.
+        configs: the settings in DescribeConfigs responses.
+        scripts_discovery: whether scripts also apply to the gateway's own requests.
         tls: the context of its listener; None: plaintext.
     """
 
@@ -195,13 +196,13 @@ class ScriptedBroker:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen; on the same port as before when it was started before."""
+        """Listens, after a restart on the same port as before."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: BrokerConnection(self), HOST, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop listening and reset every connection, as a killed broker does."""
+        """Stops listening and resets every connection, as when a broker is killed."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -213,11 +214,11 @@ class ScriptedBroker:
         await asyncio.sleep(0)
 
     def script(self, api_key: int, script: Script) -> None:
-        """Use this script for an API from now on; EVERY_API for all that have none of their own."""
+        """Uses a script for an API from now on; EVERY_API: for all APIs without a script of their own."""
         self._scripts[api_key] = script
 
     def handle(self, connection: BrokerConnection, request: Request) -> None:
-        """Answer one request."""
+        """Answers one request."""
         script: Script | None = None
         if self.scripts_discovery or request.client_id != DISCOVERY_CLIENT_ID:
             script = self._scripts.get(request.api_key) or self._scripts.get(EVERY_API)
@@ -225,11 +226,11 @@ class ScriptedBroker:
 
     @property
     def client_connections(self) -> list[BrokerConnection]:
-        """Connections made for clients, ended ones too."""
+        """Connections for clients, including ended ones."""
         return [connection for connection in self.connections if not connection.of_discovery]
 
     def reply_to(self, request: Request) -> bytes:
-        """The frame that an honest broker would send."""
+        """The frame that a correct broker would send."""
         known = {
             METADATA: self._metadata,
             API_VERSIONS: self._api_versions,
@@ -312,7 +313,7 @@ def blackhole() -> Iterator[int]:
 
 
 def connecting_to(port: int) -> int:
-    """How many sockets of this machine wait for the answer to their SYN to a loopback port."""
+    """The number of sockets of this machine that wait for the answer to their SYN to a loopback port."""
     wanted = f"0100007F:{port:04X}"
     lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
     return sum(line.split()[2:4] == [wanted, _SYN_SENT] for line in lines)
@@ -322,37 +323,37 @@ def connecting_to(port: int) -> int:
 
 
 def answer(connection: BrokerConnection, request: Request) -> None:
-    """Answer like an honest broker; silence for Produce frames with acks=0 is up to the test."""
+    """Answers like a correct broker. For Produce frames with acks=0 the test has to choose `silence`."""
     connection.send(connection.broker.reply_to(request))
 
 
 def silence(connection: BrokerConnection, request: Request) -> None:
-    """Keep the request for `connection.waiting`, without an answer."""
+    """Keeps the request in `connection.waiting` and does not answer."""
     connection.waiting.append(request)
 
 
 def ignore(_connection: BrokerConnection, _request: Request) -> None:
-    """Never answer, and keep nothing."""
+    """Never answers, and keeps nothing."""
 
 
 def close(connection: BrokerConnection, _request: Request) -> None:
-    """Close with FIN instead of an answer."""
+    """Closes with FIN instead of answering."""
     connection.transport.close()
 
 
 def reset(connection: BrokerConnection, _request: Request) -> None:
-    """Close with RST instead of an answer."""
+    """Closes with RST instead of answering."""
     connection.abort()
 
 
 def duplicate(connection: BrokerConnection, request: Request) -> None:
-    """Answer twice."""
+    """Answers twice."""
     reply = connection.broker.reply_to(request)
     connection.send(reply + reply)
 
 
 def swap(connection: BrokerConnection, request: Request) -> None:
-    """Answer every two requests in the wrong order."""
+    """Answers every two requests in the wrong order."""
     connection.waiting.append(request)
     if len(connection.waiting) == 2:
         for waiting in reversed(connection.waiting):
@@ -361,21 +362,21 @@ def swap(connection: BrokerConnection, request: Request) -> None:
 
 
 def wrong_correlation_id(connection: BrokerConnection, request: Request) -> None:
-    """Answer somebody else's question."""
+    """Answers with the correlation id of another request."""
     reply = bytearray(connection.broker.reply_to(request))
     reply[4:8] = pack(">i", request.correlation_id ^ 0x55)
     connection.send(bytes(reply))
 
 
 def truncate(keep: int, *, with_reset: bool = False) -> Script:
-    """Send the first bytes of the first answer, then FIN or RST."""
+    """Sends the first bytes of the first response, then FIN or RST."""
 
     def script(connection: BrokerConnection, request: Request) -> None:
         if len(connection.requests) > 1:
             return
         connection.send(connection.broker.reply_to(request)[:keep])
         if with_reset:
-            # Let the bytes leave first: a reset throws away what is unsent.
+            # Later, so that the bytes are sent first: a reset discards unsent bytes.
             asyncio.get_running_loop().call_later(0.02, connection.abort)
         else:
             connection.transport.close()
@@ -384,7 +385,7 @@ def truncate(keep: int, *, with_reset: bool = False) -> Script:
 
 
 def raw(data: bytes) -> Script:
-    """Send these bytes, whatever was asked."""
+    """Sends these bytes in response to any request."""
 
     def script(connection: BrokerConnection, _request: Request) -> None:
         connection.send(data)
@@ -393,7 +394,7 @@ def raw(data: bytes) -> Script:
 
 
 def slow(seconds: float) -> Script:
-    """Answer honestly, later."""
+    """Answers correctly after a delay."""
 
     def script(connection: BrokerConnection, request: Request) -> None:
         loop = asyncio.get_running_loop()
@@ -403,7 +404,7 @@ def slow(seconds: float) -> Script:
 
 
 def huge(body_bytes: int) -> Script:
-    """Answer with a body of this size."""
+    """Answers with a body of this size."""
 
     def script(connection: BrokerConnection, request: Request) -> None:
         connection.send(pack(">ii", body_bytes + 4, request.correlation_id) + bytes(body_bytes))

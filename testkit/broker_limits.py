@@ -1,4 +1,4 @@
-"""A gateway's connection limits that are changed over the wire, without a gateway."""
+"""A gateway's connection limits for tests of changes over the wire, without a gateway."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ScriptedLimits:
 
     Attributes:
         limits: for a `HandlerContext`.
-        config: what the file says.
+        config: the limits of the configuration file.
         in_force: all limits together.
     """
 

@@ -1,4 +1,4 @@
-"""Programs of the tests in other languages: built once, and kept in the cache folder until their sources change."""
+"""Programs of the tests in other languages, built once and cached until their sources change."""
 
 import fcntl
 import shutil
@@ -10,13 +10,13 @@ from pinned_jars import cache_dir
 
 
 def built(name: str, sources: Sequence[Path], made_with: str, build: Callable[[Path], None]) -> Path:
-    """The folder with what was built.
+    """The folder with the built program.
 
     Args:
-        name: of the program.
-        sources: files that it is built of.
-        made_with: everything else that decides what is built, such as the compiler's version.
-        build: writes into an empty folder; workers of a test run wait for the one that builds.
+        name: the program's name.
+        sources: the files that it is built from.
+        made_with: everything else that affects the result, such as the compiler's version.
+        build: writes into an empty folder; other workers of a test run wait for the one that builds.
     """
     digest = sha256(made_with.encode())
     for source in sources:

@@ -1,4 +1,4 @@
-"""Many small cases in one test: as `pytest.mark.parametrize`, but without pytest's milliseconds for each of them."""
+"""Many small cases in one test: like `pytest.mark.parametrize`, without pytest's milliseconds for each case."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def every_case(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callable[..., None]], Any]:
-    """Run the test for each case in turn; the first that fails is named in a note under the traceback.
+    """Runs the test for each case in turn. A note under the traceback names the case that fails.
 
     Args:
-        names: the argument, or the arguments, that a case gives.
+        names: the argument, or the arguments, whose values a case has.
         cases: values, or tuples of them; at least one.
     """
     arguments = (names,) if isinstance(names, str) else names

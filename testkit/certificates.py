@@ -1,4 +1,4 @@
-"""Certificates for tests: a small authority, and what it signs. Keys are EC, which cost little to make."""
+"""Certificates for tests: a small authority, and certificates that it signs. Keys are EC, which are cheap to make."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class KeyPair:
     """A certificate and its key, in PEM files.
 
     Attributes:
-        certificate, key: a file each.
-        both: one file with the key and the certificate, as Kafka's PEM key stores want it.
+        certificate, key: one file each.
+        both: one file with key and certificate, as Kafka's PEM key stores need it.
     """
 
     certificate: Path
@@ -34,18 +34,18 @@ class KeyPair:
 
 
 class Authority:
-    """Signs certificates; its own is what peers have to trust.
+    """Signs certificates. Peers have to trust its own certificate.
 
     Attributes:
-        certificate: PEM file.
+        certificate: its PEM file.
     """
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
-        """Make one.
+        """Makes an authority.
 
         Args:
-            folder: for all files; exists.
-            name: of the authority and its file.
+            folder: an existing folder for all files.
+            name: name of the authority and its file.
         """
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -67,15 +67,15 @@ class Authority:
         valid_from: datetime.datetime | None = None,
         valid_until: datetime.datetime | None = None,
     ) -> KeyPair:
-        """Sign a new key.
+        """Makes a key and signs a certificate for it.
 
         Args:
-            file: stem of the files.
+            file: stem of the files' names.
             subject: a name, or the text of a common name.
-            hosts: names and addresses that a server has.
-            usage: what it may be used for; None: both.
-            valid_from: a day ago if not given.
-            valid_until: in ten days if not given.
+            hosts: names and addresses of a server.
+            usage: its allowed use; None: both uses.
+            valid_from: default: a day ago.
+            valid_until: default: in ten days.
         """
         if isinstance(subject, str):
             subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
@@ -102,11 +102,11 @@ class Authority:
         return pair
 
     def revoke(self, *revoked: KeyPair, until: datetime.datetime | None = None) -> Path:
-        """Write a revocation list.
+        """Writes a revocation list.
 
         Args:
             revoked: certificates of this authority.
-            until: when the list is out of date; in ten days if not given.
+            until: when the list expires; default: in ten days.
         """
         now = datetime.datetime.now(datetime.UTC)
         builder = x509.CertificateRevocationListBuilder(

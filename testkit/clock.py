@@ -14,12 +14,12 @@ class FakeClock:
         self.now_ms = now_ms
 
     def advance(self, ms: int) -> int:
-        """Moves the clock and returns the new present; refuses to go back."""
+        """Moves the clock forward and returns the new time; refuses to go back."""
         if ms < 0:
             raise ValueError(f"a monotonic clock does not go back: {ms} ms")
         self.now_ms += ms
         return self.now_ms
 
     def advance_to(self, now_ms: int) -> int:
-        """Moves the clock to a given moment; refuses one that has passed."""
+        """Moves the clock to a time; refuses a time that has passed."""
         return self.advance(now_ms - self.now_ms)

@@ -25,13 +25,13 @@ class ScriptedCluster:
     Attributes:
         topics: name -> partitions.
         ids: name -> topic id.
-        hidden: topics whose descriptions the client may not see.
-        errors: what a mutation of this topic is answered with, instead of doing it.
-        done_late: topics of `errors` that are changed all the same.
-        throttle_time_ms: what the broker writes into answers to mutations.
+        hidden: topics whose descriptions the client may not read.
+        errors: error codes of topics, in response to a mutation that is then not done.
+        done_late: topics of `errors` that are changed nevertheless.
+        throttle_time_ms: the throttle time in the broker's responses to mutations.
         default_num_partitions: num.partitions.
-        groups: streams groups -> their topologies, as requests give them.
-        group_errors: what a heartbeat or a description of this group is answered with.
+        groups: streams groups -> their topologies, as in requests.
+        group_errors: error codes of groups, in response to a heartbeat or a description.
         creates: whether clients may create topics.
         received: (API, version, decoded request) in order.
     """
@@ -52,16 +52,16 @@ class ScriptedCluster:
             self.create(name, partitions)
 
     def create(self, name: str, partitions: int) -> None:
-        """The topic exists from now on."""
+        """Creates a topic."""
         self.topics[name] = partitions
         self.ids[name] = uuid.uuid5(uuid.NAMESPACE_DNS, name)
 
     def asked(self, name: str) -> list[Any]:
-        """The decoded requests of this API."""
+        """The decoded requests of an API."""
         return [body for api, _, body in self.received if api == name]
 
     def answer(self, frame: bytes) -> bytes:
-        """The broker's reply to one whole request frame."""
+        """The broker's response to one whole request frame."""
         key, version, correlation_id = unpack_from(">hhi", frame, 4)
         name = _names()[key]
         body = wire.decode_request(name, version, frame)
@@ -90,7 +90,7 @@ class ScriptedCluster:
         return {"responses": responses, "throttle_time_ms": 0}
 
     def _streams_heartbeat(self, version: int, body: Any) -> dict[str, Any]:
-        """Topics get the largest number of the sources of their sub-topology; co-partition groups are ignored."""
+        """Topics get the largest partition count of their sub-topology's sources; co-partition groups are ignored."""
         fields = wire.populated("StreamsGroupHeartbeat", version)
         error_code = self.group_errors.get(body.group_id, 0)
         if error_code or body.member_epoch < 0:
@@ -262,5 +262,5 @@ def _singles(topics: Iterable[tuple[Any, str]]) -> list[Any]:
 
 
 def _repeated(topics: Iterable[tuple[Any, str]]) -> list[str]:
-    """Names that stand more than once: one result each, behind all others (live)."""
+    """Names that occur more than once. They get one result each, after all others (as on a real broker)."""
     return [name for name, count in Counter(name for _, name in topics).items() if count > 1]

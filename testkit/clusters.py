@@ -22,9 +22,9 @@ class ClustersProcess:
     """The gateway of a test.
 
     Attributes:
-        process: the parent.
+        process: the parent process.
         file: its configuration.
-        ports: of the listener of each cluster.
+        ports: the port of each cluster's listener.
     """
 
     def __init__(self, file: Path, first_port: int) -> None:
@@ -42,13 +42,13 @@ class ClustersProcess:
         admin: str = "",
         listener: str = _LISTENER_WITH_PORTS,
     ) -> None:
-        """Write the configuration.
+        """Writes the configuration.
 
         Args:
-            brokers: of each cluster: a port on loopback, or host:port.
-            tables: more of each cluster, as TOML text with NAME for its name.
+            brokers: for each cluster a port on loopback, or host:port.
+            tables: further tables of each cluster, as TOML text with NAME for its name.
             admin: more keys of [admin].
-            listener: more keys of the listener of each cluster, as `tables`.
+            listener: more keys of each cluster's listener, in the form of `tables`.
         """
         lines = ["[admin]", f'bind = "{HOST}:{self.admin_port}"', admin]
         for name, broker in brokers.items():
@@ -74,11 +74,11 @@ class ClustersProcess:
         self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     async def connect(self, name: str) -> RawClient:
-        """A client on the bootstrap port of a cluster."""
+        """Connects a client to the bootstrap port of a cluster."""
         return await RawClient.connect(self.ports[name])
 
     async def ask(self, path: str, method: str = "GET", **options: Any) -> tuple[int, Any]:
-        """Status and answer of the admin port: what JSON says, otherwise the text."""
+        """Status and response of the admin port, decoded if it is JSON, otherwise as text."""
         url = f"http://{HOST}:{self.admin_port}{path}"
         async with aiohttp.ClientSession() as session, session.request(method, url, **options) as answer:
             return answer.status, (
@@ -86,12 +86,12 @@ class ClustersProcess:
             )
 
     async def clusters(self) -> dict[str, dict[str, Any]]:
-        """What the index says of each cluster, by name."""
+        """The entries of the index of clusters, by name."""
         _, answer = await self.ask("/status.json")
         return {each["name"]: each for each in answer["clusters"]}
 
     async def until(self, holds: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
-        """Wait until this holds of `clusters`."""
+        """Waits until a condition is true for `clusters`. Returns them."""
         async with asyncio.timeout(2 * PATIENCE_S):
             while True:
                 try:
@@ -102,15 +102,15 @@ class ClustersProcess:
                 await asyncio.sleep(0.05)
 
     async def until_ready(self, *names: str) -> dict[str, dict[str, Any]]:
-        """Wait until these clusters are ready, and there are no others."""
+        """Waits until exactly these clusters exist and are ready."""
         return await self.until(
             lambda found: sorted(found) == sorted(names) and all(each["ready"] for each in found.values())
         )
 
     async def until_alone(self) -> None:
-        """Wait for the ends of processes that were replaced: before, the next ones refuse to be replaced.
+        """Waits until replaced processes have ended, because the next ones cannot be replaced before.
 
-        There is to be one process for each cluster.
+        Then there is one process for each cluster.
         """
         await until(lambda: len(members(self.process.process.pid)) == 1 + len(self.ports))
 
@@ -119,12 +119,12 @@ class ClustersProcess:
 async def clusters_process(
     folder: Path, brokers: Mapping[str, int | str], tables: str = "", *, spare: int = 1, **options: str
 ) -> AsyncIterator[ClustersProcess]:
-    """Start a gateway with several clusters, and wait until each serves or has tried.
+    """Starts a gateway with several clusters, and waits until each serves clients or has failed once.
 
     Args:
-        folder: for its configuration.
+        folder: the folder for its configuration.
         brokers, tables, options: see `ClustersProcess.write`.
-        spare: how many clusters more there may be later.
+        spare: how many more clusters may be added later.
     """
     first = free_ports(1 + _PORTS_OF_ONE * (len(brokers) + spare))
     gateway = ClustersProcess(folder / "gateway.toml", first)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def parsers(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """A program's parser and those of all its commands, each with the words that lead to it."""
+    """The parsers of a program and of all its commands, each with the words of the command."""
     yield name, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -1,7 +1,7 @@
 """docs/reference/configuration.md, made from the config package: `python -m testkit.configuration_page` writes it.
 
-Keys, values and defaults are those of the models. The meaning of a key is its line in the model's docstring. Whether
-a reload takes a changed key is what `gateway.server.reload` says.
+Keys, values and defaults are those of the models. The meaning of a key is its line in the model's docstring.
+`gateway.server.reload` says whether a reload applies a changed key.
 """
 
 from __future__ import annotations
@@ -188,11 +188,11 @@ def _default(field: FieldInfo) -> str:
 
 
 def is_live(path: str, key: str) -> bool:
-    """Whether a reload takes a key.
+    """Whether a reload applies a changed key.
 
     Args:
-        path: of its table.
-        key: its name there.
+        path: the path of its table.
+        key: its name in the table.
     """
     if path == "listeners":
         return key in LIVE_OF_LISTENERS

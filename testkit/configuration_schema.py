@@ -20,8 +20,8 @@ def page() -> str:
 def validator() -> Any:
     """Jsonschema's validator of configurations; its class checks the schema itself.
 
-    The import builds 40 grammars, 2 s of CPU. Each worker of pytest-xdist imports all files of tests, so it is not at
-    the top of one.
+    The import builds 40 grammars, which takes 2 s of CPU. Each worker of pytest-xdist imports all files of tests, so
+    this import is not at the top of a module.
     """
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 

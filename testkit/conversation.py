@@ -1,7 +1,7 @@
-"""Drives a `ClientSession` as its channel would, and says what each side must see.
+"""Drives a `ClientSession` as its channel would, and checks the bytes that each side receives.
 
-Times are milliseconds since the conversation began. What the client sends while the session does not read waits in
-a socket buffer of its own, as it would in the kernel; timers fire when `at` passes them, each at its own time.
+Times are milliseconds since the conversation began. Bytes that the client sends while the session does not read wait
+in a simulated socket buffer, as in the kernel. Timers fire at their own times when `at` passes them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Conversation:
     """One client, one session, one broker.
 
     Attributes:
-        session: under test.
+        session: the session under test.
         core: the gateway around it.
-        clock: the gateway's.
-        cluster: answers what `serve` finds upstream.
-        closed_by: why the connection ended; None while it lives.
-        hold_steps: long work waits; otherwise it is done at once.
+        clock: the gateway's clock.
+        cluster: answers the requests that `serve` finds upstream.
+        closed_by: why the connection ended; None while it is open.
+        hold_steps: whether long work is deferred; otherwise it is done at once.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Conversation:
         principal: str | None = None,
         **core_settings: Any,
     ) -> None:
-        """Begin; the upstream leg is connected already.
+        """Begins with an open upstream connection.
 
         Args:
-            cluster: what `serve` answers from.
-            core: of another conversation, to be a second connection to the same gateway.
-            shortcut: ask first whether a chunk passes as it is, as the channel does.
+            cluster: makes the responses of `serve`.
+            core: the core of another conversation, for a second connection to the same gateway.
+            shortcut: first check whether a chunk passes unchanged, as the channel does.
             principal: of this connection; None: that of the core.
             core_settings: see `GatewayCore`.
         """
@@ -64,8 +64,8 @@ class Conversation:
         self.hold_steps = False
         self._shortcut = shortcut
         self._socket: list[bytes] = []  # sent by the client, not read by the session yet
-        self._upstream = bytearray()  # written to the broker, not looked at yet
-        self._client = bytearray()  # written to the client, not looked at yet
+        self._upstream = bytearray()  # written to the broker, not checked yet
+        self._client = bytearray()  # written to the client, not checked yet
 
     # -- the two peers ---------------------------------------------------------------------------------------
 
@@ -78,14 +78,14 @@ class Conversation:
         return self
 
     def push(self, data: bytes) -> Self:
-        """Bytes that a paused transport had read already arrive although the session does not read."""
+        """Delivers bytes that a paused transport had already read, although the session does not read."""
         self._must_live()
         self._guard(partial(self._receive_from_client, data))
         return self
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes of the client wait for the session to read."""
+        """Whether bytes of the client wait to be read by the session."""
         return bool(self._socket)
 
     def upstream_answers(self, *frames: bytes, piece_bytes: int | None = None) -> Self:
@@ -98,34 +98,34 @@ class Conversation:
         return self
 
     def upstream_sees(self, *frames: bytes) -> Self:
-        """Exactly these bytes have gone to the broker since the last look."""
+        """Checks that exactly these bytes were sent to the broker since the last check."""
         _compare(self.take_upstream(), b"".join(frames), _describe_request)
         return self
 
     def client_sees(self, *frames: bytes) -> Self:
-        """Exactly these bytes have gone to the client since the last look."""
+        """Checks that exactly these bytes were sent to the client since the last check."""
         _compare(self.take_client(), b"".join(frames), _describe_reply)
         return self
 
     def take_upstream(self) -> bytes:
-        """What has gone to the broker since the last look."""
+        """The bytes sent to the broker since the last check."""
         taken = bytes(self._upstream)
         self._upstream.clear()
         return taken
 
     def take_client(self) -> bytes:
-        """What has gone to the client since the last look."""
+        """The bytes sent to the client since the last check."""
         taken = bytes(self._client)
         self._client.clear()
         return taken
 
     def client_half_closes(self) -> Self:
-        """The client sends nothing more."""
+        """The client sends the end of its stream."""
         self._guard(self.session.client_half_closed)
         return self
 
     def step(self, event: Callable[[int], None]) -> Self:
-        """Something happens in the shell, at the present time."""
+        """Calls the session at the present time, as the shell does for an event."""
         self._guard(lambda: event(self.clock.now_ms))
         self._read_socket()
         return self
@@ -141,7 +141,7 @@ class Conversation:
         return self
 
     def unmute(self, reason: MuteReason) -> Self:
-        """The shell takes a reason away."""
+        """The shell removes a reason for the mute."""
         self._guard(lambda: self.session.unmute(reason, now_ms=self.clock.now_ms))
         self._read_socket()
         return self
@@ -149,7 +149,7 @@ class Conversation:
     # -- a broker that answers by itself ---------------------------------------------------------------------
 
     def serve(self) -> list[bytes]:
-        """The cluster answers everything upstream, and what comes after; returns the requests it got."""
+        """The cluster answers all requests upstream, and those that follow. Returns the requests."""
         served: list[bytes] = []
         for _ in range(_MOST_TURNS):
             waiting = list(frames_of(self.take_upstream()))
@@ -163,7 +163,7 @@ class Conversation:
         raise AssertionError("the gateway never stops asking")
 
     def exchange(self, name: str, version: int, **fields: Any) -> Any:
-        """Send one request, let the cluster serve it, and return the decoded reply, which must be the only one."""
+        """Sends one request, lets the cluster answer, and returns the decoded reply, which must be the only one."""
         self.reading().client_sends(wire.request(name, version, **fields))
         self.serve()
         return wire.decode_response(name, version, self.take_client())
@@ -171,9 +171,9 @@ class Conversation:
     # -- time ------------------------------------------------------------------------------------------------
 
     def at(self, ms: int) -> Self:
-        """Move to this time; every timer on the way fires when it is due.
+        """Moves to this time. Every timer before it fires when it is due.
 
-        Other connections of the same gateway look at their timers when they are next moved.
+        Other connections of the same gateway check their timers when they are moved next.
         """
         target_ms = START_MS + ms
         session = self.session
@@ -190,42 +190,42 @@ class Conversation:
         return self
 
     def another(self) -> Conversation:
-        """Another connection of the same client to the same gateway."""
+        """Opens another connection of the same client to the same gateway."""
         return Conversation(cluster=self.cluster, core=self.core)
 
     def after(self, ms: int) -> Self:
-        """Move on by this much."""
+        """Moves on by a time."""
         return self.at(self.clock.now_ms - START_MS + ms)
 
     def muted_until(self, ms: int) -> Self:
-        """The client is not read up to this time, and is from then on. Moves there."""
+        """Checks that the client is not read before this time, and is read from then on. Moves there."""
         self.still_muted()
         self.at(ms - 1).still_muted()
         return self.at(ms).reading()
 
     def muted_for(self, ms: int) -> Self:
-        """As `muted_until`, from now on."""
+        """As `muted_until`, relative to the present."""
         return self.muted_until(self.clock.now_ms - START_MS + ms)
 
     def still_muted(self) -> Self:
-        """The session does not read from the client."""
+        """Checks that the session does not read from the client."""
         assert not self.session.reading_client, "the client is read"
         return self
 
     def reading(self) -> Self:
-        """The session reads from the client."""
+        """Checks that the session reads from the client."""
         assert self.session.reading_client, f"muted: {MuteReason(self.session.muted)!r}"
         return self
 
     # -- the end ---------------------------------------------------------------------------------------------
 
     def closed(self, cause: CloseCause) -> Self:
-        """The connection has ended for this reason."""
+        """Checks that the connection has ended for this reason."""
         assert self.closed_by is cause, f"closed by {self.closed_by}"
         return self
 
     def alive(self) -> Self:
-        """The connection has not ended."""
+        """Checks that the connection has not ended."""
         assert self.closed_by is None, f"closed by {self.closed_by}"
         return self
 
@@ -275,7 +275,7 @@ class Conversation:
 
 
 def frames_of(stream: bytes) -> Iterator[bytes]:
-    """The frames of a stream; the last one may be cut off, which is an error."""
+    """The frames of a stream. An incomplete last frame is an error."""
     at = 0
     while at < len(stream):
         assert len(stream) - at >= 4, f"{len(stream) - at} bytes left over"
@@ -292,7 +292,7 @@ def _pieces(stream: bytes, piece_bytes: int | None) -> list[bytes]:
 
 
 def _compare(seen: bytes, expected: bytes, describe: Callable[[bytes], str]) -> None:
-    """Compare as frames, for a diff that can be read, then as bytes."""
+    """Compares first as frames, for a readable diff, and then as bytes."""
     if seen != expected:
         assert _lines(seen, describe) == _lines(expected, describe)
         assert seen == expected

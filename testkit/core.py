@@ -1,4 +1,4 @@
-"""The parts of the gateway that one listener's connections share, without a socket: limits, counters, handlers."""
+"""The parts of the gateway that connections of one listener share, without a socket: limits, counters, handlers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ UPSTREAM_HOST: Final = "broker.inside"
 GATEWAY_HOST: Final = "gateway.test"
 FIRST_PORT: Final = 19_092
 MOST_HELD: Final = 8
-"""Connections that wait for the rate of their user."""
+"""Connections that wait for their user's rate."""
 
 
 def session_settings(**changes: int) -> SessionSettings:
@@ -61,7 +61,7 @@ def session_settings(**changes: int) -> SessionSettings:
 
 
 class RecordingObserver(SilentObserver):
-    """Keeps what it is given.
+    """Records its calls.
 
     Attributes:
         throttles: (api key, rule, throttle_time_ms, by) in order.
@@ -92,7 +92,7 @@ class RecordingObserver(SilentObserver):
 
 
 class RoutesOnDemand(dict[int, Route]):
-    """What `build_routes` gives, each route made when it is looked up first: a test uses a few of some 3,400."""
+    """The result of `build_routes`, with routes made when they are first used: a test uses a few of some 3,400."""
 
     _offered: Final = {api_number(api.key, api.version): api for api in all_offered()}
 
@@ -122,18 +122,18 @@ class RoutesOnDemand(dict[int, Route]):
 
 
 class GatewayCore:
-    """One listener's worth of gateway, and the clock that its connections live by.
+    """The shared parts of one listener, and the clock of its connections.
 
     Attributes:
         clock: moved by conversations.
-        started_ms: where it stood first.
+        started_ms: the clock's first value.
         limits, mutations, client_quotas, users, observer, journal, context: as in the gateway.
         desk: makes quota alterations durable.
-        settings: bounds of its sessions.
-        memory: what they hold together.
-        announced: what they have announced to brokers.
+        settings: the bounds of its sessions.
+        memory: the memory that its sessions use together.
+        announced: the bytes that they have announced to brokers.
         traces: called for mutations and logins.
-        routes: their table.
+        routes: the table of routes.
     """
 
     def __init__(
@@ -157,25 +157,25 @@ class GatewayCore:
         own_topics: Iterable[str] = (),
         traces: TraceSink | None = None,
     ) -> None:
-        """Build the parts.
+        """Builds the parts.
 
         Args:
-            controller_mutation_rate: quota of `user`; None for no quota at all. The same for the next three.
+            controller_mutation_rate: quota of `user`; None: no quota. The next three are the same.
             producer_byte_rate: see above.
             consumer_byte_rate: see above.
             request_percentage: see above.
             mutation_settings: defaults to ten windows of a second, as in most of Kafka's tests.
             rate_settings: windows of the other quotas; Kafka's defaults.
-            settings: bounds of the sessions.
-            default_num_partitions: what the gateway believes num.partitions to be.
+            settings: the bounds of the sessions.
+            default_num_partitions: the gateway's value of num.partitions.
             bind: see `gateway.upstream.topology.BindPort`.
             user: the principal of its sessions.
-            authorize: who may look at quotas and change them.
-            admins: who always may.
+            authorize: decides who may read and change quotas.
+            admins: users that always may.
             board: answers for connection limits of brokers; None: the broker does.
-            usage: the usage records; none are kept if not given.
+            usage: the usage records; None: none are kept.
             topic_ids: names of topics.
-            own_topics: names of the gateway's own topics, that the cluster has not shown yet.
+            own_topics: names of the gateway's own topics that the cluster has not shown yet.
             traces: of mutations and logins; None: off.
         """
         self.traces = traces
@@ -229,11 +229,11 @@ class GatewayCore:
     def handlers(
         self, *, sasl: bool = False
     ) -> tuple[Mapping[ApiKey, RequestHandler], Mapping[ApiKey, HeadHandler]]:
-        """As the gateway has them; see `handlers_of`."""
+        """The handlers as in the gateway; see `handlers_of`."""
         return handlers_of(self.context, self.client_quotas, self.desk.admin, self._broker_limits, sasl=sasl)
 
     def new_session(self) -> ClientSession:
-        """A client has connected."""
+        """The session of a client that has connected."""
         session = ClientSession(
             self.routes,
             self.settings,
@@ -251,7 +251,7 @@ class GatewayCore:
         return session
 
     def set_quota(self, key: QuotaKey, value: float | None) -> None:
-        """Set or remove a quota of the user."""
+        """Sets or removes a quota of the user."""
         entity = QuotaEntity(user=self.user)
         if value is None:
             self.limits.remove(entity, key)
@@ -260,7 +260,7 @@ class GatewayCore:
 
     @property
     def tokens(self) -> float:
-        """Mutation tokens of the only counter; of a full one while nothing was counted."""
+        """Mutation tokens of the only counter. A full bucket's tokens if nothing was counted yet."""
         rows = self.mutations.snapshot(now_ms=self.clock.now_ms)
         if not rows:
             return self._full_tokens
@@ -269,5 +269,5 @@ class GatewayCore:
         return row.tokens
 
     def spend(self, permits: float, *, client_id: str = "tests") -> None:
-        """Take mutation tokens by other ways than a request."""
+        """Takes mutation tokens without a request."""
         self.mutations.charge(self.user, client_id, permits, strict=True, now_ms=self.clock.now_ms)

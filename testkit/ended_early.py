@@ -1,8 +1,8 @@
-"""Says where a run of pytest stood when something outside ends it: a bound of the whole, or a person.
+"""Reports the state of a pytest run that is ended from outside, by a time limit or a person.
 
-The hooks here are imported by tests/conftest.py. On SIGTERM every process of the run writes what its threads do, and
-the one that gives out the tests writes which of them had begun and not ended. Workers of pytest-xdist write to files,
-which are shown one after the other: written to one place at the same time, they came in pieces.
+tests/conftest.py imports these hooks. On SIGTERM every process of the run writes the stacks of its threads. The
+process that distributes tests writes which of them had begun and not ended. Workers of pytest-xdist write to files,
+which are then shown one after the other: written to one place at the same time, their lines would mix.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any, Final
 import pytest
 
 _GRACE_S: Final = 5.0
-"""For a worker to end. One that got no signal does not."""
+"""Time for a worker to end. A worker without a signal does not end."""
 
 _fds: Final[list[int]] = []
-"""Where this process writes. While tests run, pytest has another file in the place of stderr."""
+"""The file for this process's output. While tests run, pytest replaces stderr."""
 _under_way: Final[dict[str, None]] = {}
 _workers: Final[list[int]] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Listen for SIGTERM."""
+    """Handles SIGTERM."""
     if hasattr(config, "workerinput"):
         _fds.append(os.open(_file(os.getpid()), os.O_WRONLY | os.O_CREAT))
     else:
@@ -38,14 +38,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Nothing is left of a worker."""
+    """Removes the file of a worker."""
     if hasattr(config, "workerinput"):
         _file(os.getpid()).unlink(missing_ok=True)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodeready(node: Any) -> None:
-    """A worker of pytest-xdist is there."""
+    """A worker of pytest-xdist has started."""
     _workers.append(node.gateway._rinfo().pid)
 
 
@@ -55,7 +55,7 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """It has ended."""
+    """A test has ended."""
     _under_way.pop(nodeid, None)
 
 

@@ -7,4 +7,4 @@ from typing import Final
 from hypothesis import settings
 
 A_THIRD: Final = settings(max_examples=settings().max_examples // 3)
-"""A third of what the profile says (see `tests/conftest.py`)."""
+"""A third of the profile's number (see `tests/conftest.py`)."""

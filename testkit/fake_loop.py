@@ -26,7 +26,7 @@ class FakeLoop:
     """The part of an event loop that an acceptor uses.
 
     Attributes:
-        clock: its time.
+        clock: the loop's clock.
         watched: file descriptors with a reader.
         turns: calls of readers so far.
     """
@@ -35,7 +35,7 @@ class FakeLoop:
         self.clock = clock
         self.scheduler = 0
         self._readers: dict[int, Callable[[], None]] = {}
-        self._timers: list[tuple[int, int, FakeTimer]] = []  # a heap: due, in the order of setting
+        self._timers: list[tuple[int, int, FakeTimer]] = []  # a heap: due time, then order of setting
         self._timers_set = 0
 
     @property
@@ -44,7 +44,7 @@ class FakeLoop:
 
     @property
     def timers(self) -> int:
-        """Timers that will fire."""
+        """The number of timers that will fire."""
         return sum(not timer.cancelled for _, _, timer in self._timers)
 
     def now_ms(self) -> int:
@@ -66,7 +66,7 @@ class FakeLoop:
         return timer
 
     def turn(self) -> None:
-        """Call each reader that has something to read, once."""
+        """Calls each reader that has something to read, once."""
         if not self._readers:
             return
         poll = select.poll()
@@ -78,7 +78,7 @@ class FakeLoop:
                 self._readers[fd]()
 
     def run(self, *, turns: int = 100) -> None:
-        """As many turns, or until there is nothing to do."""
+        """Runs iterations until there is nothing to do, at most `turns`."""
         for _ in range(turns):
             before = self.scheduler
             self.turn()
@@ -86,7 +86,7 @@ class FakeLoop:
                 return
 
     def advance(self, ms: int) -> None:
-        """Let time pass; timers fire at their time, and what is readable then is read."""
+        """Lets time pass. Timers fire at their times, and readable sockets are read then."""
         end_ms = self.clock.now_ms + ms
         while self._timers and self._timers[0][0] <= end_ms:
             timer = heapq.heappop(self._timers)[2]

@@ -1,6 +1,6 @@
-"""A fleet in one process, on a clock of its own: members, their clients, a topic that delays, loses and repeats.
+"""A fleet in one process, on a simulated clock: members, their clients, and a topic that delays, loses and repeats.
 
-`run_schedule` plays one random schedule and compares what all members together let through with the bound of
+`run_schedule` runs one random schedule and compares the use that all members together admit with the bound of
 docs/explanation/one-quota-over-a-fleet.md. Everything follows from the seed.
 """
 
@@ -29,19 +29,19 @@ LIMIT: Final = 1_000.0
 _SETTINGS: Final = RateSettings()
 _WINDOW_S: Final = _SETTINGS.window_num * _SETTINGS.window_ms / 1000
 BURST: Final = 2 * _WINDOW_S * LIMIT
-"""What one counter lets through at once: two windows."""
+"""The use that one counter admits at once: two windows."""
 
 
 class FleetMember:
-    """A gateway as far as its counters go.
+    """The counters of a gateway.
 
     Attributes:
-        exchange: with the others.
-        produce: the quota that clients use here.
+        exchange: its exchange with other members.
+        produce: the quota that its clients use.
         produced_topics: the quotas of topics.
         produced_groups: the quotas of groups.
-        mutations: the other kind of counter.
-        admitted: times and the sum of what was let through until then, for sums over spans.
+        mutations: the quota of controller mutations, the other kind of counter.
+        admitted: times, and the total use admitted until then, for sums over spans.
     """
 
     def __init__(self, id_: str, boot: str, rules: FleetRules, *, limit: float = LIMIT, now_ms: int) -> None:
@@ -78,13 +78,13 @@ class FleetMember:
         self._sums: list[float] = [0.0]
 
     def tracker(self, *, now_ms: int) -> RateTracker:
-        """The counter that all clients share."""
+        """The counter of all clients together."""
         found = self.produce.tracker("alice", "c", now_ms=now_ms)
         assert found is not None
         return found
 
     def admit(self, waiter: object, size: float, *, now_ms: int) -> int | None:
-        """Lets a request pass, and returns its throttle time; None: it has to wait."""
+        """Admits a request and returns its throttle time; None: the request has to wait."""
         tracker = self.tracker(now_ms=now_ms)
         if tracker.wait_ms(waiter, size, now_ms=now_ms):
             return None
@@ -93,7 +93,7 @@ class FleetMember:
         return tracker.record(size, waiter, now_ms=now_ms)
 
     def admitted(self, after_ms: float, until_ms: float = math.inf) -> float:
-        """What was let through in a span of time, its begin excluded."""
+        """The use admitted in a span of time; its begin is excluded."""
         times, sums = self._times, self._sums
         first = bisect_left(times, after_ms + 1) - 1
         last = len(times) - 1 if until_ms == math.inf else bisect_left(times, until_ms + 1) - 1
@@ -101,7 +101,7 @@ class FleetMember:
 
 
 class Bus:
-    """The topic: all members get all messages, each after a time of its own, with faults on the way."""
+    """The topic. All members get all messages, each after a delay of its own, and with faults."""
 
     def __init__(
         self, rng: Random, *, delay_ms: tuple[int, int], lose: float = 0.0, repeat: float = 0.0, ordered: bool
@@ -117,7 +117,7 @@ class Bus:
         self.bytes = 0
 
     def send(self, share: Share, members: Sequence[FleetMember], *, now_ms: int) -> None:
-        """One message, from a member that is not cut off."""
+        """Sends a message of a member that is not isolated."""
         data = encode_share(share)
         self.bytes += len(data)
         for member in members:
@@ -131,7 +131,7 @@ class Bus:
                 heapq.heappush(self._at, (due_ms, self._count, member, data))
 
     def deliver(self, *, now_ms: int) -> None:
-        """What is due; a member that is cut off gets it when it is back."""
+        """Delivers due messages. An isolated member gets them later."""
         held = []
         while self._at and self._at[0][0] <= now_ms:
             item = heapq.heappop(self._at)
@@ -145,7 +145,7 @@ class Bus:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What a schedule may hold besides bursts, joins and deaths; `members`: of `FleetRules`."""
+    """Further events of a schedule besides bursts, joins and deaths; `members`: of `FleetRules`."""
 
     seconds: int = 60
     lose: float = 0.0
@@ -160,11 +160,11 @@ class Outcome:
     """The result.
 
     Attributes:
-        worst: the largest part of the bound that was in use: above 1 the bound does not hold.
-        over: the most that passed beyond what one gateway lets through at most, in units of its burst.
-        passed: in all.
-        told: messages' counters.
-        detail: where the worst was.
+        worst: the largest used part of the bound; above 1 the bound is broken.
+        over: the most that passed beyond the most that one gateway admits, in units of its burst.
+        passed: the total use that was admitted.
+        told: the number of counters in messages.
+        detail: where `worst` was found.
     """
 
     worst: float = 0.0
@@ -196,7 +196,7 @@ class _Run:
             repeat=kind.repeat,
             ordered=kind.ordered,
         )
-        # A step each for the clients before the tick, and for what comes in between.
+        # One step for the clients before the tick, and one for arriving messages.
         self.exchange_ms = self.rules.interval_ms + slowest_ms + 2 * STEP_MS
         if kind.lose or kind.cuts:
             self.exchange_ms += self.rules.timeout_ms + 3 * self.exchange_ms + self.rules.heartbeat_ms
@@ -205,11 +205,11 @@ class _Run:
         self.members: list[FleetMember] = []
         self.clients: dict[int, list[_Client]] = {}
         self.all: list[FleetMember] = []
-        self.more = 0.0  # what ended and new members, and cuts, add to the bound
+        self.more = 0.0  # the addition to the bound because of ended and new members, and of cuts
         self.joining: list[FleetMember] = []
         self.cuts: list[tuple[FleetMember, int]] = []
-        self.isolated = 0.0  # what members that were cut off may add
-        self.fill = 0.0  # of one bucket for all that was let through
+        self.isolated = 0.0  # the most that isolated members may add
+        self.fill = 0.0  # level of one bucket for all admitted use
         self.fill_ms = self.now_ms
 
     def join(self) -> None:
@@ -231,7 +231,7 @@ class _Run:
     def die(self) -> None:
         member = self.rng.choice(self.members)
         if not any(each.exchange.caught_up for each in self.members if each is not member):
-            return  # with the last one that knows them, counters are gone, as with a gateway that begins anew
+            return  # counters disappear with the last member that knows them, as when a gateway restarts
         self.members.remove(member)
         since_ms = self.now_ms - self.exchange_ms
         self.more += member.admitted(since_ms) + (_WINDOW_S - 1) * LIMIT / 4
@@ -262,7 +262,7 @@ class _Run:
         ]
         self.rng.shuffle(order)
         for member, client in order if demand else ():
-            for _ in range(40):  # as many as pass in this step
+            for _ in range(40):  # as many requests as pass in this step
                 if client.free_ms > now_ms:
                     break
                 throttle_ms = member.admit(client.name, client.size, now_ms=now_ms)
@@ -277,7 +277,7 @@ class _Run:
             tell = exchange.tell_urgent if now_ms % self.rules.interval_ms else exchange.tick
             shares = tell(now_ms=now_ms)
             if member.cut:
-                continue  # lost, as what a client gives up
+                continue  # lost, like a request that a client gives up
             for share_ in shares:
                 outcome.told += share_.counters
                 self.bus.send(share_, self.members, now_ms=now_ms)
@@ -312,13 +312,13 @@ class _Run:
         rng = self.rng
         for _ in range(rng.randint(2, 5)):
             self.join()
-        until_ms = self.now_ms + 3_500  # the first members have joined
+        until_ms = self.now_ms + 3_500  # by then the first members have joined
         demand = False
         for _ in range(self.kind.seconds * 1000 // STEP_MS):
             self.now_ms += STEP_MS
             if self.now_ms >= until_ms:
                 demand = not demand
-                # Silence that empties the buckets, then all at once; or no more than a moment of it.
+                # Either silence that empties the buckets and then a burst, or only a moment of silence.
                 until_ms = self.now_ms + int(
                     rng.choice([200, 2_000, 15_000, 25_000] if not demand else [100, 500, 5_000, 30_000])
                     * (0.5 + rng.random())
@@ -336,7 +336,7 @@ class _Run:
         return outcome
 
     def _count_isolation(self) -> None:
-        """What members that are cut off may let through (docs/explanation/one-quota-over-a-fleet.md)."""
+        """The most that isolated members may admit (docs/explanation/one-quota-over-a-fleet.md)."""
         for member, _ in self.cuts:
             if not member.was_cut:
                 member.was_cut = True
@@ -346,11 +346,11 @@ class _Run:
 
 
 def run_schedule(seed: int, kind: Schedule, planted: Callable[[FleetMember], None] | None = None) -> Outcome:
-    """Plays one schedule.
+    """Runs one schedule.
 
     Args:
-        seed: of everything random.
-        kind: which faults there are.
-        planted: an error that is put into each member.
+        seed: seed of all random decisions.
+        kind: the possible faults.
+        planted: adds an error to each member.
     """
     return _Run(seed, kind, planted).play()

@@ -1,4 +1,4 @@
-"""Two clients that load a fleet: one by bytes, one by names."""
+"""Two clients that load a fleet: one by bytes, the other by many client ids."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _AT_ONCE: Final = 2
 
 
 class GreedyProducer:
-    """A thread with one connection; a context manager. A connection that ends is made again.
+    """A thread with one connection, as a context manager. It replaces a connection that ends.
 
     Attributes:
-        taken: times and frame sizes of requests that were answered, and so had passed.
+        taken: times and frame sizes of answered requests, which therefore had passed.
         throttled_ms: the longest throttle time in its replies.
-        waits: times at which requests were answered, how long that took, ms, and the connection's local port.
-        ended: times at which a connection ended with a request under way, and its local port.
+        waits: for each answered request the time, its duration in ms, and the connection's local port.
+        ended: times at which a connection ended with an unanswered request, and its local port.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class GreedyProducer:
                 {"name": topic, "partition_data": [{"index": 0, "records": bytes(records.buffer())}]}
             ],
         }
-        self._request_bytes = value_bytes + 150  # about what the gateway counts
+        self._request_bytes = value_bytes + 150  # approximately the gateway's count
         self._thread = threading.Thread(target=self._run, name=f"producer-{client_id}", daemon=True)
 
     def taken_between(self, begin_s: float, end_s: float) -> int:
@@ -74,7 +74,7 @@ class GreedyProducer:
             answer = reply.body
             code = answer.responses[0].partition_responses[0].error_code
             if code:
-                self._stopped.wait(0.1)  # such as a leader that is not known yet
+                self._stopped.wait(0.1)  # for example, the leader is not known yet
                 continue
             self.throttled_ms = max(self.throttled_ms, answer.throttle_time_ms)
             self.taken.append((time.monotonic(), self._request_bytes))
@@ -90,13 +90,13 @@ class GreedyProducer:
 
 
 class ManyNames:
-    """A thread with one connection that produces as many client ids in turn; a context manager.
+    """A thread with one connection that produces under many client ids in turn, as a context manager.
 
-    The topic is not there, so that a broker has little to do. Where each client id has a small quota of its own, each
-    request is news for the other members.
+    The topic does not exist, so that a broker has little work. If each client id has a small quota of its own, the
+    gateway has to report each request to the other members.
 
     Attributes:
-        answered: requests.
+        answered: the number of answered requests.
     """
 
     def __init__(self, address: tuple[str, int], prefix: str, names: int) -> None:

@@ -1,8 +1,8 @@
-"""A fleet of fixed size in one process: what one quota lets through in bursts, and minute by minute.
+"""A fleet of fixed size in one process: the use that one quota admits in bursts, and in each minute.
 
-Gateways with workers share one log, as Kafka's is: all read the same messages in the same order, each member in its
-own time. Their clients are faster than the quota, connect to one worker each, and move now and then. Everything
-follows from the seed.
+Gateways with workers share one log, as in Kafka: all read the same messages in the same order, each member with its
+own delay. Their clients are faster than the quota, connect to one worker each, and sometimes move. Everything follows
+from the seed.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ JOIN_MS: Final = 5_000
 WARM_UP_MS: Final = 15_000
 MINUTE_MS: Final = 60_000
 BEGINS_MS: Final = 11_500
-"""A minute may begin so much later than the first one, as in the accuracy campaign."""
+"""A minute may begin this much later than the first one, as in the accuracy campaign."""
 SILENCE_MS: Final = 25_000
 BURST_MS: Final = 5_000
 AT_ONCE: Final = 10 * LIMIT
-"""What Kafka's arithmetic lets through at once."""
+"""The burst that Kafka's arithmetic admits at once."""
 
 MOST_OF_ALL: Final = 0.13
-"""Seconds of the quota that one request of each connection takes together, as in the accuracy campaign."""
+"""The requests of all connections together, one each, in seconds of the quota; as in the accuracy campaign."""
 
 
 @dataclass(slots=True)
 class Minutes:
-    """What passed.
+    """The admitted use.
 
     Attributes:
-        mean: of the quota, the mean of all minutes.
-        least, most: of the quota, the extremes of these.
-        over: burst beyond one gateway's; see docs/explanation/one-quota-over-a-fleet.md.
-        allowed: of `over`, by the bound.
-        burst: what passed within `BURST_MS` after silence, beyond what one gateway lets through, in parts of that.
+        mean: mean of all minutes, as a part of the quota.
+        least, most: the extremes of the minutes, as parts of the quota.
+        over: burst beyond that of one gateway; see docs/explanation/one-quota-over-a-fleet.md.
+        allowed: the most that `over` may be by the bound.
+        burst: use within `BURST_MS` after silence, beyond the most that one gateway admits, as a part of that.
     """
 
     mean: float
@@ -65,7 +65,7 @@ class _Client:
 
 
 class _Worker(FleetMember):
-    """A process of a gateway; it sends as `UrgentMessages` and `FleetService` do."""
+    """A process of a gateway, which sends messages like `UrgentMessages` and `FleetService`."""
 
     def __init__(self, name: str, rules: FleetRules, tick_at_ms: int, *, now_ms: int) -> None:
         super().__init__(name, name, rules, now_ms=now_ms)
@@ -79,7 +79,7 @@ class _Worker(FleetMember):
         self._woken = True
 
     def send(self, *, now_ms: int) -> list[Share]:
-        """Its messages of this moment."""
+        """Its messages at this moment."""
         if now_ms % self._rules.interval_ms == self._tick_at_ms:
             return self.exchange.tick(now_ms=now_ms)
         if not self._woken or now_ms < self._not_before_ms:
@@ -98,10 +98,10 @@ class _Fleet:
         self.now_ms = 5_000_000
         self.times: list[int] = []
         self.sums: list[float] = [0.0]
-        self.fill = self.most_fill = 0.0  # of one bucket for all of them
+        self.fill = self.most_fill = 0.0  # level of one bucket for all of them
         self.fill_ms = self.now_ms
         names = [f"gw-{gateway}/{worker}" for gateway in range(gateways) for worker in range(workers)]
-        if workers > 1:  # their supervisors, which serve no clients
+        if workers > 1:  # adds their supervisors, which serve no clients
             names += [f"gw-{gateway}" for gateway in range(gateways)]
         self.members = [
             _Worker(name, self.rules, at * STEP_MS % self.rules.interval_ms, now_ms=self.now_ms)
@@ -150,12 +150,12 @@ class _Fleet:
             self.most_fill = max(self.most_fill, self.fill)
 
     def passed(self, since_ms: int, ms: int) -> float:
-        """In a span of time."""
+        """The use admitted in a span of time."""
         first, last = (bisect_left(self.times, at) for at in (since_ms, since_ms + ms))
         return self.sums[last] - self.sums[first]
 
     def bound(self) -> float:
-        """What the bucket for all may hold at most (docs/explanation/one-quota-over-a-fleet.md)."""
+        """The highest allowed level of the bucket for all (docs/explanation/one-quota-over-a-fleet.md)."""
         exchange_ms = self.rules.interval_ms + self.slowest_ms + 2 * STEP_MS
         alone = 2 * exchange_ms / 1000 * LIMIT * len(self.workers)
         requests = sum(sorted((each.size for each in self.clients), reverse=True)[: len(self.workers)])
@@ -163,12 +163,12 @@ class _Fleet:
 
 
 def play_minutes(seed: int, *, gateways: int = GATEWAYS, workers: int = WORKERS) -> Minutes:
-    """Plays one run: silence, a burst into minutes of demand, silence again, and another burst.
+    """Runs silence, a burst followed by minutes of demand, silence again, and another burst.
 
     Args:
-        seed: of everything random.
-        gateways: so many.
-        workers: of each; every one is a member of the fleet, and so is their supervisor.
+        seed: seed of all random decisions.
+        gateways: the number of gateways.
+        workers: workers of each gateway. Each worker and each supervisor is a member of the fleet.
     """
     fleet = _Fleet(seed, gateways, workers)
     fleet.play(JOIN_MS, demand=False)

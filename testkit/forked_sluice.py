@@ -1,7 +1,7 @@
-"""The program `sluice` as forks of a process that has its modules loaded: importing them takes a second of CPU.
+"""Runs `sluice` in forks of a process that has loaded its modules, because importing them takes a second of CPU.
 
-A fork calls `gateway.cli.main`, as the installed program does, with arguments, environment and session of its own.
-Its command line in /proc is that of the process here. Tests about the program's own start run the program.
+A fork calls `gateway.cli.main` like the installed program, with its own arguments, environment and session. Its
+command line in /proc is that of the forking process. Tests about the program's own start run the real program.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _DESCRIPTORS: Final = 2
 
 
 class ForkedSluice:
-    """One of the forks, with the part of `subprocess.Popen` that tests use.
+    """One fork, with those parts of `subprocess.Popen` that tests use.
 
     Attributes:
-        pid: of the process, which leads a session and a group.
+        pid: id of the process, which leads a session and a group.
     """
 
     def __init__(self, pid: int, ended: int) -> None:
-        """The process runs.
+        """Refers to a running process.
 
         Args:
             pid: its id.
@@ -47,14 +47,14 @@ class ForkedSluice:
         self._reading = threading.Lock()
 
     def poll(self) -> int | None:
-        """The exit code, negative after a signal; None as long as it runs."""
+        """The exit code, negative after a signal; None while the process runs."""
         return self._wait(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once it has ended.
+        """Waits for the end of the process and returns its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it has not.
+            subprocess.TimeoutExpired: it has not ended in time.
         """
         code = self._wait(timeout)
         if code is None:
@@ -72,21 +72,21 @@ class ForkedSluice:
         return self._code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Sends a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM, unless it has ended."""
+        """Sends SIGTERM, unless the process has ended."""
         self.send_signal(signal.SIGTERM)
 
     def release(self) -> None:
-        """It has ended, and nothing is done to it or its group any more: another process may get its id."""
+        """Gives up the ended process. From then on another process may get its id."""
         os.close(self._ended)
 
 
 class _Nursery:
-    """The process that forks; made when the first fork is asked for."""
+    """The process that forks; it is started for the first fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class _Nursery:
             ended, report = os.pipe()
             environment = dict(os.environ)
             asked = json.dumps([[_PROGRAM, *arguments], environment, os.getcwd()]).encode()
-            # In /proc a fork has those of the process that forks.
+            # In /proc a fork has the arguments and environment of the forking process.
             OUTPUTS.look_at("arguments and environment of a gateway", asked)
             socket.send_fds(self._requests, [asked], [errors.fileno(), report])
             os.close(report)
@@ -133,24 +133,24 @@ _NURSERY: Final = _Nursery()
 
 
 def start_forked(arguments: list[str], errors: BinaryIO) -> ForkedSluice:
-    """Start `sluice` with these arguments and this process's environment; without an input and an output.
+    """Starts `sluice` with these arguments and this process's environment, without input and output.
 
     Args:
-        arguments: after the program's name.
-        errors: gets what it writes to standard error.
+        arguments: the arguments after the program's name.
+        errors: gets its standard error.
     """
     return _NURSERY.start(arguments, errors)
 
 
 def stop_forking() -> None:
-    """End the process that forks; forks that still run are not touched."""
+    """Ends the forking process. Running forks continue."""
     _NURSERY.stop()
 
 
 def _nurse(requests: socket.socket) -> bool:
-    """Forks until no one can ask any more; returns True in each fork, False in this process.
+    """Forks until no more requests can come. Returns True in each fork, and False in the forking process.
 
-    A fork that has ended stays a zombie until its test lets go of it: its id, and that of its group, are no other's.
+    A fork that has ended stays a zombie until its test releases it. So its id, and that of its group, are not reused.
     """
     poll = select.poll()
     poll.register(requests, select.POLLIN)
@@ -165,10 +165,10 @@ def _nurse(requests: socket.socket) -> bool:
                 os.close(descriptor)
                 assert found is not None
                 code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-                with contextlib.suppress(BrokenPipeError):  # its test has let go of it already
+                with contextlib.suppress(BrokenPipeError):  # its test has already released it
                     os.write(report, str(code).encode())
                 ended[report] = pid
-                poll.register(report, 0)  # for the error that comes when the other end is closed
+                poll.register(report, 0)  # reports the error when the other end is closed
                 continue
             if descriptor in ended:
                 poll.unregister(descriptor)

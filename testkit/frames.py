@@ -1,4 +1,4 @@
-"""Frames that many tests send: one short function per request or reply, all through `testkit.wire`."""
+"""Frames that many tests send: one short function for each request or reply, all through `testkit.wire`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from testkit import wire
 
 
 def heartbeat(correlation_id: int, *, group: str = "g") -> bytes:
-    """A request that is relayed unseen."""
+    """A request that is relayed unread."""
     return wire.request(
         "Heartbeat", 4, correlation_id=correlation_id, group_id=group, generation_id=1, member_id="m"
     )
@@ -22,7 +22,7 @@ def heartbeat_reply(correlation_id: int) -> bytes:
 
 
 def batch(records: int, size: int) -> bytes:
-    """A batch whose head says that it has so many records."""
+    """A batch whose head gives this number of records."""
     return pack(">qii b 40x i", 0, 49 + size, 0, 2, records) + bytes(size)
 
 
@@ -61,7 +61,7 @@ def produce_reply(correlation_id: int, *, version: int = 9, **fields: Any) -> by
 
 
 def fetch(correlation_id: int = 1, *, client_id: str | bytes | None = "tests") -> bytes:
-    """A Fetch request for nothing, which scripted brokers answer at once and long polls begin with."""
+    """An empty Fetch request. Scripted brokers answer it at once, and long polls begin with it."""
     return wire.request("Fetch", 4, correlation_id=correlation_id, client_id=client_id, topics=[])
 
 
@@ -127,10 +127,10 @@ def subtopology(
     Args:
         sources: topics that it reads.
         name: its id.
-        changelogs: of its stores.
+        changelogs: changelog topics of its stores.
         sinks: repartition topics that it writes to.
         repartitions: repartition topics that it reads, with their number of partitions; 0: it is derived.
-        copartitioned: groups of them, by their places among `sources` and among `repartitions`.
+        copartitioned: co-partition groups, by indices among `sources` and among `repartitions`.
     """
     unset = {"replication_factor": 0, "topic_configs": []}
     return {
@@ -163,11 +163,11 @@ def streams_heartbeat(
     correlation_id: int = 1,
     client_id: str = "tests",
 ) -> bytes:
-    """StreamsGroupHeartbeat: one that joins with this topology, or a later one, without any.
+    """A StreamsGroupHeartbeat request that joins with a topology; or a later one, without a topology.
 
     Args:
         group: its id.
-        subtopologies: of the topology; none: there is no topology.
+        subtopologies: parts of the topology; none: no topology is sent.
         member_epoch: 0 for a join.
         member: the member's id; "member-" and the group's if empty.
         topology_epoch: the topology's.

@@ -1,7 +1,7 @@
 """A real gateway for a test: in this process on the test's loop, or in a process of its own.
 
-Whatever a test does to it, it ends with the same questions: was there an exception that no one handled, a bug closed
-as such, a connection that was counted in and not out?
+At the end it is always checked for three faults: an exception without a handler, a connection that was closed because
+of a bug, and a connection that was counted as opened but not as closed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from testkit.secrets import secrets_in
 
 LISTENER: Final = "tests"
 _PORTS: Final = range(20_000, 31_000)
-"""Below those that outgoing connections take."""
+"""Ports below those that outgoing connections use."""
 
-# Each process continues from where it was, so that two calls of a test never get the same port. It starts anywhere,
-# and not by the random module's shared state: the plugin that shuffles tests seeds it alike in every process.
+# Each process continues after its last port, so that two calls of a test never get the same port. The start is
+# random, but not from the random module's shared state, which the plugin that shuffles tests seeds alike everywhere.
 _next: Final = [random.SystemRandom().randrange(_PORTS.start, _PORTS.stop)]
 
 _START_S: Final = 60.0
 
 
 def free_ports(count: int, besides: Iterable[int | str] = ()) -> int:
-    """The first of `count` free ports in a row, none of them `besides` or given to an earlier call of late."""
+    """The first of `count` consecutive free ports. None is in `besides`, or was given to a recent earlier call."""
     taken = set(besides)
     for _ in range(200):
         _next[0] = _next[0] if _next[0] + count <= _PORTS.stop else _PORTS.start
@@ -87,8 +87,8 @@ def gateway_config(
 
     Args:
         bootstrap: ports on loopback, or host:port.
-        first_broker_port: of broker 0; free ones are looked for if not given.
-        broker_ports: how many brokers get one.
+        first_broker_port: port of broker 0; None: free ports are searched.
+        broker_ports: the number of brokers that get a port.
         quotas: entries of [[quotas]].
         groups: entries of [[groups]].
         upstream: more keys of [upstream].
@@ -143,7 +143,7 @@ class RunningGateway:
     Attributes:
         gateway: the composition root.
         listener: its only listener.
-        loop_errors: what reached the loop's exception handler.
+        loop_errors: errors that reached the loop's exception handler.
     """
 
     def __init__(self, gateway: Gateway, config: Config) -> None:
@@ -168,29 +168,29 @@ class RunningGateway:
         return list(self.listener.channels)
 
     async def connect(self, **options: Any) -> RawClient:
-        """A client on the bootstrap port."""
+        """Connects a client to the bootstrap port."""
         return await RawClient.connect(self.port, **options)
 
     async def discovered(self) -> None:
-        """Wait until the brokers are known."""
+        """Waits until the brokers are known."""
         await until(lambda: self.gateway.discovery.reached)
 
     def closed(self, cause: CloseCause) -> int:
-        """How many connections ended for this cause."""
+        """The number of connections that ended for this cause."""
         return self._counter("gateway_connections_closed_total", cause=cause.value)
 
     @property
     def opened(self) -> int:
-        """How many connections were let in."""
+        """The number of connections that were admitted."""
         return self._counter("gateway_connections_opened_total")
 
     async def ended_by(self, cause: CloseCause, count: int = 1) -> None:
-        """Wait until as many connections ended, for this cause."""
+        """Waits until `count` connections have ended for this cause."""
         await until(lambda: self.closed(cause) >= count)
         assert self.closed(cause) == count
 
     async def stops_reading(self, sent_bytes: int) -> int:
-        """Wait until the only client has sent more than so much and is read no further; how much was read."""
+        """Waits until the only client has sent more than `sent_bytes` and is not read. Returns how much was read."""
         await until(lambda: self.channels and self.channels[0].session.bytes_from_client > sent_bytes)
         return await settled(lambda: self.channels[0].session.bytes_from_client)
 
@@ -199,14 +199,14 @@ class RunningGateway:
         return int(value or 0)
 
     def expect_internal_error(self) -> None:
-        """Say that a test has broken the gateway's own code on purpose, once."""
+        """Expects one internal error, because the test breaks the gateway's own code on purpose."""
         self._expected_internal_errors += 1
 
     def check(self) -> None:
-        """What must hold after anything."""
+        """Checks what must hold after every test."""
         assert not self.loop_errors, self.loop_errors
         assert self.closed(CloseCause.INTERNAL_ERROR) == self._expected_internal_errors
-        # In one pass: each look at a sample collects all of them.
+        # In one pass, because each access to a sample collects all samples.
         ended = sum(
             sample.value
             for family in self.gateway.registry.collect()
@@ -220,11 +220,11 @@ class RunningGateway:
 async def running_gateway(
     *bootstrap: int | str, config: Config | None = None, **options: Any
 ) -> AsyncIterator[RunningGateway]:
-    """Start a gateway; at the end stop it and check that nothing was left behind.
+    """Starts a gateway; at the end stops it and checks that it leaves nothing behind.
 
     Args:
         bootstrap: see `gateway_config`.
-        config: instead of the other arguments.
+        config: used instead of the other arguments.
         options: see `gateway_config`.
     """
     config = config or gateway_config(bootstrap, **options)
@@ -239,7 +239,7 @@ async def running_gateway(
         hurry.set()
         await running.gateway.drain(hurry=hurry)
         await running.gateway.stop()
-        # Aborted transports call their protocols in the next turns of the loop.
+        # Aborted transports call their protocols in the next iterations of the loop.
         for _ in range(5):
             await asyncio.sleep(0)
     assert running.channels == []
@@ -250,7 +250,7 @@ async def running_gateway(
 
 @asynccontextmanager
 async def broker_and_gateway(**options: Any) -> AsyncIterator[tuple[ScriptedBroker, RunningGateway]]:
-    """A scripted broker with id 1, and a gateway in front of it that knows it.
+    """A scripted broker with id 1, and a gateway in front of it that has discovered it.
 
     Args:
         options: see `gateway_config`.
@@ -261,7 +261,7 @@ async def broker_and_gateway(**options: Any) -> AsyncIterator[tuple[ScriptedBrok
 
 
 async def metric_of(admin_port: int, name: str, **labels: str) -> float:
-    """The value of one series as a scrape shows it, the sum when several fit the labels."""
+    """The value of one series in a scrape; the sum if several match the labels."""
     url = f"http://{HOST}:{admin_port}/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         text = await answer.text()
@@ -286,35 +286,35 @@ class GatewayProcess:
         self.stderr = b""
 
     async def connect(self) -> RawClient:
-        """A client on the bootstrap port."""
+        """Connects a client to the bootstrap port."""
         return await RawClient.connect(self.port)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
+        """Sends a signal."""
         self.process.send_signal(number)
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process runs."""
         return self.process.returncode is None
 
     async def exit_code(self, *, seconds: float = 10.0) -> int:
-        """Wait for its end."""
+        """Waits for the end of the process. Returns its exit code."""
         async with asyncio.timeout(seconds):
             _, self.stderr = await self.process.communicate()
         return int(self.process.returncode or 0)
 
     def rss_bytes(self) -> int:
-        """Resident memory."""
+        """Resident memory of the process."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def open_files(self) -> int:
-        """Descriptors in use."""
+        """The number of open descriptors."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def cpu_s(self) -> float:
-        """User and system time so far."""
+        """User and system time of the process so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -323,7 +323,7 @@ class GatewayProcess:
         return await metric_of(self.admin_port, name, **labels)
 
     async def metric_is(self, name: str, value: float, **labels: str) -> None:
-        """Wait until a series has this value."""
+        """Waits until a series has this value."""
         began = time.monotonic()
         async with asyncio.timeout(PATIENCE_S):
             while await self.metric(name, **labels) != value:  # noqa: ASYNC110 - a process has no event
@@ -341,16 +341,16 @@ async def gateway_process(
     tables: str = "",
     **limits: int,
 ) -> AsyncIterator[GatewayProcess]:
-    """Start `sluice serve` and wait until it accepts clients.
+    """Starts `sluice serve` and waits until it accepts clients.
 
     Args:
-        folder: for its configuration.
+        folder: the folder for its configuration.
         bootstrap: ports of brokers on loopback.
         drain_timeout_ms: of [drain].
         prefix: a command that runs it, such as one that injects faults.
         program: another `sluice` than the one beside this Python.
         admin: more keys of [admin], as TOML text.
-        tables: more of the configuration, as TOML text.
+        tables: more tables of the configuration, as TOML text.
         limits: keys of [limits].
     """
     first = free_ports(6)
@@ -389,12 +389,12 @@ async def serving(
     prefix: Sequence[str] = (),
     program: Path | None = None,
 ) -> AsyncIterator[GatewayProcess]:
-    """Start `sluice serve --config FILE` and wait until it accepts clients.
+    """Starts `sluice serve --config FILE` and waits until it accepts clients.
 
     Args:
         file: the configuration.
-        port: of a listener.
-        admin_port: of the same configuration.
+        port: the port of a listener.
+        admin_port: the admin port in the same configuration.
         prefix, program: see `gateway_process`.
     """
     process = await asyncio.create_subprocess_exec(

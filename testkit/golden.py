@@ -1,4 +1,4 @@
-"""The recorded frames of `tests/golden`, found by name (what they are: `tests/golden/ORIGIN.md`)."""
+"""The recorded frames of `tests/golden`, found by name (described in `tests/golden/ORIGIN.md`)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def goldens(*, kind: str = "response") -> Iterator[tuple[str, int]]:
 
 
 def api_name(label: str) -> str:
-    """The API's name as kafka-python spells it: "metadata_by_id" is of "Metadata"."""
+    """The API's name in kafka-python's spelling: "metadata_by_id" belongs to "Metadata"."""
     base = re.sub(r"_(by_id|refused|by_id_refused|invalid|unsupported|misrouted|not_leader)$", "", label)
     return "".join(word.capitalize() for word in base.split("_"))

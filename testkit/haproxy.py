@@ -9,7 +9,7 @@ from typing import Final
 from testkit.packages import require_package
 
 BALANCER: Final = "127.66.0.9"
-"""Where its connections come from."""
+"""The address from which it connects."""
 
 _CONFIG: Final = """\
 global
@@ -37,12 +37,12 @@ class Haproxy:
         bind_options: str = "",
         server_options: str = "",
     ) -> None:
-        """Start it and wait until it accepts.
+        """Starts it and waits until it accepts connections.
 
         Args:
-            folder: for its configuration.
-            bind: where it listens.
-            target: what it connects to.
+            folder: the folder for its configuration.
+            bind: the address on which it listens.
+            target: the address to which it connects.
             bind_options: such as ``accept-proxy``.
             server_options: such as ``send-proxy-v2``.
         """
@@ -68,10 +68,10 @@ class Haproxy:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End it with all its connections."""
+        """Ends it with all its connections."""
         self.kill()
         self._process.wait()
 
     def kill(self) -> None:
-        """Send SIGKILL, and do not wait."""
+        """Sends SIGKILL without waiting."""
         self._process.kill()

@@ -1,7 +1,7 @@
 """tests/hazards.md: which test shows which hazard. `python -m testkit.hazards` writes it.
 
-`python -m testkit.hazards` writes the page; a contract test fails when it is out of date. A number that a test or a
-comment cites and hazards.toml does not explain is an error.
+A contract test fails if the page is out of date. It is an error if a test or a comment cites a number that
+hazards.toml does not explain.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SOURCES: Final = (
 )
 
 HAZARDS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-"""Letter -> title, and number -> what it is."""
+"""Letter -> title, and number -> description."""
 
 NOT_APPLICABLE: Final[dict[str, str]] = HAZARDS.pop("not_applicable")
-"""Number -> why it cannot happen to Sluice, or is not its task."""
+"""Number -> why the hazard cannot happen to Sluice, or is not its task."""
 
 
 def shown() -> dict[str, list[tuple[str, str]]]:
@@ -62,7 +62,7 @@ def shown_by_campaigns_alone() -> set[str]:
 
 
 def cited() -> set[str]:
-    """The numbers that comments and docstrings name, in the form `hazard C07` or `hazards B11, D11`."""
+    """The numbers that comments and docstrings cite, in the form `hazard C07` or `hazards B11, D11`."""
     texts = (path.read_text() for source in _SOURCES for path in (ROOT / source).rglob("*.py"))
     return {
         number
@@ -76,7 +76,7 @@ def page() -> str:
     """tests/hazards.md as it should be.
 
     Raises:
-        KeyError: a test carries a number that hazards.toml does not explain.
+        KeyError: a test has a number that hazards.toml does not explain.
     """
     lines = [
         "# Hazards, and the tests that show them",
@@ -109,13 +109,13 @@ def page() -> str:
 
 
 def applicable() -> set[str]:
-    """The numbers that a test should carry."""
+    """The numbers that at least one test should have."""
     known = {number for hazards in HAZARDS.values() for number in hazards if number != "title"}
     return known - NOT_APPLICABLE.keys()
 
 
 def without_test() -> list[str]:
-    """The applicable numbers that no test carries."""
+    """The applicable numbers without a test."""
     return sorted(applicable() - shown().keys())
 
 

@@ -1,4 +1,4 @@
-"""A broker that insists on PROXY headers: the header is taken off, the rest is relayed to a scripted broker."""
+"""A broker that requires PROXY headers: removes the header and relays the rest to a scripted broker."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ HOST: Final = "127.0.0.1"
 
 
 class HeaderRelay:
-    """A relay to one port; a connection that does not begin with a header is closed.
+    """A relay to one port. It closes connections that do not begin with a header.
 
     Attributes:
-        port: where it listens.
-        headers: as read, in the order of accept.
-        refused: connections that began otherwise.
+        port: the port on which it listens.
+        headers: the headers, in the order of accepted connections.
+        refused: the number of connections without a header.
     """
 
     def __init__(self, target: int) -> None:
@@ -40,7 +40,7 @@ class HeaderRelay:
         await self.stop()
 
     async def stop(self) -> None:
-        """Close everything; once more does nothing."""
+        """Closes everything; further calls do nothing."""
         assert self._server is not None
         self._server.close()
         for task in self._relays:
@@ -51,7 +51,7 @@ class HeaderRelay:
         task = asyncio.current_task()
         assert task is not None
         self._relays.add(task)
-        # A stream's task that ends as cancelled is an error to asyncio of Python 3.11.
+        # In Python 3.11 asyncio reports a cancelled task of a stream as an error.
         with contextlib.suppress(asyncio.CancelledError):
             await self._relay(reader, writer)
 
@@ -59,7 +59,7 @@ class HeaderRelay:
         header = ProxyHeaderReader()
         try:
             while header.header is None:
-                # Byte by byte, so that nothing behind it is taken.
+                # Byte by byte, so that no byte after the header is read.
                 header.feed(await reader.readexactly(1))
         except (ProxyProtocolError, asyncio.IncompleteReadError, ConnectionError):
             self.refused += 1

@@ -1,6 +1,6 @@
 """An installation of Sluice for tests: its wheel, empty environments, and the extras that modules need.
 
-Packages come out of uv's cache where they are there, since `make` has installed the same ones.
+Packages come from uv's cache if possible, since `make` has installed the same ones.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _EXTRAS: Final = {
     "pipeline.jobs": None,
     "pipeline.plans": None,
 }
-"""Modules, with all below them, that need an extra; None: none of that which a module above them needs."""
+"""Modules, with all modules below them, that need an extra. None: they need none although a parent module does."""
 
 
 def extra_of(module: str) -> str | None:
-    """The extra that a module needs when it is imported; None: a plain installation has all that it needs."""
+    """The extra that a module needs for its import; None: a plain installation suffices."""
     parts = module.split(".")
     above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((_EXTRAS[name] for name in above if name in _EXTRAS), None)
 
 
 def modules() -> dict[str, Path]:
-    """The files of all modules that are installed, by the names that they import each other by; no programs."""
+    """The files of all installed modules by their import names, without programs."""
     found = {}
     for package in copied_by_docker():
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -64,12 +64,12 @@ def modules() -> dict[str, Path]:
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel of this tree, built from what the Dockerfile copies and nothing else.
+    """Builds the wheel of this tree, from the files that the Dockerfile copies and no others.
 
-    With SLUICE_COMPILED=1 it holds the libraries that `make compiled` has built.
+    With SLUICE_COMPILED=1 it contains the libraries that `make compiled` has built.
 
     Args:
-        folder: for the sources and the wheel; there is nothing in it.
+        folder: an empty folder for the sources and the wheel.
     """
     sources = folder / "sources"
     for name in copied_by_docker():
@@ -79,7 +79,7 @@ def build_wheel(folder: Path) -> Path:
             sources.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, sources)
     if COMPILED:
-        # As `SLUICE_COMPILED=1 pip wheel .`, which would compile for minutes.
+        # The result of `SLUICE_COMPILED=1 pip wheel .`, without compiling for minutes.
         shutil.copytree(_BUILT, sources / "built", ignore=shutil.ignore_patterns("__pycache__", ".*"))
         program = (
             "import runpy, setuptools; setuptools.Distribution.has_ext_modules = lambda self: True; "
@@ -98,7 +98,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def python_of(version: str) -> str | None:
-    """The Python of a version such as 3.12 on this machine: on the path, or one of pyenv's."""
+    """The Python of a version such as 3.12 on this machine: on the path, or from pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     candidates = [*sorted(pyenv.glob(f"versions/{version}.*/bin/python")), shutil.which(f"python{version}")]
     for each in filter(None, candidates):
@@ -109,14 +109,14 @@ def python_of(version: str) -> str | None:
 
 
 def copied_by_docker() -> list[str]:
-    """Files and folders of the project that the Dockerfile copies, in its order."""
+    """The project's files and folders that the Dockerfile copies, in its order."""
     text = (ROOT / "Dockerfile").read_text()
     lines = re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE)
     return [name for line in lines for name in line.split()[:-1]]
 
 
 class Environment:
-    """An environment of its own. Its programs run elsewhere than in the checkout, without PYTHONPATH.
+    """A separate environment. Its programs run outside the checkout, without PYTHONPATH.
 
     Attributes:
         programs: the folder of its programs.
@@ -124,11 +124,11 @@ class Environment:
     """
 
     def __init__(self, folder: Path, python: str = sys.executable) -> None:
-        """An empty one; not even pip is in it.
+        """Creates an empty environment, even without pip.
 
         Args:
-            folder: where to make it, and where its programs run.
-            python: the program that it is an environment of.
+            folder: the environment's folder, in which its programs run.
+            python: the Python program to use.
         """
         self._home = folder / "home"
         self._home.mkdir(parents=True)
@@ -141,11 +141,11 @@ class Environment:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        # pytest keeps folders of the last runs, and a gigabyte of Spark in each is too much.
+        # pytest keeps folders of its last runs, and a gigabyte of Spark in each is too much.
         shutil.rmtree(self._root)
 
     def install(self, *words: str) -> None:
-        """Install packages: what follows ``pip install``."""
+        """Installs packages; `words` are the arguments of ``pip install``."""
         uv = [
             str(Path(sys.executable).with_name("uv")),
             "pip",
@@ -155,7 +155,7 @@ class Environment:
             str(self._python),
         ]
         pip = [sys.executable, "-m", "pip", "--python", str(self._python), "install", "-q"]
-        # As the Makefile: uv does not know pip's settings, so where it cannot, pip does it.
+        # As in the Makefile: uv does not know pip's settings. If uv cannot install the packages, pip does.
         for command in ([*uv, "--offline"], [*uv, "--system-certs"], pip):
             done = subprocess.run(
                 [*command, *words],
@@ -170,14 +170,14 @@ class Environment:
         raise RuntimeError(done.stderr[-2000:])
 
     def install_sluice(self, wheel: Path) -> None:
-        """Sluice with the locked packages, as the Dockerfile does it; what builds packages is gone afterwards."""
+        """Installs Sluice with the locked packages, like the Dockerfile. Build tools are removed afterwards."""
         lock = str(ROOT / "requirements.lock")
         self.install("--require-hashes", "--only-binary", ":all:", "-r", lock)
         self.install("--no-deps", str(wheel))
         self.uninstall("setuptools")
 
     def install_extra(self, wheel: Path, extra: str) -> None:
-        """What an extra brings, in the locked versions, where Sluice is installed."""
+        """Adds the locked packages of an extra to an installation of Sluice."""
         locks = (ROOT / name for name in ("requirements-dev.lock", "requirements-pipeline.lock"))
         versions = {
             pin for lock in locks for pin in re.findall(r"^[a-z0-9-]+==[^ ]+", lock.read_text(), re.MULTILINE)
@@ -187,21 +187,21 @@ class Environment:
         self.install("-c", str(constraints), f"sluice[{extra}] @ {wheel.as_uri()}")
 
     def uninstall(self, name: str) -> None:
-        """Remove a package."""
+        """Removes a package."""
         uv = str(Path(sys.executable).with_name("uv"))
         _run(uv, "pip", "uninstall", "-q", "--python", str(self._python), name, cwd=self._home)
 
     def imports(self, names: Iterable[str]) -> str:
-        """Import modules of Sluice, and say what could not be imported, and why."""
+        """Imports modules of Sluice. Returns those that could not be imported, with the reasons."""
         return self.run("python", "-c", _IMPORT, str(self.packages / "sluice"), *names)
 
     def check(self) -> None:
-        """Fails where a package that another one asks for is missing, or has a version that it does not take."""
+        """Fails if a required package is missing or has a version that does not fit."""
         uv = str(Path(sys.executable).with_name("uv"))
         _run(uv, "pip", "check", "-q", "--python", str(self._python), cwd=self._home)
 
     def run(self, program: str, *words: str, code: int = 0) -> str:
-        """Run one of its programs.
+        """Runs one of its programs.
 
         Args:
             program: its name.
@@ -209,13 +209,13 @@ class Environment:
             code: the exit code that it must end with.
 
         Returns:
-            What it wrote, on either output.
+            Its output and error output.
         """
         return _run(str(self.programs / program), *words, cwd=self._home, code=code)
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """A command that runs another as `run` does."""
+        """A command prefix that runs another command like `run` does."""
         return ("env", "--unset=PYTHONPATH", f"--chdir={self._home}")
 
     @property

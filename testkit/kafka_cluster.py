@@ -1,7 +1,7 @@
 """The real Kafka that integration tests share, on an address of its own.
 
-Every broker of the suite listens on KAFKA_HOST and nothing else does, so a tap on the client side of the gateway
-finds a leaked broker address by looking for it.
+Every broker of the suite listens on KAFKA_HOST, which no other program uses. So a tap on the client side of the
+gateway finds a leaked broker address by searching for it.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ FEW_THREADS: Final = {
     "group.coordinator.threads": 1,
     "share.coordinator.threads": 1,
 }
-"""Properties of brokers that mostly wait: each thread looks several times a second for something to do."""
+"""Properties of brokers that are mostly idle: each thread polls for work several times a second."""
 
 
 def shared_cluster(request: pytest.FixtureRequest, brokers: int) -> Iterator[KafkaCluster]:
-    """Start a cluster for a session; keep its logs and print where they are when a test failed meanwhile.
+    """Starts a cluster for a session. If a test fails meanwhile, keeps its logs and prints their path.
 
     Args:
         request: the fixture's request, of session scope.

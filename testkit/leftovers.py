@@ -1,10 +1,10 @@
 """Fails a pytest run that leaves a process, a socket or a temporary folder behind.
 
-The hooks here are imported by tests/conftest.py. Processes are found by a variable that all of the run inherit, and
-ended; folders by a directory for temporary files that the run has for itself. Sockets are those of the process that
-runs tests, at its end: others go with their processes.
+tests/conftest.py imports these hooks. All processes of the run inherit a variable by which they are found, and are
+then ended. Temporary folders are found because the run has its own directory for them. Sockets are checked only in
+the process that runs tests, at its end: those of other processes end with them.
 
-What Java programs write below /tmp is not looked at.
+Files that Java programs write below /tmp are not checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 
 _RUN: Final = "SLUICE_TEST_RUN"
 _GRACE_S: Final = 15.0
-"""For processes that end by themselves once their parent is gone."""
+"""Time for processes that end by themselves after their parent."""
 _LISTENS: Final = "0A"
 _TMPDIRS: Final = ("TMPDIR", "TEMP", "TMP")
 _FOUND: Final = pytest.StashKey[list[str]]()
@@ -38,12 +38,12 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Mark all processes of the run, and give it a directory for temporary files."""
+    """Marks all processes of the run, and gives it a directory for temporary files."""
     config.stash[_FOUND] = []
     if _is_worker(config):
         return
     os.environ[_RUN] = uuid.uuid4().hex
-    # Folders of tests stay where pytest keeps those of the last runs.
+    # Folders of tests stay where pytest keeps those of its last runs.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = Path(tempfile.mkdtemp(prefix="sluice-run-"))
     os.environ.update(dict.fromkeys(_TMPDIRS, str(folder)))
@@ -52,22 +52,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Plugins may have sockets of their own."""
+    """Records the sockets of plugins, which are not leftovers."""
     session.config.stash[_BEFORE] = sockets(os.getpid())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """What a worker of pytest-xdist has found in itself."""
+    """Reports what a worker of pytest-xdist has found in its own process."""
     node.config.stash[_FOUND] += getattr(node, "workeroutput", {}).get("left", [])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Look for what is left; workers of pytest-xdist have ended by now."""
+    """Searches for leftovers. Workers of pytest-xdist have ended by now."""
     config = session.config
     found = config.stash[_FOUND]
-    # Spark listens for what its streams call back until the process ends.
+    # Spark listens for callbacks of its streams until the process ends.
     if "pyspark" not in sys.modules:
         found += [f"a socket: {each}" for each in sockets(os.getpid()) if each not in config.stash[_BEFORE]]
     if _is_worker(config):
@@ -81,7 +81,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.exitstatus == pytest.ExitCode.OK:
         found += [f"a temporary file: {path}" for path in sorted(folder.iterdir())]
         shutil.rmtree(folder, ignore_errors=True)
-    # What failed tests keep to be looked at stays.
+    # Folders that failed tests keep for inspection stay.
     with suppress(OSError):
         folder.rmdir()
     if found and session.exitstatus == pytest.ExitCode.OK:
@@ -89,7 +89,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Name what is left."""
+    """Names the leftovers."""
     if found := config.stash[_FOUND]:
         terminalreporter.section("left by the run", red=True)
         for line in found:
@@ -107,7 +107,7 @@ def left_after(grace_s: float) -> list[tuple[int, str]]:
 def _processes() -> Iterator[tuple[int, str]]:
     mark = f"{_RUN}={os.environ[_RUN]}".encode()
     for path in Path("/proc").iterdir():
-        # Another user's process, or one that has just ended, is not of this run.
+        # Processes of other users, and those that have just ended, are not part of this run.
         with suppress(OSError):
             if not path.name.isdigit() or int(path.name) == os.getpid():
                 continue
@@ -116,7 +116,7 @@ def _processes() -> Iterator[tuple[int, str]]:
                 command = (
                     (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 )
-                if command:  # without one: it has ended, and no one has asked for its exit code yet
+                if command:  # a process without one has ended, and its parent has not read its exit code yet
                     yield int(path.name), command[:300]
 
 

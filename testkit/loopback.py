@@ -11,7 +11,7 @@ def own_host(network: int, host: int = 1) -> str:
     TEST_ADDRESSES=100 keeps a run apart from another one beside it.
 
     Args:
-        network: its second byte, which says what listens there: 66 a gateway, 77 a Kafka, 88 a tap.
+        network: its second byte, which names the kind of server: 66 a gateway, 77 a Kafka, 88 a tap.
         host: its last byte.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")

@@ -1,7 +1,7 @@
-"""Keeps a run that asks for marked tests from importing files that have none.
+"""Prevents a run with a mark expression from importing files without such marks.
 
-Each worker of pytest-xdist collects the whole suite: 20 s of CPU when no file has been rewritten yet. The tests with
-brokers are in a sixth of the files, and take 6 s so.
+Otherwise each worker of pytest-xdist collects the whole suite, which takes 20 s of CPU if no file has been rewritten
+yet. The tests with brokers are in a sixth of the files, which take 6 s.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _ASKED: Final = re.compile(r"(?<!not )\b(?:campaign|integration|spark)\b")
 
 
 def has_none(text: str, expression: str) -> bool:
-    """Whether a file of tests has none of the marks that a run asks for.
+    """Whether a file of tests has none of the requested marks.
 
     Args:
-        text: of the file.
-        expression: that of ``-m``.
+        text: the file's text.
+        expression: the value of ``-m``.
     """
     asked = _ASKED.findall(expression)
     return bool(asked) and not any(f"mark.{name}" in text for name in asked)

@@ -2,12 +2,12 @@
 
 
 def with_part(text: str, name: str, part: str) -> str:
-    """The page with this part.
+    """Replaces one part of a page.
 
     Args:
         text: a page with the lines `<!-- NAME -->` and `<!-- end of NAME -->`.
-        name: of the part.
-        part: what is to stand between them.
+        name: the part's name.
+        part: the new text between these lines.
     """
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, _, rest = text.partition(begin)

@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md, made from a gateway that has all metrics: `python -m testkit.metrics_page` writes it."""
+"""docs/reference/metrics.md, made from a gateway with all metrics: `python -m testkit.metrics_page` writes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from testkit.gateway import gateway_config
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "metrics.md"
 NOT_OURS: Final = frozenset({"up"})
-"""Made by Prometheus itself."""
+"""Metrics that the Prometheus library makes itself."""
 
 _HEAD: Final = """# Metrics
 
@@ -44,10 +44,10 @@ class Family(NamedTuple):
     """One family of /metrics.
 
     Attributes:
-        name: as in queries: a counter's with its `_total`.
-        type: Prometheus's.
-        labels: of each sample.
-        help: what it is.
+        name: as in queries; a counter's name includes `_total`.
+        type: Prometheus's type.
+        labels: the labels of each sample.
+        help: its help text.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Family(NamedTuple):
 
 
 class _OneProcess:
-    """A pool of workers that has this process alone."""
+    """A pool of workers that consists of this process."""
 
     restarts = 0
 
@@ -75,7 +75,7 @@ class _OneProcess:
 
 @cache
 def families() -> list[Family]:
-    """All of them, by name."""
+    """All families, ordered by name."""
     with TemporaryDirectory() as folder:
         found = {
             family.name: family

@@ -33,7 +33,7 @@ PACKAGES: Final = (
 
 
 def modules() -> Iterator[Path]:
-    """Every module, a package before what is in it."""
+    """Every module; a package comes before its modules."""
     for package in PACKAGES:
         yield from sorted((ROOT / package).rglob("*.py"), key=_place)
 

@@ -1,4 +1,4 @@
-"""Distinguished names in DER, odd ones included, for tests of principals."""
+"""Distinguished names in DER, including unusual ones, for tests of principals."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def name(sets: Sequence[Sequence[Attribute]]) -> bytes:
 
 
 def common_name(text: str) -> bytes:
-    """A Name of nothing but a common name."""
+    """A Name with a common name only."""
     return name([[(COMMON_NAME, UTF8, text.encode())]])
 
 
 def certificate(subject: bytes, *, version: bool = True) -> bytes:
-    """As much of a certificate as stands around the subject; nothing is signed."""
+    """The part of a certificate around the subject, without a signature."""
     fields = [
         element(0xA0, element(0x02, b"\x02")) if version else b"",
         element(0x02, b"\x01"),

@@ -1,4 +1,4 @@
-"""An observer that keeps nothing: the base of observers that record for a test."""
+"""An observer that records nothing: the base of observers that record for a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TLS client on OpenSSL itself, in memory, for what Python's `ssl` does not let a client do: key updates."""
+"""A TLS client on OpenSSL itself, in memory, for key updates, which Python's `ssl` does not offer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PENDING: Final = 10  # BIO_CTRL_PENDING
 
 
 class OpensslClient:
-    """Bytes for the server come out of `take`, its own go into `give`. Trusts anybody."""
+    """`take` returns bytes for the server, and `give` takes the server's bytes. Trusts any certificate."""
 
     def __init__(self) -> None:
-        """Load the library; skips the calling test where there is none."""
+        """Loads the library; skips the calling test if it is missing."""
         require_package("openssl")
         names = [ctypes.util.find_library(name) for name in ("ssl", "crypto")]
         if None in names:
@@ -43,34 +43,34 @@ class OpensslClient:
         return self._pointer(self._crypto.BIO_new(self._pointer(self._crypto.BIO_s_mem())))
 
     def shake_hands(self) -> bool:
-        """One step; whether the handshake is done."""
+        """Does one step of the handshake. Returns whether it is complete."""
         result = self._ssl.SSL_do_handshake(self._tls)
         if result != 1:
             assert self._ssl.SSL_get_error(self._tls, result) == _WANT_READ
         return bool(result == 1)
 
     def give(self, data: bytes) -> None:
-        """From the server."""
+        """Takes bytes from the server."""
         if data:
             assert self._crypto.BIO_write(self._in, data, len(data)) == len(data)
 
     def take(self) -> bytes:
-        """For the server."""
+        """The bytes for the server."""
         size = self._crypto.BIO_ctrl(self._out, _PENDING, 0, None)
         buffer = ctypes.create_string_buffer(max(size, 1))
         self._crypto.BIO_read(self._out, buffer, size)
         return buffer.raw[:size]
 
     def write(self, data: bytes) -> None:
-        """Encrypt something."""
+        """Encrypts data."""
         assert self._ssl.SSL_write(self._tls, data, len(data)) == len(data)
 
     def update_keys(self, *, ask_peer: bool) -> None:
-        """Change the keys, and have the server change its own if asked to."""
+        """Changes the keys, and with `ask_peer` requests that the server changes its own."""
         assert self._ssl.SSL_key_update(self._tls, int(ask_peer)) == 1
         self._ssl.SSL_do_handshake(self._tls)
 
     def free(self) -> None:
-        """Give everything back."""
+        """Frees all memory."""
         self._ssl.SSL_free(self._tls)
         self._ssl.SSL_CTX_free(self._context)

@@ -27,15 +27,15 @@ METRICS_PATH: Final = "/v1/metrics"
 
 
 class OtlpCollector:
-    """Takes spans and metrics in a thread of its own.
+    """Receives spans and metrics in a thread of its own.
 
     Attributes:
-        spans: in the order in which they came.
-        metrics: of each request, in the same order.
-        resource: of the last request, by name.
-        status: of answers from now on.
-        may_answer: cleared, requests get no answer until it is set.
-        waiting: requests that have no answer yet.
+        spans: in the order of their arrival.
+        metrics: the metrics of all requests, in the same order.
+        resource: attributes of the last request's resource, by name.
+        status: the HTTP status of responses from now on.
+        may_answer: while cleared, requests get no response.
+        waiting: requests without a response so far.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class OtlpCollector:
                 self.send_response(collector.status)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.end_headers()
-                with contextlib.suppress(ConnectionError):  # the sender has given up
+                with contextlib.suppress(ConnectionError):  # the client has given up
                     self.wfile.write(answer.SerializeToString())
 
             def log_message(self, format: str, *args: object) -> None:
@@ -91,12 +91,12 @@ class OtlpCollector:
 
     @property
     def endpoint(self) -> str:
-        """For `[traces] endpoint`."""
+        """The URL for `[traces] endpoint`."""
         return f"http://{HOST}:{self._server.server_address[1]}{PATH}"
 
     @property
     def metrics_endpoint(self) -> str:
-        """For `[metrics] endpoint`."""
+        """The URL for `[metrics] endpoint`."""
         return f"http://{HOST}:{self._server.server_address[1]}{METRICS_PATH}"
 
     def named(self, name: str) -> list[Span]:
@@ -125,10 +125,10 @@ Series: TypeAlias = "tuple[str, frozenset[tuple[str, str]]]"
 
 
 def series_of(metrics: Iterable[Metric]) -> dict[Series, float]:
-    """Values of metrics under the names and labels that Prometheus has for the same series.
+    """Values of metrics, under the names and labels that Prometheus has for the same series.
 
     Raises:
-        ValueError: a series is there twice.
+        ValueError: a series occurs twice.
     """
     found: dict[Series, float] = {}
 

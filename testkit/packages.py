@@ -1,4 +1,4 @@
-"""Programs from Debian packages that some tests need: a test without its program skips and says how to get it."""
+"""Programs from Debian packages that some tests need. Without its program a test skips and names the package."""
 
 import os
 import shutil
@@ -14,13 +14,13 @@ REQUIRED_VARIABLE: Final = "SLUICE_REQUIRE_PACKAGES"
 def require_package(package: str, program: str | None = None) -> str:
     """The path of a program from a Debian package.
 
-    Skips the calling test when it is missing, fails it when SLUICE_REQUIRE_PACKAGES=1.
+    Skips the calling test if it is missing; fails it if SLUICE_REQUIRE_PACKAGES=1.
 
     Args:
         package: Debian's name.
-        program: the program to look for, when it is called otherwise.
+        program: the program's name, if it differs from the package's.
     """
-    # Debian puts haproxy into /usr/sbin, which is not on everybody's path.
+    # Debian installs haproxy in /usr/sbin, which is not on every user's path.
     path = shutil.which(program or package, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if path is not None:
         return path

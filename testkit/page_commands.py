@@ -1,13 +1,14 @@
 """The commands of the documentation's pages, as tests run them and as a reader types them.
 
-A block of commands is fenced as `console`. Each command begins with `$ `; what it prints follows. A line `...` stands
-for lines left out, and `...` within a line for any text. A comment directly before a block says what is done with it:
+A block of commands is fenced as `console`. Each command begins with `$ `, and its output follows. A line `...` stands
+for omitted lines, and `...` within a line for any text. A comment directly before a block says how it is tested:
 
-* none: a test types the commands into a shell, block after block, and expects what the page shows.
+* No comment: a test types the commands into a shell, block after block, and compares the output with the page.
 * `<!-- not run: REASON -->`: no test runs it.
-* `<!-- runs until the end: TEXT -->`: the command stays in its terminal. The test continues when it prints TEXT.
+* `<!-- runs until the end: TEXT -->`: the command keeps its terminal. The test continues when it prints TEXT.
 
-`<!-- before this page: COMMAND, until TEXT -->` is such a command that the page takes for granted. A block of another
+`<!-- before this page: COMMAND, until TEXT -->` is such a command that must run before the page's commands. A block
+of
 language with `title="NAME"` is a file: the test writes it where it types the commands.
 """
 
@@ -57,9 +58,9 @@ class Block:
         line: of the page, of its first line.
         language: behind the fence.
         title: of a file: its name.
-        text: without its indentation.
-        not_run: why no test runs it; None if one does.
-        ready_text: for a command that stays: what it prints once the next one can be typed.
+        text: its content without indentation.
+        not_run: why no test runs it; None: a test runs it.
+        ready_text: for a command that keeps running: its output when the next command can be typed.
     """
 
     page: Path
@@ -72,14 +73,14 @@ class Block:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """Page and line, for messages."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def commands(self) -> list[Command]:
         """The commands of a `console` block.
 
         Raises:
-            ValueError: it begins with something else.
+            ValueError: the block does not begin with a command.
         """
         found: list[list[str]] = []
         open_line = False
@@ -118,7 +119,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def session(page: Path) -> list[Block]:
-    """The blocks of a page that a test runs, with what has to run before."""
+    """The blocks of a page that a test runs, including those that must run before."""
     before = [
         Block(page, 1, "console", None, f"{_PROMPT}{command}", None, ready)
         for command, ready in _BEFORE.findall(page.read_text(encoding="utf-8"))
@@ -130,12 +131,12 @@ def session(page: Path) -> list[Block]:
 
 
 def inline_commands(page: Path) -> list[str]:
-    """Commands within sentences, those with arguments alone."""
+    """Commands within sentences, only those with arguments."""
     return [text for text in _INLINE.findall(_BLOCK.sub("", page.read_text(encoding="utf-8"))) if " " in text]
 
 
 def programs(command: str) -> Iterator[list[str]]:
-    """Each program that a line of shell starts, with its arguments; redirections are left out."""
+    """The programs that a line of shell starts, each with its arguments and without redirections."""
     lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []

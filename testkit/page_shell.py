@@ -1,4 +1,4 @@
-"""A shell and programs beside it, for tests that type in what a page shows."""
+"""A shell and other programs, for tests that type in the commands of a page."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from testkit.process_group import kill_all
 END: Final = "-- end of a command --"
 START_S: Final = 240.0
 COMMAND_S: Final = 240.0
-"""Well below the time after which a test is ended without a word of its command."""
+"""Well below the time after which pytest ends a test without naming its command."""
 PATH: Final = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-# `make` is typed in the checkout; what a page writes is to be elsewhere.
+# `make` runs in the checkout; files that a page writes go to another folder.
 _PREAMBLE: Final = (
     f'shopt -s expand_aliases\nmake() {{ command make -C "{ROOT}" --no-print-directory "$@"; }}\n'
 )
 
 
 def plain(line: str) -> str:
-    """A line without what differs from run to run: numbers and the width of columns."""
+    """A line without the parts that differ from run to run: numbers and the width of columns."""
     return re.sub(r"\s+", " ", re.sub(r"-?\d[\d.:+e-]*", "#", line)).strip()
 
 
 def fits(expected: str, printed: str) -> bool:
-    """Whether a line of the page stands for a line of the output."""
+    """Whether a line of the page matches a line of the output."""
     parts = (re.escape(plain(part)) for part in expected.split("..."))
     return re.fullmatch(r"\s*.*\s*".join(parts), plain(printed)) is not None
 
 
 @contextmanager
 def staying(command: str, ready: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command in a terminal of its own, which has printed `ready`."""
+    """Runs a command in a terminal of its own, and waits until it has printed `ready`."""
     program = subprocess.Popen(
         ["bash", "-c", f"{_PREAMBLE}{command}"],
         cwd=folder,
@@ -73,13 +73,13 @@ def staying(command: str, ready: str, folder: Path) -> Iterator[subprocess.Popen
     finally:
         os.killpg(program.pid, signal.SIGTERM)
         program.wait(60)
-        reading.join(60)  # until what it has started has ended too, and no longer has its ports
+        reading.join(60)  # until the programs that it has started have ended and released ports
         assert not reading.is_alive()
         program.stdout.close()
 
 
 class Shell:
-    """A shell that commands are typed into, one after the other."""
+    """A shell that runs typed commands, one after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._program = subprocess.Popen(
@@ -95,10 +95,10 @@ class Shell:
         self._type(_PREAMBLE)
 
     def output(self, command: str) -> list[str]:
-        """What a command prints, line by line."""
-        # What reads standard input must not take the next commands.
+        """The lines that a command prints."""
+        # A command that reads standard input must not read the next commands.
         self._type(f"{{ {command}\n}} </dev/null\necho '{END}'\n")
-        # With all that it has started: what still has the pipe would keep the loop below waiting.
+        # Kills all programs that it has started too: as long as one has the pipe open, the loop below would wait.
         giving_up = threading.Timer(COMMAND_S, kill_all, [self._program.pid])
         giving_up.start()
         lines: list[str] = []
@@ -113,7 +113,7 @@ class Shell:
         pytest.fail(f"{command}: no end within {COMMAND_S:.0f} s\n" + "\n".join(lines))
 
     def close(self) -> None:
-        """Ends it and what it has started."""
+        """Ends the shell and the programs that it has started."""
         kill_all(self._program.pid)
         self._program.communicate()
 
@@ -130,13 +130,13 @@ def type_in(
     setup: str = "",
     written_as: Callable[[str], str] = lambda text: text,
 ) -> None:
-    """Do what a page says, and expect what it shows.
+    """Types in the commands of a page, and checks their output.
 
     Args:
-        blocks: its files and commands, in order.
-        folder: where files are written and commands run.
-        setup: typed into the shell before anything else.
-        written_as: what stands for a text of the page, such as the address of a broker that is there.
+        blocks: files and commands of the page, in order.
+        folder: the folder for files and commands.
+        setup: commands before all others.
+        written_as: replacements for texts of the page, such as the address of an existing broker.
     """
     with ExitStack() as stack:
         shell = Shell(folder)

@@ -1,4 +1,4 @@
-"""A fault that is planted in a copy of the sources, for a test that looks whether it is found."""
+"""A fault in a copy of the sources, for a test that checks whether it is found."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ ROOT: Final = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Fault:
-    """A line of a source, and what stands there instead.
+    """A line of a source, and its replacement.
 
     Attributes:
-        file: of the source.
-        line: what stands there.
-        instead: what the fault makes of it.
-        places: how often it stands there.
+        file: the source file.
+        line: the original line.
+        instead: the line with the fault.
+        places: how often the line occurs.
     """
 
     file: str
@@ -32,10 +32,10 @@ class Fault:
         return (ROOT / self.file).read_text().count(self.line) == self.places
 
     def plant(self, folder: Path) -> None:
-        """Copy the gateway's packages into a folder, with this fault.
+        """Copies the gateway's packages into a folder, with this fault.
 
         Raises:
-            AssertionError: the source has changed, so there would be no fault.
+            AssertionError: the source has changed, so that the copy would have no fault.
         """
         assert self.can_be_planted
         for package in ("config", "gateway", "protocol", "quotas"):

@@ -1,7 +1,7 @@
-"""Scheduling priorities on a shared core, so that a measurement does not show the kernel's turns.
+"""Scheduling priorities on a shared core, so that a measurement does not include the kernel's time slices.
 
-Linux lets a process that is awake finish its slice of some milliseconds before one that wakes up gets the core, at
-whatever niceness. Real-time priority does not wait, and needs the right to it (CAP_SYS_NICE).
+On Linux a running process finishes its slice of some milliseconds before a process that wakes up gets the core, at
+any niceness. A process with real-time priority does not wait, but needs the permission (CAP_SYS_NICE).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from pathlib import Path
 
 
 def run_first(*pids: int, priority: int = 1, all_threads: bool = True) -> bool:
-    """Give all threads that each process has now real-time priority; what they start later inherits it.
+    """Gives all present threads of some processes real-time priority. Threads that they start later inherit it.
 
     Args:
-        pids: processes that were started from here.
-        priority: among those that have it; the greater one goes first.
-        all_threads: not only the first one.
+        pids: processes that this process has started.
+        priority: the larger one runs first among threads with real-time priority.
+        all_threads: not only the first thread.
 
     Returns:
-        Whether that was allowed; nothing has changed if not.
+        Whether this was allowed; otherwise nothing has changed.
     """
     try:
         for pid in pids:
@@ -32,10 +32,10 @@ def run_first(*pids: int, priority: int = 1, all_threads: bool = True) -> bool:
 
 
 def part_threads(pid: int, *, first: set[int], others: set[int]) -> None:
-    """Give a process's first thread some cores, and all its other threads some.
+    """Assigns cores to a process's first thread, and to all its other threads.
 
     Args:
-        pid: of the process.
+        pid: the process.
         first: the cores of the first thread.
         others: the cores of the others.
     """

@@ -1,7 +1,7 @@
-"""The processes of a gateway that a test starts: none may be left when the test is over.
+"""The processes of a gateway that a test starts, none of which may be left when the test ends.
 
-A gateway forks workers and starts the process that replaces it. Those are no children of the test. They are in the
-process group of the first process, if that began a session of its own (`start_new_session=True`).
+A gateway forks workers and starts the process that replaces it. These are not children of the test. They are in the
+process group of the first process, if that was started with a session of its own (`start_new_session=True`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def members(leader: int) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process has not ended; one that has may wait as a zombie until it is asked for its exit code."""
+    """Whether a process has not ended. An ended one may remain as a zombie until its exit code is read."""
     return _group(pid) is not None
 
 
@@ -41,6 +41,6 @@ def children(pid: int) -> list[int]:
 
 
 def kill_all(leader: int) -> None:
-    """SIGKILL for every process of a group. See `members`."""
+    """Sends SIGKILL to every process of a group; see `members`."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)

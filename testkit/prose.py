@@ -1,8 +1,8 @@
-"""Looks for words and sentences that a newcomer stumbles over: `python -m testkit.prose [FILE ...]`.
+"""Finds words and sentences that are hard for newcomers: `python -m testkit.prose [FILE ...]`.
 
-The rules are in `testkit/prose.toml`. Pages are checked for words, long sentences and long lines. Of the product and
-the programs around it the texts are checked that people read when they run: `--help`, messages, the help of metrics,
-alerts, the status page, the report. Docstrings and comments are checked for words alone, those of tests too.
+The rules are in `testkit/prose.toml`. Pages are checked for words, long sentences and long lines. The texts that the
+product and its programs show are checked too: `--help`, messages, the help of metrics, alerts, the status page, the
+report. Docstrings and comments, also those of tests, are checked only for words.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _TAG: Final = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>|\{[{%#].*?[}%#]\}",
 _SCRIPT: Final = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 _SCRIPT_TEXT: Final = re.compile(r"\"([^\"\n]* [^\"\n]*)\"|`([^`]* [^`]*)`")
 _NAMES: Final = re.compile(r"^ +[a-z_]\w*(?:, [a-z_]\w*)*:(?= )", re.MULTILINE)
-"""Of arguments and attributes, before what is said of them."""
+"""Introductions of arguments and attributes, before their descriptions."""
 _ANNOTATION: Final = re.compile(r"^\s*(?:summary|description): (.*)$", re.MULTILINE)
 
 
 class Finding(NamedTuple):
-    """One place.
+    """One finding.
 
     Attributes:
-        file: below the root of the project.
-        line: of the paragraph, text or comment that has it.
-        what: is wrong, and what to say instead.
+        file: path relative to the project's root.
+        line: of the paragraph, text or comment.
+        what: the fault, and what to write instead.
     """
 
     file: str
@@ -52,11 +52,11 @@ class Finding(NamedTuple):
 
 
 def findings(kind: str, only: Iterable[str] = ()) -> list[Finding]:
-    """All of one kind.
+    """All findings of one kind.
 
     Args:
         kind: "pages", "texts" (what programs show), "comments" (docstrings and comments).
-        only: these files; none: all.
+        only: the files to check; none: all files.
     """
     files = {file for group in RULES["groups"][kind] for file in files_of(group)}
     wanted = set(only) or files
@@ -74,7 +74,7 @@ def files_of(group: str) -> set[str]:
 
 
 def check(kind: str, file: str, text: str) -> Iterator[tuple[int, str]]:
-    """The findings in one file: its lines, and what is wrong there."""
+    """The findings in one file: lines and faults."""
     if kind == "pages":
         yield from _long_lines(text)
         for line, paragraph in _paragraphs(text):
@@ -84,7 +84,7 @@ def check(kind: str, file: str, text: str) -> Iterator[tuple[int, str]]:
             yield from ((line, what) for what in _words(_CODE.sub("X", said)))
     else:
         for line, said in _texts(file, text):
-            # What stands in several lines is a table, a form or a statement: each line and cell is read for itself.
+            # A text with several lines is a table, a form or a statement. Each line and cell is checked separately.
             parts = re.split(r"[\n|]", said)
             yield from ((line, what) for part in parts for what in (*_words(part), *_long_sentences(part)))
 
@@ -103,7 +103,7 @@ def _long_sentences(text: str) -> Iterator[str]:
 
 
 def _long_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that could be wrapped: no rows of tables, no code, no comments, nothing without a space to break at."""
+    """Lines that could be wrapped. Leaves out rows of tables, code, comments and lines without spaces."""
     inside = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -165,7 +165,7 @@ def _line(text: str, at: int) -> int:
 
 
 def _strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Texts of more than a word in a program, docstrings aside; what is put into them is X."""
+    """Texts of more than one word in a program, without docstrings; inserted values become X."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue
@@ -188,7 +188,7 @@ def _strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def _comments(file: str, text: str) -> Iterator[tuple[int, str]]:
     if not file.endswith(".py"):
         return
-    # Tokens are two thirds of the time of all this. Few files have such a word behind a "#" of any kind.
+    # Tokenizing takes two thirds of the time. Few files have such a word after a "#" of any kind.
     if any(_words("\n".join(re.findall("#.*", text)))):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
@@ -203,7 +203,7 @@ def _comments(file: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """These, and all within them, without expressions."""
+    """These statements and all statements within them, without expressions."""
     for node in nodes:
         yield node
         for name in ("body", "handlers", "orelse", "finalbody", "cases"):
@@ -211,7 +211,7 @@ def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def main() -> int:
-    """Prints the findings in all files, or in those that are named; 1 when there are any."""
+    """Prints the findings in all files, or in the named files. Returns 1 if there are any."""
     found = [finding for kind in KINDS for finding in findings(kind, sys.argv[1:])]
     for each in found:
         print(f"{each.file}:{each.line}: {each.what}")

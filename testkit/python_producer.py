@@ -1,6 +1,6 @@
-"""kafka-python's producer where it may fail: closed whole, also when its constructor raises.
+"""kafka-python's producer for cases in which it may fail: it is closed completely, even if its constructor raises.
 
-That leaves its selector's sockets open otherwise, for the garbage collector to complain of in whichever test is next.
+Otherwise its selector's sockets stay open, and the garbage collector reports them in whichever test comes next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CLOSE_S = 2.0
 
 @contextmanager
 def python_producer(**settings: Any) -> Iterator[Any]:
-    """A KafkaProducer with these settings; what it raises is the caller's."""
+    """A KafkaProducer with these settings. Its exceptions are passed to the caller."""
     clients: list[Any] = []
 
     def client(**config: Any) -> Any:

@@ -14,7 +14,7 @@ from quotas.limits import Limits
 
 
 class RecordingAudit:
-    """Keeps what it is given, as (what happened, principal, entity, key, old, new)."""
+    """Keeps its calls, as (event, principal, entity, key, old, new)."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[object, ...]] = []
@@ -37,14 +37,14 @@ class RecordingAudit:
 
 
 class ScriptedAlterations:
-    """A quota admin, and the store that a test is.
+    """A quota admin whose store is the test.
 
     Attributes:
         admin: for a `HandlerContext`.
-        quotas: what is in force.
-        audit: what was written down.
+        quotas: the quotas in force.
+        audit: the audit lines.
         waiting: alterations that are not durable yet, oldest first.
-        limits: of brokers, which alterations may change too.
+        limits: limits of brokers, which alterations may change too.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ScriptedAlterations:
         self.waiting.append((alteration, on_altered))
 
     def finish(self, *, now_ms: int, failure: str | None = None) -> Alteration:
-        """The oldest alteration becomes durable, or fails; its client is answered."""
+        """Makes the oldest alteration durable, or lets it fail. Its client gets a response."""
         alteration, on_altered = self.waiting.pop(0)
         if failure is None:
             self.quotas.apply(change for change in alteration.changes if isinstance(change, QuotaChange))

@@ -9,7 +9,7 @@ from testkit.conversation import Conversation
 
 
 def entry(entity: dict[str, str | None], **ops: float | None) -> dict[str, Any]:
-    """One entry of an alteration; None removes."""
+    """One entry of an alteration; None removes a quota."""
     return {
         "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
         "ops": [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in ops.items()],
@@ -34,13 +34,13 @@ def describe(*components: tuple[str, int, str | None], strict: bool = False, ver
 
 
 def answers(c: Conversation, version: int = 1) -> list[tuple[int, str | None]]:
-    """What an alteration's client is answered, entry by entry."""
+    """The response to an alteration's client, entry by entry."""
     body = wire.decode_response("AlterClientQuotas", version, c.take_client())
     return [(each.error_code, each.error_message) for each in body.entries]
 
 
 def make_durable(c: Conversation, failure: str | None = None) -> Conversation:
-    """The store has done, or not, what it was asked to."""
+    """The store finishes the oldest alteration, or lets it fail."""
 
     def finish(now_ms: int) -> None:
         c.core.desk.finish(now_ms=now_ms, failure=failure)

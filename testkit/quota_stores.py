@@ -1,4 +1,4 @@
-"""Quota stores of tests: what they are made with, and what they say."""
+"""Quota stores of tests, how to make them, and a record of their calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FETCH: Final = QuotaKey.CONSUMER_BYTE_RATE
 
 
 class Seen:
-    """What a store said so far: `values` as a gateway would have them, and every call."""
+    """A store's calls so far, and `values` as a gateway would have them."""
 
     def __init__(self) -> None:
         self.values: dict[Slot, Value] = {}
@@ -46,24 +46,24 @@ class Seen:
 
 
 def alteration(*changes: tuple[QuotaEntity, QuotaKey, float | None], by: str = "User:admin") -> Alteration:
-    """One that an admin asks for."""
+    """An alteration that an admin requests."""
     return Alteration(by, "a test", tuple(QuotaChange(*change) for change in changes))
 
 
 def limit_alteration(**limits: str | None) -> Alteration:
-    """One of connection limits of brokers, with underscores for the dots of their names."""
+    """An alteration of brokers' connection limits, with underscores for the dots in their names."""
     changes = (LimitChange(name.replace("_", "."), value) for name, value in limits.items())
     return Alteration("User:admin", "a test", tuple(changes))
 
 
 def sqlite_store(path: Path, *, max_quotas: int = 1_000, max_history: int = 100) -> SqliteStore:
-    """One that is not open yet."""
+    """A store that is not open yet."""
     return SqliteStore(path, now_ms=lambda: AT_MS, max_quotas=max_quotas, max_history=max_history)
 
 
 @asynccontextmanager
 async def opened(store: QuotaStore) -> AsyncIterator[Seen]:
-    """Open a store, and close it at the end."""
+    """Opens a store, and closes it at the end."""
     seen = Seen()
     await store.open(seen)
     try:

@@ -1,6 +1,6 @@
-"""A topic of quotas without brokers: librdkafka's consumer and producer as the store uses them, over one list.
+"""A topic of quotas without brokers: librdkafka's consumer and producer, as the store uses them, over a list.
 
-What brokers do with mixed transactions, and what librdkafka does when a topic is gone, only a real Kafka shows:
+Only a real Kafka shows what brokers do with mixed transactions, and what librdkafka does when a topic is gone:
 tests/integration/test_quota_topic.py.
 """
 
@@ -22,7 +22,7 @@ from testkit.quota_stores import AT_MS
 
 
 class Message:
-    """One of the topic, or an error that comes in the place of one."""
+    """A message of the topic, or an error in place of a message."""
 
     def __init__(
         self,
@@ -61,21 +61,21 @@ class Message:
 
 
 class QuotaTopic:
-    """The log, and what shall go wrong with it.
+    """The log, and its faults.
 
     Attributes:
-        log: everything that was committed.
-        on_commit: called instead of the commit with what makes it.
-        unreachable: no one says where it ends.
-        all_held: no consumer reads anything for the time being.
-        consumers: all there were, by the order in which gateways were opened.
-        first_fault: what the next consumer meets first.
-        not_writable: what a producer fails with that takes up its transactional id.
-        refused: what each record of a transaction fails with.
-        topic_id: what the brokers say it is; None: there is none.
-        tombstones_s: its delete.retention.ms.
-        compacted: offsets of records that are gone.
-        readable: the offset of a transaction under way.
+        log: all committed messages.
+        on_commit: called instead of the commit, with the function that commits.
+        unreachable: whether no broker responds with the log's end.
+        all_held: whether all consumers stop reading.
+        consumers: all consumers so far, in the order in which gateways were opened.
+        first_fault: the first fault of the next consumer.
+        not_writable: the error of a producer that initializes its transactional id.
+        refused: the error of each record of a transaction.
+        topic_id: the id in brokers' responses; None: there is none.
+        tombstones_s: its delete.retention.ms, in s.
+        compacted: offsets of records that compaction has removed.
+        readable: the offset of a transaction that is not finished.
         producer_polls: how often producers could have written their log.
     """
 
@@ -111,7 +111,7 @@ class QuotaTopic:
         return consumer
 
     def _end_offset(self, *_args: object, deadline: float) -> int:
-        if self.unreachable:  # as at the deadline
+        if self.unreachable:  # the same result as at the deadline
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker"))
         return len(self.log)
 
@@ -124,7 +124,7 @@ class QuotaTopic:
         secrets: Sequence[bytes] = (),
         accept_unsigned: bool | None = None,
     ) -> TopicStore:
-        """One that is not open yet."""
+        """A store that is not open yet."""
         signer = RecordSigner("quotas", secrets) if secrets else None
         settings = TopicStoreSettings(
             "quotas", None, max_quotas, max_history, write_timeout_ms, {}, signer, accept_unsigned
@@ -134,13 +134,13 @@ class QuotaTopic:
     def append(
         self, key: bytes, value: bytes | None, headers: Mapping[str, str | bytes] | None = None
     ) -> Message:
-        """Somebody writes."""
+        """Appends a message of another writer."""
         self.log.append(message := Message(len(self.log), key, value, headers))
         return message
 
 
 class Identity:
-    """What the brokers say of the topic."""
+    """The topic's id as brokers report it."""
 
     def __init__(self, topic: QuotaTopic) -> None:
         self.asking = False
@@ -160,8 +160,8 @@ class Consumer:
     """Reads the log.
 
     Attributes:
-        held: reads nothing for the time being.
-        fault: comes next, once: an error event or an exception.
+        held: whether it stops reading.
+        fault: its next result: an error event or an exception.
     """
 
     def __init__(self, topic: QuotaTopic) -> None:
@@ -186,7 +186,7 @@ class Consumer:
             error, self.fault = self.fault, None
             self._ended = error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
             return Message(self._next, error=error)
-        # As librdkafka does: after an error of this kind nothing comes until the partition is assigned again.
+        # As in librdkafka: after an error of this kind nothing is read until the partition is assigned again.
         if not self.held and not self._topic.all_held and not self._ended:
             while self._next in self._topic.compacted:
                 self._next += 1
@@ -210,7 +210,7 @@ class Consumer:
 
 
 class Producer:
-    """Writes the log, a transaction at once."""
+    """Writes a whole transaction to the log at once."""
 
     _one = threading.Lock()
 
@@ -263,7 +263,7 @@ class Producer:
 
 
 async def until(fact: Callable[[], object]) -> None:
-    """Wait for what threads of the store bring about."""
+    """Waits for an effect of the store's threads."""
     async with asyncio.timeout(5):
         while not fact():  # noqa: ASYNC110  (threads set it)
             await asyncio.sleep(0.002)

@@ -1,4 +1,4 @@
-"""A client made of one plain socket: it can do to the gateway what no client library does."""
+"""A client with one plain socket, which can do to the gateway what no client library does."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
 PATIENCE_S: Final = 60.0
-"""How long a test waits for what must happen: only what hangs takes as long, on a busy machine too."""
+"""How long a test waits for an event that must happen. Only a hang takes that long, even on a busy machine."""
 
 
 class Ended(Exception):
     """The gateway closed the connection.
 
     Attributes:
-        rest: what came before it did.
+        rest: bytes that arrived before.
     """
 
     def __init__(self, rest: bytes) -> None:
@@ -26,7 +26,7 @@ class Ended(Exception):
 
 
 class RawClient:
-    """One connection. Reads only when asked to."""
+    """One connection, which reads only on request."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -37,7 +37,7 @@ class RawClient:
     async def connect(
         cls, port: int, *, host: str = HOST, receive_buffer_bytes: int | None = None
     ) -> RawClient:
-        """Connect; a small receive buffer makes the kernel hold little for a client that does not read."""
+        """Connects. With a small receive buffer the kernel buffers little for a client that does not read."""
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         if receive_buffer_bytes is not None:
@@ -57,8 +57,8 @@ class RawClient:
         self.close()
 
     async def send(self, data: bytes) -> None:
-        """Send everything."""
-        await asyncio.sleep(0)  # others have their turn, also if the kernel takes all at once
+        """Sends all bytes."""
+        await asyncio.sleep(0)  # gives other tasks a turn, even if the kernel accepts all bytes at once
         async with asyncio.timeout(PATIENCE_S):
             await self._loop.sock_sendall(self.sock, data)
 
@@ -66,7 +66,7 @@ class RawClient:
         """The next whole reply frame.
 
         Raises:
-            Ended: there is none.
+            Ended: the connection has ended.
         """
         size = unpack(">i", await self._receive(4))[0]
         frame = await self._receive(4 + size)
@@ -74,7 +74,7 @@ class RawClient:
         return frame
 
     async def receive_rest(self) -> bytes:
-        """Everything until the gateway closes the connection."""
+        """All bytes until the gateway closes the connection."""
         try:
             while True:
                 await self._receive(len(self._received) + 1)
@@ -82,7 +82,7 @@ class RawClient:
             return ended.rest
 
     async def silent_for(self, seconds: float) -> bool:
-        """Whether nothing arrives and nothing is closed during this time."""
+        """Whether no byte arrives and the connection stays open during this time."""
         try:
             async with asyncio.timeout(seconds):
                 await self._receive(len(self._received) + 1)
@@ -106,33 +106,33 @@ class RawClient:
         return bytes(self._received[:count])
 
     def half_close(self) -> None:
-        """Send FIN; replies can still come."""
+        """Sends FIN; replies can still arrive."""
         self.sock.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        """Send RST."""
+        """Sends RST."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
         self.sock.close()
 
     def close(self) -> None:
-        """Close both directions."""
+        """Closes both directions."""
         self.sock.close()
 
 
 async def until(fact: Callable[[], Any], *, seconds: float = PATIENCE_S) -> None:
-    """Wait until something is true; fails when it is not in time."""
+    """Waits until a condition is true; fails if it is not true in time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     looks = 0
     while not fact():
-        # One turn of the loop may take all the time there is: who comes after it needs turns of its own.
+        # One iteration of the loop may take the whole time, so the condition also gets a number of checks.
         assert loop.time() < end or looks < 100, "waited in vain"
         looks += 1
         await asyncio.sleep(0.005)
 
 
 async def settled(count: Callable[[], int]) -> int:
-    """Wait until a number changes no more; the number."""
+    """Waits until a number no longer changes. Returns it."""
     seen = -1
     while seen != count():
         seen = count()
@@ -141,7 +141,7 @@ async def settled(count: Callable[[], int]) -> int:
 
 
 async def refused(port: int) -> bool:
-    """Whether no one listens on a port."""
+    """Whether no process listens on a port."""
     try:
         client = await RawClient.connect(port)
     except ConnectionRefusedError:

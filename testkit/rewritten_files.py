@@ -1,8 +1,8 @@
-"""Spreads over pytest-xdist's workers what pytest does once for each file of tests.
+"""Divides between pytest-xdist's workers what pytest does once for each file of tests.
 
-It rewrites the assertions of a file, and keeps the result beside the file. In a fresh clone all workers would
-rewrite all files, as they collect the same ones at the same time. Here each imports a part of them first, and finds
-the other parts rewritten.
+pytest rewrites the assertions of a file and stores the result beside it. In a fresh clone all workers would rewrite
+all files, because they collect the same files at the same time. With this module each worker first imports a part of
+the files, and then finds the others rewritten.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from testkit.marked_files import pytest_ignore_collect
 
 
 def import_part(session: pytest.Session) -> None:
-    """To be called before a worker collects; other processes have no part."""
+    """Imports this worker's part; called before a worker collects. Processes that are not workers import nothing."""
     config = session.config
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if not hasattr(config, "workerinput"):
@@ -30,6 +30,6 @@ def import_part(session: pytest.Session) -> None:
         if not any(file.is_relative_to(each) for each in ignored) and not pytest_ignore_collect(file, config)
     ]
     for file in files[int(worker.removeprefix("gw")) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]:
-        # pytest shows what is wrong with a file when it collects it.
+        # pytest reports a file's errors when it collects the file.
         with suppress(Exception, pytest.skip.Exception):
             importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))

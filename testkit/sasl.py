@@ -1,4 +1,4 @@
-"""SASL on conversations: a listener that wants it, what clients send in an exchange, and what brokers answer."""
+"""SASL in conversations: a listener that requires it, messages of clients in an exchange, and brokers' responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAIN_ALICE: Final = b"\0alice\0canary-secret"
 
 
 def oauth(subject: str, claim: str = "sub") -> bytes:
-    """An OAUTHBEARER message with a token that says so."""
+    """An OAUTHBEARER message with a token for this subject."""
     payload = base64.urlsafe_b64encode(json.dumps({claim: subject}).encode()).rstrip(b"=").decode()
     return f"n,,\x01auth=Bearer e30.{payload}.canary-secret\x01\x01".encode()
 
@@ -36,7 +36,7 @@ EXCHANGES: Final[dict[str, list[tuple[bytes, bytes]]]] = {
     "SCRAM-SHA-512": [(SCRAM_FIRST, SCRAM_CHALLENGE), (SCRAM_PROOF, SCRAM_SIGNATURE)],
     "OAUTHBEARER": [(oauth("alice"), b"")],
 }
-"""Mechanism -> what alice sends and a broker answers, round by round."""
+"""Messages of alice and responses of a broker by mechanism, round by round."""
 
 
 class _Observer(SilentObserver):
@@ -55,11 +55,11 @@ class SaslCore(GatewayCore):
     """
 
     def __init__(self, *, rules: SaslRules | None = None, **settings: Any) -> None:
-        """Build the parts.
+        """Builds the parts.
 
         Args:
             rules: how principals are found.
-            settings: see `GatewayCore`; `user` is whom its quotas are for.
+            settings: see `GatewayCore`; `user` is the user of its quotas.
         """
         super().__init__(**{"user": "alice", **settings})
         observer = _Observer()
@@ -72,7 +72,7 @@ class SaslCore(GatewayCore):
         self._sasl = sasl_listener(rules or SaslRules(), self.routes, ConfirmHandler(observer))
 
     def new_session(self) -> ClientSession:
-        """A client has connected."""
+        """The session of a client that has connected."""
         return ClientSession(
             self.routes,
             self.settings,
@@ -100,11 +100,11 @@ class SaslConversation(Conversation):
 
     @property
     def user(self) -> str:
-        """Whose requests these are now."""
+        """The present user of the connection."""
         return self.session.user
 
     def shakes_hands(self, mechanism: str, *, error_code: int = 0, version: int = 1) -> Self:
-        """The client asks for a mechanism, and the broker answers."""
+        """The client requests a mechanism, and the broker answers."""
         asked, answered = handshake(mechanism, self._next(), error_code=error_code, version=version)
         self.client_sends(asked).upstream_sees(asked).upstream_answers(answered)
         if error_code == 0:
@@ -112,13 +112,13 @@ class SaslConversation(Conversation):
         return self
 
     def sends_token(self, message: bytes, *, version: int = 1) -> bytes:
-        """The client sends a message of the mechanism, and the broker sees it; returns the frame."""
+        """The client sends a message of the mechanism, and the broker receives it. Returns the frame."""
         frame = token(message, self._next(), version=version)
         self.client_sends(frame).upstream_sees(frame)
         return frame
 
     def round(self, message: bytes, answer: bytes = b"", *, error_code: int = 0, version: int = 1) -> Self:
-        """A message of the mechanism and the broker's reply, which the client gets unless it is an error."""
+        """A message of the mechanism and the broker's response, which the client receives unless it is an error."""
         self.sends_token(message, version=version)
         reply = token_reply(self._correlation_id, answer, error_code=error_code, version=version)
         self.upstream_answers(reply)
@@ -127,14 +127,14 @@ class SaslConversation(Conversation):
         return self
 
     def authenticates(self, mechanism: str = "PLAIN", *, version: int = 1) -> Self:
-        """A whole exchange of alice's, which the broker accepts."""
+        """A whole exchange of alice, which the broker accepts."""
         self.shakes_hands(mechanism)
         for message, answer in EXCHANGES[mechanism]:
             self.round(message, answer, version=version)
         return self
 
     def refused(self, cause: CloseCause) -> Self:
-        """The connection has ended for this cause, and nothing of what the client sent last went further."""
+        """Checks that the connection has ended for this cause, and that the client's last bytes were not relayed."""
         self.upstream_sees().closed(cause)
         return self
 

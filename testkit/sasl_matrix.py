@@ -1,6 +1,7 @@
-"""The cells of clients, mechanisms and situations that are tested, and their table in docs/reference/sasl.md.
+"""The tested combinations of clients, mechanisms and situations, and their table in docs/reference/sasl.md.
 
-Every cell is a test of its own (`tests/integration/test_sasl_matrix.py`), so the page cannot say more than the tests
+Every cell is a test of its own (`tests/integration/test_sasl_matrix.py`), so the page cannot claim more than the
+tests
 show. `python -m testkit.sasl_matrix` writes the table into the page.
 """
 
@@ -27,12 +28,12 @@ OUTCOMES: Final = {
 NOT_POSSIBLE: Final = {
     ("aiokafka", "re-authentication"): "does not re-authenticate: connects anew, as alice",
 }
-"""(family, outcome) -> why there is another outcome; the cell is tested for that."""
+"""(family, outcome) -> the reason for another outcome, for which the cell is tested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One client in one situation; `client_id` is its own."""
+    """One client in one situation, with a client id of its own."""
 
     family: str
     mechanism: str
@@ -40,12 +41,12 @@ class Cell:
 
     @property
     def client_id(self) -> str:
-        """By which its requests are distinguished from others."""
+        """The client id that distinguishes its requests."""
         return f"{self.family}.{self.mechanism}.{self.outcome}".replace(" ", "-")
 
     @property
     def reauthenticates(self) -> bool:
-        """Whether the family can do what the outcome is about."""
+        """Whether the family can do what the outcome requires."""
         return self.outcome == "re-authentication" and (self.family, self.outcome) not in NOT_POSSIBLE
 
 
@@ -70,7 +71,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """The page with the table as it should be."""
+    """The page with its table as it should be."""
     return with_part(text, "matrix", table())
 
 

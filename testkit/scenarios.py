@@ -1,4 +1,4 @@
-"""The rows of tests/golden/scenarios.json: what Kafka's own tests and the KIPs say must happen."""
+"""The rows of tests/golden/scenarios.json: what must happen according to Kafka's own tests and the KIPs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FILE = Path(__file__).parents[1] / "tests" / "golden" / "scenarios.json"
 
 
 def scenarios(*kinds: str) -> list[Any]:
-    """The rows of these kinds as pytest parameters, named by their ids. Fails when a kind has none."""
+    """The rows of these kinds as pytest parameters, named by their ids. Fails if a kind has no rows."""
     rows = [row for row in _document()["scenarios"] if row["kind"] in kinds]
     missing = set(kinds) - {row["kind"] for row in rows}
     if missing:

@@ -1,7 +1,7 @@
 """Secrets of the tests, and the search for them in everything that a gateway emits (hazard H15).
 
-Every secret of the suite begins with `CANARY`, so one search finds them all, also where they have been encoded on the
-way: in Base64 at any of its three alignments, in hexadecimal, and as the numbers of their bytes.
+Every secret of the suite begins with `CANARY`. So one search finds all of them, even if they were encoded: in Base64
+at any of its three alignments, in hexadecimal, or as the numbers of their bytes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CANARY: Final = "canary-of-"
 
 
 def needles(secret: bytes = CANARY.encode()) -> list[bytes]:
-    """How a secret could look; those that another one contains are left out."""
+    """The possible encodings of a secret, without those that contain another one."""
     found = [secret, secret.hex().encode(), secret.hex().upper().encode()]
     found += [", ".join(map(str, secret)).encode(), secret.decode("latin-1").encode("utf-16-le")]
     for shift in range(3):
-        # What stands before decides the alignment; the edges depend on the neighbours.
+        # The bytes before the secret decide its alignment; the first and last characters depend on the neighbours.
         encoded = base64.b64encode(bytes(shift) + secret)
         inner = encoded[-(-shift * 8 // 6) : len(encoded) // 4 * 4 - (4 if encoded.endswith(b"=") else 0)]
         found += {inner, inner.replace(b"+", b"-").replace(b"/", b"_")}
@@ -32,18 +32,18 @@ def needles(secret: bytes = CANARY.encode()) -> list[bytes]:
 
 
 def secrets_in(data: bytes, secrets: Iterable[bytes] = (CANARY.encode(),)) -> list[bytes]:
-    """What was found of the secrets, with some bytes around it."""
+    """The parts of secrets that were found, with some bytes around them."""
     hits: list[bytes] = []
     Scanner([needle for secret in secrets for needle in needles(secret)], hits).feed(data)
     return hits
 
 
 class Outputs:
-    """Everything that gateways of this test process have let out so far.
+    """The outputs of all gateways of this test process so far.
 
     Attributes:
         hits: ``where: what``, one for each secret that was found.
-        looked_at_bytes: how much was searched.
+        looked_at_bytes: the number of bytes that were searched.
     """
 
     def __init__(self) -> None:
@@ -52,15 +52,15 @@ class Outputs:
         self._logs: dict[Path, tuple[int, Scanner]] = {}
 
     def watch(self, log: Path) -> None:
-        """Look at a log, from its beginning, with each `look`."""
+        """Searches a log from its beginning with each `look`."""
         self._logs.setdefault(log, (0, Scanner(needles(), [])))
 
     def watches(self, log: Path) -> bool:
-        """Whether a log is among those."""
+        """Whether `watch` was called for a log."""
         return log in self._logs
 
     def look(self) -> None:
-        """See what the logs have got meanwhile."""
+        """Searches new bytes of the logs."""
         for log, (at, scanner) in list(self._logs.items()):
             if not log.exists():
                 continue
@@ -74,19 +74,19 @@ class Outputs:
             scanner.hits.clear()
 
     def look_at(self, where: str, data: bytes) -> None:
-        """Search some bytes."""
+        """Searches some bytes."""
         self.looked_at_bytes += len(data)
         self.hits += [f"{where}: {hit!r}" for hit in secrets_in(data)]
 
     def look_at_process(self, pid: int, admin: str) -> None:
-        """Search what a running gateway shows of itself: its command line, its environment, its metrics."""
+        """Searches the command line, environment and metrics of a running gateway."""
         for name in ("cmdline", "environ"):
             self.look_at(f"{name} of {pid}", Path(f"/proc/{pid}/{name}").read_bytes())
         with urllib.request.urlopen(f"http://{admin}/metrics", timeout=3) as answer:
             self.look_at(f"metrics of {pid}", answer.read())
 
     def look_at_files(self, folder: Path) -> None:
-        """Search all that a gateway has written, unpacked where it is packed; its configuration too."""
+        """Searches all files that a gateway has written, unpacked if they are packed, and its configuration."""
         for name, data in contents(folder):
             self.look_at(name, data)
 
@@ -99,15 +99,15 @@ def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
         data = file.read_bytes()
         yield str(file), data
         if data.startswith(b"\x1f\x8b"):
-            # A file that is still being written has no end yet.
+            # A file that is still being written has no end yet, which gzip reports as an error.
             unpacked = subprocess.run(["gzip", "-dc"], input=data, capture_output=True, check=False)
             yield f"{file}, unpacked", unpacked.stdout
 
 
 def packed(data: bytes) -> bytes:
-    """As usage files are."""
+    """Packs bytes like a usage file."""
     return gzip.compress(data)
 
 
 OUTPUTS: Final = Outputs()
-"""Of all gateways that the integration tests start."""
+"""The outputs of all gateways that integration tests start."""

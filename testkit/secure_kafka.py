@@ -1,12 +1,12 @@
-"""A real Kafka with SASL_PLAINTEXT, SASL_SSL and SSL listeners, and the users that it knows.
+"""A real Kafka with SASL_PLAINTEXT, SASL_SSL and SSL listeners, and users that can log in.
 
-Besides the plaintext listener that brokers use among themselves there are
+In addition to the plaintext listener that brokers use among themselves, there are
 
-* `SASL` (SASL_PLAINTEXT) and `SASL_SSL`: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, sessions never end;
-* `REAUTH` (SASL_PLAINTEXT): the same, but a session lasts `REAUTH_MS`, so that clients authenticate again (KIP-368);
-* `SSL`: client certificates are asked for and may be missing; the principal is Kafka's default one.
+* `SASL` (SASL_PLAINTEXT) and `SASL_SSL`: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER; sessions never end.
+* `REAUTH` (SASL_PLAINTEXT): the same, but a session lasts `REAUTH_MS`, so that clients authenticate again (KIP-368).
+* `SSL`: client certificates are optional; the principal is Kafka's default one.
 
-OAuth tokens are unsecured ones (algorithm "none"), which Kafka's validator for tests takes from anybody.
+OAuth tokens are unsecured (algorithm "none"). Kafka's validator for tests accepts them from any client.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PASSWORDS: Final = {
     "carol, the 2nd=": "canary-of-carol-77de",
     "gateway": "canary-of-gateway-10c4",
 }
-"""Who can authenticate, by every mechanism. None of these passwords may ever be seen in an output of the gateway."""
+"""Users that can authenticate by every mechanism. No output of the gateway may contain any of these passwords."""
 
 WRONG_PASSWORD: Final = "canary-of-nobody-e2e2"
 
@@ -70,18 +70,18 @@ class SecureKafka:
     Attributes:
         cluster: the brokers.
         folder: holds certificates and password files.
-        authority: signed the brokers' certificates, and those of clients that they trust.
+        authority: signed the certificates of brokers, and of clients that they trust.
     """
 
     def __init__(
         self, brokers: int = 1, host: str = SECURE_HOST, properties: Mapping[str, str | int] | None = None
     ) -> None:
-        """Make certificates and choose ports; nothing runs yet.
+        """Makes certificates and chooses ports, but starts nothing.
 
         Args:
             brokers: 1 or 3.
             host: a loopback address.
-            properties: of the brokers, more than what the listeners need.
+            properties: properties of the brokers, besides those of the listeners.
         """
         self.folder = Path(tempfile.mkdtemp(prefix="sluice-secure-"))
         self.authority = Authority(self.folder)
@@ -94,7 +94,7 @@ class SecureKafka:
         )
 
     def start(self) -> Self:
-        """Start the brokers and create the SCRAM users."""
+        """Starts the brokers and creates the SCRAM users."""
         self.cluster.start()
         try:
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
@@ -105,7 +105,7 @@ class SecureKafka:
         return self
 
     def stop(self, *, keep_logs: bool = False) -> None:
-        """Stop the brokers and remove the files."""
+        """Stops the brokers and removes the files."""
         self.cluster.stop(keep_logs=keep_logs)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -116,7 +116,7 @@ class SecureKafka:
         self.stop()
 
     def addresses(self, listener: str) -> dict[int, Address]:
-        """Broker id -> where this listener of it is; "PLAINTEXT" for the one without identity."""
+        """The address of a listener by broker id; "PLAINTEXT" is the listener without authentication."""
         return self.cluster.brokers if listener == "PLAINTEXT" else self.cluster.listeners[listener]
 
     def bootstrap(self, listener: str) -> str:
@@ -126,12 +126,12 @@ class SecureKafka:
     def set_passwords(
         self, passwords: Mapping[str, str], mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
     ) -> None:
-        """Let these users log in by SCRAM."""
+        """Lets these users log in by SCRAM."""
         how = ScramCredentialInfo(mechanism, 4096)
         wanted = [
             UserScramCredentialUpsertion(name, how, password.encode()) for name, password in passwords.items()
         ]
-        admin = self._admin()  # kept: its futures end with it
+        admin = self._admin()  # kept in a variable: its futures end when it is freed
         for done in admin.alter_user_scram_credentials(wanted).values():
             done.result(30)
 
@@ -143,7 +143,7 @@ class SecureKafka:
         name: str,
         pattern: ResourcePatternType = ResourcePatternType.LITERAL,
     ) -> None:
-        """Make an ACL for a user, from every host. The brokers need an authorizer."""
+        """Makes an ACL for a user from every host. The brokers need an authorizer."""
         rule = AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
         admin = self._admin()
         for done in admin.create_acls([rule]).values():
@@ -153,7 +153,7 @@ class SecureKafka:
         return AdminClient({"bootstrap.servers": self.bootstrap("PLAINTEXT")})
 
     def create_topic(self, name: str) -> None:
-        """One with one partition, if it is not there."""
+        """Creates a topic with one partition, unless it exists."""
         admin = self._admin()
         try:
             admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
@@ -162,11 +162,11 @@ class SecureKafka:
                 raise
 
     def client(self, name: str) -> KeyPair:
-        """A certificate that the brokers trust, for a client of this common name."""
+        """A certificate for a client of this common name, which the brokers trust."""
         return self.authority.issue(f"client-{name}", name)
 
     def password_file(self, user: str) -> Path:
-        """A file with the user's password, as the gateway's configuration wants it."""
+        """A file with the user's password, as the gateway's configuration needs it."""
         file = self.folder / f"password-{user}"
         file.write_text(PASSWORDS[user] + "\n", encoding="utf-8")
         file.chmod(0o600)
@@ -174,13 +174,13 @@ class SecureKafka:
 
 
 def unsecured_token(subject: str, *, lifetime_s: float = 3600.0, claim: str = "sub", **claims: Any) -> str:
-    """An OAuth token that no one has signed.
+    """An unsigned OAuth token.
 
     Args:
-        subject: whose it is.
-        lifetime_s: from now on; negative for one that has expired.
-        claim: which one names the subject.
-        claims: more of them.
+        subject: the user that it is for.
+        lifetime_s: from now on; negative for an expired token.
+        claim: the name of the claim with the subject.
+        claims: further claims.
     """
     now = time.time()
     payload = {claim: subject, "iat": now - 1, "exp": now + lifetime_s, **claims}
@@ -199,7 +199,7 @@ def _properties(server: KeyPair, trusted: Path) -> dict[str, str | int]:
         "listener.name.ssl.ssl.client.auth": "requested",
         "delegation.token.secret.key": "canary-of-tokens-08f7",
     }
-    # The file is Java's: a backslash would be an escape, and quotes are the login module's.
+    # Java parses the file: a backslash would begin an escape, and the login module uses quotes.
     users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items() if name.isalnum())
     for listener, protocol in LISTENERS.items():
         if not protocol.startswith("SASL"):

@@ -1,7 +1,8 @@
-"""Gives the files of a run to pytest-xdist's workers so that few of them start the same brokers.
+"""Distributes the files of a run to pytest-xdist's workers so that few of them start the same brokers.
 
-Fixtures of a session live once per worker. A broker takes several seconds of CPU to start, and a few percent of a
-core as long as it runs. So files that share brokers go to the worker that has them, while others have work too.
+Each worker has its own fixtures of session scope. A broker takes several seconds of CPU to start, and a few percent
+of a core while it runs. So files that need the same brokers go to the worker that has them, as long as other workers
+have work.
 """
 
 from __future__ import annotations
@@ -16,41 +17,41 @@ import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 BROKERS: Final = {"kafka": 1, "kafka3": 3, "secure_kafka": 1}
-"""Fixtures of a session, and how many brokers each starts."""
+"""Fixtures of session scope, and the number of brokers that each starts."""
 
 _BEHIND: Final = {"gateway3": "kafka3"}
-"""Fixtures that ask for one of these."""
+"""Fixtures that use one of these."""
 
 
 _PARAMETER: Final = re.compile(rf"\b({'|'.join([*BROKERS, *_BEHIND])}): ")
 
 
 def fixtures_of(path: Path) -> frozenset[str]:
-    """The names of `BROKERS` that a file of tests asks for, by the annotated arguments of its functions."""
+    """The names in `BROKERS` that a file of tests uses, by the annotated arguments of its functions."""
     asked = _PARAMETER.findall(path.read_text())
     return frozenset(_BEHIND.get(name, name) for name in asked)
 
 
 def choose(files: Mapping[str, frozenset[str]], mine: frozenset[str], others: frozenset[str]) -> str:
-    """The next file of a worker: the one for which the fewest brokers are started a second time.
+    """The next file of a worker: the one for which the fewest brokers are started again.
 
     Args:
-        files: what waits, in the order in which it is to begin, with its fixtures; at least one.
+        files: waiting files in their order, with their fixtures; at least one.
         mine: fixtures that this worker has.
-        others: fixtures that any other has.
+        others: fixtures that any other worker has.
 
     Returns:
-        Of several that cost the same, the one for which this worker has most brokers, and of these the first.
+        Among files of equal cost, the one for which this worker has most brokers, and among these the first.
     """
 
     def cost(fixtures: frozenset[str]) -> tuple[int, int]:
         return _brokers((fixtures - mine) & others), -_brokers(fixtures & mine)
 
-    return min(files, key=lambda name: cost(files[name]))  # the first of equals
+    return min(files, key=lambda name: cost(files[name]))  # the first of equal ones
 
 
 class SharedBrokers(LoadFileScheduling):  # type: ignore[misc]
-    """pytest-xdist's ``loadfile``, with `choose` in place of the order alone."""
+    """pytest-xdist's ``loadfile``, with `choose` for the order of files."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
@@ -67,9 +68,10 @@ class SharedBrokers(LoadFileScheduling):  # type: ignore[misc]
         super()._assign_work_unit(node)
 
     def remove_node(self, node: object) -> str | None:
-        """A worker has ended: what it had not begun goes to others, but not the test that it ended in.
+        """Handles the end of a worker: its remaining tests go to others, except the test in which it ended.
 
-        pytest-xdist would give that to each new worker in turn, so that one that hangs holds the run for hours.
+        pytest-xdist would give that test to each new worker in turn. So a test that hangs would block the run for
+        hours.
         """
         ended_in = None
         for unit in self.assigned_work[node].values():
@@ -97,5 +99,5 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """Take the place of ``--dist loadfile``; other ways to distribute stay what they are."""
+    """Replaces ``--dist loadfile``; other ways to distribute tests are unchanged."""
     return SharedBrokers(config, log) if config.getvalue("dist") == "loadfile" else None

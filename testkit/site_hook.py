@@ -1,8 +1,8 @@
-"""What MkDocs lacks for this project's site: links to files outside `docs/`, and folders in the navigation.
+"""Adds two features to MkDocs for this project's site: links to files outside `docs/`, and folders in the navigation.
 
-On the repository, a link such as `../config/examples/full.toml` works by itself. The site has no such file, so the
-hook adds each linked file under `source/`: Markdown as a page of its own, everything else as it is. A link that leads
-nowhere, or to a folder, stays as it was written, and `mkdocs build --strict` fails on it.
+In the repository a link such as `../config/examples/full.toml` works by itself. The site has no such file, so the
+hook adds each linked file under `source/`: Markdown as a page, other files unchanged. A link to a missing file, or to
+a folder, is not changed, and `mkdocs build --strict` fails because of it.
 
 `mkdocs.yml` names this file under `hooks`.
 """
@@ -20,19 +20,19 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 OUTSIDE: Final = "source"
-"""The folder of the site that has the files from outside `docs/`."""
+"""The site's folder with the files from outside `docs/`."""
 
 _LINK: Final = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Puts all pages of a folder in the place of an entry of the navigation that ends in a slash."""
+    """Replaces each entry of the navigation that ends in a slash by all pages of that folder."""
     config.nav = _expanded(config.nav or [], Path(config.docs_dir))
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds what pages link to outside `docs/`, and what those pages link to."""
+    """Adds the files outside `docs/` to which pages link, and those to which these files link."""
     pages = [Path(file.abs_src_path or "") for file in files.documentation_pages()]
     added: set[Path] = set()
     while pages:
@@ -50,7 +50,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    """Leads links to where their targets are on the site."""
+    """Changes links to the places of their targets on the site."""
     source = Path(page.file.abs_src_path or "")
     if not source.is_relative_to(config.docs_dir):
         page.meta["search"] = {"exclude": True}
@@ -85,7 +85,7 @@ def _targets(page: Path, config: MkDocsConfig) -> Iterator[Path]:
 
 
 def _resolved(page: Path, link: str, config: MkDocsConfig) -> Path | None:
-    """The file of the project that a link leads to, if there is one."""
+    """The project's file to which a link leads, if there is one."""
     target = Path(posixpath.normpath(page.parent / link))
     return target if target.is_file() and target.is_relative_to(_root(config)) else None
 

@@ -1,4 +1,4 @@
-"""``python -m testkit.sizing_page``: writes what a core carries into docs/how-to/size-the-gateway.md."""
+"""``python -m testkit.sizing_page``: writes the capacity of a core into docs/how-to/size-the-gateway.md."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = ROOT / "benchmarks" / "results" / "cost-formula.json"
 PAGE: Final = ROOT / "docs" / "how-to" / "size-the-gateway.md"
 BUSY: Final = 0.7
-"""The part of a core that is planned with: beyond it clients wait for each other more and more."""
+"""The part of a core to plan with. Above it clients wait for each other more and more."""
 
 _WORKER_MB: Final = 30
-"""Of each worker beside the supervisor's (docs/how-to/workers.md)."""
+"""Memory of each worker besides the supervisor's (docs/how-to/workers.md)."""
 
 _SIZES: Final = ((1_000, "1 kB"), (10_000, "10 kB"), (100_000, "100 kB"), (1_000_000, "1 MB"))
 _BEGIN, _END = "<!-- sizing -->", "<!-- /sizing -->"
 
 
 def sizing(document: dict[str, Any]) -> str:
-    """The part of the page that follows from a kept result of `benchmarks.cost_formula`."""
+    """The part of the page that is made from a stored result of `benchmarks.cost_formula`."""
     formula, memory = document["formula"], document["memory"]
     lines = [
         "| Requests of | Produced, per second | MB/s | Fetched, per second | MB/s |",
@@ -55,13 +55,13 @@ def page(text: str, document: dict[str, Any]) -> str:
 
 
 def _rounded(number: float) -> str:
-    """Two digits that count."""
+    """A number with two significant digits."""
     digits = len(f"{number:.0f}") - 2
     return f"{round(number, -digits):,.0f}"
 
 
 def main() -> int:
-    """Write it."""
+    """Writes the page."""
     PAGE.write_text(page(PAGE.read_text(), json.loads(RESULT.read_text())))
     return 0
 

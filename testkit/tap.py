@@ -1,9 +1,9 @@
 """A tap on the client side of the gateway: relays every byte and searches for forbidden ones (hazard E01).
 
-Brokers of the tests live on a loopback address that nothing else has, so a leaked broker address is found by looking
-for that text in everything that travels to clients, whatever message it is in. The tap sits on the advertised
-address, the gateway behind it on another one; a client that learns the gateway's or a broker's own address would go
-around the tap, which is why the gateway's address is looked for as well.
+Brokers of the tests listen on a loopback address of their own. So a leaked broker address is found by searching for
+this text in all bytes that travel to clients, in any message. The tap listens on the advertised address, and the
+gateway behind it on another one. A client that learned the gateway's or a broker's own address would bypass the tap,
+so the gateway's address is searched as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import uvloop
 
 Look: TypeAlias = Callable[[bytes], None]
-"""Is shown the next bytes of one stream."""
+"""Called with the next bytes of one stream."""
 
 _CONTEXT_BYTES: Final = 60
 _READ_BYTES: Final = 256 * 1024
@@ -26,10 +26,10 @@ _READ_BYTES: Final = 256 * 1024
 
 @dataclass(slots=True)
 class Scanner:
-    """Finds texts in one stream, however it is cut into pieces.
+    """Finds texts in one stream, even if they are split between pieces.
 
     Attributes:
-        hits: what was found, with some bytes around it.
+        hits: the texts that were found, with some bytes around them.
     """
 
     needles: Sequence[bytes]
@@ -37,12 +37,12 @@ class Scanner:
     _tail: bytes = field(default=b"")
 
     def feed(self, data: bytes) -> None:
-        """Look at the next piece."""
+        """Searches the next piece."""
         window = self._tail + data
         for needle in self.needles:
             at = window.find(needle)
             while at >= 0:
-                # A hit that lies in the tail alone has been reported with the piece before.
+                # A hit that is only in the tail was reported with the previous piece.
                 if at + len(needle) > len(self._tail):
                     self.hits.append(window[max(0, at - _CONTEXT_BYTES) : at + _CONTEXT_BYTES])
                 at = window.find(needle, at + 1)
@@ -54,16 +54,16 @@ class Tap:
     """Relays between clients and a gateway on any number of ports; runs on a thread of its own.
 
     Attributes:
-        hits: forbidden texts seen on their way to clients.
-        bytes_to_clients: how much was looked at.
-        delay_s: of each piece that is relayed.
+        hits: forbidden texts on their way to clients.
+        bytes_to_clients: the number of bytes that were searched.
+        delay_s: delay of each relayed piece.
     """
 
     def __init__(self, host: str, forbidden: Sequence[str]) -> None:
-        """Make it; nothing is bound yet.
+        """Makes a tap without ports.
 
         Args:
-            host: where clients connect to.
+            host: the address that clients connect to.
             forbidden: texts that no client may receive.
         """
         self.host = host
@@ -71,16 +71,16 @@ class Tap:
         self.bytes_to_clients = 0
         self.delay_s = 0.0
         self._needles = [text.encode() for text in forbidden]
-        # asyncio's own loop, debugged as the suite is, takes four times the CPU, all of it from the test's thread.
+        # asyncio's own loop in debug mode, as in the suite, takes four times the CPU, from the test's thread.
         self._loop = uvloop.new_event_loop()
         self._loop.set_debug(False)
         self._servers: dict[int, asyncio.Server] = {}
-        self._relays: dict[asyncio.Task[Any], int] = {}  # with the port that each came in by
+        self._relays: dict[asyncio.Task[Any], int] = {}  # relays, with the port of each
         self._thread = threading.Thread(target=self._loop.run_forever, name="tap", daemon=True)
         self._thread.start()
 
     def relay(self, port: int, target: tuple[str, int]) -> None:
-        """Accept clients on one more port and connect each to `target`."""
+        """Accepts clients on a further port and connects each to `target`."""
 
         async def serve() -> None:
             async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +99,7 @@ class Tap:
         self._call(serve())
 
     def stop_relaying(self, ports: Sequence[int]) -> None:
-        """Close these ports; connections that came in by them stay."""
+        """Closes these ports. Existing connections continue."""
 
         async def stop() -> None:
             for port in ports:
@@ -108,7 +108,7 @@ class Tap:
         self._call(stop())
 
     def hang_up(self, ports: Sequence[int]) -> None:
-        """End the connections that came in by these ports."""
+        """Ends the connections to these ports."""
 
         async def end() -> None:
             for task, port in self._relays.items():
@@ -118,7 +118,7 @@ class Tap:
         self._call(end())
 
     def close(self) -> None:
-        """Close all ports and connections, end the thread."""
+        """Closes all ports and connections, and ends the thread."""
 
         async def stop() -> None:
             for server in self._servers.values():
@@ -133,7 +133,7 @@ class Tap:
         self._loop.close()
 
     def looks(self, port: int) -> tuple[Look | None, Look | None]:
-        """What is shown the bytes of a new connection to a port: from the client, and to it; None: nothing is."""
+        """The functions called with the bytes of a new connection, from and to the client; None: no function."""
         return None, Scanner(self._needles, self.hits).feed
 
     def _call(self, work: Any) -> None:
@@ -152,7 +152,7 @@ class Tap:
             to_client.transport.abort()
             return
         except asyncio.CancelledError:
-            # Hung up meanwhile: a client whose connection stays open would wait for its answer.
+            # Hung up meanwhile. If the client's connection stayed open, the client would wait for a response.
             to_client.transport.abort()
             raise
         from_client, from_gateway = self.looks(port)

@@ -1,4 +1,4 @@
-"""TLS for tests: certificates of both sides, a client that speaks it, a gateway with a TLS listener."""
+"""TLS for tests: certificates of both sides, TLS clients, and a gateway with a TLS listener."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pki:
     """An authority that both sides trust, and the server's certificate.
 
     Attributes:
-        authority: signs more when asked.
+        authority: signs further certificates.
         server: valid for 127.0.0.1 and localhost.
     """
 
@@ -31,18 +31,18 @@ class Pki:
         self.server = self.authority.issue("server", "server", hosts=(HOST, "localhost"), usage=SERVER)
 
     def keys(self, **more: Any) -> dict[str, Any]:
-        """Keys of a listener with TLS; `more` is for [listeners.tls]."""
+        """Keys of a listener with TLS; `more` goes into [listeners.tls]."""
         return {
             "security_protocol": "SSL",
             "tls": {"certificate": str(self.server.certificate), "key": str(self.server.key), **more},
         }
 
     def mutual(self, client_auth: str = "required", **more: Any) -> dict[str, Any]:
-        """Keys of a listener that asks clients for certificates."""
+        """Keys of a listener that requests client certificates."""
         return self.keys(client_auth=client_auth, client_ca=str(self.authority.certificate), **more)
 
     def trusting(self, own: KeyPair | None = None) -> ssl.SSLContext:
-        """The context of a client that trusts the authority and has a certificate of its own, if given."""
+        """The context of a client that trusts the authority, with a certificate of its own if one is given."""
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
         if own is not None:
             context.load_cert_chain(own.certificate, own.key)
@@ -50,7 +50,7 @@ class Pki:
 
 
 class TlsClient:
-    """One connection of a client that behaves."""
+    """One connection of a client that follows the protocol."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -58,7 +58,7 @@ class TlsClient:
 
     @classmethod
     async def connect(cls, port: int, context: ssl.SSLContext, *, server_hostname: str = HOST) -> TlsClient:
-        """Connect and shake hands."""
+        """Connects and completes the TLS handshake."""
         streams = asyncio.open_connection(HOST, port, ssl=context, server_hostname=server_hostname)
         async with asyncio.timeout(PATIENCE_S):
             return cls(*await streams)
@@ -71,12 +71,12 @@ class TlsClient:
 
     @property
     def tls(self) -> ssl.SSLObject:
-        """What the handshake came to."""
+        """The TLS object of the connection after the handshake."""
         found: ssl.SSLObject = self.writer.get_extra_info("ssl_object")
         return found
 
     def send(self, data: bytes) -> None:
-        """Send without waiting."""
+        """Sends without waiting."""
         self.writer.write(data)
 
     async def receive_frame(self) -> bytes:
@@ -93,7 +93,7 @@ class TlsClient:
             raise Ended(b"") from exc
 
     async def close(self) -> None:
-        """Close; the other side's goodbye is not waited for."""
+        """Closes without waiting for the other side's close_notify."""
         self.writer.transport.abort()
         with suppress(OSError):
             await self.writer.wait_closed()
@@ -118,17 +118,17 @@ async def tls_gateway(
 
 
 def failures(running: RunningGateway, failure: TlsFailure) -> int:
-    """How many handshakes have failed of this."""
+    """The number of handshakes that have failed for this reason."""
     return _value(running, "gateway_tls_handshake_failures_total", listener=LISTENER, reason=failure.value)
 
 
 def handshakes(running: RunningGateway, version: str) -> int:
-    """How many handshakes have succeeded with this version."""
+    """The number of handshakes that have succeeded with this version."""
     return _value(running, "gateway_tls_handshakes_total", listener=LISTENER, version=version)
 
 
 def upstream_failures(running: RunningGateway, failure: TlsFailure) -> int:
-    """How many handshakes with brokers have failed of this."""
+    """The number of handshakes with brokers that have failed for this reason."""
     return _value(running, "gateway_upstream_tls_failures_total", upstream="upstream", reason=failure.value)
 
 
@@ -137,7 +137,7 @@ def _value(running: RunningGateway, name: str, **labels: str) -> int:
 
 
 class RawTlsClient:
-    """TLS by hand on a raw client: it can end one direction, or stop in the middle of anything."""
+    """TLS by hand on a raw client, which can end one direction, or stop at any point."""
 
     def __init__(self, raw: RawClient, context: ssl.SSLContext) -> None:
         self.raw = raw
@@ -146,7 +146,7 @@ class RawTlsClient:
 
     @classmethod
     async def connect(cls, running: RunningGateway, context: ssl.SSLContext, **options: Any) -> RawTlsClient:
-        """Connect and shake hands."""
+        """Connects and completes the TLS handshake."""
         client = cls(await running.connect(**options), context)
         await client._until_done(client.tls.do_handshake)
         return client
@@ -172,25 +172,25 @@ class RawTlsClient:
             await self.raw.send(self._out.read())
 
     async def send(self, data: bytes) -> None:
-        """Send everything."""
+        """Sends all bytes."""
         self.tls.write(data)
         await self._flush()
 
     async def receive(self, count: int) -> bytes:
-        """So many bytes; fewer when the gateway says goodbye before."""
+        """Receives `count` bytes; fewer if the gateway sends close_notify before."""
         received = bytearray()
         while len(received) < count:
             try:
                 data = await self._until_done(partial(self.tls.read, count - len(received)))
             except ssl.SSLZeroReturnError:
-                break  # as b"", once this side has said goodbye too
+                break  # this side has sent close_notify too, so the result is b""
             if not data:
                 break
             received += data
         return bytes(received)
 
     async def say_goodbye(self) -> None:
-        """End this side's direction, as TLS has it; the connection stays."""
+        """Ends this side's direction with close_notify; the connection stays open."""
         try:
             self.tls.unwrap()
         except ssl.SSLWantReadError:
@@ -198,14 +198,14 @@ class RawTlsClient:
 
 
 def server_name_extension(name: bytes) -> bytes:
-    """The extension of a hello that names a host."""
+    """The server_name extension of a ClientHello."""
     entry = b"\0" + pack(">H", len(name)) + name
     listed = pack(">H", len(entry)) + entry
     return b"\0\0" + pack(">H", len(listed)) + listed
 
 
 def raw_hello(extensions: bytes | None) -> bytes:
-    """A ClientHello in one record, as no library writes it; None: without the field for extensions."""
+    """A ClientHello in one record that no library writes; None: without the field for extensions."""
     body = b"\x03\x03" + bytes(32) + b"\0" + pack(">H", 2) + b"\x13\x01" + b"\x01\0"
     if extensions is not None:
         body += pack(">H", len(extensions)) + extensions

@@ -1,4 +1,4 @@
-"""TLS without sockets: a server's `TlsTransport` between a fake socket and a fake channel, and a client in memory."""
+"""TLS without sockets: a server's `TlsTransport` between fake socket and channel, with a client in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testkit.tls import Pki
 
 
 class Socket:
-    """The socket's transport below."""
+    """The transport of the socket, below TLS."""
 
     def __init__(self) -> None:
         self.sent = bytearray()
@@ -60,7 +60,7 @@ class Socket:
 
 
 class Loop(FakeLoop):
-    """One that remembers what is to be called soon."""
+    """A fake loop that records calls for the next iteration."""
 
     def __init__(self) -> None:
         super().__init__(FakeClock())
@@ -76,7 +76,7 @@ class Loop(FakeLoop):
 
 
 class User(asyncio.Protocol):
-    """The channel above."""
+    """The channel, above TLS."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -110,13 +110,13 @@ class TlsServer:
     """A server's TLS with a client in memory.
 
     Attributes:
-        transport: under test.
-        socket, user: below and above it.
-        failures: those that its owner was notified of.
-        hellos: how many its owner was notified of.
+        transport: the transport under test.
+        socket, user: the layers below and above it.
+        failures: failures that its owner was notified of.
+        hellos: the number of ClientHellos that its owner was notified of.
         other_user: gets the connection instead of `user`.
-        waits, refuses: what the owner does: lets no one begin; lets no one in.
-        loop, steps: those of the server that this one is beside, if there is one.
+        waits, refuses: the owner's decision: the handshake must wait; the connection is refused.
+        loop, steps: those of another server that runs beside this one, if there is one.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class TlsServer:
         self.failures.append(failure)
 
     def deliver(self, data: bytes, *, pieces: int = 0, turns: bool = True) -> None:
-        """Bytes arrive from the network, as the loop would read them: each time in a turn of its own."""
+        """Delivers bytes from the network, each piece in an iteration of the loop of its own."""
         at = 0
         while at < len(data):
             view = self.transport.get_buffer(-1)
@@ -183,12 +183,12 @@ class TlsServer:
             at += count
 
     def arrive(self, *, said: bytes = b"") -> None:
-        """What the client has for the server arrives, in the turn that is; before that, what the server `said`."""
+        """Delivers the client's bytes in the present iteration, after the bytes `said` by the server."""
         self._in.write(said)
         self.deliver(self._out.read(), turns=False)
 
     def client_sent(self) -> bytes:
-        """What the client has for the server."""
+        """The bytes that the client has for the server."""
         return self._out.read()
 
     def shake_hands(self, *, pieces: int = 0) -> TlsServer:
@@ -204,13 +204,13 @@ class TlsServer:
         return self
 
     def exchange(self, *, pieces: int = 0) -> None:
-        """What one side has for the other arrives there."""
+        """Delivers the bytes of each side to the other."""
         self.deliver(self._out.read(), pieces=pieces)
         self._in.write(bytes(self.socket.sent))
         self.socket.sent.clear()
 
     def encrypted(self, data: bytes) -> bytes:
-        """What the client would send."""
+        """The bytes that the client would send for this data."""
         self.client.write(data)
         return self._out.read()
 
@@ -220,7 +220,7 @@ class TlsServer:
         self.deliver(self._out.read(), pieces=pieces)
 
     def client_sees(self) -> bytes:
-        """What has been sent to it, decrypted; the goodbye ends it."""
+        """The decrypted bytes that were sent to the client, up to close_notify."""
         self._in.write(bytes(self.socket.sent))
         self.socket.sent.clear()
         seen = bytearray()

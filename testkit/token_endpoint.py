@@ -1,4 +1,4 @@
-"""An OAuth token endpoint over HTTPS, as tests want it: the answer is bytes, and may be wrong in any way."""
+"""An OAuth token endpoint over HTTPS for tests. Its response is given as bytes, so it may be wrong in any way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from testkit.certificates import KeyPair
 
 SECRET: Final = "canary-of-client-9c41"
-"""The gateway's at the endpoint. It may never be seen in an output of the gateway."""
+"""The gateway's secret for the endpoint. No output of the gateway may contain it."""
 
 _LONGEST_S: Final = 60.0
 
@@ -30,20 +30,20 @@ def answer(body: bytes | dict[str, Any], status: str = "200 OK", *headers: str) 
 
 
 class TokenEndpoint:
-    """Answers in threads; a context manager.
+    """Answers requests in threads; a context manager.
 
     Attributes:
-        answers: makes the pieces of the next answer; called in a thread.
-        asked: the requests: the head and the form.
+        answers: makes the pieces of the next response; called in a thread.
+        asked: the head and the form of each request.
         port: on 127.0.0.1.
     """
 
     def __init__(self, pair: KeyPair, answers: Callable[[], Iterable[bytes]]) -> None:
-        """Listen.
+        """Starts to listen.
 
         Args:
             pair: certificate and key.
-            answers: see above.
+            answers: see the class.
         """
         self.answers = answers
         self.asked: list[tuple[str, str]] = []
@@ -59,7 +59,7 @@ class TokenEndpoint:
                     with context.wrap_socket(self.request, server_side=True) as tls:
                         endpoint._answer(tls)
                 except OSError:
-                    pass  # the other side has had enough
+                    pass  # the client has closed the connection
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self.port = int(self._server.server_address[1])
@@ -67,7 +67,7 @@ class TokenEndpoint:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its URL."""
         return f"https://127.0.0.1:{self.port}/token"
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class TokenEndpoint:
         self._thread.join()
 
     def hang(self) -> Iterable[bytes]:
-        """An answer that never comes."""
+        """A response that never comes."""
         self.stopped.wait(_LONGEST_S)
         return ()
 

@@ -1,4 +1,4 @@
-"""A broker that creates a topic or refuses to, as a script says: for the gateway's own clients, by librdkafka."""
+"""A broker that creates a topic or refuses to, as a script says: for the gateway's own clients (librdkafka)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testkit.broker import (
 )
 
 KAFKA: Final = {key.value: (0, version) for key, version in MAX_VERSION.items()}
-"""What Kafka offers to clients."""
+"""The APIs that Kafka offers to clients."""
 
 NONE: Final = 0
 UNKNOWN_TOPIC: Final = 3
@@ -27,13 +27,13 @@ TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 
 
 class TopicCluster:
-    """One broker, whose answers the test sets.
+    """One broker with scripted responses.
 
     Attributes:
-        broker: it.
-        there: the error of the topic in Metadata; NONE once it was created.
-        refusals: the errors of the next CreateTopics requests; after them it is created.
-        asked_for: the topics that were to be created, in order.
+        broker: the broker.
+        there: the topic's error code in Metadata; NONE after the topic was created.
+        refusals: errors of the next CreateTopics requests; after these the topic is created.
+        asked_for: the topics of all CreateTopics requests, in order.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class TopicCluster:
 
     @property
     def client(self) -> dict[str, Any]:
-        """librdkafka's settings for it."""
+        """librdkafka's settings for this broker."""
         return {"bootstrap.servers": f"{HOST}:{self.broker.port}"}
 
     async def have_topic(self, topic: str, **options: Any) -> float:
-        """Call `have_topic` of the quota store in a thread."""
+        """Calls `have_topic` of the quota store in a thread."""
         options = {"replication_factor": None, "timeout_s": 60.0, "signed": True, **options}
         return await asyncio.to_thread(have_topic, topic, self.client, **options)
 

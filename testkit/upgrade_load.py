@@ -16,19 +16,19 @@ _WITHIN_S = 20.0
 
 
 class Newcomers:
-    """Connect so often a second, ask once, close; until asked to stop, at the latest at the end of a `with`.
+    """Connects at a rate, sends one request each, and closes; until `stop`, or the end of a `with`.
 
     Attributes:
-        outcomes: how often: answered, refused, reset (or closed in the place of an answer), silent.
+        outcomes: numbers of connections: answered, refused, reset (or closed instead of an answer), silent.
     """
 
     def __init__(self, address: tuple[str, int], *, per_s: float, threads: int = 8) -> None:
-        """Begin.
+        """Starts the threads.
 
         Args:
             address: of the gateway.
-            per_s: connections a second, of all threads.
-            threads: that take turns.
+            per_s: connections per second of all threads together.
+            threads: the number of threads, which take turns.
         """
         self.outcomes: Counter[str] = Counter()
         self._address = address
@@ -46,7 +46,7 @@ class Newcomers:
         self.stop()
 
     def stop(self) -> Counter[str]:
-        """End; what came of all."""
+        """Ends the threads. Returns all outcomes."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -55,7 +55,7 @@ class Newcomers:
     def _run(self, offset_s: float) -> None:
         due_s = time.monotonic() + offset_s
         while not self._stop.wait(max(0.0, due_s - time.monotonic())):
-            # A machine that was busy for a while is not caught up with by a burst.
+            # After a time on a busy machine there is no burst to catch up.
             due_s = max(due_s + self._pause_s, time.monotonic() - self._pause_s)
             outcome = self._once()
             with self._lock:

@@ -1,4 +1,4 @@
-"""The table of docs/reference/upstream.md, from what the code needs: `python -m testkit.upstream_page` writes it."""
+"""The table of docs/reference/upstream.md, from the code's needs: `python -m testkit.upstream_page` writes it."""
 
 from __future__ import annotations
 

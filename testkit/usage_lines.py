@@ -9,7 +9,7 @@ from typing import Any
 
 
 def usage_lines(directory: Path) -> list[dict[str, Any]]:
-    """Every line of the complete files of a directory, in the order of their names; each file whole and strict."""
+    """Every line of the complete files in a directory, by file name. Fails if a file is not valid."""
     found = []
     for path in sorted(directory.glob("usage-*.jsonl.gz")):
         with gzip.open(path, "rb") as file:

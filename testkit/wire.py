@@ -1,8 +1,9 @@
-"""Frames from keyword arguments, and what is in a frame, by kafka-python's message classes and never by our own code.
+"""Frames from keyword arguments, and decoded frames, by kafka-python's message classes and never by our own code.
 
-The headers are written by hand, because kafka-python cannot write odd ones (invalid UTF-8, header tags). Whether a
-version is flexible is kafka-python's word too, so that a wrong line in `protocol.api_keys` shows. kafka-python takes
-its layouts from Kafka's message definitions; its classes accept versions below the broker's minimum, which is wanted.
+The headers are written by hand, because kafka-python cannot write unusual ones (invalid UTF-8, header tags).
+kafka-python also says whether a version is flexible, so that a wrong line in `protocol.api_keys` is noticed. It takes
+its layouts from Kafka's message definitions. Its classes accept versions below the broker's minimum, which the tests
+need.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MODULES: Final = (
     "kafka.protocol.producer.produce",
     "kafka.protocol.producer.transaction",
     "kafka.protocol.sasl",
-    "testkit.messages",  # last: these are newer
+    "testkit.messages",  # last, because these are newer
 )
 
 _UNSUPPORTED_VERSION: Final = 35
@@ -55,13 +56,13 @@ def _classes() -> dict[str, Any]:
 
 
 def api_names() -> list[str]:
-    """Every API that kafka-python has both messages of, as "CreateTopics"."""
+    """Every API for which kafka-python has both messages, such as "CreateTopics"."""
     requests = {name.removesuffix("Request") for name in _classes() if name.endswith("Request")}
     return sorted(name for name in requests if f"{name}Response" in _classes())
 
 
 def api_key_of(name: str) -> int:
-    """The api key that kafka-python knows for this API."""
+    """kafka-python's api key of an API."""
     return int(_classes()[f"{name}Request"].API_KEY)
 
 
@@ -72,20 +73,20 @@ def layout(name: str, version: int, kind: str) -> tuple[Any, bool]:
 
 
 def versions(name: str) -> range:
-    """Versions that both messages can be encoded in, from 0 on."""
+    """Versions from 0 on in which both messages can be encoded."""
     newest = min(_classes()[f"{name}{kind}"].valid_versions[1] for kind in ("Request", "Response"))
     return range(newest + 1)
 
 
 def every_version() -> Iterator[tuple[str, int]]:
-    """(API, version) for everything that kafka-python can encode."""
+    """(API, version) of all messages that kafka-python can encode."""
     for name in api_names():
         for version in versions(name):
             yield name, version
 
 
 def uvarint(value: int) -> bytes:
-    """Unsigned varint, of any length."""
+    """An unsigned varint of any length."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -99,7 +100,7 @@ def tag_section(tags: Tags) -> bytes:
 
 
 def framed(payload: bytes) -> bytes:
-    """A payload behind its size."""
+    """A payload with its size in front."""
     return pack(">i", len(payload)) + payload
 
 
@@ -112,7 +113,7 @@ def head(
     client_id: str | bytes | None = "tests",
     header_tags: Tags = (),
 ) -> bytes:
-    """A request header without the size; the client id may be bytes that are no UTF-8."""
+    """A request header without the size. The client id may be bytes that are not UTF-8."""
     raw = client_id.encode() if isinstance(client_id, str) else client_id
     out = pack(">hhi", api_key, api_version, correlation_id)
     out += pack(">h", -1) if raw is None else pack(">h", len(raw)) + raw
@@ -128,7 +129,7 @@ def request(
     header_tags: Tags = (),
     **fields: Any,
 ) -> bytes:
-    """A request frame; structs are dicts with kafka-python's field names, what is left out has its default."""
+    """A request frame. Structs are dicts with kafka-python's field names; missing fields get their defaults."""
     cls = _classes()[f"{name}Request"]
     header = head(
         int(cls.API_KEY),
@@ -153,7 +154,7 @@ def response(
 
 
 def decode_request(name: str, version: int, frame: bytes) -> Any:
-    """The body of a whole request frame; fails when anything is left over or the key or version is another."""
+    """The body of a whole request frame. Fails if bytes are left over, or the key or version differs."""
     cls = _classes()[f"{name}Request"]
     assert unpack_from(">ihh", frame, 0) == (len(frame) - 4, cls.API_KEY, version)
     client_id_length = unpack_from(">h", frame, 12)[0]
@@ -164,12 +165,12 @@ def decode_request(name: str, version: int, frame: bytes) -> Any:
 
 
 def decode_response(name: str, version: int, frame: bytes) -> Any:
-    """The body of a whole response frame; fails when anything is left over."""
+    """The body of a whole response frame. Fails if bytes are left over."""
     cls = _classes()[f"{name}Response"]
     assert unpack_from(">i", frame, 0)[0] == len(frame) - 4
     at = _skip_tags(frame, 8) if _flexible_response_header(name, version) else 8
     if name == "ApiVersions" and unpack_from(">h", frame, at)[0] == _UNSUPPORTED_VERSION:
-        version = 0  # whatever was asked (KIP-511)
+        version = 0  # for any requested version (KIP-511)
     return _decode(cls, version, frame, at)
 
 
@@ -179,7 +180,7 @@ def correlation_id_of(frame: bytes) -> int:
 
 
 def populated(name: str, version: int, *, nulls: bool = False, kind: str = "Response") -> dict[str, Any]:
-    """Fields for `response` in which every field that this version has is set to a value of its own.
+    """Fields for `response`; every field of this version has a different value.
 
     Args:
         name: the API.
@@ -190,12 +191,12 @@ def populated(name: str, version: int, *, nulls: bool = False, kind: str = "Resp
     struct = _classes()[f"{name}{kind}"]._struct
     fields = _populated_struct(struct, version, _Counter(), nulls=nulls)
     if name == "ApiVersions" and kind == "Response":
-        fields["error_code"] = 0  # kafka-python reads any other as version 0.
+        fields["error_code"] = 0  # kafka-python reads a response with any other code as version 0
     return fields
 
 
 class _Counter:
-    """Numbers that differ from each other and from defaults, small enough for an int8 to distinguish them."""
+    """Numbers that differ from each other and from defaults, and fit into an int8."""
 
     def __init__(self) -> None:
         self._last = 10
@@ -247,7 +248,7 @@ def _body(cls: Any, version: int, fields: dict[str, Any]) -> bytes:
 
 
 def _as_data(struct: Any, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """Nested dicts as kafka-python's data classes, which know the defaults of what is left out."""
+    """Converts nested dicts to kafka-python's data classes, which have the defaults of missing fields."""
     known = struct.fields
     return {
         name: _as_value(known[name], version, value) if name in known else value

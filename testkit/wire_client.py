@@ -1,6 +1,6 @@
-"""A Kafka client of one socket: says exactly what a test wants said, in the version it wants, and times the answer.
+"""A Kafka client with one socket, which sends exactly the wanted messages in the wanted versions and times responses.
 
-Messages are made and read by `testkit.wire`, thus by kafka-python and never by our own code.
+`testkit.wire` encodes and decodes the messages, thus kafka-python and never our own code.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from testkit import wire
 
 
 class ConnectionEnded(Exception):
-    """The other side closed or reset the connection in the place of an answer."""
+    """The other side closed or reset the connection instead of answering."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer.
+    """One response.
 
     Attributes:
         body: kafka-python's message.
-        frame: the bytes it was read from, size included.
-        sent_ms: when its request had been handed to the kernel, on this process's monotonic clock.
-        received_ms: when its last byte was here, same clock.
+        frame: the bytes it was decoded from, including the size.
+        sent_ms: when the request had been handed to the kernel, on this process's monotonic clock.
+        received_ms: when its last byte had arrived, on the same clock.
     """
 
     body: Any
@@ -38,7 +38,7 @@ class Reply:
 
     @property
     def elapsed_ms(self) -> float:
-        """From the request to the answer."""
+        """Time from the request to the response."""
         return self.received_ms - self.sent_ms
 
 
@@ -51,10 +51,10 @@ class _Sent:
 
 
 class WireClient:
-    """One connection; requests may be pipelined, answers are taken in their order.
+    """One connection. Requests may be pipelined; responses are received in their order.
 
     Attributes:
-        local_port: of the client's side.
+        local_port: the client's port.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class WireClient:
         timeout_s: float = 30,
         source: str = "",
     ) -> None:
-        """Connect.
+        """Connects.
 
         Args:
             address: host and port.
-            client_id: in every request that names no other.
-            timeout_s: the longest silence that is waited through.
-            source: the address to come from, else the kernel's choice.
+            client_id: used in every request without one of its own.
+            timeout_s: the longest wait for a response.
+            source: the local address; None: chosen by the kernel.
         """
         self._client_id = client_id
         self._socket = socket.create_connection(address, timeout=timeout_s, source_address=(source, 0))
@@ -81,7 +81,7 @@ class WireClient:
         self._sent: list[_Sent] = []
 
     def send(self, name: str, version: int, **fields: Any) -> None:
-        """Send one request and do not wait.
+        """Sends one request without waiting.
 
         Args:
             name: the API as kafka-python spells it: "CreateTopics".
@@ -96,11 +96,11 @@ class WireClient:
         self._sent.append(_Sent(name, version, correlation_id, now_ms()))
 
     def receive(self) -> Reply:
-        """The answer to the oldest request without one.
+        """The response to the oldest unanswered request.
 
         Raises:
-            ConnectionEnded: there will be none.
-            TimeoutError: none came.
+            ConnectionEnded: the connection has ended.
+            TimeoutError: no response arrived in time.
         """
         sent = self._sent.pop(0)
         size = self._read(4)
@@ -111,29 +111,29 @@ class WireClient:
         return Reply(body, frame, sent.sent_ms, received_ms)
 
     def ask(self, name: str, version: int, **fields: Any) -> Reply:
-        """Send one request and wait for its answer."""
+        """Sends one request and waits for its response."""
         self.send(name, version, **fields)
         return self.receive()
 
     def send_bytes(self, data: bytes) -> None:
-        """Send what is no request at all, or one that kafka-python cannot make."""
+        """Sends bytes that are not a request, or a request that kafka-python cannot encode."""
         self._socket.sendall(data)
 
     def receive_frame(self) -> bytes:
-        """One answer frame, unread.
+        """One response frame, not decoded.
 
         Raises:
-            ConnectionEnded: there is none.
+            ConnectionEnded: the connection has ended.
         """
         size = self._read(4)
         return size + self._read(unpack(">i", size)[0])
 
     def half_close(self) -> None:
-        """Send nothing more; answers can still be read."""
+        """Sends the end of the stream; responses can still be received."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Hang up."""
+        """Closes the connection."""
         self._socket.close()
 
     def __enter__(self) -> Self:

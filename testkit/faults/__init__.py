@@ -1,5 +1,5 @@
-"""Faults for simulated and real processes: one language for schedules, and what does them to real processes.
+"""Faults for simulated and real processes: a common language for schedules, and the effects on real processes.
 
-`schedule.py` is the language: a fault, kinds that dice draw from, and a schedule that is text. `effects.py` has what
-happens to real processes, and checks that it begins and ends; `play.py` carries out the faults of a round.
+`schedule.py` is the language: a fault, kinds from which random numbers choose, and a schedule as text. `effects.py`
+makes the effects on real processes, and checks that they begin and end. `play.py` carries out the faults of a round.
 """

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A network of two.
+    """A link with two ends, one of them in a network namespace.
 
     Attributes:
-        namespace: where programs run that are at its other end.
+        namespace: the namespace in which programs at the other end run.
         subnet: such as 10.231.77.
     """
 
@@ -23,12 +23,12 @@ class Cable:
 
     @property
     def link(self) -> str:
-        """Its name at our end; at theirs it is `far`."""
+        """The link's name at this end; at the other end it is `far`."""
         return f"c{self.namespace}"[-15:]
 
     @property
     def ours(self) -> str:
-        """The address of our end."""
+        """The address of this end."""
         return f"{self.subnet}.1"
 
     @property
@@ -38,20 +38,20 @@ class Cable:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What runs a program at the other end."""
+        """The command prefix that runs a program at the other end."""
         return ("ip", "netns", "exec", self.namespace)
 
 
 @contextmanager
 def cable(name: str, subnet: str) -> Iterator[Cable]:
-    """A new one.
+    """Makes a link.
 
     Args:
-        name: of its namespace, and this process is added to it.
-        subnet: that no other link of the machine has.
+        name: the namespace's name, to which this process's id is added.
+        subnet: one that no other link of the machine has.
 
     Raises:
-        OSError: none can be made; only root may.
+        OSError: the link can't be made; only root may do it.
     """
     made = Cable(f"{name}-{os.getpid()}", subnet)
     try:

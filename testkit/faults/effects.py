@@ -1,6 +1,6 @@
-"""What faults do to real processes, each for the time of a `with`.
+"""The effects of faults on real processes, each for the time of a `with`.
 
-Both ends are looked at from outside: a fault that has not begun, or is still in force afterwards, is an error.
+Begin and end are checked from outside: a fault without effect, or one that remains afterwards, is an error.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _WRITES: Final = "write,pwrite64,writev,fsync,fdatasync"
 
 
 class Effect(ABC):
-    """A fault that lasts."""
+    """A fault that lasts for some time."""
 
     def __enter__(self) -> None:
-        """Begin it.
+        """Begins the fault.
 
         Raises:
             TimeoutError: it has no effect.
@@ -42,7 +42,7 @@ class Effect(ABC):
             raise
 
     def __exit__(self, *_exc: object) -> None:
-        """End it.
+        """Ends the fault.
 
         Raises:
             TimeoutError: it is still in force.
@@ -52,7 +52,7 @@ class Effect(ABC):
 
     @abstractmethod
     def in_force(self) -> bool | None:
-        """Whether the target suffers from it now; None: a part of the target does."""
+        """Whether it affects the target now; None: it affects a part of the target."""
 
     @abstractmethod
     def _begin(self) -> None: ...
@@ -71,17 +71,17 @@ class Effect(ABC):
 
 
 class Away(Effect):
-    """A process that ends, and is started again."""
+    """A process that is ended, and then started again."""
 
     def __init__(
         self, end: Callable[[], object], start: Callable[[], object], running: Callable[[], bool]
     ) -> None:
-        """It runs.
+        """Describes a running process.
 
         Args:
-            end: kills it or has it end.
-            start: once more.
-            running: whether it runs.
+            end: ends or kills it.
+            start: starts it again.
+            running: returns whether it runs.
         """
         self._ends, self._starts, self._running = end, start, running
 
@@ -96,7 +96,7 @@ class Away(Effect):
 
 
 class Stopped(Effect):
-    """Processes that stand still: SIGSTOP."""
+    """Processes that are stopped by SIGSTOP."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = pids
@@ -125,19 +125,19 @@ def _state(pid: int) -> str:
 
 
 class SmallDisk:
-    """A file system of its own, which can be filled.
+    """A separate file system, which can be filled.
 
     Attributes:
-        folder: where it is.
-        mounted: False where none may be mounted.
+        folder: its mount point.
+        mounted: False if this process may not mount one.
     """
 
     def __init__(self, folder: Path, size: str) -> None:
-        """Make the folder, and mount a file system there.
+        """Makes the folder, and mounts a file system there.
 
         Args:
-            folder: does not exist yet.
-            size: as mount has it; "": the folder stays on the disk where it is.
+            folder: must not exist yet.
+            size: in mount's form; "": nothing is mounted and the folder stays on its disk.
         """
         folder.mkdir()
         self.folder = folder
@@ -146,7 +146,7 @@ class SmallDisk:
         self.mounted = bool(may) and not subprocess.run(command, capture_output=True, check=False).returncode
 
     def fill(self, left_bytes: int = 0) -> None:
-        """Leave so much room."""
+        """Fills the disk except for `left_bytes`."""
         with (self.folder / "filler").open("wb", buffering=0) as file:
             with suppress(OSError):
                 while file.write(bytes(4_096)):
@@ -154,17 +154,17 @@ class SmallDisk:
             file.truncate(max(0, file.tell() - left_bytes))
 
     def free(self) -> None:
-        """Make room again."""
+        """Frees the disk again."""
         (self.folder / "filler").unlink(missing_ok=True)
 
     def unmount(self) -> None:
-        """Give it back."""
+        """Unmounts the file system."""
         if self.mounted:
             subprocess.run(["umount", "-l", str(self.folder)], check=False)
 
 
 class FullDisk(Effect):
-    """A small disk without room."""
+    """A small disk without free space."""
 
     def __init__(self, disk: SmallDisk) -> None:
         self._disk = disk
@@ -181,7 +181,7 @@ class FullDisk(Effect):
 
 @contextmanager
 def strace(thread: int, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Attach strace to a thread; afterwards detach it."""
+    """Attaches strace to a thread, and detaches it afterwards."""
     tracer = subprocess.Popen(
         ["strace", *options, "-p", str(thread)], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     )
@@ -198,7 +198,7 @@ def strace(thread: int, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 class SlowDisk(Effect):
-    """A process for which each call that writes takes longer; strace holds them up."""
+    """A process whose write calls take longer, because strace delays them."""
 
     def __init__(self, pid: int, delay_ms: int) -> None:
         injection = f"inject={_WRITES}:delay_exit={delay_ms * 1_000}"
@@ -217,7 +217,7 @@ class SlowDisk(Effect):
 
 
 class SteppedClock(Effect):
-    """A wall clock that is ahead, of a process with `stepped_clock`."""
+    """A wall clock that is ahead, in a process with `stepped_clock`."""
 
     def __init__(self, file: Path, ahead_s: float) -> None:
         self._file, self._ahead_s = file, ahead_s

@@ -16,13 +16,13 @@ def play(
     failures: tuple[type[Exception], ...] = (OSError,),
     within_s: float,
 ) -> list[str]:
-    """Carry out each fault at its time, in a thread of its own; what could not be put right.
+    """Carries out each fault at its time, in a thread of its own. Returns errors of faults that could not be undone.
 
     Args:
-        faults: of one round.
-        act: does one and puts it right again.
-        failures: errors of `act` that are reported; one of another kind is shown by its thread as well.
-        within_s: the longest time for each.
+        faults: the faults of one round.
+        act: carries out a fault and undoes it.
+        failures: errors of `act` that are returned; other errors are also shown by the thread.
+        within_s: the longest time for each fault.
     """
     found: list[str] = []
     under_way = set(range(len(faults)))

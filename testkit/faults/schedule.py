@@ -1,6 +1,6 @@
-"""Which fault comes when: drawn from a seed, printed as lines, and read from them again. Pure.
+"""Schedules of faults: made from a seed, printed as lines, and read from such lines. Pure.
 
-A schedule looks like this; lines that begin with # are comments::
+A schedule has this form; lines that begin with # are comments::
 
     seed 7
     round 3
@@ -25,14 +25,14 @@ _LINE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong.
+    """One fault.
 
     Attributes:
-        at_ms: after the round, or the clients of a simulation, began.
-        what: its kind. One name means the same in all campaigns.
-        where: which gateway, broker or link; each campaign says how it counts them.
-        for_ms: how long it lasts, where it lasts.
-        amount: by how much, where that can be said: times in ms.
+        at_ms: time since the round, or the clients of a simulation, began.
+        what: its kind. A name has the same meaning in all campaigns.
+        where: the gateway, broker or link; each campaign says how it counts them.
+        for_ms: its duration, for kinds that last.
+        amount: its size, for kinds with a size; times are in ms.
     """
 
     at_ms: int
@@ -51,13 +51,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault, with what dice choose from; nothing is drawn where there is one choice.
+    """A kind of fault, with its choices. A single choice uses no random number.
 
     Attributes:
         what: its name.
         where: its possible targets.
         for_ms, amount: see `Fault`.
-        weight: how often it is drawn, compared with other kinds.
+        weight: its frequency relative to other kinds.
     """
 
     what: str
@@ -67,12 +67,12 @@ class Kind:
     weight: int = 1
 
     def draw(self, dice: random.Random, at_ms: Sequence[int], where: Sequence[int] = ()) -> Fault:
-        """One fault of this kind.
+        """Makes one fault of this kind.
 
         Args:
-            dice: seeded.
+            dice: a seeded generator.
             at_ms: times to choose from.
-            where: targets to choose from, if not all of the kind.
+            where: targets to choose from; empty: all targets of the kind.
         """
         amount, at, target, lasts_ms = (
             dice.choice(each) if len(each) > 1 else each[0]
@@ -82,7 +82,7 @@ class Kind:
 
 
 def choose(dice: random.Random, kinds: Sequence[Kind]) -> Kind:
-    """One of the kinds, by their weights."""
+    """Chooses one of the kinds by their weights."""
     return dice.choice([kind for kind in kinds for _ in range(kind.weight)])
 
 
@@ -91,8 +91,8 @@ class Schedule:
     """The faults of some rounds.
 
     Attributes:
-        seed: of what else a campaign draws.
-        rounds: faults by the number of their round, in the order in which they were drawn.
+        seed: the seed of the campaign's other random numbers.
+        rounds: faults by the number of their round, in the order in which they were made.
     """
 
     seed: int
@@ -107,14 +107,14 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str, kinds: Collection[str]) -> Self:
-        """Read a schedule.
+        """Reads a schedule.
 
         Args:
-            text: see the module.
-            kinds: names that the campaign can carry out.
+            text: see the module's docstring.
+            kinds: kinds that the campaign can carry out.
 
         Raises:
-            ValueError: a line that is none, or a kind that this campaign does not have.
+            ValueError: a line has another form, or its kind is not one of this campaign's.
         """
         seed, rounds = 0, dict[int, list[Fault]]()
         for line in filter(None, (each.partition("#")[0].strip() for each in text.splitlines())):
@@ -136,7 +136,7 @@ class Schedule:
 
 
 def add_option(parser: ArgumentParser, kinds: Collection[str]) -> None:
-    """Let a campaign read a schedule: `options.schedule`, None unless it is given."""
+    """Adds an option with a schedule to a campaign: `options.schedule`, None if it is not given."""
 
     def read(file: str) -> Schedule:
         try:
@@ -155,7 +155,7 @@ def add_option(parser: ArgumentParser, kinds: Collection[str]) -> None:
 def rounds_of(
     schedule: Schedule | None, draw: Callable[[int], tuple[Fault, ...]], numbers: Sequence[int]
 ) -> Iterator[tuple[int, tuple[Fault, ...]]]:
-    """Rounds with their numbers: those of a schedule, or else drawn ones with these numbers."""
+    """Rounds with their numbers: those of a schedule, or otherwise random ones with these numbers."""
     if schedule is not None:
         yield from schedule.rounds.items()
     else:

@@ -1,4 +1,4 @@
-"""A wall clock that can be set: CLOCK_OFFSET names the file that has the seconds by which it is ahead."""
+"""A wall clock that can be set. CLOCK_OFFSET names a file with the seconds by which the clock is ahead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FILE: Final = Path(os.environ.get("CLOCK_OFFSET", "/nonexistent"))
 
 
 def stepped_time_ns() -> int:
-    """The time, as `time.time_ns` has it."""
+    """The time, as a replacement of `time.time_ns`."""
     try:
         return _real_ns() + int(float(_FILE.read_text(encoding="ascii")) * 1e9)
     except (OSError, ValueError):
@@ -20,5 +20,5 @@ def stepped_time_ns() -> int:
 
 
 def install() -> None:
-    """Put it in place of `time.time_ns`."""
+    """Replaces `time.time_ns`."""
     time.time_ns = stepped_time_ns

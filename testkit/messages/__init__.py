@@ -1,6 +1,6 @@
-"""Messages that kafka-python does not have, or has in older versions, as its classes.
+"""Classes for messages that kafka-python lacks, or has only in older versions.
 
-They are made from Kafka 4.4's own definitions beside this file.
+They are made from Kafka 4.4's own definitions, which are beside this file.
 """
 
 from __future__ import annotations

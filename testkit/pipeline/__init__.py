@@ -1,1 +1,1 @@
-"""The pipeline's part: usage lines and days made up, Spark as tests start it, ingests that are killed."""
+"""Helpers for the pipeline: made-up usage lines and days, Spark with settings for tests, ingests that are killed."""

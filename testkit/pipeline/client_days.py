@@ -1,4 +1,4 @@
-"""Days of clients as recommend and backtest read them, straight from compacted rows: no Spark."""
+"""Days of clients as input of `recommend` and `backtest`, made from compacted rows without Spark."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def client_days_of(
 
 
 def left_of(rows: Sequence[Mapping[str, Any]], *doubts: Doubt) -> LeftDays:
-    """Which days of clients are left out, by rows with their gateways."""
+    """The days of clients that are left out, from rows with their gateways."""
     return left_days(clients_at(rows, {place_of(doubt) for doubt in doubts}), doubts)
 
 
 def write_client_tables(out: Path, *, use: bool = True) -> None:
-    """Publishes the tables of all compacted days as `compact` does; `use` also that of the report."""
+    """Publishes the tables of all compacted days like `compact`; with `use` also the report's table."""
     table = compacted_table(str(out))
     found = table.read()
     days = published_days(str(out))
@@ -69,7 +69,7 @@ def write_client_tables(out: Path, *, use: bool = True) -> None:
 def publish_made(
     table: Table, day: CompactedDay, rows: Mapping[tuple[str, ...], pa.Table], fleets: Mapping[str, str] = {}
 ) -> None:
-    """Puts rows of a day into a table of clients, by the values of the partition beside the day's."""
+    """Puts rows of a day into a table of clients; `rows` are by the values of the other partition columns."""
     before = table.prepared()
     names = ["date", "scope", "table"] if any(rows) else ["date"]
     files = []

@@ -1,4 +1,4 @@
-"""Compacted rows for tests: what is not said is filled in."""
+"""Compacted rows for tests, with defaults for missing values."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def compacted_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Rows of the compacted table.
 
     Args:
-        rows: columns by name. Arrays that are not given are as long as `t` (events: as `e_ms`): one request in each
-            second, the largest all of it, nothing throttled, no quota.
+        rows: columns by name. Missing arrays have the length of `t` (events: of `e_ms`): one request in each second,
+            which is the largest one, nothing throttled, no quota.
     """
     return compacted_batch(*(_filled(row) for row in rows))
 
 
 def compacted_table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """The same as a table."""
+    """The same rows as a table."""
     return pa.Table.from_batches([compacted_rows(rows)])
 
 
 def write_compacted_file(path: str, table: pa.Table, buckets: int = 32) -> CompactedFileWriter:
-    """Writes compacted rows in any order as one file, as `compact` orders it; what was written."""
+    """Writes compacted rows, given in any order, as one file in `compact`'s order. Returns the writer."""
     names = (table.column(name).to_pylist() for name in ("user", "client_id", "api"))
     own = np.array(
         [bucket_of(*each) * buckets // FINE_BUCKETS for each in zip(*names, strict=True)], np.int32
@@ -59,7 +59,7 @@ def write_compacted_file(path: str, table: pa.Table, buckets: int = 32) -> Compa
 
 
 def publish_day(out: str, day: CompactedDay, write: Iterable[pa.Table]) -> CompactedDay:
-    """Puts a day in the place of what is there of it: a file of each table of rows; what is known of it now."""
+    """Replaces a day by new files, one for each table of rows. Returns the day's new facts."""
     table = compacted_table(out)
     before = table.prepared()
     state = CompactedState.from_json(before.state)
@@ -91,14 +91,14 @@ def write_compacted(
     gateways: Mapping[str, float] | None = None,
     scopes: Mapping[str, str] | None = None,
 ) -> None:
-    """Publish compacted days with these rows.
+    """Publishes compacted days with these rows.
 
     Args:
         out: the pipeline's folder.
         rows: see `compacted_rows`.
         completeness: of all days.
-        gateways: that of each gateway, if it is given.
-        scopes: what one counter of each gateway covers, if the records say it.
+        gateways: the completeness of each gateway, if given.
+        scopes: what one counter of each gateway covers, if records say it.
     """
     by_date: dict[datetime.date, list[dict[str, Any]]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Compacted rows as Arrow, from the few columns that a test is about."""
+"""Compacted rows as Arrow, from the few columns that a test needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def schema() -> pa.Schema:
 
 
 def compacted_batch(*rows: dict[str, Any]) -> pa.RecordBatch:
-    """Rows of the compacted table; arrays that are not given are as long as `t`, of zeros (quotas: of nulls)."""
+    """Rows of the compacted table. Missing arrays have the length of `t` and contain zeros (quotas: nulls)."""
     columns: dict[str, list[Any]] = {name: [] for name in (*KEY, *SERIES, *EVENTS)}
     for row in rows:
         for name in KEY:

@@ -1,4 +1,4 @@
-"""The pipeline's jobs in this process: what they use of a Spark session, over Arrow batches and without a JVM."""
+"""Runs the pipeline's jobs in this process: the used parts of a Spark session, over Arrow batches without a JVM."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class LocalFrame:
     """Rows in partitions."""
 
     def __init__(self, schema: pa.Schema, partitions: Sequence[Callable[[], list[pa.RecordBatch]]]) -> None:
-        """Args: schema: of the rows. partitions: give the rows, again each time they are asked for."""
+        """Args: schema: of the rows. partitions: each returns its rows, again at each call."""
         self._schema = schema
         self._partitions = partitions
 
     def mapInArrow(self, work: Work, ddl: str) -> LocalFrame:  # noqa: N802
-        """What a function makes of each partition."""
+        """Applies a function to each partition."""
         return LocalFrame(_schema(ddl), [partial(_made, work, each) for each in self._partitions])
 
     def collect(self) -> list[tuple[Any, ...]]:
@@ -73,7 +73,7 @@ class LocalFrame:
 
 
 class LocalSession(InProcess):
-    """A session with so many cores; also what runs the parts of a job without one."""
+    """A session with a number of cores, which also runs the parts of jobs without Spark."""
 
     def range(self, begin: int, end: int | None = None, step: int = 1, parts: int = 0) -> LocalFrame:
         """Numbers in about equal parts."""
@@ -85,18 +85,18 @@ class LocalSession(InProcess):
         return LocalFrame(schema, [partial(list, [each]) for each in rows])
 
     def stop(self) -> None:
-        """Nothing is to be stopped."""
+        """Does nothing."""
 
 
 def ingest_files(out: str, checkpoint: Path, *files: Path) -> Writer:
-    """Ingests files as the next batch of a checkpoint; what has written it. One that fails is tried again."""
+    """Ingests files as the next batch of a checkpoint. Returns the writer. A batch that fails is tried again."""
     writer = Writer(out, str(checkpoint), files_to_rows, InProcess())
     write_batch(writer, checkpoint, files)
     return writer
 
 
 def write_batch(writer: Writer, checkpoint: Path, files: Sequence[Path]) -> None:
-    """Gives files to a writer as the next batch of its checkpoint, as a stream of Spark does."""
+    """Passes files to a writer as the next batch of its checkpoint, like a stream of Spark."""
     offsets = checkpoint / "offsets"
     offsets.mkdir(parents=True, exist_ok=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": checkpoint.name}))
@@ -116,7 +116,7 @@ def write_batch(writer: Writer, checkpoint: Path, files: Sequence[Path]) -> None
 
 
 def compact_all(out: str, cores: int = 1) -> None:
-    """Compacts all days that are due, and makes the tables of clients."""
+    """Compacts all due days, and makes the tables of clients."""
     session = LocalSession(cores)
     compact(session, out, LONG_AFTER)
     make_missing(session, out)
@@ -133,7 +133,7 @@ def tables_of(out: str) -> dict[str, Table]:
 
 
 def contents(out: str) -> dict[str, list[str]]:
-    """The rows of all tables without their order; of each the columns that have a value."""
+    """The rows of all tables in sorted order, with only the columns that have a value."""
     found = {}
     for name, table in tables_of(out).items():
         rows = [
@@ -146,7 +146,7 @@ def contents(out: str) -> dict[str, list[str]]:
 
 
 def known(out: str) -> tuple[RawState, list[CompactedDay]]:
-    """What the states say, without the names of runs and what was erased."""
+    """The contents of the states, without names of runs and numbers of erased rows."""
     state = read_raw_state(out)
     days: Mapping[str, Any] = {date: replace(day, erased=0) for date, day in state.days.items()}
     compacted = [replace(day, run="", raw="", erased=0) for day in published_days(out)]

@@ -1,4 +1,4 @@
-"""An S3 server on this machine, for what the pipeline does on object stores."""
+"""An S3 server on this machine, for tests of the pipeline with object stores."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _SETTINGS: Final = {
     "AWS_REGION": "us-east-1",
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_EC2_METADATA_DISABLED": "true",  # no one is to ask a cloud for what is missing
+    "AWS_EC2_METADATA_DISABLED": "true",  # no client may ask a cloud for missing settings
 }
 _START_S: Final = 60
 
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """Runs it, in a process of its own as delta-rs waits with Python's lock; the environment names it meanwhile.
+    """Runs the server. It has a process of its own because delta-rs waits while it has Python's lock.
+
+    Meanwhile the environment names the server.
 
     Yields:
         Its address.
@@ -52,7 +54,7 @@ def s3_server() -> Iterator[str]:
 
 
 def new_bucket(address: str) -> str:
-    """Makes one; as delta-rs names it."""
+    """Makes a bucket. Returns its name in delta-rs's form."""
     name = f"b-{uuid.uuid4().hex}"
     request = urllib.request.Request(f"{address}/{name}", method="PUT")
     with urllib.request.urlopen(request, timeout=_START_S):

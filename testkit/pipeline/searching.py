@@ -1,4 +1,4 @@
-"""Whether any file below a folder has a name in it: bytes as they are, unpacked, and each text in Parquet."""
+"""Finds files below a folder that contain a name: in plain or unpacked bytes, or in texts of Parquet files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 
 def files_with(folder: Path, name: str) -> list[str]:
-    """Paths of files with this name, below the folder."""
+    """Paths of files with this name in them, below the folder."""
     forms = {name, html.escape(name), json.dumps(name)[1:-1], json.dumps(name, ensure_ascii=False)[1:-1]}
     wanted = {form.encode() for form in forms}
     return sorted(
@@ -28,7 +28,7 @@ def _texts(path: Path) -> Iterator[bytes]:
     yield str(path).encode()
     yield content
     if content.startswith(b"\x1f\x8b"):
-        # As far as it goes: the end may be missing.
+        # As far as possible, because the end of the file may be missing.
         yield zlib.decompressobj(wbits=31).decompress(content)
     elif content.startswith(b"PAR1"):
         file = pq.ParquetFile(path)

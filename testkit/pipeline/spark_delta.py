@@ -1,7 +1,7 @@
-"""Spark's own Delta Lake, in a process of its own: an engine that the pipeline knows nothing of.
+"""Spark's own Delta Lake in a separate process: an engine that is independent of the pipeline.
 
-``python -m testkit.pipeline.spark_delta JARS`` answers each line of SQL with a line of its own, which says what went
-wrong. VACUUM prints lines as well.
+``python -m testkit.pipeline.spark_delta JARS`` answers each line of SQL with one line, which contains the error, if
+any. VACUUM prints further lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
-    # By default it has a task for each of fifty parts of a log, and for each of ten thousand folders.
+    # By default it starts a task for each of fifty parts of a log, and for each of ten thousand folders.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -35,10 +35,10 @@ _SETTINGS: Final = {
 
 @contextmanager
 def spark_delta() -> Iterator[Callable[..., None]]:
-    """Runs it.
+    """Runs the engine.
 
     Yields:
-        Runs statements one after the other; a table is written delta.`/path`.
+        A function that runs statements one after the other; a table is written delta.`/path`.
     """
     folder = cache_dir() / "spark-delta" / "jars"
     ensure(folder, _POM, "Spark's Delta Lake (8 MB)")

@@ -1,10 +1,10 @@
-"""Demand of made-up clients, second by second: seeded, of the kinds that quotas meet in practice.
+"""Demand of made-up clients, second by second, from a seed, with kinds of clients that occur in practice.
 
-`demand(seed, entities, days)` gives one `Day` after the other; the same arguments give the same numbers, and a day of
-an entity does not depend on how many entities or days are asked for. Sizes are lognormal (sigma 2: a few clients are
-most of the traffic). Kinds: steady, diurnal, Pareto on-off, cron, and admin (bursts of controller mutations). All but
-cron and admin have rare bursts; sizes drift by 12 % a day, 2 % of the clients change level on a day for good, and
-most do less at weekends (days 5 and 6 of each seven).
+`demand(seed, entities, days)` yields one `Day` after the other. The same arguments give the same numbers. A day of an
+entity does not depend on the number of entities or days. Sizes are lognormal (sigma 2: a few clients make most of the
+traffic). Kinds: steady, diurnal, Pareto on-off, cron, and admin (bursts of controller mutations). All but cron and
+admin have rare bursts. Sizes drift by 12 % a day, 2 % of the clients change level on a day permanently, and most do
+less at weekends (days 5 and 6 of each seven).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A client and what it is like."""
+    """A client and its properties."""
 
     index: int
     kind: str
@@ -45,7 +45,7 @@ class Entity:
     size: float
     """Units per active second on day 0, without noise."""
     activity: float
-    """Share of seconds with a request; what it means beyond that is the kind's."""
+    """Share of seconds with a request; its exact meaning depends on the kind."""
     request_units: float
     weekend: float
     """Factor of its demand on the last two days of a week."""
@@ -55,9 +55,9 @@ class Entity:
 class Day:
     """A day's demand of all entities, one after the other.
 
-    Entity `i` has the elements `starts[i]:starts[i + 1]` of the four arrays, ordered by `t`, each second at most
-    once; and the elements `event_starts[i]:event_starts[i + 1]` of the events, which only admins have and which are
-    already in the sums.
+    Entity `i` has the elements `starts[i]:starts[i + 1]` of the four arrays, ordered by `t`, with each second at most
+    once. It has the elements `event_starts[i]:event_starts[i + 1]` of the events. Only admins have events, and the
+    sums include them.
     """
 
     index: int
@@ -66,11 +66,11 @@ class Day:
     t: Ints
     """Second of the day, 0 to 86399."""
     units: Floats
-    """Asked for in that second; whole numbers, at least 1."""
+    """Units requested in that second; whole numbers, at least 1."""
     requests: Ints
-    """At least 1."""
+    """Number of requests, at least 1."""
     max_units: Floats
-    """Of the largest request: at least units / requests, at most units; whole numbers."""
+    """Units of the largest request: at least units / requests, at most units; whole numbers."""
     event_starts: NDArray[np.int64]
     event_ms: Ints
     """Millisecond of the day, rising within an entity."""
@@ -85,18 +85,18 @@ class Day:
 
 @lru_cache(maxsize=4)
 def entities_of(seed: int, count: int) -> tuple[Entity, ...]:
-    """The entities that `demand` is about."""
+    """The entities of `demand`."""
     return tuple(_entity(seed, index) for index in range(count))
 
 
 def demand(seed: int, entities: int, days: int, *, first_day: int = 0) -> Iterator[Day]:
-    """What the entities ask for, day by day; about 9,000 rows per entity and day.
+    """The entities' demand, day by day; about 9,000 rows per entity and day.
 
     Args:
         seed: the same seed gives the same demand.
-        entities: how many, 1 or more.
-        days: how many.
-        first_day: skip those before; sizes have drifted by then.
+        entities: their number, 1 or more.
+        days: the number of days.
+        first_day: number of the first day; sizes have drifted by then.
     """
     for day in range(first_day, first_day + days):
         yield day_of(seed, entities, day)
@@ -109,7 +109,7 @@ def day_of(seed: int, entities: int, day: int, *, until_s: int = DAY_S, bursts: 
         seed: see `demand`.
         entities: see `demand`.
         day: 0 is a Monday.
-        until_s: leave out what comes at this second of the day or later.
+        until_s: demand at or after this second of the day is left out.
         bursts: share of an entity's days with a burst of half a minute to five.
     """
     parts: list[tuple[Ints, Floats, Ints, Floats]] = []
@@ -145,7 +145,7 @@ def _entity(seed: int, index: int) -> Entity:
     rng = np.random.default_rng([seed, 0, index])
     kind = str(rng.choice(KINDS, p=_SHARES))
     size = float(np.exp(rng.normal(0.0, _SIZE_SIGMA)))
-    # Large clients are active more often than small ones.
+    # Large clients are active more often than small clients.
     activity = float(np.clip(0.085 * size**0.3 * np.exp(rng.normal(0.0, 0.6)), 0.002, 1.0))
     api = "mutation" if kind == "admin" else str(rng.choice(["produce", "fetch"]))
     return Entity(
@@ -176,7 +176,7 @@ def _level(seed: int, index: int, day: int) -> float:
 
 
 def _rate(entity: Entity, level: float, rng: np.random.Generator, bursts: float) -> tuple[Ints, Floats]:
-    """Active seconds and the expected units of each."""
+    """Active seconds, and the expected units of each."""
     size = entity.size * level
     if entity.kind == "cron":
         t = _cron_seconds(entity, rng)
@@ -212,7 +212,7 @@ def _cron_seconds(entity: Entity, rng: np.random.Generator) -> Ints:
 
 
 def _on_seconds(entity: Entity, rng: np.random.Generator) -> Ints:
-    # On for 20 s, off for as long as its activity asks, both heavy-tailed (alpha 1.5: a mean of 3 times the least).
+    # On for 20 s, off for as long as the activity requires, both heavy-tailed (alpha 1.5: mean 3 times the minimum).
     count = int(DAY_S / 20) + 10
     on = np.minimum(7 * (1 + rng.pareto(1.5, count)), 7_200)
     off = np.minimum(7 / entity.activity * (1 + rng.pareto(1.5, count)), 40_000)
@@ -226,7 +226,7 @@ def _on_seconds(entity: Entity, rng: np.random.Generator) -> Ints:
 def _requests(
     entity: Entity, t: Ints, rate: Floats, rng: np.random.Generator
 ) -> tuple[Ints, Floats, Ints, Floats]:
-    """Noise, and how each second's units are divided into requests."""
+    """Adds noise, and divides each second's units into requests."""
     units = np.maximum(1.0, np.rint(rate * np.exp(rng.normal(-0.18, 0.6, len(t)))))
     requests = np.clip(rng.poisson(units / entity.request_units), 1, 10_000).astype(np.int32)
     requests = np.minimum(requests, units.astype(np.int64)).astype(np.int32)
@@ -236,7 +236,7 @@ def _requests(
 
 
 def _mutations(entity: Entity, level: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Bursts of topics being made: when, and how many partitions each."""
+    """Bursts of topic creations: times, and the number of partitions of each topic."""
     times, sizes = [], []
     for _ in range(1 + rng.poisson(6)):
         begin, count = rng.integers(0, DAY_S - 400), 1 + rng.poisson(20 * min(entity.size * level, 20.0))

@@ -1,8 +1,8 @@
-"""Usage files as gateways leave them, made from `testkit.pipeline.traces`: also shuffled, doubled, lost and torn.
+"""Usage files like those of gateways, made from `testkit.pipeline.traces`: also shuffled, doubled, lost and torn.
 
-Every file is what a gateway writes (gzip, one line a second, `quotas.usage_record`), with throttling that is made up
-rather than simulated: half of the clients have a quota of 1.5 times their mean rate and are slowed in seconds above
-it. What should come out of the files is reported by `Truth`, counted here and not by the pipeline.
+Every file has a gateway's form (gzip, one line a second, `quotas.usage_record`). Throttling is made up and not
+simulated: half of the clients have a quota of 1.5 times their mean rate, and are throttled in seconds above it.
+`Truth` has the expected results, counted here and not by the pipeline.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _MUTATION_KINDS: Final = ("create_topics", "create_partitions", "delete_topics")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What happens to the files between gateway and pipeline, as shares of all files."""
+    """Faults between gateway and pipeline, as shares of all files."""
 
     lost: float = 0.0
-    """Never arrive."""
+    """Files that never arrive."""
     doubled: float = 0.0
-    """Arrive a second time under another name."""
+    """Files that arrive a second time under another name."""
     torn: float = 0.0
-    """Arrive cut off at half."""
+    """Files that arrive cut off at half."""
     repeated_lines: float = 0.0
-    """Have every tenth line twice."""
+    """Files that have every tenth line twice."""
 
 
 @dataclass(slots=True)
 class Truth:
-    """What should be found in the files that are there."""
+    """The expected results for the existing files."""
 
     rows: int = 0
     lines: int = 0
@@ -52,24 +52,24 @@ class Truth:
     units: int = 0
     """Sum of `offered` over all rows; whole numbers."""
     missing: set[tuple[str, int, int]] = field(default_factory=set)
-    """Lines that were written and are nowhere: (gateway, boot, seq). Those after a run's last line that is there
-    cannot be known to be missing, and are not in here."""
+    """Lines that were written but are in no file: (gateway, boot, seq). Lines after the last existing line of a run
+    are not included, because they cannot be known to be missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Which files to write."""
+    """The files to write."""
 
     seed: int = 1
     entities: int = 2_000
     seconds: int = 6 * 3600
     first_second: int = 0
-    """Since day 0's midnight."""
+    """Seconds since midnight of day 0."""
     gateways: int = 2
-    """Each entity connects to one of them, every fifth to two."""
+    """Number of gateways. Each entity connects to one gateway, every fifth to two."""
     rotate_s: int = 60
     restart_after_s: int | None = None
-    """A gateway starts anew, with a new boot, every so many seconds."""
+    """Interval after which a gateway restarts, with a new boot."""
 
 
 SIZE_S: Final = Load(entities=2_500, seconds=6 * 3600)
@@ -80,12 +80,12 @@ def write_usage(folder: Path, load: Load, faults: Faults | None = None) -> Truth
     """Writes the files of all gateways.
 
     Args:
-        folder: where to; made if it is not there.
-        load: what is in them.
-        faults: what becomes of them; `load.seed` decides of which.
+        folder: the folder for the files; made if necessary.
+        load: their content.
+        faults: faults of the files; `load.seed` decides which files have them.
 
     Returns:
-        What a reader should find.
+        The results that a reader should have.
     """
     folder.mkdir(parents=True, exist_ok=True)
     chance = random.Random(load.seed)
@@ -127,7 +127,7 @@ def write_usage(folder: Path, load: Load, faults: Faults | None = None) -> Truth
 
 
 def lines_of(load: Load) -> Iterator[tuple[str, bytes]]:
-    """The same lines one by one, as they would go to the topic: gateway and line."""
+    """The same lines one by one, as for the topic: gateway and line."""
     for gw, _, _, lines in _files(load):
         for line in lines:
             yield gw, line
@@ -156,7 +156,7 @@ def _files(load: Load) -> Iterator[tuple[str, int, int, list[bytes]]]:
         by_gateway: list[dict[int, _Second]] = []
         for second in range(begin_s, min(DAY_S, end - day_index * DAY_S)):
             if second % _WINDOW_S == 0 or second == begin_s:
-                # A day of rows as Python objects would be gigabytes.
+                # The rows of a whole day as Python objects would be gigabytes.
                 window = (second, second - second % _WINDOW_S + _WINDOW_S)
                 by_gateway = [
                     _seconds(load, number, entities, day, window) for number in range(load.gateways)
@@ -183,7 +183,7 @@ _Second = tuple[list[list[Any]], list[list[Any]]]
 def _seconds(
     load: Load, number: int, entities: tuple[Entity, ...], day: Day, window: tuple[int, int]
 ) -> dict[int, _Second]:
-    """Rows and events of a gateway for each second of the window with any."""
+    """Rows and events of a gateway for each second of the window that has any."""
     seconds: dict[int, _Second] = {}
     for entity in entities:
         node = entity.index % 3 + 1

@@ -13,11 +13,11 @@ from pipeline.storage.coverage import Expectation
 DAY: Final = 1_790_553_600  # 2026-09-28 00:00 UTC
 BOOT: Final = (DAY - 60) * 1000
 LONG_AFTER: Final = Expectation(2**32)
-"""All days of tests are closed."""
+"""An expectation by which all days of tests are closed."""
 
 
 def row(client_id: str = "app", units: float = 100, **changed: Any) -> list[Any]:
-    """A row of a usage record; `changed` by the names in lower case of `quotas.usage_record.Row`."""
+    """A row of a usage record; `changed` by the lower-case names of `quotas.usage_record.Row`."""
     names: dict[str, Any] = {
         "listener": "plain",
         "user": "alice",
@@ -44,7 +44,7 @@ def event(client_id: str = "app", offset_ms: int = 0, units: int = 3, **changed:
 
 
 def line(seq: int, *rows: list[Any], events: tuple[list[Any], ...] = (), **head: Any) -> bytes:
-    """A line of gateway `a`, second `seq` of the day unless `ts` says otherwise."""
+    """A line of gateway `a` for second `seq` of the day, unless `ts` gives another time."""
     told = {
         "v": 1,
         "gw": "a",
@@ -59,12 +59,12 @@ def line(seq: int, *rows: list[Any], events: tuple[list[Any], ...] = (), **head:
 
 
 def content(*lines: bytes) -> bytes:
-    """A file's bytes."""
+    """The bytes of a file with these lines."""
     return gzip.compress(b"".join(text + b"\n" for text in lines), 1, mtime=0)
 
 
 def place(folder: Path, name: str, *lines: bytes) -> Path:
-    """Writes a file as a gateway does."""
+    """Writes a file like a gateway."""
     folder.mkdir(parents=True, exist_ok=True)
     hidden = folder / f".{name}.part"
     hidden.write_bytes(content(*lines))
