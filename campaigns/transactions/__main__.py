@@ -1,8 +1,9 @@
 """``python -m campaigns.transactions``: transactions through restarts; 1 when they show what they do not directly.
 
-Two transactional producers and a consumer of committed records are behind a gateway, and as many at the broker
-itself, with a topic of their own. In each round the gateway is killed or drained, or the broker is killed or stopped,
-or both at once. At the end a consumer at the broker reads both topics anew. `verdict.py` says what must not be.
+There are three ways to the broker: behind a gateway, directly, and behind HAProxy. Each has two transactional
+producers, a consumer of committed records, and a topic of its own. In each round the gateway is killed or drained, or
+the broker is killed or stopped, or both at once. When the gateway ends, HAProxy is killed at the same moment. At the
+end a consumer at the broker reads all topics again. `verdict.py` says which histories are anomalous.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,12 +25,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from campaigns.chaos.gateways import ChaosGateway, broker_away
 from campaigns.transactions.clients import PARTITIONS, Committed, Transactions, mark_the_end
-from campaigns.transactions.verdict import Anomaly, Key, Outcome, Told, anomalies, difference
+from campaigns.transactions.verdict import Anomaly, Key, Outcome, Told, anomalies, difference, incomplete
 from embedded_kafka.kafka import KafkaCluster
 from testkit.faults.play import play
 from testkit.faults.schedule import Fault, Kind, Schedule, add_option, choose, rounds_of
+from testkit.gateway import free_ports
+from testkit.haproxy import Haproxy
 from testkit.raw_client import HOST
 
+WAYS: Final = ("through", "direct", "relayed")
+_RELAYED: Final = "RELAYED"
 _PRODUCERS: Final = 2
 _END_S: Final = 150.0
 _FOR_MS: Final = range(1_001)
@@ -74,6 +80,8 @@ class Side:
         }
         found = anomalies(told, self.reader.seen)
         found[Anomaly.VIEWS_DIFFER] += difference(self.reader.seen, again.seen)
+        for line in incomplete(told, self.reader.seen):
+            print(f"{self.topic}: {line}")
         return +found, Counter(each.outcome for each in told.values())
 
 
@@ -100,7 +108,32 @@ def round_of(seed: int, number: int) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-def play_round(cluster: KafkaCluster, gateway: ChaosGateway, faults: Sequence[Fault]) -> None:
+class Relay:
+    """HAProxy before the broker, which advertises its port."""
+
+    def __init__(self, folder: Path, cluster: KafkaCluster, port: int) -> None:
+        """It runs."""
+        self._place = folder, (HOST, port), cluster.listeners[_RELAYED][1]
+        self.port = port
+        self._process: Haproxy | None = Haproxy(*self._place)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Killed, and started again afterwards."""
+        self.close()
+        try:
+            yield
+        finally:
+            self._process = Haproxy(*self._place)
+
+    def close(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.stop()
+        self._process = None
+
+
+def play_round(cluster: KafkaCluster, gateway: ChaosGateway, relay: Relay, faults: Sequence[Fault]) -> None:
     """Restart what a round has.
 
     Raises:
@@ -109,16 +142,14 @@ def play_round(cluster: KafkaCluster, gateway: ChaosGateway, faults: Sequence[Fa
 
     def act(fault: Fault) -> None:
         match fault.what:
-            case "kill":
-                away = gateway.away(signal.SIGKILL)
-            case "terminate":
-                away = gateway.away(signal.SIGTERM)
-            case "broker-kill":
-                away = broker_away(cluster, 1, cluster.kill_broker)
+            case "kill" | "terminate":
+                number = signal.SIGKILL if fault.what == "kill" else signal.SIGTERM
+                with relay.away(), gateway.away(number):
+                    time.sleep(fault.for_ms / 1_000)
             case _:
-                away = broker_away(cluster, 1, cluster.stop_broker)
-        with away:
-            time.sleep(fault.for_ms / 1_000)
+                end = cluster.kill_broker if fault.what == "broker-kill" else cluster.stop_broker
+                with broker_away(cluster, 1, end):
+                    time.sleep(fault.for_ms / 1_000)
 
     if found := play(faults, act, within_s=_END_S):
         raise OSError("; ".join(found))
@@ -128,31 +159,36 @@ def play_round(cluster: KafkaCluster, gateway: ChaosGateway, faults: Sequence[Fa
 
 def campaign(
     rounds: Iterable[tuple[int, tuple[Fault, ...]]], seed: int
-) -> tuple[tuple[Counter[Anomaly], Counter[Outcome]], tuple[Counter[Anomaly], Counter[Outcome]]]:
-    """Anomalies and outcomes, through the gateway and directly."""
-    with KafkaCluster(1) as cluster, tempfile.TemporaryDirectory(prefix="transactions-") as folder:
+) -> dict[str, tuple[Counter[Anomaly], Counter[Outcome]]]:
+    """Anomalies and outcomes, by way."""
+    port = free_ports(1)
+    properties: dict[str, str | int] = {
+        "advertised.listeners": f"PLAINTEXT://{{host}}:{{port}},{_RELAYED}://{HOST}:{port}"
+    }
+    with (
+        KafkaCluster(1, listeners={_RELAYED: "PLAINTEXT"}, properties=properties) as cluster,
+        tempfile.TemporaryDirectory(prefix="transactions-") as folder,
+    ):
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        topics = [NewTopic(topic, PARTITIONS, 1) for topic in ("through", "direct")]
-        for made in admin.create_topics(topics).values():
+        for made in admin.create_topics([NewTopic(way, PARTITIONS, 1) for way in WAYS]).values():
             made.result(30)
         gateway = ChaosGateway(Path(folder) / "gw", f'"{cluster.brokers[1]}"', topic=None)
+        relay = Relay(Path(folder), cluster, port)
         try:
             gateway.start()
             if (why := gateway.await_ready()) is not None:
                 raise OSError(f"the gateway does not get ready: {why}")
-            sides = [
-                Side.begun(f"{HOST}:{gateway.port}", "through", seed),
-                Side.begun(cluster.bootstrap, "direct", seed),
-            ]
+            servers = (f"{HOST}:{gateway.port}", cluster.bootstrap, f"{HOST}:{relay.port}")
+            sides = [Side.begun(at, way, seed) for way, at in zip(WAYS, servers, strict=True)]
             for number, faults in rounds:
                 print(Schedule(seed, {number: faults}), end="")
-                play_round(cluster, gateway, faults)
+                play_round(cluster, gateway, relay, faults)
                 ended = [sum(len(each.told) for each in side.producers) for side in sides]
                 print(f"# {ended} transactions so far", flush=True)
             time.sleep(3)
-            through, direct = (side.end(cluster.bootstrap) for side in sides)
-            return through, direct
+            return {side.topic: side.end(cluster.bootstrap) for side in sides}
         finally:
+            relay.close()
             gateway.close()
 
 
@@ -166,14 +202,16 @@ def main() -> int:
     given: Schedule | None = options.schedule
     seed = given.seed if given else options.seed
     rounds = list(rounds_of(given, lambda number: round_of(seed, number), range(options.rounds)))
-    (found, outcomes), (found_directly, outcomes_directly) = campaign(rounds, seed)
-    new = found - found_directly
-    print(f"through the gateway {dict(found)}, {dict(outcomes)}")
-    print(f"directly {dict(found_directly)}, {dict(outcomes_directly)}")
+    ways = campaign(rounds, seed)
+    for way, (found, outcomes) in ways.items():
+        print(f"{way}: {dict(found)}, {dict(outcomes)}")
+    (found, outcomes), (direct, of_direct), (relayed, of_relayed) = (ways[way] for way in WAYS)
+    new = found - (direct | relayed)
     print(
         f"**{outcomes.total():,} transactions through {len(rounds)} rounds of restarts, "
         f"{outcomes[Outcome.ABORTED]:,} aborted, {outcomes[Outcome.UNKNOWN]} unknown: {found.total()} anomalies; "
-        f"{outcomes_directly.total():,} directly: {found_directly.total()}; {new.total()} new**"
+        f"{of_direct.total():,} directly: {direct.total()}; {of_relayed.total():,} by HAProxy: {relayed.total()}; "
+        f"{new.total()} new**"
     )
     return int(new.total() > 0)
 

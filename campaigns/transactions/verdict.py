@@ -9,7 +9,7 @@ partitions (G0) are left out: Kafka orders each partition by itself.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -103,3 +103,14 @@ def anomalies(told: Mapping[Key, Told], seen: View) -> Counter[Anomaly]:
 def difference(one: View, other: View) -> int:
     """How many partitions two views do not have alike."""
     return sum(list(one.get(at, ())) != list(other.get(at, ())) for at in {*one, *other})
+
+
+def incomplete(told: Mapping[Key, Told], view: View) -> Iterator[str]:
+    """The transactions that are lost or fractured, a line each."""
+    there = {record for records in view.values() for record in records}
+    for (producer, number), transaction in told.items():
+        records = [Record(producer, number, at) for at in range(len(transaction.writes))]
+        missing = [record for record in records if record not in there]
+        if missing and (transaction.outcome is Outcome.COMMITTED or len(missing) < len(records)):
+            without = [record.number for record in missing]
+            yield f"{producer} {number}, {transaction.outcome}: partitions {transaction.writes}, without {without}"
