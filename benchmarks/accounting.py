@@ -1,13 +1,14 @@
 """``python -m benchmarks.accounting``: what a byte-rate quota and usage records cost per frame, by number of clients.
 
-With ``SLUICE_COMPILED=1 PYTHONPATH=build/compiled/sluice:. python -P -m benchmarks.accounting`` the compiled core.
+To measure the compiled core:
+``SLUICE_COMPILED=1 PYTHONPATH=build/compiled/sluice:. python -P -m benchmarks.accounting``.
 
-As frames pass: as many sessions as clients, each with a client id of its own, relay a Produce of 256 B and its
-reply in random order, with a quota, with usage records and without either, in turn; the difference within a round
-is what the quota, or the records, add. By name: the counter is looked up for every frame, as for a connection
-whose client ids change; beside it a bare dictionary of counters. The clock moves, so samples begin and are
-forgotten as in life. Clients are many so that what one touched is out of the processor's cache when it comes
-again. The limit is never reached, but for the row that says so.
+As frames pass: each client has its own session and client id. The sessions relay a Produce of 256 B and its response
+in random order: with a quota, with usage records and without either, in turn. The difference within a round is the
+cost of the quota or of the records. By name: the counter is looked up for every frame, as for a connection whose
+client ids change. A bare dictionary of counters is measured for comparison. The clock moves, so samples begin and
+expire as in production. There are so many clients that a client's data has left the processor's cache before its next
+frame. The limit is never reached, except in the row that says so.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _TITLES: Final = {
 }
 
 Run = Callable[[], float]
-"""One round; the CPU time of a frame in microseconds."""
+"""Runs one round and returns the CPU time per frame in microseconds."""
 
 
 def main() -> None:
-    """Run the benchmark, keep what it found and print the page."""
+    """Run the benchmark, keep the results and print the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accounting", description=__doc__)
     parser.add_argument("--frames", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=15)
@@ -91,7 +92,7 @@ def _measure(clients: int, frames: int, rounds: int) -> dict[str, Any]:
     for number in range(rounds + 1):
         for name, run in runs.items():
             us = run()
-            if number:  # in the first one counters are made
+            if number:  # the first round creates the counters
                 taken[name].append(us)
 
     def added(name: str) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def _relayed(clients: int, order: Sequence[int], limit: float | None, usage: Usa
 
     def run() -> float:
         nonlocal began_ms
-        if usage is not None:  # each round is of another line
+        if usage is not None:  # each round belongs to a new usage record
             for row in usage.take_listed(now_ms=began_ms):
                 usage.values(row, begin_ms=began_ms, now_ms=began_ms)
         relayed = True

@@ -1,6 +1,6 @@
 """``python -m benchmarks.accuracy``: the whole campaign, about five minutes; results are kept.
 
-1 when a client through the gateway is not within +5 % and -10 % of its quota.
+Exit code 1 when a client of the gateway is not within +5 % and -10 % of its quota.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ HIGHEST: Final = 1.05
 
 
 def within(result: Result) -> bool:
-    """Whether a client got what its quota allows, give or take the goal's tolerance."""
+    """Whether a client's rate is its quota, within the goal's tolerance."""
     return LOWEST <= result.ratio <= HIGHEST
 
 
 def keep(document: dict[str, Any], plan: Plan, results: list[Result], folder: Path) -> str:
-    """Write accuracy.json and accuracy.md, with a name of their own for other plans; returns the page."""
+    """Write accuracy.json and accuracy.md, for other plans under other names; returns the page."""
     name = "accuracy"
     if plan.by_topic:
         name += "-topics"

@@ -1,8 +1,8 @@
 """``python -m benchmarks.alerts``: every shipped alert fires on a real fault and stops after it; keeps results.
 
-A real Prometheus with the shipped rules, two gateways, a Kafka of one broker. In the rules a minute is a second and
-an hour a minute; thresholds and queries are the shipped ones. Needs root, for disks that are filled. 1 when one did
-not.
+A real Prometheus with the shipped rules, two gateways, a Kafka of one broker. In the rules a minute becomes a second
+and an hour becomes a minute; thresholds and queries are the shipped ones. Needs root, to fill disks. Exit code 1 when
+an alert did not fire or did not stop.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""``python -m benchmarks.backtest_feedback``: quotas recommended from records that the quotas themselves have shaped.
+"""``python -m benchmarks.backtest_feedback``: quotas recommended from usage that earlier recommendations limited.
 
-Clients begin with three tenths of what they need. Each night the recommendation
-(`pipeline.recommend.recommendation`) for the next day is made of what was recorded. What a gateway records of
-refused requests is all that was *offered*; of a muted connection it is what was *observed*: here a client that
-sends its backlog as smoothly as its quota lets it. Reported is the quota over the rate that the day really
-required (geometric mean over
-clients). Goal: with offered demand back at 1.0 within two days.
+Clients begin with three tenths of the quota that they need. Each night the recommendation for the next day
+(`pipeline.recommend.recommendation`) is made from the recorded usage. For refused requests a gateway records all
+*offered* demand. For a muted connection it records *observed* usage: here a client that sends its backlog as smoothly
+as its quota allows. The result is the quota divided by the rate that the day required (geometric mean over clients).
+Goal: with offered demand the result is back at 1.0 within two days.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _FIRST: Final = date(2026, 9, 28)
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What is recorded, and what is made of it."""
+    """What a gateway records, and which settings the recommendation uses."""
 
     name: str
     observed: bool
@@ -108,7 +107,7 @@ def run(mode: Mode, seed: int, entities: int, days: int) -> list[float]:
 
 
 def released(seconds: Any, units: Floats, quota: float) -> tuple[Any, Floats, int]:
-    """What a client sends that keeps to its quota: seconds, units, and in how many of them it was delayed."""
+    """Usage of a client that keeps to its quota: its seconds, its units, and in how many seconds it was delayed."""
     wanted = np.bincount(seconds, weights=units, minlength=DAY_S)[:DAY_S]
     level = np.cumsum(wanted) - wanted - quota * np.arange(DAY_S)
     waiting = np.maximum(level - np.minimum.accumulate(level) + wanted - quota * BURST_S, 0.0)

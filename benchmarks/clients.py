@@ -1,9 +1,9 @@
 """``python -m benchmarks.clients``: recommend, backtest and report over a month of many clients; 5 minutes.
 
-The tables of some clients' days (`pipeline.client_tables`), made of their records and then copied under other names
-with other sizes, until there are as many as asked. What is measured are the jobs themselves, from the command line
-to the plan or the page. Goals, for 28 days of 10,000 clients: recommend in at most 30 s, and recommend and backtest
-with at most 1 GB in the driver. 1 when one is missed.
+The benchmark makes the tables of some clients' days (`pipeline.client_tables`) from records. It copies them under
+other names and with other sizes until there are enough clients. It measures the jobs themselves, from the command
+line to the plan or the page. Goals, for 28 days of 10,000 clients: recommend takes at most 30 s; recommend and
+backtest need at most 1 GB in the driver. Exit code 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from testkit.pipeline.traces import day_of
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 GOAL_S: Final = 30.0
 MOST_DRIVER_MB: Final = 1_000
-_OF_RECORDS: Final = 50  # clients whose tables are made of records, on each day of a week
+_OF_RECORDS: Final = 50  # clients whose tables are made from records, on each day of a week
 _SCALED: Final = (
     "units",
     "peak_1s",
@@ -94,7 +94,7 @@ def _most_driver_mb(rows: list[dict[str, Any]]) -> int:
 
 
 def _write_day(out: Path, seed: int, clients: int, index: int) -> int:
-    """A day's tables, and a compacted day that nothing reads; the size of the tables."""
+    """Write a day's tables, and a compacted day that is never read; the size of the tables."""
     today = FIRST_DAY + datetime.timedelta(days=index)
     found, use = _of_weekday(seed, index % 7)
     dates = pa.repeat(pa.scalar(today, pa.date32()), found.num_rows)
@@ -104,7 +104,7 @@ def _write_day(out: Path, seed: int, clients: int, index: int) -> int:
     rows = {}
     for table in ("client_day", "client_hour", "total"):
         own = found.filter(pc.equal(found.column("table"), table))
-        # Nothing that is measured reads the hours: those of the few will do.
+        # The measured jobs do not read the hours, so the hours of the original clients suffice.
         if table == "client_day":
             own = pa.concat_tables(
                 [_rates_scaled(_copy(own, number, _SCALED), number) for number in copies]
@@ -134,7 +134,7 @@ def _factor(number: int) -> float:
 
 
 def _copy(table: pa.Table, number: int, scaled: tuple[str, ...]) -> pa.Table:
-    """The same under other names, each with a size of its own."""
+    """The table with other client names, each with its own size."""
     names = pc.binary_join_element_wise(table.column("client_id"), pa.scalar(f"-{number}"), "")
     table = table.set_column(table.schema.get_field_index("client_id"), "client_id", names)
     # Timelines have no bucket.

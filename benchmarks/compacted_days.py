@@ -1,6 +1,6 @@
-"""Compacted days made straight from `testkit.pipeline.traces`: what `ingest` and `compact` would leave.
+"""Compacted days made directly from `testkit.pipeline.traces`, as `ingest` and `compact` would write them.
 
-They have demand, and no quota in force.
+They contain demand, and no quota is in force.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def write_compacted_days(
     days: int,
     first_day: int = 0,
 ) -> int:
-    """Write days of made-up demand as the compacted table has them.
+    """Write days of made-up demand in the format of the compacted table.
 
     Args:
         out: the pipeline's folder.
         seed, entities: see `testkit.pipeline.traces.demand`.
-        days: how many.
-        first_day: the first of them.
+        days: number of days.
+        first_day: date of the first day.
 
     Returns:
         Recorded seconds in all days.

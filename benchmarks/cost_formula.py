@@ -1,13 +1,13 @@
-"""``python -m benchmarks.cost_formula``: what a core carries, as a formula that is checked on other loads.
+"""``python -m benchmarks.cost_formula``: the CPU cost of a load as a formula, checked on other loads.
 
-The compiled gateway with byte quotas and usage records, before the null broker. The formula is
+The compiled gateway runs with byte quotas and usage records, in front of the null broker. The formula is
 
     CPU seconds = a x requests + b x GB in + c x GB out
 
-fitted by least squares of relative errors on six mixes of many connections, and checked on three others. What a
-connection costs, and the memory that an idle one takes, is measured beside it. Rounds take turns; each figure is the
-median of its rounds. At last a client that sends at fixed times sees what the gateway adds to its latency while
-others use none and about half of a core. It needs a quiet machine.
+It is fitted by least squares of relative errors on six mixes of many connections, and checked on three others. The
+cost of a connection and the memory of an idle connection are measured too. Rounds take turns; each figure is the
+median of its rounds. At the end a client that sends at fixed times measures the latency that the gateway adds, while
+other clients use none and about half of a core. The benchmark needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from benchmarks.relay.processes import PinnedProcess, allow_many_descriptors, ch
 
 RESULTS: Final = ROOT / "benchmarks" / "results"
 GOAL: Final = 0.15
-"""The formula may be wrong by so much in a load that it was not fitted on."""
+"""The largest relative error of the formula for a load that it was not fitted on."""
 
 TERMS: Final = ("requests", "gb_in", "gb_out")
 _CONNECTIONS: Final = 2_000
 _PATIENCE_S: Final = 120.0
 _BUSY: Final = (0.0, 0.25)
-"""By the formula. Requests at fixed times wake the gateway more often, so it is busy for about twice as much. More
-than that the core of the clients and the broker cannot make on a machine with two cores."""
+"""Shares of a core by the formula. Requests at fixed times wake the gateway more often, so it is really busy about
+twice as long. On a machine with two cores, the core of the clients and the broker cannot produce more load."""
 _OTHERS_BYTES: Final = 65_536
 """Large, so that the core of the clients and the broker has less to do than that of the gateway."""
 _PROBE: Final = (256, 100, 2_000, 250)
@@ -49,7 +49,7 @@ _PROBE: Final = (256, 100, 2_000, 250)
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """So many alike, each with one connection and one request at a time: ``produce`` or ``fetch``."""
+    """A number of equal clients, each with one connection and one request at a time: ``produce`` or ``fetch``."""
 
     count: int
     verb: str
@@ -59,7 +59,7 @@ class Clients:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Clients at work at the same time. The formula is fitted on it, or checked."""
+    """Clients that run at the same time. The formula is fitted or checked on the mix."""
 
     clients: tuple[Clients, ...]
     fitted: bool = True
@@ -87,7 +87,7 @@ def fit(rows: Sequence[tuple[Sequence[float], float]]) -> list[float]:
     """Coefficients of at least 0 with the least sum of squares of relative errors, one coefficient after the other.
 
     Args:
-        rows: amounts of each term, and the CPU seconds that they took.
+        rows: the amount of each term, and the measured CPU seconds.
     """
     scaled = [[amount / cpu_s for amount in amounts] for amounts, cpu_s in rows]
     found = [0.0] * len(scaled[0])
@@ -103,7 +103,7 @@ def fit(rows: Sequence[tuple[Sequence[float], float]]) -> list[float]:
 
 
 def estimate(formula: Sequence[float], amounts: Sequence[float]) -> float:
-    """CPU seconds."""
+    """CPU seconds by the formula."""
     return sum(each * amount for each, amount in zip(formula, amounts, strict=True))
 
 
@@ -138,7 +138,7 @@ class Bench:
         return PinnedProcess(argv, core=self._core, log=self._log, piped=True)
 
     def measure(self, mix: Mix) -> dict[str, Any]:
-        """One window of a mix: what was done, and the CPU seconds of the gateway."""
+        """One window of a mix: requests, bytes and the CPU seconds of the gateway."""
         with ExitStack() as stack:
             loads = []
             for each in mix.clients:
@@ -174,12 +174,12 @@ class Bench:
             load.stop()
 
     def memory(self) -> dict[str, Any]:
-        """Of the gateway, and of an idle connection; to be measured first."""
+        """Memory of the gateway and of an idle connection. Call it before the other measurements."""
         row = self.runner.idle_memory(self.gateway, _CONNECTIONS)
         return {"process_bytes": row["rss_before_bytes"], "connection_bytes": row["per_connection_bytes"]}
 
     def latency(self, busy: float, request_s: float) -> dict[str, Any]:
-        """A client that sends at fixed times, direct and through the gateway in turn, beside others."""
+        """Latencies of a client that sends at fixed times, directly and through the gateway, beside other clients."""
         with self._others(busy, request_s):
             cpu_s, began_s = self._proxy.cpu_s(), time.monotonic()
             through = self._probe(self.gateway)
@@ -199,7 +199,7 @@ class Bench:
 
     @contextmanager
     def _others(self, busy: float, request_s: float) -> Iterator[None]:
-        """Twenty clients that produce at fixed times, so that the gateway is busy for so much of a core."""
+        """Twenty clients that produce at fixed times, so that the gateway uses the share `busy` of a core."""
         per_s = round(busy / request_s / 20)
         with ExitStack() as stack:
             for _ in range(20 if per_s else 0):
@@ -217,10 +217,10 @@ def _go(load: PinnedProcess) -> None:
 
 
 def judge(rows: Sequence[dict[str, Any]], connection_s: Sequence[float]) -> dict[str, Any]:
-    """The formula of all windows, and how far it is from each mix.
+    """The formula fitted on all windows, and its error for each mix.
 
     Args:
-        rows: of `Bench.measure`.
+        rows: results of `Bench.measure`.
         connection_s: CPU seconds of a connection, by round.
     """
     mixes = []
@@ -247,7 +247,7 @@ def judge(rows: Sequence[dict[str, Any]], connection_s: Sequence[float]) -> dict
 
 
 def main() -> int:
-    """Measure, fit and check; 1 when the formula is off by more than the goal in a mix that is checked."""
+    """Measure, fit and check; 1 when the formula's error is above the goal in a checked mix."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_formula", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path, default=RESULTS)

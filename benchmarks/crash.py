@@ -1,6 +1,7 @@
 """``python -m benchmarks.crash``: a process that alters quotas ends, or fails, at every system call; power cuts too.
 
-1 when a store was afterwards neither the old nor the new one, or something acknowledged was lost; the result is kept.
+Exit code 1 when the store was afterwards neither the old nor the new one, or an acknowledged change was lost. The
+result is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 _PARTS: Final = 5
 
-# What a disk makes fail: it is full, or it does not work.
+# Errors of system calls when the disk is full or broken.
 FAILING: Final = {
     "pwrite64": ("ENOSPC", "EIO"),
     "fdatasync": ("EIO", "ENOSPC"),
@@ -57,7 +58,7 @@ def main() -> int:
             for scenario, call, at in points[:: options.every]:
                 for error in FAILING.get(call, ()):
                     failures.append((error, crash.fail(scenario, call, at, error)))
-        # Of a sample of the points, a few whole alterations.
+        # Power cuts take a sample of the alterations instead of a sample of the points.
         altering = [scenario for scenario in SCENARIOS if scenario.change is not None]
         power = [
             (scenario.name, image.call, image.answered, crash.state(image.files, scenario))

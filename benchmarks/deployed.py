@@ -1,10 +1,10 @@
 """``python -m benchmarks.deployed``: CPU per request with one port by SNI, and with two clusters; 10 minutes.
 
-Beside a gateway with a port per broker and one cluster, all with TLS, in one run. Each generation starts all of them
-anew, since two processes of the same program differ by a percent or so. Inside a round they take turns every few
-milliseconds, so what else the machine does slows all of them alike.
-What is compared is the CPU time of the processes within a round, so neither the load of other programs nor the time
-that a window takes decides. A second gateway like the first one says how far that can be trusted.
+Both are compared with a gateway with a port per broker and one cluster, all with TLS, in one run. Each generation
+restarts all gateways, since two processes of the same program differ by about one percent. Inside a round the
+gateways take turns every few milliseconds, so other load on the machine slows all of them alike.
+The benchmark compares the CPU time of the processes within a round. So neither the load of other programs nor the
+duration of a window matters. A second gateway with the base configuration shows how precise the comparison is.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Gateway:
         Args:
             kind: one of the names above.
             compiled: with the compiled core.
-            certificate: of its listeners.
+            certificate: certificate of its listeners.
             broker: port of the broker.
-            core: on which it runs.
+            core: the core on which it runs.
             folder: for its files.
         """
         admin = free_port()
@@ -117,7 +117,7 @@ class Gateway:
         self._connections: list[list[ssl.SSLSocket]] = [[] for _ in self._ports]
 
     def connect(self) -> None:
-        """Open all connections, once it serves."""
+        """Wait until the gateway serves and open all connections."""
         deadline = time.monotonic() + _PATIENCE_S
         client = context()
         for port, connections in zip(self._ports, self._connections, strict=True):
@@ -131,11 +131,11 @@ class Gateway:
                     time.sleep(0.1)
 
     def turn(self, batch: bytes, at: int) -> float:
-        """Seconds of CPU of the process that serves a few batches; of the clusters one after the other.
+        """CPU seconds of the process that serves a few batches, with the clusters in turn.
 
         Args:
             batch: requests.
-            at: the number of the turn.
+            at: number of the turn.
         """
         cluster = at * len(self._ports) // _TURNS
         connections, pid = self._connections[cluster], self._serving()[cluster]
@@ -153,21 +153,21 @@ class Gateway:
         return [own] if len(self._ports) == 1 else sorted(children(own))
 
     def idle_pct(self) -> float:
-        """CPU of all its processes while nothing is sent, in percent of a core."""
+        """CPU of all its processes while the connections are idle, in percent of a core."""
         before, began = sum(cpu_of_each(self.process.pid).values()), time.monotonic()
         time.sleep(_IDLE_S)
         used_s = sum(cpu_of_each(self.process.pid).values()) - before
         return used_s / (time.monotonic() - began) * 100
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop the gateway and close the connections."""
         for connection in (each for connections in self._connections for each in connections):
             connection.close()
         self.process.stop(patience_s=_PATIENCE_S)
 
 
 def _read_replies(connection: ssl.SSLSocket) -> bool:
-    """False if the connection is at its end."""
+    """Read the replies; False if the connection has ended."""
     received = b""
     for _ in range(_TOGETHER):
         while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
@@ -181,7 +181,7 @@ def _read_replies(connection: ssl.SSLSocket) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run has found.
+    """Results of a run.
 
     Attributes:
         figures: microseconds per request: a row for each round, by kind.
@@ -192,12 +192,12 @@ class Result:
     idle: Sequence[dict[str, float]]
 
     def ratio(self, kind: str) -> Ratio:
-        """How many times the CPU of the base: of both gateways with its configuration, if it is of another kind."""
+        """CPU in multiples of `BASE`, or for kinds other than `AGAIN` of the mean of `BASE` and `AGAIN`."""
         base = (BASE,) if kind == AGAIN else (BASE, AGAIN)
         return ratio_of([row[kind] / statistics.mean(row[each] for each in base) for row in self.figures])
 
     def within(self) -> bool:
-        """Whether the intervals of both are below 1.02."""
+        """Whether the intervals of SNI and of two clusters are below 1.02."""
         return all(self.ratio(kind).high <= _LEVEL for kind in (NAMES, CLUSTERS))
 
 
@@ -221,7 +221,7 @@ def measure(generations: int, rounds: int, *, compiled: bool) -> Result:
                 stack.callback(gateways[kind].stop)
             for gateway in gateways.values():
                 gateway.connect()
-                for at in (0, _TURNS - 1):  # at once: connections without a first request are closed
+                for at in (0, _TURNS - 1):  # at once: idle new connections are closed
                     gateway.turn(batch, at)
             for number in range(-_WARM_UP_ROUNDS, rounds):
                 row = _round(gateways, batch)
@@ -269,7 +269,7 @@ def page(result: Result, *, compiled: bool) -> str:
 
 
 def main() -> int:
-    """Measure and keep; 1 if either costs more than 2 %."""
+    """Measure and keep the results; 1 if SNI or two clusters cost more than 2 %."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deployed", description=__doc__)
     parser.add_argument("--generations", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=40, help="of each generation")

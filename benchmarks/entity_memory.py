@@ -1,7 +1,7 @@
-"""``python -m benchmarks.entity_memory``: memory that the counters of a client id take, by what is set; ten seconds.
+"""``python -m benchmarks.entity_memory``: memory of a client id's counters, by which quotas are set; ten seconds.
 
-Client ids use each quota that is set twice, half a minute apart. A default for all client ids sets the quotas: each
-has counters of its own. What Python allocates is counted, and divided by the number of client ids.
+The quotas are defaults for all client ids, so each client id has its own counters. Client ids use each quota twice,
+half a minute apart. The result is the memory that Python allocates, divided by the number of client ids.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def use(quotas: ClientQuotas, client_id: str, *, now_ms: int) -> Iterator[None]:
 
 
 def bytes_per_client(name: str, clients: int) -> tuple[float, int]:
-    """What the counters of a client id take, in bytes, and how many counters it has."""
+    """The memory of a client id's counters in bytes, and how many counters it has."""
     core = set_up(SETS[name], group="group" in name)
     names = [f"client-{number}" for number in range(clients)]
     gc.collect()

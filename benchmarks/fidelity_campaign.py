@@ -1,7 +1,7 @@
 """``python -m benchmarks.fidelity_campaign``: a long `campaigns.fidelity.comparison`, through ingest and compact.
 
-A hundred clients: producers, consumers, clients with a quota of request time, addresses with one of connections; a
-third with three connections. They run twice: 12 minutes. 1 when a bound is missed.
+There are a hundred clients: producers, consumers, clients with a request-time quota, and addresses with a connection
+quota. A third of them has three connections. They run twice: 12 minutes. Exit code 1 when a bound is missed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def met(verdict: Verdict) -> bool:
 
 
 def run(folder: Path, clients: int, seconds: float, seed: int) -> Verdict:
-    """A cluster, a gateway, the load, the pipeline, the verdict."""
+    """Run a cluster, a gateway, the load and the pipeline, and judge the results."""
     chosen = mixed_clients(clients, seed=seed)
     usage, out = folder / "usage", folder / "out"
     port = free_ports(4)
@@ -154,9 +154,10 @@ def _metrics(admin: str, seen: dict[str, Seen]) -> dict[tuple[str, str], float]:
 
 
 def in_computed_time(clients: int, seed: int) -> dict[str, dict[str, Errors]]:
-    """Clients that no machine disturbs beside two accounts of them: the replay, and themselves a moment later.
+    """Errors of the replay, and of a second run a moment later, for clients in simulated time.
 
-    By the number of their connections; requests of several are as large as in `mixed_clients`.
+    They are grouped by the clients' number of connections. Requests of clients with several connections are as large
+    as in `mixed_clients`.
     """
     found = {}
     for connections, times in ((1, 1), (3, 5)):
@@ -174,7 +175,7 @@ def in_computed_time(clients: int, seed: int) -> dict[str, dict[str, Errors]]:
 
 
 def off_again(verdict: Verdict, again: Verdict, *apis: UsageApi) -> list[float]:
-    """How far the gateway's shares of a second run of the same clients are from those of the first."""
+    """Differences between the gateway's shares in a second run of the same clients and in the first."""
     second = {(row.api, row.client_id): row.truth_share for api in apis for row in again.of(api)}
     return [
         abs(row.truth_share - second.get((row.api, row.client_id), 0.0))

@@ -1,11 +1,11 @@
-"""Usage files of many gateways over a month, made quickly: what 10,000 clients leave at 100 gateways.
+"""Usage files of many gateways over a month, made quickly: 10,000 clients at 100 gateways.
 
-Each client uses one gateway. Sizes are lognormal and drift from day to day. Every other client has a quota, and is
-slowed in seconds above it. Every twentieth client belongs to no team. What should be found in the files is counted
-here, and not by the pipeline.
+Each client uses one gateway. Sizes are lognormal and drift from day to day. Every other client has a quota and is
+slowed in seconds above it. Every twentieth client belongs to no team. This module itself counts what the files
+contain, independently of the pipeline.
 
-A gateway has records of six hours of a day, a line for the first second of each minute. A quarter of the gateways
-has the same six hours.
+A gateway has records of six hours of a day, with a line for the first second of each minute. A quarter of the
+gateways has the same six hours.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import numpy as np
 from quotas.usage_record import VERSION, RowFlags
 
 FIRST_DAY: Final = datetime.date(2026, 2, 1)
-"""February has 28 days: a whole month, of which a bill can be made."""
+"""February has 28 days: a whole month, as a bill needs it."""
 TEAMS: Final = 20
-"""Of these the last one is not in the file of groups."""
+"""The last team is not in the file of groups."""
 EVERY_S: Final = 60
-"""A gateway writes the line of every so many-th second: at 60 or less they still count as one run of lines."""
+"""Seconds between two lines of a gateway. Up to 60 s they still count as one run of lines."""
 LINES: Final = 360
-"""Of a gateway and day, in one file."""
+"""Lines of one gateway and day, in one file."""
 ACTIVITY: Final = 1 / 15
 """Share of these lines in which a client of the gateway has a row."""
 _QUARTER_S: Final = 6 * 3_600
@@ -57,13 +57,13 @@ class Month:
 
     @property
     def client_days(self) -> int:
-        """Days of clients."""
+        """Number of client-days."""
         return self.clients * self.days
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is in the files."""
+    """What the files contain."""
 
     lines: int = 0
     rows: int = 0
@@ -72,16 +72,16 @@ class Truth:
     file_bytes: int = 0
 
     def __add__(self, more: Truth) -> Truth:
-        """Both."""
+        """The contents of both."""
         return Truth(*(getattr(self, each.name) + getattr(more, each.name) for each in fields(self)))
 
 
 def write_month(folder: Path, month: Month) -> Truth:
-    """Writes the files; what should be found in them.
+    """Write the files and return what they contain.
 
     Args:
-        folder: where to; made.
-        month: what to write. The same values write the same files.
+        folder: target folder; created if missing.
+        month: what to write. Equal months give equal files.
     """
     folder.mkdir(parents=True)
     truth = Truth()
@@ -99,7 +99,7 @@ def groups_text() -> str:
 
 
 def _write(folder: Path, month: Month, day: int, gateway: int) -> Truth:
-    """The file of a gateway's day. It starts anew each day: these are the lines of one run."""
+    """Write the file of a gateway's day. A gateway restarts each day: these are the lines of one run."""
     date = FIRST_DAY + datetime.timedelta(days=day)
     midnight = int(datetime.datetime.combine(date, datetime.time(), datetime.UTC).timestamp())
     begin = midnight + gateway % 4 * _QUARTER_S
@@ -120,7 +120,7 @@ def _write(folder: Path, month: Month, day: int, gateway: int) -> Truth:
 
 
 def _lines(month: Month, day: int, gateway: int) -> Iterator[tuple[list[bytes], tuple[int, int]]]:
-    """Of each line its rows, and the bytes in and out of them."""
+    """For each line its rows, and their bytes in and out."""
     pairs = np.arange(month.clients) // 2
     own = np.flatnonzero(pairs % month.gateways == gateway)
     rng = np.random.default_rng([month.seed, day, gateway])
@@ -157,7 +157,7 @@ def _lines(month: Month, day: int, gateway: int) -> Iterator[tuple[list[bytes], 
 
 
 def _sizes(month: Month, day: int) -> Any:
-    """Bytes of each client in a second with use."""
+    """Bytes of each client in a second with traffic."""
     size = np.random.default_rng([month.seed, 0]).lognormal(np.log(_MEDIAN_BYTES), _SIGMA, month.clients)
     if day:
         size *= np.random.default_rng([month.seed, 1, day]).lognormal(0, _DRIFT, month.clients)

@@ -1,10 +1,10 @@
 """``python -m benchmarks.gateway_day``: a gateway's day from its files to a plan, stage by stage; 20 minutes.
 
-The files have a line for each second of the day. Some hours of records are made up client by client; the others are
-the same again with their own numbers and times, as making up 86 million rows takes longer than all that is measured.
-Then the jobs run from the command line, each a process of its own with its Spark, JVM start and all. Goal: 86.4 M
-rows from records to plan in at most 15 minutes on two cores. ``--part 0.1`` takes a tenth of the clients, over the
-whole day. 1 when the goal, as far as it goes for the part, is missed.
+The files have a line for each second of the day. Some hours of records are made up client by client. The other hours
+repeat them with their own numbers and times, because making up 86 million rows takes longer than the whole
+measurement. Then the jobs run from the command line, each in its own process with its own Spark and JVM start. Goal:
+86.4 M rows from records to plan in at most 15 minutes on two cores. ``--part 0.1`` takes a tenth of the clients, over
+the whole day. Exit code 1 when the goal, in proportion to the part, is missed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def write_day(folder: Path, load: Load) -> int:
-    """The files of one gateway's whole day; how many rows are in them."""
+    """Write the files of one gateway's whole day; the number of rows."""
     hours = folder.with_name("made-up")
     window = Load(seed=load.seed, entities=load.entities, seconds=_MADE_UP_S, gateways=1)
     truth = write_usage(hours, window)
@@ -81,7 +81,7 @@ def write_day(folder: Path, load: Load) -> int:
 
 
 def _repeated(folder: Path, file: Path) -> None:
-    """A file at its own time, and every other time of the day."""
+    """Repeat a file's lines for all other times of the day."""
     lines = gzip.decompress(file.read_bytes())
     for later_s in range(0, DAY_S, _MADE_UP_S):
 
@@ -94,7 +94,7 @@ def _repeated(folder: Path, file: Path) -> None:
 
 
 def through(folder: Path) -> list[JobRun]:
-    """All jobs from files to the plan."""
+    """Run all jobs from the files to the plan."""
     out, plan = str(folder / "out"), str(folder / "plan.json")
     return [
         run_job("ingest", "--from", f"files:{folder}/in", "--out", out),

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def command_line(module: str) -> str:
-    """What to type for the same run; not where its results went to."""
+    """The command line for the same run, without the folder of its results."""
     arguments = sys.argv[1:]
     if "--output" in arguments:
         at = arguments.index("--output")
@@ -23,11 +23,11 @@ def keep_results(document: Mapping[str, Any], page: str, folder: Path, name: str
     """Writes both files.
 
     Args:
-        document: the raw data; `rows` in it, if a list, are written one to a line, so that a new run gives a
-            readable difference.
+        document: the raw data. If `rows` is a list, each row gets its own line, so that a new run gives a readable
+            difference.
         page: Markdown.
-        folder: where to; made if need be.
-        name: of both files, without their suffix.
+        folder: target folder; created if missing.
+        name: name of both files, without their suffix.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = document.get("rows")

@@ -1,10 +1,10 @@
-"""The largest bodies that may pass, for every API and version that is seen whole: how long one event holds the loop.
+"""How long the largest allowed body blocks the event loop, for every API and version that is collected whole.
 
     python -m benchmarks.limits [--only NAME] [--scale 1.0] [--write benchmarks/results/limits.md]
 
-Each request goes through a session as its channel would have it: in chunks, with the broker's largest answer behind
-it, long work step by step. Per event the CPU time of the thread is taken, the least of three runs, as neighbours only
-ever make an event slower. Memory is the peak of Python's allocations during the exchange, above the frame's own
+Each request passes a session as from a channel: in chunks, followed by the broker's largest answer, with long work
+step by step. The result is the thread's CPU time per event. It is the least of three runs, because other programs
+only ever make an event slower. Memory is the peak of Python's allocations during the exchange, above the frame's own
 bytes, as a multiple of the larger of request and answer. Goals: 20 ms, 3 times.
 """
 
@@ -34,7 +34,7 @@ GOAL_MS: Final = 20.0
 GOAL_TIMES: Final = 3.0
 ROUNDS: Final = 3
 AGAIN: Final = 3
-"""How often a case above the goal is measured once more, when all others have been."""
+"""How often a case above the goal is measured again, after all other cases."""
 QUOTAS: Final = 20_000
 
 OWN: Final = "__quotas"
@@ -48,7 +48,7 @@ LIMITED: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One exchange: `answers` are given to what reaches the broker, in order, by api name."""
+    """One exchange. `answers` are the broker's answers to its requests, in order, by api name."""
 
     api: Api
     what: str
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(slots=True)
 class Outcome:
-    """The longest event, all of them together, the most memory and its multiple of the largest frame."""
+    """The longest event, the sum of all events, the peak memory and its multiple of the largest frame."""
 
     case: Case
     longest_ms: float
@@ -69,11 +69,11 @@ class Outcome:
 
 
 def cases(scale: float, wanted: Callable[[Api], bool] = lambda _api: True) -> Iterator[Case]:
-    """Every API that is seen whole, in every version, with bodies of empty elements and with real ones.
+    """Every API whose frames are collected whole, in every version, with empty elements and with real ones.
 
     Args:
-        scale: of the sizes; less for a quick look.
-        wanted: which of them.
+        scale: factor for the sizes; less than 1 for a quick run.
+        wanted: selects the APIs.
     """
     context = GatewayCore(**LIMITED)
     for api in all_offered():
@@ -91,7 +91,7 @@ def cases(scale: float, wanted: Callable[[Api], bool] = lambda _api: True) -> It
 
 
 def _empty(api: Api, size: int, count: int) -> bytes:
-    """An array of `count` elements, or as many as there are bytes, all zero or all of length none."""
+    """A body with an array of `count` elements, or as many as fit. All bytes are zero, or all lengths null."""
     head = wire.head(api.key, api.version, flexible=api.flexible)
     zeros = size - len(head) - 9
     if api.flexible:
@@ -241,7 +241,7 @@ def _real(api: Api, scale: float) -> Iterator[Case]:
 
 
 def _produced(api: Api, scale: float) -> Iterator[Case]:
-    """Many partitions, of which none or all are of a topic of the gateway."""
+    """Many partitions; either none or all belong to a topic of the gateway."""
     called: dict[str, Any] = {"topic_id": UUID(int=1)} if api.version >= 13 else {"name": OWN}
     count = int(9_999 * scale)
     partitions = [{"index": index, "records": None} for index in range(count)]
@@ -276,7 +276,7 @@ class Exchange:
         self.answers: dict[str, bytes] = {}
 
     def run(self) -> None:
-        """Send it all, answer what reaches the broker, take every step."""
+        """Send the whole request, answer the broker's requests and run every step."""
         frame = self.case.frame
         for at in range(0, len(frame), CHUNK_BYTES):
             chunk = frame[at : at + CHUNK_BYTES]
@@ -343,7 +343,7 @@ def _cached(case: Case, name: str, version: int, make: Callable[[int, int], byte
 
 
 def measure(case: Case, *, rounds: int = ROUNDS) -> Outcome:
-    """The least of several runs, and one more for the memory."""
+    """The least time of several runs, and the memory of one more run."""
     runs: list[Exchange] = []
     for _ in range(rounds):
         core = _core(case)
@@ -402,7 +402,7 @@ def main() -> int:
     for at, row in enumerate(rows):
         for _ in range(AGAIN):
             if rows[at].longest_ms > GOAL_MS:
-                # A neighbour may have been at work through all three runs.
+                # Another program may have been busy during all three runs.
                 rows[at] = min(rows[at], measure(row.case), key=lambda each: each.longest_ms)
     if options.write is not None:
         options.write.write_text(page(rows, newest_alone=options.newest), encoding="utf-8")
@@ -415,7 +415,7 @@ def main() -> int:
 
 
 def page(rows: list[Outcome], *, newest_alone: bool) -> str:
-    """The table, the worst version of each body."""
+    """The table, with the worst version of each body."""
     versions = "the newest version" if newest_alone else "the version that took longest"
     worst: dict[tuple[str, str], Outcome] = {}
     for row in rows:

@@ -1,8 +1,8 @@
 """``python -m benchmarks.matrix``: brokers and clients of many versions, each directly and through the gateway.
 
-It ends with 1 when a step works directly and fails through the gateway, when an address behind it reached a client,
-or when a rolling upgrade went wrong. Kafka's own tests count as steps. Results of parts that a run leaves out are
-those of the run before. See `campaigns.matrix`; the page is benchmarks/results/matrix.md.
+Exit code 1 when a step works directly and fails through the gateway, when a client got a broker's address, or when a
+rolling upgrade failed. Kafka's own tests count as steps. If a run leaves parts out, their earlier results stay. See
+`campaigns.matrix`; the page is benchmarks/results/matrix.md.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from testkit.loopback import own_host
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 _START_S: Final = 600.0
-"""A broker's on a busy machine, with the archive of its classes, which the first start makes."""
+"""A broker's start on a busy machine. The first start also creates the archive of its classes."""
 
 
 def try_broker(version: str, only: Sequence[str]) -> Matrix:
-    """All clients against one broker, which is started once.
+    """Run all clients against one broker, which starts once.
 
     Args:
-        version: of the broker.
+        version: version of the broker.
         only: parts of the names of clients; empty for all.
     """
     matrix = Matrix()
@@ -110,7 +110,7 @@ def main() -> int:
 
 
 def _merge(document: dict[str, Any], version: str, matrix: Matrix) -> None:
-    """Put what was found at a broker into the place of what was found there before."""
+    """Replace a broker's earlier results with the new ones."""
     tried = {cell.client for cell in matrix.cells}
     rows = [row for row in document["rows"] if row["broker"] != version or row["client"] not in tried]
     rows += [asdict(cell) for cell in matrix.cells]

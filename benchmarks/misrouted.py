@@ -1,7 +1,7 @@
-"""``python -m benchmarks.misrouted``: a hundred clients of Kafka 4.4 end up at another broker; keeps results.
+"""``python -m benchmarks.misrouted``: a hundred clients of Kafka 4.4 reach a wrong broker; keeps results.
 
-Two Kafka clusters of three brokers, one gateway, and a tap between clients and gateway that sees which node's records
-each client gets. 1 when a client did not recover within 5 s, or got a record of another node.
+There are two Kafka clusters of three brokers and one gateway. A tap between clients and gateway sees which node's
+records each client gets. Exit code 1 when a client did not recover within 5 s, or got a record of another node.
 """
 
 from __future__ import annotations

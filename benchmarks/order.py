@@ -1,6 +1,6 @@
-"""``python -m benchmarks.order``: two million small frames through every quota with chaos in the timing.
+"""``python -m benchmarks.order``: two million small frames through every quota with random timing.
 
-1 when anything was out of order, lost or changed; the result is kept.
+Exit code 1 when a frame was out of order, lost or changed; the result is kept.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What metrics by OTLP cost: a busy second with one export in it beside one without.
+"""The CPU cost of OTLP metrics: a busy second with one export, compared with a second without.
 
     python -m benchmarks.otlp_metrics [--clients 1000] [--rounds 10] [--write]
 
-Sessions relay small Produces for about a second of CPU, in turns of a millisecond, with and without an export of all
-series under way; the collector is a process of its own. CPU is that of the whole process, the thread that exports
-included. An export a second is the shortest interval; by default it is one a minute. Goal: at most 1 percent more CPU
-at the default.
+Sessions relay small Produce requests for about a second of CPU, in turns of a millisecond, with and without an export
+of all series. The collector is a separate process. The measured CPU is that of the whole process, including the
+thread that exports. The shortest interval is one export a second; the default is one a minute. Goal: at most 1
+percent more CPU at the default.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _collect(port: Connection) -> None:
 
 
 def families_of(clients: int) -> list[Metric]:
-    """Series as so many clients have them."""
+    """The metrics' series for `clients` clients."""
     found: list[Metric] = []
     for at in range(_OF_A_CLIENT):
         kind = CounterMetricFamily if at % 3 == 0 else GaugeMetricFamily
@@ -83,7 +83,7 @@ async def _second(produces: Produces, turns: int, otlp: OtlpMetrics | None) -> f
 
 
 def main() -> int:
-    """Runs it and prints a table; 1 when the goal is missed."""
+    """Run the benchmark and print a table; 1 when the goal is missed."""
     parser = argparse.ArgumentParser(description="What metrics by OTLP cost.")
     parser.add_argument("--clients", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=10)

@@ -1,8 +1,8 @@
-"""Ratios of figures that were taken in the same round, with an interval that holds without assumptions on the noise.
+"""Ratios of figures of the same round, with an interval that needs no assumptions on the noise.
 
-A shared machine changes its speed between rounds, and both of a pair with it; so what is compared is the ratio within
-a round. The interval of their median is made of order statistics: of n ratios the k-th from below and from above,
-where the true median lies outside with the probability that a fair coin falls on one side less than k times in n.
+A shared machine changes its speed between rounds, and so do both figures of a pair. So the ratio within a round is
+compared. The interval of the median ratio consists of order statistics: of n ratios the k-th from below and from
+above. The true median lies outside with the probability that a fair coin falls on one side less than k times in n.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 CONFIDENCE: Final = 0.95
 ENOUGH_PAIRS: Final = 6
-"""The fewest of which lowest and highest are an interval of 95 %; of fewer they are one of less."""
+"""The fewest pairs whose lowest and highest ratio form an interval of 95 %. With fewer pairs they cover less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Ratio:
     """The median of the ratios within a round.
 
     Attributes:
-        median: of all rounds.
+        median: median of all rounds.
         low, high: its interval.
         pairs: how many rounds.
     """
@@ -42,13 +42,13 @@ class Ratio:
 
 
 def paired_ratio(rows: Iterable[dict[str, Any]], workload: str, path: str, base: str) -> Ratio | None:
-    """How many times the figure of `base` that of `path` is; None without a round that has both.
+    """The figure of `path` in multiples of the figure of `base`; None without a round that has both.
 
     Args:
         rows: windows with `workload`, `path`, `round`, `figure` and `invalid`.
         workload: whose windows count.
-        path: what is compared.
-        base: what it is compared with.
+        path: the path to compare.
+        base: the path that it is compared with.
     """
     by_round: dict[int, dict[str, float]] = {}
     for row in rows:
@@ -66,7 +66,7 @@ def ratio_of(ratios: Sequence[float]) -> Ratio:
 
 
 def _cut_off(count: int) -> int:
-    """How many of so many may be left out on each side for an interval of the median."""
+    """How many of `count` ratios may be left out on each side for an interval of the median."""
     cut, tail = 0, 2 * 0.5**count
     while True:
         tail += 2 * math.comb(count, cut + 1) * 0.5**count

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.peers``: hostile clients at Sluice, HAProxy, Kroxylicious, and at no proxy.
+"""``python -m benchmarks.peers``: hostile clients against Sluice, HAProxy, Kroxylicious, and without a proxy.
 
-Each proxy is started anew for each row, before the same scripted broker, and meets the same clients
-(`campaigns/peers/clients.py`). Counts, memory and the CPU clock of the proxy do not depend on a busy machine;
-times do, and the page says so.
+Each proxy is restarted for each row, in front of the same scripted broker and with the same clients
+(`campaigns/peers/clients.py`). Counts, memory and CPU time of the proxy do not depend on the machine's load. Times
+do, and the page says so.
 """
 
 from __future__ import annotations
@@ -122,15 +122,15 @@ def scripted_broker() -> Iterator[ScriptedBroker]:
 def start(
     name: str, upstream: int, core: int, folder: Path, *, rate: bool = False, descriptors: int = 0
 ) -> RunningPath:
-    """One proxy that answers.
+    """Start one proxy and wait until it answers.
 
     Args:
-        name: which; the direct path starts nothing.
+        name: the proxy; the direct path starts nothing.
         upstream: port of the broker.
         core: the only core it may run on.
         folder: for its configuration and its log.
-        rate: with a limit on new connections of one address, where the proxy has one.
-        descriptors: the most that it may have; 0: as many as this process.
+        rate: whether to limit new connections of one address, where the proxy can.
+        descriptors: the proxy's limit of descriptors; 0 for that of this process.
     """
     if name == DIRECT:
         return RunningPath(name, upstream, None)
@@ -203,7 +203,7 @@ def _received(connection: BrokerConnection, sent: bytes) -> bool:
 
 
 def slow_clients(path: RunningPath, clients: int = 500) -> dict[str, Any]:
-    """R5: half send four bytes, half a head and not the whole body."""
+    """R5: half of the clients send four bytes, the others a head and a part of the body."""
     started = fetch()[:-4]
     before = path.proxy.rss_bytes() if path.proxy else 0
     with ExitStack() as stack:
@@ -226,7 +226,7 @@ def slow_clients(path: RunningPath, clients: int = 500) -> dict[str, Any]:
 
 
 def _fetch_bytes(count: int) -> bytes:
-    """A request for an answer of this size, which the null broker gives."""
+    """A request that the null broker answers with `count` bytes."""
     asked_for = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": count, "topics": []}
     return wire.request("Fetch", 12, correlation_id=1, client_id="unread", **asked_for)
 
@@ -234,7 +234,7 @@ def _fetch_bytes(count: int) -> bytes:
 def unread_answers(path: RunningPath, clients: int = 100) -> dict[str, Any]:
     """R6: answers of 8 MiB that their clients do not read."""
     request = _fetch_bytes(_ANSWER_BYTES)
-    with greeted(path.port) as client:  # what the process allocates once
+    with greeted(path.port) as client:  # allocations that the process makes once
         for _ in range(10):
             asked(client, request)
     before = path.proxy.rss_bytes() if path.proxy else 0
@@ -286,7 +286,7 @@ def no_descriptors(path: RunningPath, established: int = 30, more: int = 400) ->
 
 
 def connection_rate(path: RunningPath, seconds: float = 10) -> dict[str, Any]:
-    """R8: 40 connections a second of one address, of which 10 are allowed."""
+    """R8: one address opens 40 connections a second; 10 are allowed."""
     count = accepted(path.port, 4 * RATE_PER_S, seconds, "127.0.4.1")
     return {"n": int(4 * RATE_PER_S * seconds), "accepted": count, "to_limit": count / (RATE_PER_S * seconds)}
 
@@ -297,7 +297,7 @@ def leaks(path: RunningPath, broker: ScriptedBroker, times: int = 10) -> dict[st
 
 
 def drain(path: RunningPath, broker: ScriptedBroker, clients: int = 50) -> dict[str, Any]:
-    """R19: the proxy is asked to end while each client waits for an answer, which takes the broker 1 s."""
+    """R19: the proxy is stopped while each client waits for an answer that takes the broker 1 s."""
     assert path.proxy is not None
 
     def late(connection: BrokerConnection, request: Request) -> None:
@@ -311,7 +311,7 @@ def drain(path: RunningPath, broker: ScriptedBroker, clients: int = 50) -> dict[
             client.sendall(fetch(2))
         time.sleep(0.4)
         begun_s = time.monotonic()
-        # What `haproxy -sf` sends to the old process.
+        # `haproxy -sf` sends this signal to the old process.
         os.kill(path.proxy.pid, signal.SIGUSR1 if path.name == HAPROXY else signal.SIGTERM)
         lost = sum(not answered(client) for client in crowd)
         while path.proxy.running and time.monotonic() - begun_s < 8:
@@ -321,7 +321,7 @@ def drain(path: RunningPath, broker: ScriptedBroker, clients: int = 50) -> dict[
 
 
 def broker_restart(name: str, core: int, folder: Path, load_core: int, times: int = 10) -> dict[str, Any]:
-    """R15: from the first answer of a restarted null broker itself to the first one through the proxy."""
+    """R15: time from the restarted null broker's first direct answer to its first answer through the proxy."""
     programs = compile_native()
     broker, port = start_null_broker(programs, load_core, folder)
     gaps = []
@@ -356,7 +356,7 @@ def _stop(path: RunningPath) -> None:
 
 
 def measured(name: str, row: str, core: int, load_core: int, folder: Path) -> dict[str, Any]:
-    """One row of one proxy; what it is not made for is said in words."""
+    """Measure one row of one proxy. If the proxy has no such feature, the row says so in words."""
     if name == DIRECT and row in {"R7", "R8", "R19"}:
         return {"without": "no proxy"}
     if name == KROXYLICIOUS and row == "R8":

@@ -1,7 +1,8 @@
 """``python -m benchmarks.pipeline``: usage files to compacted days with Spark, beside DuckDB; 5 minutes.
 
-A row is a recorded second of one client with one API. Each figure is the best of some passes, the first of which is
-the cold one; wall time, and CPU time of all processes taking part, since a shared machine makes wall times longer.
+A row is a recorded second of one client with one API. Each figure is the best of several passes; the first pass is
+also reported as the cold one. Both wall time and CPU time of all involved processes are measured, since a shared
+machine makes wall times longer.
 Goals (quiet machine, two cores): ingest at least 250,000 rows/s without and 150,000 with the index, compact at least
 500,000 rows/s and at most 9 bytes a row for `t`, `offered` and `max_units`.
 """

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.pipeline_exactly_once``: ingests killed with a batch in flight, counted in two engines.
+"""``python -m benchmarks.pipeline_exactly_once``: ingests killed in the middle of a batch, counted in two engines.
 
-Files arrive in random order, some twice, some cut off, some never; lines stand twice. The same through the usage
-topic of a Kafka whose broker is killed and started again meanwhile. 1 when a row was lost or counted twice, or a
-missing line was not reported. `--part` renews one half of the page.
+Files arrive in random order; some arrive twice, some truncated, some never. Some lines occur twice. The second part
+uses the usage topic of a Kafka whose broker is killed and restarted meanwhile. Exit code 1 when a row was lost or
+counted twice, or a missing line was not reported. `--part` updates one half of the page.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FAULTS: Final = Faults(lost=0.06, doubled=0.15, torn=0.06, repeated_lines=0.1)
 
 @dataclass(slots=True)
 class Part:
-    """One way in, and the result."""
+    """One source of usage records, and the result."""
 
     name: str
     kills: dict[str, int] = field(default_factory=dict)
@@ -72,12 +72,12 @@ class Part:
 
     @property
     def lost(self) -> int:
-        """Rows that should be there and are not, in the engine that finds fewer."""
+        """The number of missing rows, in the engine that finds fewer rows."""
         return self.expected["rows"] - min(self.spark["rows"], self.duckdb["rows"])
 
     @property
     def right(self) -> bool:
-        """Nothing lost, nothing twice, every gap reported, in both engines."""
+        """Whether in both engines no row is lost or counted twice, and every gap is reported."""
         return (
             self.spark == self.duckdb == self.expected
             and self.missing == self.reported
@@ -136,7 +136,7 @@ def main() -> int:
 
 
 def from_files(name: str, folder: Path, load: Load, kills: int, remote: str | None = None) -> Part:
-    """The ingest of files, killed again and again, then let run; onto this machine's disk or an object store."""
+    """Kill the ingest of files repeatedly, then let it finish; onto this machine's disk or an object store."""
     part = Part(name)
     out = remote or str(folder / "out")
     truth = write_usage(folder / "in", load, _FAULTS)
@@ -147,7 +147,7 @@ def from_files(name: str, folder: Path, load: Load, kills: int, remote: str | No
     )
     arguments = ["--from", f"files:{folder / 'in'}", "--out", out, "--master", "local[2]"]
     arguments += ["--checkpoint", str(folder / "checkpoint")]
-    # So many batches that the last kill still finds one: a kill after a batch, or in the next one, lets two pass.
+    # There are enough batches for the last kill: a kill after a batch, or in the next one, uses up two.
     arguments += ["--max-files", str(max(files // (2 * kills + 4), 1))]
     _kill_and_finish(part, arguments, folder, kills)
     _judge(part, out, truth)
@@ -155,7 +155,7 @@ def from_files(name: str, folder: Path, load: Load, kills: int, remote: str | No
 
 
 def from_topic(folder: Path, load: Load, kills: int) -> Part:
-    """The ingest of the topic, with the broker killed in the middle of it."""
+    """Ingest the topic, and kill the broker in the middle of it."""
     part = Part("topic")
     truth, messages = _messages(load)
     folder.mkdir(parents=True)
@@ -181,14 +181,14 @@ def _kill_and_finish(
         with _broker_restart(cluster if kill == 1 else None, folder / "out", part):
             code = ingest(arguments, log, point=point, batch=1 + kill % 2)
         if code != KILLED:
-            # The end was reached before the point: nothing was in flight, and this does not count.
+            # The ingest ended before the kill: no batch was in flight, so this does not count.
             part.notes.append(f"kill {kill} at {point}: the ingest had ended with {code}")
         else:
             part.kills[point] = part.kills.get(point, 0) + 1
         print(f"{part.name}: kill {kill + 1} at {point}: {code}", file=sys.stderr, flush=True)
     with _broker_restart(cluster, folder / "out", part):
         code = ingest(arguments, log)
-    if code not in (Exit.DONE, Exit.NOTHING_TO_DO):  # what was killed may have read the last lines
+    if code not in (Exit.DONE, Exit.NOTHING_TO_DO):  # the killed ingest may have read the last lines
         raise RuntimeError("\n".join([f"the last ingest ended with {code}", *log_tail(log)]))
     part.seconds = round(time.monotonic() - begun, 1)
 
@@ -222,7 +222,7 @@ def _broker_restart(cluster: KafkaCluster | None, out: Path, part: Part) -> Iter
 
 
 def _messages(load: Load) -> tuple[Truth, list[tuple[str, bytes]]]:
-    """What is sent, in which order: lines in random order, some twice, some never, some broken."""
+    """The messages in the order of sending: lines in random order, some twice, some never, some broken."""
     chance = random.Random(load.seed)
     truth = Truth()
     messages = []

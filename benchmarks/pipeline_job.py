@@ -1,4 +1,4 @@
-"""Runs a job of the pipeline from its command line: its time, and what its processes took, by kind."""
+"""Runs a job of the pipeline from its command line; measures its time, and CPU and memory by kind of process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JobRun:
     Attributes:
         driver_cpu_s, worker_cpu_s, jvm_cpu_s: CPU time of the job's own Python, of Spark's Python workers, of JVMs.
         driver_mb, worker_mb, jvm_mb: resident memory of the largest process of each kind.
-        said: the last line of its output.
+        said: last line of its output.
     """
 
     what: str
@@ -41,22 +41,22 @@ class JobRun:
 
     @property
     def cpu_s(self) -> float:
-        """Of all processes."""
+        """CPU time of all processes."""
         return self.driver_cpu_s + self.worker_cpu_s + self.jvm_cpu_s
 
 
 def run_job(
     *arguments: str, environment: Mapping[str, str] | None = None, beside: Sequence[int] = ()
 ) -> JobRun:
-    """Runs a job and watches it ten times a second.
+    """Run a job and sample its processes ten times a second.
 
     Args:
         arguments: its name and arguments.
-        environment: what is added to this process's.
-        beside: ids of processes that work for it too, with all that they start: a cluster.
+        environment: variables added to those of this process.
+        beside: ids of other processes that work for the job, such as a cluster; their descendants count, too.
 
     Raises:
-        RuntimeError: the job has failed; with what it said.
+        RuntimeError: the job has failed; the text contains its output.
     """
     began = time.perf_counter()
     command = [sys.executable, "-m", "pipeline.cli", *arguments]
@@ -68,7 +68,7 @@ def run_job(
         ended = None
         while ended is None:
             time.sleep(_LOOK_S)
-            # Not waited for yet: the last look finds all CPU time of the job's own process.
+            # The process stays a zombie, so that the last sample finds all its CPU time.
             ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             seen.look()
         process.wait()

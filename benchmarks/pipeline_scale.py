@@ -1,12 +1,13 @@
 """``python -m benchmarks.pipeline_scale``: a month of 10,000 clients and 100 gateways, from usage files to bills.
 
-All jobs, one after the other, on a standalone Spark cluster of two workers with a core each: first with half of the
-clients and gateways, then with all. `benchmarks.fleet_month` writes the files, and counts what must come out: each
-recorded second, and each byte of the bill. Before, the states of tables with 1,000 gateways are committed.
+All jobs run one after the other on a standalone Spark cluster of two workers with a core each, first with half of the
+clients and gateways, then with all. `benchmarks.fleet_month` writes the files and counts the expected results: each
+recorded second, and each byte of the bill. Before that, the cost of committing the states of tables with 1,000
+gateways is measured.
 
-Goals: twice the data costs each job at most 2.2 times the CPU time; both executors work; recommend and backtest have
-at most 1 GB in the driver; no process would have more than 8 GB with 100,000 clients and 1,000 gateways. 1 when one
-is missed.
+Goals: twice the data costs each job at most 2.2 times the CPU time; both executors work; recommend and backtest use
+at most 1 GB in the driver; no process would use more than 8 GB with 100,000 clients and 1,000 gateways. Exit code 1
+when a goal is missed.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ MOST_DRIVER_MB: Final = 1_000
 _IN_DRIVER: Final = ("recommend", "backtest")
 _BOTH: Final = 0.5
 _LEAST_S: Final = 10.0
-"""Jobs with less CPU time or less time with tasks are not judged: the start of Python and of a JVM is most of it."""
+"""Jobs with less CPU time or task time are not judged: most of it is the start of Python and of a JVM."""
 _JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Most work is Python's: the second compiler takes more time in a job of a minute than it saves."""
+"""Most work is Python's. In a job of a minute the JVM's second compiler costs more time than it saves."""
 _PRICES: Final = 'currency = "EUR"\n\n[prices]\ngb_in = 0.04\ngb_out = 0.02\n'
 _LARGE: Final = Month(clients=100_000, gateways=1_000, days=400)
 _RAW_DAYS: Final = 91  # as `prune` leaves them
@@ -55,12 +56,12 @@ _RAW_DAYS: Final = 91  # as `prune` leaves them
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A job, and what Spark's event log says of it.
+    """A job, and figures about it from Spark's event log.
 
     Attributes:
-        tasks: of each executor, of stages with at least two.
-        busy_s: for how long any executor had a task of these.
-        both: for how much of that both had.
+        tasks: tasks of each executor, in stages with at least two tasks.
+        busy_s: for how long any executor had such a task.
+        both: the part of that time in which both executors had one.
     """
 
     run: JobRun
@@ -71,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """All jobs with so much data."""
+    """All jobs with one amount of data."""
 
     month: Month
     truth: Truth
@@ -85,7 +86,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class StateCost:
-    """Reading a table's state, and committing it with one day more; in a process of its own."""
+    """Cost of reading a table's state, and of committing it with one more day, in a separate process."""
 
     table: str
     days: int
@@ -135,7 +136,7 @@ def main() -> int:
 
 
 def _through(month: Month, folder: Path) -> Size:
-    """All jobs over a month; its files and tables are deleted."""
+    """Run all jobs over a month; then delete its files and tables."""
     folder.mkdir()
     began = time.perf_counter()
     truth = write_month(folder / "in", month)
@@ -179,7 +180,7 @@ def _step(job: Sequence[str], folder: Path, found: Cluster) -> Step:
     events = folder / f"events-{job[0]}"
     settings = {**SETTINGS, "spark.eventLog.dir": events.as_uri(), "spark.driver.memory": "2g"}
     settings |= dict.fromkeys(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), _JAVA)
-    # Memory is measured here: Spark's own look at all processes takes longer than the smaller jobs.
+    # This benchmark measures memory itself: Spark's own measurement takes longer than the smaller jobs.
     settings["spark.executor.processTreeMetrics.enabled"] = "false"
     settings["spark.eventLog.logStageExecutorMetrics"] = "false"
     settings["spark.executor.metrics.pollingInterval"] = "0"
@@ -202,7 +203,7 @@ def _step(job: Sequence[str], folder: Path, found: Cluster) -> Step:
 
 
 def _check(folder: Path, truth: Truth) -> None:
-    """What came out is what was put in, to the second and to the byte."""
+    """Check that the results equal the input, to the second and to the byte."""
     rows = sum(day.rows for day in published_days(f"{folder}/out"))
     with (folder / "cost" / "cost.csv").open(encoding="utf-8", newline="") as file:
         teams = list(csv.DictReader(file))
@@ -219,7 +220,7 @@ def _in_process(table: str, out: Path) -> StateCost:
 
 
 def state_cost(name: str, out: Path) -> StateCost:
-    """What it costs to read and to commit the state of a table with 1,000 gateways, each started anew every day."""
+    """Cost of reading and committing the state of a table with 1,000 gateways, each restarted every day."""
     days = [(FIRST_DAY + datetime.timedelta(at)).isoformat() for at in range(_LARGE.days)]
     gateways = [f"gw-{number:04d}" for number in range(_LARGE.gateways)]
     algorithms, scopes = dict.fromkeys(gateways, ("token_bucket",)), dict.fromkeys(gateways, "gateway")
@@ -260,12 +261,12 @@ def _say(text: str) -> None:
 
 
 def ratio_of(half: JobRun, whole: JobRun) -> float:
-    """The CPU time of twice the data, in that of half."""
+    """CPU time with all data, in multiples of that with half of the data."""
     return whole.cpu_s / max(half.cpu_s, 0.1)
 
 
 def larger(half: int, whole: int, factor: float) -> int:
-    """Memory with so many times the data, on the line through two sizes: what does not grow stays."""
+    """Memory with `factor` times the data, extrapolated on the line through both sizes; at least that of `whole`."""
     return round(whole + max(0, whole - half) * 2 * (factor - 1))
 
 

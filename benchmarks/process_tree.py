@@ -1,4 +1,4 @@
-"""CPU time and memory of a program and everything it started: what a shared machine does not make longer."""
+"""CPU time and memory of a program and its descendants. These hardly depend on other load of a shared machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testkit.process_group import children
 
 
 def cpu_s() -> float:
-    """CPU seconds so far of this process and its descendants, those it has waited for included."""
+    """CPU seconds so far of this process and its descendants, including ended children that it has waited for."""
     parents, ticks, _ = _processes()
     own = os.getpid()
     return sum(count for pid, count in ticks.items() if _descends(pid, own, parents)) / os.sysconf(
@@ -25,17 +25,17 @@ def cpu_of(pid: int) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all its descendants."""
     return [pid, *(each for child in children(pid) for each in family(child))]
 
 
 def cpu_of_each(pid: int) -> dict[int, float]:
-    """CPU seconds so far of a process and of each one below it."""
+    """CPU seconds so far of a process and of each descendant."""
     return {each: cpu_of(each) for each in family(pid)}
 
 
 def _processes() -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-    """Of each process its parent, its clock ticks with those of the children that it has waited for, and without."""
+    """For each process its parent, and its clock ticks with and without the children that it has waited for."""
     parents, ticks, own = {}, {}, {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -44,7 +44,7 @@ def _processes() -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
             stat = (folder / "stat").read_text(encoding="ascii", errors="replace")
         except OSError:
             continue
-        # The name before the parenthesis may hold anything.
+        # The name in parentheses may contain any character.
         fields = stat.rpartition(")")[2].split()
         pid = int(folder.name)
         parents[pid] = int(fields[1])
@@ -60,10 +60,10 @@ def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
 
 
 class ProcessKinds:
-    """CPU time and largest memory of programs and all that they start, by the kind of process, while they run."""
+    """CPU time and peak memory of running programs and their descendants, by kind of process."""
 
     def __init__(self, roots: Sequence[int], kind_of: Callable[[int, str], str]) -> None:
-        """What the programs have used before does not count.
+        """Earlier CPU time of the programs does not count.
 
         Args:
             roots: the programs.
@@ -77,7 +77,7 @@ class ProcessKinds:
         self._largest_kb: dict[str, int] = {}
 
     def look(self) -> None:
-        """Takes in what is there now. What a process does between the last look at it and its end is lost."""
+        """Sample all current processes. CPU time between a process's last sample and its end is lost."""
         for pid, ticks in self._own_ticks().items():
             try:
                 name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii", errors="replace").strip()
@@ -95,7 +95,7 @@ class ProcessKinds:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def largest_mb(self, kind: str) -> int:
-        """The most that one process of a kind ever had resident."""
+        """Peak resident memory of a single process of a kind."""
         return self._largest_kb.get(kind, 0) // 1024
 
     def _own_ticks(self) -> dict[int, int]:

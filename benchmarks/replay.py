@@ -1,9 +1,9 @@
 """``python -m benchmarks.replay``: how fast quotas are replayed and required rates found; 10 minutes.
 
-A row-candidate is one recorded second of one client under one candidate quota. Each row is the best of some passes;
-wall time, and CPU time of all processes taking part, since a shared machine makes wall times longer. Goals (quiet
-machine, two cores): replay at least 200 M row-candidates/s and at least 100 times the naive job; required rates at
-least 4 M rows/s.
+A row-candidate is one recorded second of one client under one candidate quota. Each row is the best of several
+passes. Both wall time and CPU time of all involved processes are measured, since a shared machine makes wall times
+longer. Goals (quiet machine, two cores): replay at least 200 M row-candidates/s and at least 100 times the naive job;
+required rates at least 4 M rows/s.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def without_spark(out: Path, total: int, *, quick: bool) -> list[Row]:
 
 
 def with_spark(out: Path, total: int, small: Path, few: int) -> list[Row]:
-    """The jobs, on this machine's cores; and the job that one would write first."""
+    """The jobs on this machine's cores, and a naive job for comparison."""
     spark = open_session("sluice-replay-benchmark")
     days = CompactedDays.of(spark, str(out))
     candidates = Candidates(multiples=tuple(grid(0.5, 64, CANDIDATES)))
@@ -247,7 +247,7 @@ def _best(what: str, unit: str, work: float, run: Callable[[], None], *, passes:
 
 
 def _cpu_s() -> float:
-    """CPU time so far of this process and everything it has started, directly or not."""
+    """CPU time so far of this process and all its descendants."""
     parents, times = {}, {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -258,7 +258,7 @@ def _cpu_s() -> float:
             except OSError:
                 continue
             parents[int(folder.name)] = int(fields[1])
-            # Of the processes it has waited for as well.
+            # This includes children that it has waited for.
             times[int(folder.name)] = sum(map(int, fields[11:15]))
     total = 0
     for pid, ticks in times.items():

@@ -1,8 +1,8 @@
-"""How fast the report's table is made of compacted days, beside plain DuckDB: ``python -m benchmarks.report``.
+"""How fast the report's table is computed from compacted days, beside plain DuckDB: ``python -m benchmarks.report``.
 
-DuckDB's row is an aggregate of the same files, sums and one peak per client; the table `client_use` besides has
-percentiles, peaks of ten and sixty seconds over all brokers, nearness to limits and series for plots. The second
-table is of clients that use every second of the day, where nothing is left out; its page is made too.
+DuckDB's row is an aggregate of the same files: sums and one peak per client. The table `client_use` also has
+percentiles, peaks of ten and sixty seconds over all brokers, distance to limits and series for plots. The second
+table is for clients that use every second of the day, so no second is skipped. Its page is rendered too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SUMMARY: Final = ", ".join(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that was timed: recorded seconds, and what the best warm pass took."""
+    """One timed job: its number of recorded seconds, and the time of the best warm pass."""
 
     what: str
     seconds: int
@@ -103,7 +103,7 @@ def main() -> int:
 
 
 def _all_day(spark: Any, out: Path, clients: int) -> Row:
-    """The report of clients that were limited, throttled and muted in every second of a day, page and all."""
+    """The report, including the page, of clients that were limited, throttled and muted in every second of a day."""
     rng = np.random.default_rng(1)
     seconds = {name: rng.integers(1, 1_000_000, _DAY_S) for name in SERIES} | {
         "t": np.arange(_DAY_S),
@@ -123,7 +123,7 @@ def _all_day(spark: Any, out: Path, clients: int) -> Row:
 
 
 def _rows_of(seconds: dict[str, Any], numbers: range) -> pa.Table:
-    """Rows of some clients; a few, since all at once would be gigabytes."""
+    """Rows of a few clients. All clients at once would need gigabytes."""
     count = len(numbers)
     names = {"date": FIRST_DAY, "gw": "gw", "listener": "clients", "user": "", "api": "produce", "node": 1}
     columns = {name: pa.array([value] * count, ARROW_TYPES[KEY[name]]) for name, value in names.items()}

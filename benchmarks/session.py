@@ -1,6 +1,7 @@
-"""``python -m benchmarks.session``: what a session costs per request and per reply, without sockets.
+"""``python -m benchmarks.session``: the CPU cost of a session per request and per reply, without sockets.
 
-With ``SLUICE_COMPILED=1 PYTHONPATH=build/compiled/sluice:. python -P -m benchmarks.session`` the compiled one.
+To measure the compiled core:
+``SLUICE_COMPILED=1 PYTHONPATH=build/compiled/sluice:. python -P -m benchmarks.session``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _BODY: Final = b"\0\0\0\1" + bytes(4)  # no tags, null transactional id, acks=1,
 
 
 def request(correlation_id: int, frame_bytes: int, *, client_id: bytes = b"bench") -> bytes:
-    """A Produce request of so many bytes on the wire; of its body only what the gateway looks at."""
+    """A Produce request of `frame_bytes` on the wire. Its body has only the fields that the gateway reads."""
     head = struct.pack(">hhih", 0, _VERSION, correlation_id, len(client_id)) + client_id + _BODY
     return struct.pack(">i", frame_bytes - 4) + head + bytes(frame_bytes - 4 - len(head))
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.soak``: an hour of faults; keeps results. 1 when something was left behind."""
+"""``python -m benchmarks.soak``: an hour of faults; keeps results. Exit code 1 when the gateway leaked anything."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """``python -m benchmarks.spark_cluster``: the jobs on a standalone cluster of two workers; 6 minutes.
 
-A master and two workers of a core each are started on this machine, and ingest, compact and simulate are submitted to
-them as docs/how-to/pipeline.md says. Spark's event log then says which executor ran which task when, and how much
-memory its Python processes had. It reports each job's stages that have at least two tasks: tasks of each executor,
-and for how much of the time in which any of them worked both did. Many clients, each seldom active: what a task holds
-must not grow with their number. 1 when a stage of some seconds was not run by both, or an executor was above
-`MOST_MB`.
+The benchmark starts a master and two workers of a core each on this machine. It submits ingest, compact and simulate
+to them as docs/how-to/pipeline.md describes. Spark's event log shows which executor ran which task when, and how much
+memory its Python processes had. The page has each job's stages with at least two tasks: the tasks of each executor,
+and the part of the busy time in which both executors worked. There are many clients, each seldom active, because a
+task's memory must not grow with their number. Exit code 1 when only one executor ran a stage of some seconds, or an
+executor used more than `MOST_MB`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Task: TypeAlias = tuple[str, float, float]
 """Executor, begin and end, in seconds since the epoch."""
 BIN: Final = Path(pyspark.__file__).parent / "bin"
 MOST_MB: Final = 1_000
-"""What the Python processes of an executor with one core may have."""
+"""Memory limit of the Python processes of an executor with one core."""
 _LEAST_S: Final = 2.0  # shorter stages may be over before the second executor has its Python
 _BOTH: Final = 0.5
 _LINES_PER_FILE: Final = 30
@@ -60,7 +60,7 @@ SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Both are there before the first task is given away.
+    # Both executors are registered before the first task is assigned.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
 }
@@ -68,7 +68,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster that runs: its address, and the processes of the master and of the workers."""
+    """A running cluster: its address, and the processes of the master and of the workers."""
 
     master: str
     pids: tuple[int, ...]
@@ -79,10 +79,10 @@ class Stage:
     """A stage of at least two tasks.
 
     Attributes:
-        tasks: of each executor.
-        busy_s: for how long any of them had a task.
-        both: for how much of that at least two had.
-        python_mb: the most that the Python processes of an executor had, 0 where it had none.
+        tasks: number of tasks of each executor.
+        busy_s: for how long any executor had a task.
+        both: the part of that time in which at least two had one.
+        python_mb: peak memory of an executor's Python processes; 0 without such processes.
     """
 
     job: str
@@ -122,7 +122,7 @@ def main() -> int:
 
 
 def write_lines(folder: Path, clients: int, lines: int, rows: int) -> None:
-    """Files of one gateway, in whose seconds the clients take turns."""
+    """Write files of one gateway. The clients take turns from second to second."""
     folder.mkdir()
     told = [orjson.dumps(row(f"client-{number:06d}")) for number in range(clients)] * 2
     for first in range(0, lines, _LINES_PER_FILE):
@@ -138,7 +138,7 @@ def write_lines(folder: Path, clients: int, lines: int, rows: int) -> None:
 
 
 def on_cluster(folder: Path) -> list[Stage]:
-    """The jobs on a cluster of their own, and the stages that their event logs report."""
+    """Run the jobs on a new cluster; the stages from their event logs."""
     archive = folder / "sluice.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for package in ("pinned_jars", "pipeline", "quotas"):
@@ -208,7 +208,7 @@ def _submit(folder: Path, master: str, events: Path, job: Sequence[str]) -> None
     command = [str(BIN / "spark-submit"), "--master", master, "--py-files", str(folder / "sluice.zip")]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
-    # A copy elsewhere: the folder of the entry comes first in the path, and must not bring the packages.
+    # A copy in another folder: Python puts the entry's folder first in the path. It must not contain the packages.
     entry = folder / "entry" / "cli.py"
     entry.parent.mkdir(exist_ok=True)
     entry.write_bytes((ROOT / "pipeline" / "cli.py").read_bytes())
@@ -264,7 +264,7 @@ def overlap(tasks: Sequence[Task]) -> tuple[float, float]:
 
 
 def met(stages: Sequence[Stage]) -> bool:
-    """Whether stages of some seconds were run by both, and no executor's Python had too much."""
+    """Whether both executors ran each stage of some seconds, and no executor's Python used too much memory."""
     long = [stage for stage in stages if stage.busy_s >= _LEAST_S]
     return bool(long) and all(stage.both >= _BOTH for stage in long) and _most_mb(stages) <= MOST_MB
 

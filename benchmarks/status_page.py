@@ -1,11 +1,11 @@
-"""The status page and `sluice top` with 1,000 active clients: what they cost browser and gateway; keeps results.
+"""CPU cost of the status page and `sluice top` with 1,000 active clients, in browser and gateway; keeps results.
 
     python -m benchmarks.status_page [--clients 1000] [--rounds 4] [--seconds 10] [--before FILE] [--write]
 
 A real gateway process relays Produce requests of all clients, at a steady rate, to a scripted broker. Chromium opens
-the page with a row for each client. With `--before`, an older page is measured too, of the same gateway. The
-gateway's CPU time is taken in turns with nothing open, and with page and top (in tmux) open. Goals: first paint under
-1 s, an update under 50 ms of the browser's main thread, at most 2 percent of a core more in the gateway.
+the page with a row for each client. With `--before`, an older page of the same gateway is measured too. The gateway's
+CPU time is measured in turns: with no viewer, and with page and top (in tmux) open. Goals: first paint under 1 s, an
+update under 50 ms of the browser's main thread, at most 2 percent of a core more in the gateway.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ controller_mutation_rate = 5
 """
 
 _FIRST_PAINT: Final = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-# When the rows stood first, and how long each look of the page at news took.
+# When the rows were first there, and how long each poll of the page took.
 _WATCH: Final = """
 window.renders = [];
 new MutationObserver(() => {
@@ -63,7 +63,7 @@ new MutationObserver(() => {
 
 
 class Load:
-    """Produce requests of many clients in turns, over a few connections, so many a second."""
+    """Produce requests of many clients in turns, over a few connections, `per_s` a second."""
 
     def __init__(self, clients: int, per_s: int) -> None:
         self._frames = [
@@ -73,7 +73,7 @@ class Load:
         self.sent = 0
 
     async def run(self, port: int) -> None:
-        """Until cancelled."""
+        """Send requests until cancelled."""
         streams = [await asyncio.open_connection(HOST, port) for _ in range(_CONNECTIONS)]
         readers = [asyncio.create_task(self._drop(reader)) for reader, _ in streams]
         due_s = time.monotonic()
@@ -154,7 +154,7 @@ async def _page_times(browser: Browser, gateway: GatewayProcess, before: str | N
 async def _update_times(
     browser: Browser, gateway: GatewayProcess, rows: str, text: str | None = None
 ) -> dict[str, float]:
-    """Time of the browser's main thread for one update, in ms of CPU: neighbours do not count."""
+    """CPU time of the browser's main thread for one update, in ms. Other programs do not affect it."""
     page = await _opened(browser, gateway, text)
     await page.select_option("#rows", rows)
     await page.wait_for_timeout(1_000)
@@ -180,8 +180,8 @@ async def _opened(browser: Browser, gateway: GatewayProcess, text: str | None = 
         )
     await page.add_init_script(f"document.addEventListener('DOMContentLoaded', () => {{{_WATCH}}});")
     await page.goto(f"http://{HOST}:{gateway.admin_port}/")
-    # Not `wait_for_function`, which the page's own policy does not let in.
-    # The first paint is reported some time later.
+    # Not `wait_for_function`: the page's content security policy forbids it.
+    # The browser reports the first paint some time later.
     while await page.evaluate(
         "window.rowsAt === undefined || !performance.getEntriesByName('first-contentful-paint').length"
     ):
@@ -235,7 +235,7 @@ async def _share(gateway: GatewayProcess, seconds: float) -> float:
 
 
 async def _stalls(gateway: GatewayProcess) -> float:
-    """How often the loop was blocked for more than 20 ms so far."""
+    """The number of times so far that the loop was blocked for more than 20 ms."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"http://{HOST}:{gateway.admin_port}/metrics") as answer,

@@ -1,4 +1,4 @@
-"""Pictures of the status page and of `sluice top`: those of the docs, or all sizes to look at.
+"""Pictures of the status page and of `sluice top`: those of the docs, or all sizes for review.
 
     python -m benchmarks.status_screens                   # writes docs/screens
     python -m benchmarks.status_screens --all FOLDER      # 3, 300 and 10,000 clients, three widths, light and dark
@@ -92,7 +92,7 @@ async def _steady(port: int, clients: int) -> None:
     sent = 0
     try:
         while True:
-            # Busier and less busy, so that the trend is one.
+            # The load varies, so that the page shows a trend.
             for _ in range(min(clients, _PER_S // 20 + sent // _PER_S % 4 * 5)):
                 streams[sent % len(streams)][1].write(frames[sent % len(frames)])
                 sent += 1
@@ -105,7 +105,7 @@ async def _steady(port: int, clients: int) -> None:
 
 
 async def _excessive(port: int, at: int) -> None:
-    """One client that sends more than it may, as fast as it is let."""
+    """One client above its quota, which sends as fast as the gateway allows."""
     reader, writer = await asyncio.open_connection(HOST, port)
     size = _LIMIT * (1 + at % 3) * (11 + at % 9)
     try:
@@ -132,7 +132,7 @@ def _fetched(connection: BrokerConnection, request: Request) -> None:
 
 @asynccontextmanager
 async def busy_gateway(clients: int) -> AsyncIterator[GatewayProcess]:
-    """A gateway with so many clients, after a while."""
+    """A gateway that has served `clients` clients for a while."""
     throttled = min(_THROTTLED, max(1, clients // 10))
     with TemporaryDirectory() as folder:
         async with ScriptedBroker() as broker:
@@ -176,14 +176,14 @@ async def page_picture(
 
 
 def _fewer_colours(file: Path) -> None:
-    """Make a picture of few colours a third as large."""
+    """Reduce a picture to few colours, which makes the file a third as large."""
     with Image.open(file) as image:
         few = image.convert("RGB").quantize(128, dither=Image.Dither.NONE)
     few.save(file, optimize=True)
 
 
 async def top_picture(browser: Browser, gateway: GatewayProcess, file: Path, columns: int) -> None:
-    """Write what top shows in a terminal of so many columns."""
+    """Write a picture of top in a terminal of `columns` columns."""
     url = f"http://{HOST}:{gateway.admin_port}"
     screen = TopScreen(url, await asyncio.to_thread(snapshot_of, url), interval_s=1.0)
     async with screen.run_test(size=(columns, _TERMINAL_ROWS)) as pilot:
@@ -198,7 +198,7 @@ async def top_picture(browser: Browser, gateway: GatewayProcess, file: Path, col
 
 
 async def main_async(folder: Path | None) -> int:
-    """Make them; 1 when the page is too high."""
+    """Write the pictures; 1 when the page is too high."""
     program, missed = require_package("chromium"), 0
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

@@ -1,6 +1,6 @@
 """``python -m benchmarks.store``: a gateway with a hundred thousand quotas in its store: start, alter, look up.
 
-1 when a goal is missed; the result is kept.
+Exit code 1 when a goal is missed; the result is kept.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _entity(number: int) -> QuotaEntity:
 
 
 async def _alterations(folder: Path, entities: int, count: int) -> dict[str, Any]:
-    """Fill a store, then alter single quotas; how long each takes, and how long the loop stood still."""
+    """Fill a store, then alter single quotas; how long each takes, and how long the loop is blocked."""
     store = SqliteStore(
         folder / "data", now_ms=lambda: time.time_ns() // 10**6, max_quotas=10**6, max_history=10_000
     )
@@ -137,7 +137,7 @@ async def _watch(stalls: list[float]) -> None:
 
 
 async def _starts(folder: Path, count: int) -> dict[str, Any]:
-    """From the start of the process until /readyz says that clients can be served."""
+    """Time from the start of the process until /readyz reports that it can serve clients."""
     ready: list[tuple[float, float]] = []
     empty: list[tuple[float, float]] = []
     async with ScriptedBroker() as broker:
@@ -199,7 +199,7 @@ async def _ready(port: int) -> bool:
 
 
 def _look_ups(entities: int) -> dict[str, float]:
-    """Microseconds of one look-up, the best of some rounds: neighbours only ever make one slower."""
+    """Microseconds of one look-up, the best of some rounds: other programs only ever make one slower."""
     limits = Limits()
     quotas = LayeredQuotas(limits)
     quotas.apply(QuotaChange(_entity(at), _KEY, 1000.0 + at) for at in range(entities))
@@ -229,7 +229,7 @@ def _look_ups(entities: int) -> dict[str, float]:
 
 
 def _address_look_ups(entities: int) -> dict[str, float]:
-    """The same for connection rates: half of the quotas are of addresses, half of blocks of two lengths."""
+    """The same for connection rates: half of the quotas are for addresses, half for blocks of two lengths."""
     limits = Limits()
     for at in range(entities):
         low, high, first = at & 255, at >> 8 & 255, at >> 16

@@ -36,7 +36,7 @@ async def measure(cluster: KafkaCluster, entities: int, count: int) -> dict[str,
     """Fill a topic, follow it with a second store, alter single quotas.
 
     Returns:
-        Seconds to fill and to read, milliseconds of alterations and until the other gateway has one.
+        Seconds to fill and to read; milliseconds of an alteration, and until the other gateway has it.
     """
     topic = f"quotas-{uuid.uuid4().hex[:8]}"
     one, two = _live(cluster, topic), _live(cluster, topic)

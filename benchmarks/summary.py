@@ -1,7 +1,7 @@
-"""``python -m benchmarks.summary``: the last run of `make bench` beside the one that is committed; what got worse.
+"""``python -m benchmarks.summary``: compares the last run of `make bench` with the committed one.
 
-A row got worse when the two intervals of its ratio to HAProxy do not overlap and the new one is above. What the
-machine was does not matter much: both were compared with HAProxy on their own.
+A row got worse when the two intervals of its ratio to HAProxy do not overlap and the new one is above. The machine
+hardly matters, because each run was compared with HAProxy on its own machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.topic_partitions``: what counting by topic costs where a request has 1,000 partitions.
+"""``python -m benchmarks.topic_partitions``: the CPU cost of counting by topic when a request has 1,000 partitions.
 
-The same Produce requests through four gateways, with usage records and with those by topic, as sources and compiled
-(`make compiled` first); a request at a time, in turns. CPU time of the gateway by request, and the ratio within
-rounds. 1 when a goal is missed.
+The same Produce requests pass four gateways: with usage records and with records by topic, each from sources and
+compiled (`make compiled` first). The gateways take turns, with one request at a time. The result is the gateway's CPU
+time per request, and the ratio within rounds. Exit code 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS: Final = {
     "small, at random": ((70, 170), 1_500, 1.15),
     "1 MB": ((500, 1_500), 400, 1.03),
 }
-"""Bytes of a partition's records, from and to; requests in a window; the goal."""
+"""Least and most bytes of a partition's records; requests in a window; the goal."""
 _BATCH_HEAD: Final = struct.Struct(">qiib40xi")
 """Base offset, length, leader epoch, magic; number of records."""
 

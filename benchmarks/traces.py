@@ -1,11 +1,11 @@
-"""What traces cost: off against the same code without them, and on with a collector that is away.
+"""The cost of traces: switched off compared with code without traces, and on while the collector is unreachable.
 
     python -m benchmarks.traces [--exchanges 25] [--rounds 300] [--write]
 
-The three kinds of sessions serve the same frames, in turns of some milliseconds, and the best turn of each counts:
-neighbours on a shared machine only ever make one slower. It is the time of the loop's thread. The code without traces
-is made of the module's own source, with every statement about them taken out. Goals: off costs at most 2 percent of a
-mutation; a Produce is the same, on and off.
+The three kinds of sessions serve the same frames, in turns of some milliseconds. The best turn of each counts,
+because other programs only ever make a turn slower. The figure is the CPU time of the loop's thread. The code without
+traces is the module's own source with every statement about traces removed. Goals: switched off, traces cost at most
+2 percent of a mutation; a Produce costs the same with traces on and off.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REQUEST: Final = wire.request(
 
 
 class _WithoutTraces(ast.NodeTransformer):
-    """Takes out what is only done for traces."""
+    """Removes the statements that exist only for traces."""
 
     taken = 0
 
@@ -74,7 +74,7 @@ def _exchange_without_traces() -> type[Any]:
 
 
 def _answers() -> tuple[bytes, list[bytes]]:
-    """What the cluster says to the questions of one exchange, in order; the same in each."""
+    """The cluster's answers to the requests of one exchange, in order; the same in each exchange."""
     c = Conversation(controller_mutation_rate=1e9, cluster=ScriptedCluster())
     c.client_sends(_REQUEST)
     answers = []
@@ -85,7 +85,7 @@ def _answers() -> tuple[bytes, list[bytes]]:
 
 
 class _Mutations:
-    """Sessions that serve one CreateTopics after the other, which changes nothing, so that all are alike."""
+    """Sessions that serve CreateTopics one after the other. The requests change nothing, so that all are alike."""
 
     def __init__(self, traces: TraceSink | None, exchange: type[Any]) -> None:
         self._core = GatewayCore(controller_mutation_rate=1e9, traces=traces)
@@ -134,13 +134,13 @@ class Produces:
 
 
 def main() -> int:
-    """Runs it and prints a table; 1 when a goal is missed."""
+    """Run the benchmark and print a table; 1 when a goal is missed."""
     parser = argparse.ArgumentParser(description="What traces cost.")
     parser.add_argument("--exchanges", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--write", action="store_true", help="keep the results")
     options = parser.parse_args()
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # that the collector is away is known
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # the collector is unreachable on purpose
     with_traces = mutation_exchange.MutationExchange
     sink = OtlpTraces(_AWAY, max_spans_per_second=1_000_000, max_queued_spans=100_000, resource={})
     limited = OtlpTraces(_AWAY, max_spans_per_second=100, max_queued_spans=2_048, resource={})

@@ -1,10 +1,11 @@
 """``python -m benchmarks.upgrade``: clients connect all the time while the gateway is replaced and reloaded.
 
-200 connects a second, each with one request, before a Kafka of one broker; a producer whose records must all be there
-once. Upgrades and reloads take turns. Nothing may be refused, reset or lost: 1 when something was.
+Clients open 200 connections a second, each with one request, to a gateway with a Kafka of one broker. A producer's
+records must each arrive exactly once. Upgrades and reloads take turns. No connection may be refused or reset, and no
+record lost: otherwise the exit code is 1.
 
-With ``--from`` the first gateway is an earlier version, and its quotas must be there at the end. The new version is
-installed into its environment before the first upgrade, as docs/how-to/upgrade.md says.
+With ``--from`` the first gateway is an earlier version, and its quotas must still exist at the end. The new version
+is installed into its environment before the first upgrade, as docs/how-to/upgrade.md describes.
 """
 
 import argparse
@@ -44,7 +45,7 @@ quotas:
   - user: alice
     consumer_byte_rate: 2000000
 """
-"""As every version reads them."""
+"""In a format that every version can read."""
 _KEPT: Final = {
     "quotas": [
         {"user": "alice", "consumer_byte_rate": "2MB"},
@@ -160,7 +161,7 @@ def _campaign(arguments: argparse.Namespace, directory: Path, brokers: str) -> d
 
 
 def _install(revision: str, directory: Path) -> Environment:
-    """That revision in an environment of its own, with the packages that it had locked."""
+    """Install the revision into a new environment, with its locked packages."""
     archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
     sources = directory / "earlier"
     with tarfile.open(fileobj=BytesIO(archive)) as files:

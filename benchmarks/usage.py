@@ -1,11 +1,11 @@
-"""What usage records cost: on the data path per frame, once a second per row, on disk per row, and the longest call.
+"""The cost of usage records: per frame on the data path, per row once a second and on disk, and the longest call.
 
     python -m benchmarks.usage [--rows 1000 10000] [--seconds 60] [--output benchmarks/results]
 
-The parts are those of the gateway; only the timer is driven by hand, so that every call of the loop can be timed.
-Clients, sizes and throttles are made up, seeded: lognormal rates, one in ten over its quota. CPU time of the thread;
-for the data path and for encoding the best of five rounds. Goals: encode at most 0.3 us per row, at most 30 B per
-row in the files, no call of the loop longer than 5 ms.
+The parts are those of the gateway. Only the timer is replaced, so that every call of the loop can be measured.
+Clients, sizes and throttles are random with a seed: lognormal rates, one client in ten above its quota. Figures are
+the thread's CPU time; for the data path and for encoding the best of five rounds. Goals: encode at most 0.3 us per
+row, at most 30 B per row in the files, no call of the loop longer than 5 ms.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EPOCH_MS: Final = 1_700_000_000_000
 
 
 class Clients:
-    """Clients that do something every second, each with a row and, every other one, with a quota."""
+    """Clients that are active every second. Each has a row, and every other one a quota."""
 
     def __init__(self, count: int) -> None:
         self.rng = random.Random(count)
@@ -59,7 +59,7 @@ class Clients:
             self.clients.append((user, client_id, api, at % 3 + 1, tracker, self.rng.lognormvariate(8, 2)))
 
     def second(self, now_ms: int) -> None:
-        """What they do in one second."""
+        """Play one second of all clients."""
         rng = self.rng
         for at, (user, client_id, api, node, tracker, mean) in enumerate(self.clients):
             row = self.table.row("default", user, client_id, api, node, tracker)
@@ -75,7 +75,7 @@ class Clients:
 
 
 class BatchScheduler:
-    """The loop, as far as a recorder needs one: what is due is called by hand, and timed."""
+    """A loop for a recorder: the benchmark itself runs and measures the calls that are due."""
 
     def __init__(self) -> None:
         self.due: list[Any] = []
@@ -99,7 +99,7 @@ class Kept:
 
 
 def emission(count: int, seconds: int, folder: Path) -> dict[str, float]:
-    """One line a second, of so many rows."""
+    """Write one line a second with `count` rows."""
     clients = Clients(count)
     turns, kept = BatchScheduler(), Kept()
     now_ms = 0
@@ -121,7 +121,7 @@ def emission(count: int, seconds: int, folder: Path) -> dict[str, float]:
     began = time.thread_time()
     gc.collect()
     collection_ms = (time.thread_time() - began) * 1000
-    gc.freeze()  # as the gateway does with what stands at its start; what comes later is in `collection_ms`
+    gc.freeze()  # as the gateway does with the objects of its start; later objects count in `collection_ms`
     for _ in range(seconds):
         now_ms += 400
         clients.second(now_ms)
@@ -162,7 +162,7 @@ def emission(count: int, seconds: int, folder: Path) -> dict[str, float]:
 
 
 def counting(entities: int) -> dict[str, float]:
-    """What counting a frame costs where the session has its row at hand, and where it has to be looked up."""
+    """Cost of counting a frame when the session already has its row, and when the row is looked up."""
     rng = random.Random(entities)
     table = UsageTable(max_rows=entities)
     names = [(f"user-{at % 100}", f"client-{at}") for at in range(entities)]

@@ -1,10 +1,10 @@
-"""``python -m benchmarks.workers``: what workers cost beside one process, in one run.
+"""``python -m benchmarks.workers``: the cost of workers compared with one process, in one run.
 
-CPU per request with 400 connections of small Produce requests, how even the workers' shares are, what connections
-cost (those of HAProxy beside them, which counts the rate of each address too), and throughput where the load is
-cheap: eight connections of ``relay/native/load.c``, 64 requests of 256 B in a write, with their own CPU time. The
-gateway may use all cores, and shares one of them with the load; with ``--one-core`` all of its processes are on one,
-where they take turns and each turn costs more.
+The benchmark measures CPU per request with 400 connections of small Produce requests, how even the workers' shares
+are, and the cost of connections. For comparison HAProxy's connections are measured, too; it also counts the rate of
+each address. Throughput is measured with a cheap load: eight connections of ``relay/native/load.c`` with 64 requests
+of 256 B in a write, whose own CPU time is measured. The gateway may use all cores and shares one of them with the
+load. With ``--one-core`` all its processes share one core, take turns, and each turn costs more.
 """
 
 import argparse
@@ -50,11 +50,11 @@ _DENSE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """One under test.
+    """A gateway under test.
 
     Attributes:
-        workers: how many it was started with.
-        sluice: the running process and what it started.
+        workers: number of workers.
+        sluice: the running process and its children.
     """
 
     workers: int
@@ -74,7 +74,7 @@ class Gateway:
 
 
 class _Client(asyncio.Protocol):
-    """Sends a request, waits for the whole answer, and begins anew."""
+    """Sends a request, waits for the whole answer, and repeats this."""
 
     def __init__(self, request: bytes, times: int, done: asyncio.Future[None]) -> None:
         self._request, self._left, self._done = request, times, done
@@ -119,7 +119,7 @@ def _produce() -> bytes:
 
 
 async def _load(port: int, connections: int, warm_up: int, times: int, gateway: Gateway) -> dict[str, Any]:
-    """One window: all connections are open before it begins, and after it ends."""
+    """One window. All connections are open from before its begin until after its end."""
     loop = asyncio.get_running_loop()
     request = _produce()
     clients: list[Any] = []
@@ -175,7 +175,7 @@ def _connect(crowd: Path, port: int, count: int, proxy: int) -> dict[str, Any]:
 
 
 def _throughput(program: Path, port: int, requests: int, gateway: Gateway, broker: int) -> dict[str, Any]:
-    """One window of programs that write many requests at once; they end when the last has all of its replies."""
+    """One window of programs that write many requests at once, until the last one has all its replies."""
     argv = [str(program), "closed", str(port), "bench", "together", "256", "64", "2000", str(requests)]
     with ExitStack() as stack:
         loads = []

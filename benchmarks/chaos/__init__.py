@@ -1,1 +1,1 @@
-"""Faults at random against gateways with real brokers."""
+"""Random faults against gateways with real brokers."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.chaos``: 300 rounds of faults; keeps results. 1 when something did not hold."""
+"""``python -m benchmarks.chaos``: 300 rounds of faults; keeps results. Exit code 1 when a check failed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def _kept(folder: Path) -> list[dict[str, Any]]:
-    """The pieces that are there already."""
+    """The pieces that earlier runs have kept."""
     file = folder / "chaos.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
     return [row for row in rows if "first_round" in row]

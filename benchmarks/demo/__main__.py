@@ -1,7 +1,7 @@
 """`make demo`: two minutes of load through the gateway, then from records to new quotas.
 
-Every step is a command of the product, printed before it runs, so that each can be tried again by hand. What it
-leaves stays in its folder: records, compacted days, plan, and the report's page.
+Every step is a command of the product. It is printed before it runs, so that you can repeat it by hand. The results
+stay in the folder: records, compacted days, the plan, and the report's page.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ controller_mutation_rate = 1.0
 
 
 class StepError(Exception):
-    """A command of the demonstration did not end well; its own words are on the terminal."""
+    """A command of the demonstration failed; its output is on the terminal."""
 
 
 def main() -> int:
@@ -143,7 +143,7 @@ def _step(name: str, *arguments: str) -> None:
 
 
 def _await_records(folder: Path) -> None:
-    """Until the file that was being written when the load ended is complete."""
+    """Wait until the file that was being written when the load ended is complete."""
     ended = time.time()
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:

@@ -1,10 +1,10 @@
-"""The clients of the demonstration: a handful of applications with habits that operators know, on librdkafka.
+"""The clients of the demonstration: five applications with typical loads, on librdkafka.
 
 checkout       produces 60 kB/s, evenly
 clickstream    produces 40 kB/s, and a megabyte at once every fifteen seconds
-export         produces as fast as it is let
-dashboard      reads what the others write
-terraform      makes topics of 6 partitions, five at once every twenty seconds
+export         produces as fast as its quota allows
+dashboard      consumes the records of the others
+terraform      creates topics of 6 partitions, five at once every twenty seconds
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Load:
     """All clients, each in a thread of its own.
 
     Attributes:
-        notes: what Kafka answered to clients that people should see, such as refused topics; counted.
+        notes: counts of Kafka's errors that users should see, such as refused topics.
     """
 
     def __init__(self, bootstrap: str) -> None:
-        """Make it; nothing is connected yet.
+        """Prepare the load without connecting.
 
         Args:
-            bootstrap: the gateway.
+            bootstrap: address of the gateway.
         """
         self.notes: dict[str, int] = {}
         self._bootstrap = bootstrap
@@ -42,7 +42,7 @@ class Load:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Make the topic and let all clients go."""
+        """Create the topic and start all clients."""
         admin = AdminClient({"bootstrap.servers": self._bootstrap, "client.id": "setup"})
         admin.create_topics([NewTopic(TOPIC, 3, 1)])[TOPIC].result(_CREATE_TIMEOUT_S)
         clients: dict[str, Callable[[], None]] = {
@@ -58,7 +58,7 @@ class Load:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Let the clients end, for some seconds at most."""
+        """Stop the clients; wait some seconds at most."""
         self._stop.set()
         deadline = time.monotonic() + 15
         for thread in self._threads:
@@ -102,7 +102,7 @@ class Load:
         consumer.close()
 
     def _create_topics(self) -> None:
-        # Refusals are to be seen and not waited out by the client itself.
+        # The client must report refusals instead of retrying.
         admin = AdminClient({"bootstrap.servers": self._bootstrap, "client.id": "terraform"})
         turn = 0
         while not self._stop.is_set():

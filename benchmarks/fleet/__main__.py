@@ -3,13 +3,14 @@
     python -m benchmarks.fleet --gateways 2 --seconds 60   # real gateways and a real Kafka; about 2 minutes
     python -m benchmarks.fleet --gateways 4 --workers 2 --brokers 3   # with several processes each
     python -m benchmarks.fleet --schedules 1000            # random schedules of four kinds; about 5 minutes of CPU
-    python -m benchmarks.fleet --schedules 100 --planted   # with an error in each member, which has to be found
+        python -m benchmarks.fleet --schedules 100 --planted   # with a planted error in each member, which must be
+        found
     python -m benchmarks.fleet --minutes 100               # four gateways of two workers; about 3 minutes of CPU
     python -m benchmarks.fleet --simulate                  # up to 100 gateways and 10,000 counters; about 15 minutes
     python -m benchmarks.fleet --faults                    # real gateways again, under faults; about 5 minutes
 
-1 when the bound or a goal is missed, an error is not found, the sum over the gateways is not within 0.95 and 1.05,
-or a fault lost an answer or left members apart for more than five seconds.
+Exit code 1 when the bound or a goal is missed, a planted error is not found, the sum over the gateways is not within
+0.95 and 1.05, or after a fault an answer was missing or members disagreed for more than five seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RESULTS: Final = Path(__file__).resolve().parent.parent / "results"
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the requested measurement."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("--gateways", type=int, default=2, help="real ones")
     parser.add_argument("--workers", type=int, default=1, help="of each gateway")

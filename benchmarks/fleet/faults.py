@@ -1,4 +1,4 @@
-"""What faults cost a fleet: real gateways of two workers before a real Kafka of three brokers, under load."""
+"""Effects of faults on a fleet: real gateways of two workers, a real Kafka of three brokers, under load."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ BROKERS: Final = 3
 GATEWAYS: Final = 2
 WORKERS: Final = 2
 MEMBERS: Final = GATEWAYS * (WORKERS + 1)
-"""Each process is one."""
+"""Each worker and each supervisor is a member."""
 PRODUCERS: Final = 4
-"""At each gateway."""
+"""Producers at each gateway."""
 QUOTA: Final = 1_000_000
 WARM_UP_S: Final = 30.0
 STOPPED_MS: Final = 20_000
@@ -42,7 +42,7 @@ FAULTS: Final = {
     f"a worker is stopped for {STOPPED_MS // 1_000} s": Fault(0, "worker-pause", 1, STOPPED_MS),
     "a gateway and its workers are killed, and started again": Fault(0, "kill", 1),
     f"a gateway and its workers are stopped for {STOPPED_MS // 1_000} s": Fault(0, "pause", 1, STOPPED_MS),
-    # The other brokers have the load; another one takes the messages over.
+    # The load uses the other brokers. One of them becomes the leader of the messages.
     "the broker with the messages is killed, and started again": Fault(0, "broker-kill", 0, STOPPED_MS // 2),
     "the topic of the messages is deleted": Fault(0, "topic-delete"),
 }
@@ -51,7 +51,7 @@ KINDS: Final = {fault.what for fault in FAULTS.values()}
 
 _NAMES: Final = {fault: name for name, fault in FAULTS.items()}
 AFTER_S: Final = 33.0
-"""Three windows."""
+"""Three windows of the quota."""
 AGREE_S: Final = 5.0
 _SHARES: Final = "__sluice_usage_shares"
 _POLL_S: Final = 0.05
@@ -71,7 +71,7 @@ class _Fleet:
         return metrics(self.ports[at] + 1 + BROKERS)
 
     def used(self, at: int) -> dict[str, float]:
-        """What each worker has recorded, as gateway `at` knows it."""
+        """Usage of each worker, as known to gateway `at`."""
         return {
             sample.labels["member"]: sample.value
             for sample in samples(self.ports[at] + 1 + BROKERS)
@@ -79,7 +79,7 @@ class _Fleet:
         }
 
     def agrees(self, since: list[dict[str, float]]) -> bool:
-        """Whether each gateway is in touch, sees every member, and has heard of each worker's use since then."""
+        """Whether no gateway is isolated and each knows every member and newer usage of each worker than `since`."""
         for at in range(GATEWAYS):
             figures = self.metrics(at)
             if not figures["gateway_fleet_connected"] or figures["gateway_fleet_members"] != MEMBERS:
@@ -93,7 +93,7 @@ class _Fleet:
 
 
 def run(output: Path, schedule: Schedule | None) -> int:
-    """All faults one after the other, or those of a schedule, whose results are not kept."""
+    """Run all faults one after the other, or a schedule's faults. A schedule's results are not kept."""
     rounds = rounds_of(schedule, lambda at: (list(FAULTS.values())[at],), range(len(FAULTS)))
     document: dict[str, Any] = {
         "command": "python -m benchmarks.fleet --faults",
@@ -138,7 +138,7 @@ def _running() -> Iterator[_Fleet]:
             return stack.enter_context(serving(file, admin=admin, log=folder / f"gateway-{at}.log"))
 
         fleet = _Fleet(kafka, ports, [start(at) for at in range(GATEWAYS)], start)
-        # The load goes to another broker than the fleet's messages: one that is restarted takes no client along.
+        # The load's broker is not that of the fleet's messages, so restarting the latter disconnects no client.
         fleet.leader = next(each for each in kafka.brokers if each != _leader_of_shares(kafka))
         make_topic(kafka.brokers[1], fleet.leader)
         fleet.producers = [
@@ -152,7 +152,7 @@ def _running() -> Iterator[_Fleet]:
 
 
 def _suffered(fleet: _Fleet, fault: Fault) -> dict[str, Any]:
-    """One fault, and how the fleet was after it."""
+    """Apply one fault and measure the fleet after it."""
     before = [fleet.metrics(at) for at in range(GATEWAYS)]
     begin_s = time.monotonic()
     hit = _suffer(fleet, fault)
@@ -193,14 +193,14 @@ def _suffered(fleet: _Fleet, fault: Fault) -> dict[str, Any]:
 
 
 def _suffer(fleet: _Fleet, fault: Fault) -> set[int]:
-    """One fault, until it is over; the other ends' ports of the processes that it hit."""
+    """Apply one fault until it is over; the client ports connected to the affected processes."""
     if fault.what == "broker-kill":
         leader = _leader_of_shares(fleet.kafka)
         with broker_away(fleet.kafka, leader, fleet.kafka.kill_broker):
             time.sleep(fault.for_ms / 1_000)
         return set()
     if fault.what == "topic-delete":
-        admin = _admin(fleet.kafka)  # kept: its futures end with it
+        admin = _admin(fleet.kafka)  # a reference, because its futures end when it is collected
         admin.delete_topics([_SHARES])[_SHARES].result(20)
         return set()
     pids = _processes(fleet, fault.where)
@@ -220,7 +220,7 @@ def _suffer(fleet: _Fleet, fault: Fault) -> set[int]:
 
 
 def _processes(fleet: _Fleet, at: int) -> list[int]:
-    """Of one gateway: what was started, its supervisor, and their children, workers last."""
+    """A gateway's processes: the started one, its supervisor, and their children, workers last."""
     found = [fleet.processes[at].pid]
     for pid in found:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -229,7 +229,7 @@ def _processes(fleet: _Fleet, at: int) -> list[int]:
 
 
 def _client_ports(pids: list[int]) -> set[int]:
-    """The other ends' ports of all their connections."""
+    """The remote ports of all their connections."""
     own = {os.readlink(each) for pid in pids for each in Path(f"/proc/{pid}/fd").iterdir()}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {int(row[2].rpartition(":")[2], 16) for row in rows if f"socket:[{row[9]}]" in own}

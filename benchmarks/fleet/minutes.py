@@ -13,17 +13,17 @@ from testkit.fleet_minutes import BURST_MS, GATEWAYS, SILENCE_MS, WORKERS, Minut
 
 LEAST_MEAN: Final = 0.97
 MOST_MEAN: Final = 1.03
-"""Of the quota, the mean of all runs."""
+"""Largest mean of all runs, in multiples of the quota."""
 
 MOST: Final = 1.05
-"""Of the quota, the highest run."""
+"""Largest single run, in multiples of the quota."""
 
 MOST_OVER: Final = 1.5
-"""Bursts beyond one gateway's: docs/explanation/one-quota-over-a-fleet.md."""
+"""Largest excess in bursts beyond one gateway's: docs/explanation/one-quota-over-a-fleet.md."""
 
 
 def run(count: int, *, output: Path) -> int:
-    """Play so many runs, of the fleet and of one gateway; 1 when a goal is missed."""
+    """Play `count` runs of the fleet and of one gateway; 1 when a goal is missed."""
     began_s = time.process_time()
     rows = [
         row_of(
@@ -45,7 +45,7 @@ def run(count: int, *, output: Path) -> int:
 
 
 def row_of(name: str, runs: list[Minutes]) -> dict[str, Any]:
-    """What the runs of a fleet come to."""
+    """The summary of a fleet's runs."""
     means = [each.mean for each in runs]
     return {
         "gateways": name,
@@ -61,7 +61,7 @@ def row_of(name: str, runs: list[Minutes]) -> dict[str, Any]:
 
 
 def missed(row: dict[str, Any]) -> list[str]:
-    """The goals that are."""
+    """The missed goals."""
     goals = {
         f"a mean of {LEAST_MEAN} to {MOST_MEAN}": LEAST_MEAN <= row["mean"] <= MOST_MEAN,
         f"a highest of {MOST}": row["highest"] <= MOST,

@@ -1,4 +1,4 @@
-"""Real gateways as processes of their own before a real Kafka of one broker, and greedy producers on each."""
+"""Real gateways as separate processes, a real Kafka of one broker, and greedy producers at each gateway."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEAST, _MOST = 0.95, 1.05
 def run(
     gateways: int, workers: int, brokers: int, *, seconds: float, warm_up_s: float, quota: int, output: Path
 ) -> int:
-    """One producer_byte_rate, clients on all gateways; the sum of what passes."""
+    """Measure the sum of all gateways' traffic under one producer_byte_rate, with clients at every gateway."""
     document: dict[str, Any] = {
         "command": f"python -m benchmarks.fleet --gateways {gateways} --workers {workers} --brokers {brokers} "
         f"--seconds {seconds:g}",
@@ -120,7 +120,7 @@ def _page(document: dict[str, Any], rows: list[dict[str, Any]], ratio: float) ->
 
 
 def configuration(at: int, port: int, broker: str, quota: int, workers: int, brokers: int) -> str:
-    """A member's, as TOML; its ports are that of the listener, those of the brokers, and the admin port."""
+    """A member's configuration as TOML. The ports are the listener's, then the brokers', then the admin port."""
     return f"""\
 [server]
 workers = {workers}
@@ -147,7 +147,7 @@ producer_byte_rate = {quota}
 
 
 def make_topic(broker: tuple[str, int], leader: int) -> None:
-    """Of one partition, for the load."""
+    """Create the load's topic, with one partition."""
     assignments = [{"partition_index": 0, "broker_ids": [leader]}]
     wanted = {"name": TOPIC, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
     with WireClient(broker) as client:
@@ -156,12 +156,12 @@ def make_topic(broker: tuple[str, int], leader: int) -> None:
 
 
 def metrics(port: int) -> dict[str, float]:
-    """Those of the fleet that have no label."""
+    """The fleet's metrics without labels."""
     return {sample.name: sample.value for sample in samples(port) if not sample.labels}
 
 
 def samples(port: int) -> list[Sample]:
-    """All of the fleet, of the gateway with this admin port."""
+    """All fleet metrics of the gateway with this admin port."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     return [

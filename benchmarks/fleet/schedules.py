@@ -24,7 +24,7 @@ KINDS: Final = {
 
 
 def run(count: int, *, planted: bool, output: Path) -> int:
-    """Play so many, as many of each kind."""
+    """Play `count` schedules, the same number of each kind."""
     if planted:
         return _find_planted(count)
     rows: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ def _page(document: dict[str, object], rows: list[dict[str, object]]) -> str:
 
 
 def _takes_no_levels(member: FleetMember) -> None:
-    """It takes itself to know where counters stand as soon as it is answered."""
+    """Plant an error: the member stops asking for levels after the first answer, without taking them over."""
     exchange = member.exchange
 
     def caught_up(share: Share, now_ms: int) -> Iterator[None]:
@@ -91,7 +91,7 @@ def _takes_no_levels(member: FleetMember) -> None:
 
 
 def _drops_late_messages(member: FleetMember) -> None:
-    """What comes behind a later message is not counted."""
+    """Plant an error: a message that arrives after a later one is not counted."""
     exchange = member.exchange
     receive = exchange.receive
 

@@ -1,10 +1,10 @@
-"""A large fleet in one process: what the exchange costs, and how far the sum is from each quota.
+"""A large fleet in one process: the cost of the exchange, and how far the sum of all gateways is from each quota.
 
-Every gateway is real as far as its counters and its exchange go. Each client id has four connections to
-as many gateways (to one gateway, where that is all there is: what Kafka's arithmetic alone lets through). A part of
-them wants more than its quota, a part half of it, the others a twentieth. All messages take 20 ms. CPU is measured at
-one of the members, which gets and decodes each message whole. To the others only what concerns their own clients is
-delivered: the rest would cost time here and change nothing there.
+Every gateway has real counters and a real exchange. Each client id has four connections to as many gateways. In runs
+with one gateway all four use it; these show what Kafka's arithmetic alone lets through. Some client ids send more
+than their quota, some half of it, the others a twentieth. All messages take 20 ms. CPU is measured at one member,
+which gets and decodes every message completely. The other members get only the parts about their own clients: the
+rest would take time here and change nothing there.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ RUNS: Final = (
     (100, 10_000, 0.01, 50.0),
     (100, 10_000, 0.05, 2.0),
 )
-"""Gateways, counters, the part of them that wants more than its quota, and how many times it; ten times as many
-want half of theirs."""
+"""Gateways, counters, the part of them above its quota, and how many times its quota that part would send. Ten times
+as many send half of their quota."""
 
 
 @dataclass(slots=True)
 class _Client:
     name: str
-    wants: float  # of its quota, at each of its gateways
+    wants: float  # multiple of its quota, at each of its gateways
     every: int  # steps from one request to the next
-    phase: int  # of them
+    phase: int  # offset of its requests, in steps
     at: list[int] = field(default_factory=list)
     free_ms: list[int] = field(default_factory=list)
     passed: float = 0.0
@@ -65,14 +65,14 @@ class _Gateway:
     exchange: Exchange
     produce: ByteRateQuotas
     woken: bool = False
-    not_before_ms: int = 0  # the next urgent message
+    not_before_ms: int = 0  # earliest time of the next urgent message
     inbox: deque[tuple[int, Share, bytes | None]] = field(default_factory=deque)
 
     def wake(self) -> None:
         self.woken = True
 
     def tell(self, step: int, now_ms: int) -> tuple[list[Share], int]:
-        """As `FleetService` and `UrgentMessages` do; the second: how many are urgent."""
+        """Messages as `FleetService` and `UrgentMessages` send them, and how many of them are urgent."""
         shares: list[Share] = []
         if self.woken and now_ms >= self.not_before_ms:
             self.woken = False
@@ -104,14 +104,14 @@ def run(output: Path) -> int:
 def simulate(
     gateways: int, counters: int, near: float, wants: float, *, seconds: int = MEASURED_S
 ) -> dict[str, Any]:
-    """One run.
+    """Simulate one run.
 
     Args:
-        gateways: members.
-        counters: client ids with a quota each.
-        near: the part of them at its limit.
+        gateways: number of members.
+        counters: number of client ids, each with a quota.
+        near: the part of them at the limit.
         wants: how many times its quota that part would send.
-        seconds: measured, after the warm-up.
+        seconds: measured seconds, after the warm-up.
     """
     rng = Random(1)
     limits = Limits()
@@ -119,7 +119,7 @@ def simulate(
     now_ms = 1_000_000
     fleet = [_gateway(at, limits, now_ms) for at in range(gateways)]
     clients = _clients(counters, near, wants, gateways, rng)
-    for each in clients:  # not all in step
+    for each in clients:  # so that clients do not start in step
         each.free_ms = [now_ms + rng.randrange(11_000)] * GATEWAYS_OF_CLIENT
     serving = {each.name: each.at for each in clients}
     begin_ms = now_ms + WARM_UP_S * 1000
@@ -276,7 +276,7 @@ def page_of(rows: list[dict[str, Any]]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], file: Path) -> None:
-    """Cost and error over what is reported."""
+    """Plot cost and error over the number of reported counters."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,1 +1,1 @@
-"""How many small faults in the pure code the unit tests find."""
+"""Measures how many small faults in the pure code the unit tests find."""

@@ -1,6 +1,6 @@
 """``python -m benchmarks.mutation``: what share of small faults in the pure code the unit tests find.
 
-1 when a process of a mutant came to no end of its own; no result if a test fails without a mutant.
+Exit code 1 when a mutant's process did not end normally. There is no result if a test fails without a mutant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGES: Final = {
     "session": (120, ["gateway/session"]),
     "protocol": (140, ["protocol"]),
 }
-"""How many mutants, of which files and folders."""
+"""Numbers of mutants, and their files and folders."""
 
 FOUND: Final = {"killed", "timeout"}
 
@@ -48,7 +48,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     known: dict[str, int] = {}
     tests = 0
-    # Apart from what pytest captures.
+    # A copy of stderr, because pytest captures the original.
     progress = os.fdopen(os.dup(2), "w")
 
     def choose(covered: Covered) -> Iterator[Mutant]:
@@ -97,7 +97,7 @@ def _modules(paths: list[str]) -> list[Path]:
 
 
 def interval_pct(share: float, number: int) -> tuple[float, float]:
-    """Where the share of all mutants is, with 95 % certainty (Wilson)."""
+    """The interval that contains the share of all mutants with 95 % confidence (Wilson)."""
     z2 = 1.96**2
     middle = (share + z2 / (2 * number)) / (1 + z2 / number)
     reach = (z2 * (share * (1 - share) + z2 / (4 * number)) / number) ** 0.5 / (1 + z2 / number)

@@ -1,6 +1,6 @@
 """Mutants: cosmic-ray's operators at places chosen by a seed.
 
-A place is known by the text of its line, not by its file. Code that only moves keeps its place in the sample.
+A place is identified by the text of its line, not by its file. So code that only moves stays in the sample.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Place: TypeAlias = tuple[str, tuple[int, int], str]
 """File, line and column, kind of operator."""
 
 Change: TypeAlias = tuple[str, int]
-"""Operator, and which of its changes of the file."""
+"""Operator, and the index among its changes of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Mutant:
 
     Attributes:
         key: the same for the same change of the same line, in whichever file it is.
-        file: of the module, from the root of the project.
-        line: of the change.
-        operator: cosmic-ray's name of it.
-        lines: as they are, and as they become.
-        source: of the module, changed.
-        covering: lines of which one is run whenever the changed code is.
+        file: the module's file, from the root of the project.
+        line: number of the changed line.
+        operator: cosmic-ray's name of the operator.
+        lines: the line's text before and after the change.
+        source: the module's changed source.
+        covering: whenever the changed code runs, one of these lines runs.
     """
 
     key: str
@@ -49,13 +49,13 @@ class Mutant:
 
 
 def places(files: list[Path], usable: Callable[[str, frozenset[int]], bool]) -> dict[Place, list[Change]]:
-    """The changes of functions' bodies that there are, by their place.
+    """All possible changes in the bodies of functions, by their place.
 
-    An operator that is replaced with each of ten others is one place, or most of the sample would be comparisons.
+    An operator that can be replaced with ten others is one place. Otherwise most of the sample would be comparisons.
 
     Args:
-        files: of the project, relative to its root.
-        usable: whether a statement is one to be changed, by its file and lines.
+        files: files relative to the project's root.
+        usable: whether a statement may be changed, from its file and lines.
     """
     found: dict[Place, list[Change]] = defaultdict(list)
     for file in files:
@@ -73,7 +73,7 @@ def places(files: list[Path], usable: Callable[[str, frozenset[int]], bool]) -> 
 
 
 def sample(found: dict[Place, list[Change]], number: int, seed: int) -> list[Mutant]:
-    """As many mutants, each of another place. What does not compile, or says the same, is no mutant."""
+    """`number` mutants, each of another place. Changes that do not compile or mean the same do not count."""
     sources = {file: Path(file).read_text() for file, _, _ in found}
     in_functions = {file: _in_functions(source) for file, source in sources.items()}
     alike: Counter[str] = Counter()
@@ -100,7 +100,7 @@ def sample(found: dict[Place, list[Change]], number: int, seed: int) -> list[Mut
 
 def _compiles(source: str) -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about comparisons with `is`, say
+        warnings.simplefilter("ignore")  # for example about comparisons with `is`
         try:
             compile(source, "mutant", "exec")
         except SyntaxError:
@@ -117,11 +117,11 @@ def _meaning(source: str) -> str:
 
 
 def _in_functions(source: str) -> dict[int, frozenset[int]]:
-    """The lines of functions, each with those that are run when its statement is: of a compound one, the head."""
+    """The lines of functions, each with the lines that run with its statement: for a compound statement its head."""
     found: dict[int, frozenset[int]] = {}
     for function in ast.walk(ast.parse(source)):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            # What is further inside comes later.
+            # Inner statements come later and replace outer ones.
             for statement in (each for child in function.body for each in ast.walk(child)):
                 if isinstance(statement, ast.stmt):
                     body, end = getattr(statement, "body", None), statement.end_lineno or 0

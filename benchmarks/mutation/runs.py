@@ -1,7 +1,7 @@
 """Runs of the unit tests, each in a process forked from one that has collected them; no file is changed.
 
-A mutant is a function with other code, so that nothing but the tests themselves is run for it. What imports have
-computed stays as it is: code that they run is no place for a mutant.
+A mutant replaces the code of a function, so that only the tests themselves run for it. Results of imports do not
+change, so code that imports run gets no mutants.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ARGUMENTS: Final = (
 )
 
 OUTSIDE: Final = {"socket.__new__", "subprocess.Popen", "os.fork", "_thread.start_new_thread"}
-"""Audit events of tests that depend on more than the code."""
+"""Audit events of tests that depend on the environment as well as on the code."""
 
 LEAST_CPU_S: Final = 5
 TIMES_THE_CPU: Final = 5
-"""What a test may take with a mutant, beside what it took without."""
+"""A test's time limit with a mutant, in multiples of its time without."""
 
 MEMORY_BYTES: Final = 4 << 30
 
@@ -51,26 +51,26 @@ Outcome: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What the tests do without a mutant. A test with parameters is one test.
+    """The tests' behaviour without a mutant. A test with parameters is one test.
 
     Attributes:
-        seconds: of CPU, by test, measuring included.
-        by_line: tests by file and line; "" is one of them if imports or the collection of tests run the line.
+        seconds: CPU seconds by test, including the overhead of measuring.
+        by_line: tests by file and line, with "" if imports or the collection of tests run the line.
     """
 
     seconds: dict[str, float]
     by_line: dict[str, dict[int, list[str]]]
 
     def tests_of(self, file: str, lines: Iterable[int]) -> dict[str, float] | None:
-        """Tests that run one of these lines, with their seconds; none where imports run it, too."""
+        """Tests that run one of these lines, with their seconds; None if imports run one of them, too."""
         tests = {test for line in lines for test in self.by_line[file].get(line, ())}
         return None if "" in tests else {test: self.seconds[test] for test in tests if test in self.seconds}
 
 
 class _Session:
-    """A pytest that collects, and leaves the rest to `work`.
+    """A pytest session that collects the tests and passes them to `work`.
 
-    Examples are the same each time, and none is kept; one that fails is not made smaller.
+    Hypothesis generates the same examples each time. It stores none, and does not shrink failing examples.
     """
 
     def __init__(self, work: Callable[[_Session, list[pytest.Item]], None]) -> None:
@@ -83,12 +83,12 @@ class _Session:
             raise SystemExit(f"pytest ended with {code!r}: {self.failed}")
 
     def first_failure(self, items: Sequence[pytest.Item], seconds: dict[str, float]) -> list[str]:
-        """Runs these tests, the quick ones first, until one fails, and says which."""
+        """Run these tests, the quick ones first, until one fails; returns the failed test."""
         chosen = sorted(
             (item for item in items if name(item) in seconds), key=lambda item: seconds[name(item)]
         )
         for item, following in zip(chosen, [*chosen[1:], None], strict=True):
-            # By its CPU time, as the machine may be busy; by the clock if it does nothing at all.
+            # A limit of CPU time, because the machine may be busy. A test that uses no CPU is limited by the clock.
             cpu_s = LEAST_CPU_S + TIMES_THE_CPU * seconds[name(item)]
             signal.setitimer(signal.ITIMER_PROF, cpu_s)
             signal.setitimer(signal.ITIMER_REAL, 30 * cpu_s)
@@ -119,13 +119,13 @@ class _Session:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if self.failed:
             return None
-        # A test with an event loop may depend on what the machine does beside it.
+        # A test with an event loop may depend on other load of the machine.
         self._work(self, [item for item in session.items if not item.get_closest_marker("asyncio")])
         return True
 
 
 def name(item: pytest.Item) -> str:
-    """Of the test, for all its parameters."""
+    """The test's name without its parameters."""
     return item.nodeid.partition("[")[0]
 
 
@@ -134,7 +134,7 @@ def try_mutants(
     choose: Callable[[Covered], Iterable[Mutant]],
     report: Callable[[Mutant, Outcome], None],
 ) -> None:
-    """Reports the outcome of each mutant of these files that is chosen.
+    """Report the outcome of each chosen mutant of these files.
 
     Raises:
         SystemExit: a test fails without a mutant.
@@ -148,7 +148,7 @@ def try_mutants(
             raise SystemExit(f"without a mutant: {covered}")
         if control := _forked(lambda: session.first_failure(items, covered.seconds)):
             raise SystemExit(f"without a mutant, once more: {control}")
-        gc.unfreeze()  # what is frozen after the collection of tests is not listed
+        gc.unfreeze()  # `gc` does not list frozen objects
         functions = [each for each in gc.get_objects() if type(each) is FunctionType]
         gc.freeze()
         for mutant in choose(covered):
@@ -216,7 +216,7 @@ def _tried(
 
 
 def changed_codes(mutant: Mutant, path: str) -> Iterator[tuple[CodeType, CodeType]]:
-    """The functions' code that the mutant changes, before and after; of nested functions, too."""
+    """The code that the mutant changes, before and after, including nested functions."""
     old, new = (_codes(_compile(text, path)) for text in (Path(path).read_text(), mutant.source))
     for key, befores in old.items():
         yield from (pair for pair in zip(befores, new.get(key, ())) if pair[0] != pair[1])
@@ -238,7 +238,7 @@ def _codes(code: CodeType) -> dict[tuple[str, int], list[CodeType]]:
 
 
 def _forked(work: Callable[[], Any]) -> Any:
-    """What the work returns; the process's exit code if it came to none."""
+    """The result of `work`, or the process's exit code if it ended without a result."""
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
     process = fork.Process(target=_told, args=(there, work))
