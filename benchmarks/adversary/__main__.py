@@ -1,4 +1,4 @@
-"""``python -m benchmarks.adversary``: 10,000 scripts in half an hour; results are kept. 1 when anything was found."""
+"""``python -m benchmarks.adversary``: 10,000 scripts in half an hour; results are kept. Exit code 1 for a finding."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def _kept(folder: Path) -> list[dict[str, Any]]:
-    """The pieces that are there already."""
+    """The pieces that earlier runs have kept."""
     file = folder / "adversary.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
     return [row for row in rows if "first_seed" in row]

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.adversary.announced``: honest clients beside what is announced and not sent.
+"""``python -m benchmarks.adversary.announced``: honest clients beside large requests that are announced and not sent.
 
-Through the gateway and at the broker itself (`each_attack`), for the gateway as sources and compiled (`make compiled`
-first), as one process and with two workers, by TLS and without. 1 when an honest client was not served through the
-gateway.
+The attack runs through the gateway and directly at the broker (`each_attack`). The gateway runs from sources and
+compiled (`make compiled` first), as one process and with two workers, with TLS and without. Exit code 1 when an
+honest client was not served through the gateway.
 """
 
 from __future__ import annotations

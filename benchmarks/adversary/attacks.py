@@ -1,4 +1,4 @@
-"""What makes a gateway hold memory or its loop: one attack a function, each until it is cancelled."""
+"""Attacks that make a gateway use memory or block its event loop. Each function is one attack, until cancelled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ANNOUNCED_BYTES: Final = 100_000_000
 
 
 async def answers_behind_a_fetch(stage: Stage) -> None:
-    """Large requests that are refused by the gateway itself, behind a Fetch that waits (hazard K17)."""
+    """Large requests that the gateway itself refuses, sent behind a Fetch that waits (hazard K17)."""
     refused = _large_alteration()
     waits = wire.request("Fetch", 4, max_wait_ms=600_000, min_bytes=1_000_000_000, max_bytes=1, topics=[])
     while True:
@@ -67,7 +67,7 @@ async def empty_names(stage: Stage) -> None:
 
 
 async def long_client_ids(stage: Stage) -> None:
-    """Client ids of 32 kB with a character that makes Python store each in four times that (hazard K07)."""
+    """Client ids of 32 kB with one character that makes Python use four times the memory for each (hazard K07)."""
     for at in itertools.count():
         async with _Connection(stage) as connection:
             for of in range(100):
@@ -77,7 +77,7 @@ async def long_client_ids(stage: Stage) -> None:
 
 
 async def many_coordinators(stage: Stage) -> None:
-    """As many keys as fit (hazard K12)."""
+    """FindCoordinator requests with 100,000 keys (hazard K12)."""
     frame = _find_coordinators(100_000)
     while True:
         async with _Connection(stage) as connection:
@@ -93,17 +93,17 @@ def _find_coordinators(count: int) -> bytes:
 
 
 async def announced_sizes(stage: Stage) -> None:
-    """Heads of 35 bytes that announce 100 MB each, in the honest client's name (hazards M01, M02)."""
+    """Request heads of 35 bytes that announce 100 MB each, with the honest client's id (hazards M01, M02)."""
     await _announce(stage, 35)
 
 
 async def announced_parts(stage: Stage) -> None:
-    """The same with 64 KiB of each: enough to be passed on (hazard M02)."""
+    """The same, with the first 64 KiB of each request: enough for the gateway to start forwarding it (hazard M02)."""
     await _announce(stage, PASS_ON_BYTES)
 
 
 async def _announce(stage: Stage, sent_bytes: int) -> None:
-    # The honest client's own bytes would be its own to pay for: only what is not sent is announced in its name.
+    # Forwarded bytes are charged to their client id. So the honest client's id is used only if nothing is forwarded.
     client_id = HONEST if sent_bytes < PASS_ON_BYTES else "attacker"
     head = wire.head(0, 9, client_id=client_id, flexible=True) + b"\0\0\1" + pack(">i", 1_000) + b"\2"
     frame = (pack(">i", _ANNOUNCED_BYTES) + head).ljust(sent_bytes, b"r")[:sent_bytes]
@@ -120,7 +120,7 @@ async def _announce(stage: Stage, sent_bytes: int) -> None:
 
 
 async def unknown_versions(stage: Stage) -> None:
-    """ApiVersions that the gateway answers itself, as fast as it does (hazard M03)."""
+    """ApiVersions requests that the gateway answers itself, sent as fast as it answers them (hazard M03)."""
     frame = wire.framed(wire.head(18, 99, flexible=True, client_id=FLOODER) + b"\x04abc\x041.0\x00")
     while True:
         async with _Connection(stage) as connection:
@@ -130,7 +130,7 @@ async def unknown_versions(stage: Stage) -> None:
 
 
 async def never_read(stage: Stage) -> None:
-    """Fetches whose answers no one takes, and halves of large requests."""
+    """Fetches whose responses the client does not read, and halves of large requests."""
     name, _ = stage.readable
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50_000_000}
     topics = [{"topic": name, "partitions": [partition]}]
@@ -151,7 +151,7 @@ async def never_read(stage: Stage) -> None:
 
 
 async def silent_at_the_admin_port(stage: Stage) -> None:
-    """Connections that say nothing (hazard K20)."""
+    """Connections to the admin port that send nothing (hazard K20)."""
     while True:
         connections = [_Connection(stage, admin=True) for _ in range(300)]
         try:
@@ -178,7 +178,7 @@ async def json_of_small_things(stage: Stage) -> None:
 
 
 async def random_scripts(stage: Stage) -> None:
-    """What the adversary does otherwise."""
+    """Random scripts of the adversary campaign."""
     letters = random.Random(string.ascii_letters)
     while True:
         _, found = await stage.start(make_script(letters.randrange(1 << 30)))
@@ -198,14 +198,14 @@ ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "JSON of small things": (json_of_small_things, 1),
     "random scripts": (random_scripts, 4),
 }
-"""Name -> the attack, and how many of it at the same time."""
+"""Name -> the attack, and how many instances of it run at the same time."""
 
 ADMIN_ATTACKS: Final = frozenset({"silent at the admin port", "JSON of small things"})
-"""Those on a port that a broker does not have."""
+"""Attacks on the admin port, which a broker does not have."""
 
 
 async def attack(stage: Stage, each: Attack) -> None:
-    """Continue with it, whatever the gateway does about it."""
+    """Repeat the attack when the gateway breaks it off."""
     while True:
         try:
             await each(stage)
@@ -214,7 +214,7 @@ async def attack(stage: Stage, each: Attack) -> None:
 
 
 class _Connection:
-    """A socket that sends what it is given, within a time."""
+    """A socket that sends the given bytes, with a timeout."""
 
     def __init__(self, stage: Stage, *, admin: bool = False, receive_buffer_bytes: int | None = None) -> None:
         admin_address = urlsplit(stage.admin)
@@ -247,7 +247,7 @@ class _Connection:
                 await self._streams[1].drain()
 
     async def receive(self) -> None:
-        """Anything at all."""
+        """Wait for any bytes."""
         async with asyncio.timeout(_PATIENCE_S):
             if self._streams is None:
                 received = await asyncio.get_running_loop().sock_recv(self._sock, _MIB)

@@ -1,10 +1,10 @@
 """How much longer honest clients wait beside each attack: through the gateway, and at the broker without it.
 
-An attack loads the broker and the machine as well, which no gateway in front can mend. So there are honest clients at
-the gateway and at the broker itself all the time, and short windows take turns: nothing, the attack through the
-gateway. What changes on the machine meanwhile is in both alike. The same attack at the broker comes last of all: it
-can keep a broker from answering anybody for most of a minute, which is no fault of a gateway. The attackers share one
-process, each honest client has its own, and so has the gateway.
+An attack also loads the broker and the machine, and a gateway cannot prevent that. So honest clients use the gateway
+and the broker itself all the time. Short windows alternate: no attack, and the attack through the gateway. Changes on
+the machine affect both alike. The attack at the broker itself runs last: afterwards a broker can be unable to answer
+any client for most of a minute. The attackers share one process. Each honest client has its own process, and so has
+the gateway.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from campaigns.adversary.stage import Stage
 
 MOST_S: Final = 60.0
 GOAL: Final = 1.2
-"""Times its value alone may the p99 be."""
+"""The p99 beside an attack may be this many times the p99 without one."""
 
 _WINDOW_S: Final = 5.0
 _FIRST_S: Final = 2.0
-"""Of a window, which is not measured: what comes first is slower, and so is what an attack has left behind."""
+"""The start of a window is not measured: first requests are slower, and so are requests just after an attack."""
 
 _EVERY_S: Final = 0.05
 _RESAMPLED: Final = 500
 
 
 class Window(StrEnum):
-    """What there is beside the honest clients."""
+    """Which attack runs beside the honest clients in a window."""
 
     ALONE = "alone"
     THROUGH = "through"
@@ -47,7 +47,7 @@ class Window(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Of the p99 beside an attack to that alone: of all windows, and within what it is in nine of ten resamplings."""
+    """The p99 beside an attack, divided by the p99 alone: over all windows, with a 90 % interval by resampling."""
 
     ratio: float
     low: float
@@ -63,7 +63,7 @@ class Beside:
 
     Attributes:
         attack: its name.
-        gateway, broker: of the honest clients there.
+        gateway, broker: answer times of the honest clients there.
         faults: requests that were not answered through the gateway, alone and beside the attack through it.
     """
 
@@ -79,12 +79,12 @@ class Beside:
 
     @property
     def beside_at_broker(self) -> Ratio:
-        """Clients of the broker, in the same windows: the attack goes through the gateway, and they do not."""
+        """Clients of the broker in the same windows: the attack passes the gateway, these clients do not."""
         return _ratio(self.broker, Window.THROUGH)
 
     @property
     def direct(self) -> Ratio | None:
-        """Clients of the broker, beside the attack there; None: the broker has no such port."""
+        """Clients of the broker beside the attack there; None if the broker has no such port."""
         return _ratio(self.broker, Window.DIRECT) if Window.DIRECT in self.broker else None
 
 
@@ -126,7 +126,7 @@ def main(names: Sequence[str], seconds: float, output: Path) -> int:
 
 
 async def measure(stage: Stage, names: Sequence[str], seconds: float) -> list[Beside]:
-    """Run each of these attacks for so long on either side."""
+    """Run each of these attacks for `seconds` through the gateway and at the broker."""
     async with stage:
         at_gateway = [HonestClient(stage, user=user, every_s=_EVERY_S) for user in (False, True)]
         stage.direct = True
@@ -140,7 +140,7 @@ async def measure(stage: Stage, names: Sequence[str], seconds: float) -> list[Be
             for row in rows:
                 for at in turns:
                     kinds = [Window.ALONE, Window.THROUGH]
-                    # In another order each time: what comes after what is not to matter.
+                    # The order alternates, so that it does not affect the result.
                     for kind in kinds if at % 2 == 0 else reversed(kinds):
                         await _window(stage, row, kind, at_gateway, at_broker)
                         row.faults += sum(len(client.faults) for client in at_gateway)
@@ -177,7 +177,7 @@ async def _window(
             client.faults.clear()
         await asyncio.sleep(_WINDOW_S)
         for into, clients in ((row.gateway, at_gateway), (row.broker, at_broker)):
-            # No one answered in a whole window: at least that long.
+            # No request was answered in the whole window, so it took at least that long.
             took_ms = [took for client in clients for took in client.took_ms] or [_WINDOW_S * 1000]
             into.setdefault(kind, []).append(took_ms)
     finally:
@@ -207,7 +207,7 @@ def as_row(row: Beside) -> dict[str, Any]:
 
 
 def head(document: dict[str, Any], seconds: float) -> list[str]:
-    """What the page says of the run and of its tables."""
+    """The page's text about the run and its tables."""
     machine = document["machine"]
     return [
         f"`{document['command']}`, {document['started']}, commit {machine.get('commit', '?')}; "

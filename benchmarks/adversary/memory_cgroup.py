@@ -1,4 +1,4 @@
-"""A control group with a limit of memory, for one process: version 2 where it is, else version 1."""
+"""A control group with a memory limit for one process: version 2 if the machine has it, else version 1."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _ROOT: Final = Path("/sys/fs/cgroup")
 
 
 class MemoryGroup:
-    """One group.
+    """One control group.
 
     Attributes:
-        prefix: of a command line that is to run in it.
+        prefix: words to put before a command line, so that the command runs in the group.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
-        """Make it; needs root.
+        """Create the group; needs root.
 
         Args:
-            folder: that does not exist yet.
-            limit_bytes: of all processes in it together.
+            folder: the group's folder, which must not exist yet.
+            limit_bytes: memory limit of all its processes together.
         """
         self._folder = folder
         folder.mkdir()
@@ -39,29 +39,29 @@ class MemoryGroup:
 
     @property
     def most_bytes(self) -> int:
-        """The most that was used at a time, page cache included."""
+        """The group's peak memory, page cache included."""
         return int(
             (self._folder / ("memory.max_usage_in_bytes" if self._first else "memory.peak")).read_text()
         )
 
     @property
     def killed(self) -> int:
-        """How many of its processes the kernel has killed for the want of memory."""
+        """How many of its processes the kernel has killed because memory ran out."""
         text = (self._folder / ("memory.oom_control" if self._first else "memory.events")).read_text()
         found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
         return int(found[1]) if found else 0
 
     def remove(self) -> None:
-        """Its processes have ended."""
+        """Remove the group. Its processes must have ended."""
         self._folder.rmdir()
 
 
 @contextmanager
 def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
-    """A group below that of this process.
+    """Create a group below the group of this process, and remove it at the end.
 
     Raises:
-        OSError: this system, or this user, can't make one.
+        OSError: this system or this user cannot create one.
     """
     group = MemoryGroup(_own_folder() / f"sluice-overload-{os.getpid()}", limit_bytes)
     try:

@@ -1,10 +1,9 @@
 """``python -m benchmarks.adversary.overload``: all attacks at once on a gateway in 512 MiB, five minutes.
 
-With ``--each`` one attack after the other instead, first through the gateway and then at the broker itself: how much
-longer honest clients wait beside each, and how much of that is the broker's and the machine's (`each_attack`).
-
-1 when it was killed for the want of memory, an honest client was not served, or it was not back to normal in time.
-Needs root, for the control group.
+With ``--each`` the attacks run one after the other, first through the gateway and then at the broker itself. The
+result is how much longer honest clients wait beside each attack, and which part of that the broker and the machine
+cause (`each_attack`). Exit code 1 when the gateway was killed because memory ran out, an honest client was not
+served, or the gateway was not back to normal in time. Needs root, for the control group.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 LIMIT_BYTES: Final = 512 << 20
 RECOVERY_S: Final = 10.0
 MOST_TIMES: Final = 2.0
-"""Times as long as before may a request take at the median, or times as much CPU a second, once all is over."""
+"""After the attacks, the median request time and the CPU per second may be this many times those before."""
 
 _MEASURED_S: Final = 15.0
 
 
 @dataclass(slots=True)
 class Phase:
-    """What honest clients saw for a while.
+    """Requests of honest clients during one phase.
 
     Attributes:
-        requests: answered.
-        p50_ms, p99_ms, most_ms: how long that took.
-        faults: requests that were not, or with an error.
-        rss_mib: of the gateway at the end; 0 when it has ended.
+        requests: requests that were answered.
+        p50_ms, p99_ms, most_ms: how long the answers took.
+        faults: requests that were not answered, or answered with an error.
+        rss_mib: the gateway's resident memory at the end; 0 when the gateway has ended.
     """
 
     requests: int
@@ -65,10 +64,10 @@ class Second:
     """One second beside honest clients.
 
     Attributes:
-        answered: honest requests.
-        cpu_ms: of the gateway.
-        faults: honest requests that were not answered, or with an error.
-        descriptors: of the gateway at the end of it.
+        answered: honest requests that were answered.
+        cpu_ms: CPU time of the gateway.
+        faults: honest requests that were not answered, or answered with an error.
+        descriptors: open descriptors of the gateway at the end of the second.
     """
 
     answered: int
@@ -78,10 +77,10 @@ class Second:
 
 
 def recovered_after_s(before: Sequence[Second], after: Sequence[Second]) -> int | None:
-    """Seconds until all is as before, and stays so; None: it was not at the end.
+    """Seconds until everything is as before and stays so; None if it was not at the end.
 
-    As before: honest requests are answered, none fails, the gateway takes at most twice the CPU time of the busiest
-    second before, and it has no more descriptors than it had.
+    As before means: honest requests are answered, none fails, the gateway uses at most twice the CPU time of the
+    busiest second before the attacks, and it has no more descriptors than before.
 
     Args:
         before: seconds without attacks.
@@ -104,14 +103,15 @@ class Overload:
 
     Attributes:
         before, during, after: phases; the last one begins `RECOVERY_S` after the attacks have ended.
-        calm, recovery: the seconds of the first phase, and those from the end of the attacks to that of the last one.
+        calm, recovery: the seconds of the first phase, and those between the ends of the attacks and of the last
+        phase.
         recovered_s: see `recovered_after_s`.
         refused: connections that the gateway refused since the end of the attacks.
-        seconds: that the attacks lasted; shorter than was asked if the gateway ended.
-        killed: processes that the kernel killed for the want of memory.
+        seconds: duration of the attacks; shorter than requested if the gateway ended.
+        killed: processes that the kernel killed because memory ran out.
         ended: whether the gateway has ended, for whatever reason.
-        most_mib: the group's.
-        stalls: lines in which the loop's watchdog reported one.
+        most_mib: peak memory of the control group.
+        stalls: log lines in which the watchdog reported a stalled event loop.
     """
 
     before: Phase | None = None
@@ -128,7 +128,7 @@ class Overload:
     stalls: list[str] = field(default_factory=list)
 
     def faults(self) -> list[str]:
-        """What is not as it must be."""
+        """The requirements that the run did not meet."""
         faults = []
         if self.killed or self.ended:
             faults.append(
@@ -184,7 +184,7 @@ async def _run(group: MemoryGroup, names: Sequence[str], seconds: float) -> Over
         for client in clients:
             await client.served()
         await asyncio.sleep(_MEASURED_S)
-        _phase(clients, stage)  # what came first is slower
+        _phase(clients, stage)  # the first requests are slower
         result.before, result.calm = await _watch(clients, stage, _MEASURED_S)
         attacks = [
             asyncio.create_task(attack(stage, ATTACKS[name][0]))
@@ -204,7 +204,7 @@ async def _run(group: MemoryGroup, names: Sequence[str], seconds: float) -> Over
             _, first = await _watch(clients, stage, RECOVERY_S)
             result.after, rest = await _watch(clients, stage, _MEASURED_S)
             result.recovery = first + rest
-            # Not by the second: a scrape after the attacks has many series, and its CPU time would count.
+            # Not every second: a scrape after the attacks has many series, and its CPU time would be counted.
             result.refused = await asyncio.to_thread(_refused, stage) - refused
             result.recovered_s = recovered_after_s(result.calm, result.recovery)
         result.ended = not stage.gateway_runs
@@ -218,7 +218,7 @@ async def _run(group: MemoryGroup, names: Sequence[str], seconds: float) -> Over
 
 
 async def _watch(clients: Sequence[HonestClient], stage: Stage, seconds: float) -> tuple[Phase, list[Second]]:
-    """What the clients see from now on, together and by the second."""
+    """Results of the clients from now on: in total and per second."""
     phases, found = [], []
     cpu_ms = cpu_of(stage.gateway_pid) * 1_000
     for _ in range(int(seconds)):
@@ -242,7 +242,7 @@ def _refused(stage: Stage) -> int:
 
 
 def _phase(clients: Sequence[HonestClient], stage: Stage) -> Phase:
-    """What the clients saw since the last time; reported once."""
+    """Results of the clients since the last call."""
     return _phase_of(*_taken(clients), stage)
 
 

@@ -1,4 +1,4 @@
-"""The page and the raw data of a campaign, which may have been run in pieces."""
+"""The page and the raw data of a campaign, which may run in several pieces."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def piece_of(report: Report) -> dict[str, Any]:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """Of sorted values; 0 without any."""
+    """A quantile of sorted values; 0 if there are none."""
     return values[min(len(values) - 1, int(part * len(values)))] if values else 0.0
 
 

@@ -1,5 +1,5 @@
-"""What connections cost, and whether their limits hold.
+"""The cost of connections, and whether their limits hold.
 
-``python -m benchmarks.connections`` measures what a connection costs that is let in, refused or kept waiting.
-The campaigns are programs of their own: ``.accuracy``, ``.slowloris`` and ``.churn``.
+``python -m benchmarks.connections`` measures the cost of an admitted, a refused and a throttled connection.
+The campaigns are separate programs: ``.accuracy``, ``.slowloris`` and ``.churn``.
 """

@@ -36,17 +36,17 @@ from benchmarks.relay.processes import Cores, allow_many_descriptors, choose_cor
 RESULTS: Final = ROOT / "benchmarks" / "results"
 SOURCES: Final = 64
 GOAL: Final = 2.0
-"""Of what lets connections in: at most so many times HAProxy's CPU."""
+"""Workloads with admitted connections: at most this many times HAProxy's CPU."""
 
 _WHO: Final = (GATEWAY, GATEWAY_COMPILED, UVLOOP_RELAY, HAPROXY)
 Row = dict[str, Any]
 
-# Every address is tracked, and no one reaches a limit.
+# Every address is tracked, and none reaches a limit.
 _OPEN: Final = (
     "[[quotas]]\ndefault_ip = true\nconnection_creation_rate = 1000000000\n"
     "[connections]\nmax_connections_per_ip = 100000"
 )
-# 127.0.0.1 asks whether the proxy answers; the crowd comes from elsewhere.
+# 127.0.0.1 checks whether the proxy answers; the crowd uses other addresses.
 _COUNT: Final = (
     '[connections]\nmax_connections_per_ip = 0\nmax_connections_per_ip_overrides = {"127.0.0.1" = 1000}'
 )
@@ -58,12 +58,12 @@ class Workload:
     """One kind of connection.
 
     Attributes:
-        key, title: for the raw data and for the table.
+        key, title: names in the raw data and in the table.
         verb: what each client does.
         count: connections in one window.
-        at_a_time: of them.
-        let_in: whether they are.
-        paths: which of the running proxies, by who they are.
+        at_a_time: connections open at the same time.
+        let_in: whether the proxy admits them.
+        paths: the configuration of each proxy, by the proxy's name.
     """
 
     key: str
@@ -105,7 +105,7 @@ WORKLOADS: Final = (
         "held", "over the rate, kept a second, closed", "silent", 6_000, 3_000, False, {GATEWAY: "hold"}
     ),
 )
-"""`at_a_time` is small where it can be: the kernel's backlog is no part of the question."""
+"""`at_a_time` is small where possible, so that the kernel's backlog does not affect the result."""
 
 
 def open_paths(stack: ExitStack, cores: Cores, folder: Path) -> dict[str, dict[str, RunningPath]]:
@@ -140,13 +140,13 @@ def open_paths(stack: ExitStack, cores: Cores, folder: Path) -> dict[str, dict[s
 
 
 def paths_of(workload: Workload, running: dict[str, dict[str, RunningPath]]) -> list[tuple[str, RunningPath]]:
-    """Who takes turns in a workload: the compiled gateway wherever the sources do."""
+    """The proxies that take turns in a workload: the compiled gateway wherever the gateway from sources does."""
     configurations = {GATEWAY_COMPILED: workload.paths[GATEWAY]} | workload.paths
     return [(who, running[who][key]) for who, key in configurations.items() if who in running]
 
 
 def measure(crowd: Path, workload: Workload, path: RunningPath, count: int) -> Row:
-    """One window of fixed work."""
+    """Measure one window of fixed work."""
     assert path.proxy is not None
     command = [
         str(crowd),

@@ -1,13 +1,13 @@
 """``python -m benchmarks.connections.accuracy``: how exactly connection rates are kept, beside Kafka's own.
 
-Three addresses of the loopback network offer five times what is allowed for 30 s; a connection counts as accepted
-when its first request was answered. All of them stay open and must answer once more at the end. The same load goes to
-Kafka 4.3.1 with the same limits.
+Three addresses of the loopback network open connections at five times the allowed rate for 30 s. A connection counts
+as accepted when its first request was answered. All accepted connections stay open and must answer once more at the
+end. The same load runs against Kafka 4.3.1 with the same limits.
 
-Kafka averages over windows and a quiet client may use up the whole average at once, so in the default configuration
-(11 windows of a second) 30 s from a cold start hold three bursts of ten seconds' worth. The goal is therefore
-measured with two windows, as in Kafka's own tests of this; the default windows are shown beside it, over 30 s and
-over whole periods.
+Kafka averages over windows, and a quiet client may use the whole average at once. So with the default configuration
+(11 windows of a second) 30 s from a cold start contain three bursts, each as large as ten seconds at the limit. The
+goal is therefore measured with two windows, as in Kafka's own tests. The page also shows the default windows, over
+30 s and over whole periods.
 """
 
 import argparse
@@ -45,11 +45,11 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Told:
-    """What became of the connections of one address.
+    """Results of the connections of one address.
 
     Attributes:
-        accepted_s: when each was answered, since the start.
-        open: those that were.
+        accepted_s: when each connection's first request was answered, in seconds since the start.
+        open: the accepted connections.
     """
 
     accepted_s: list[float] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Told:
 
 
 async def answer(sock: socket.socket) -> bool:
-    """Whether a request is answered."""
+    """Send a request; whether it is answered."""
     loop = asyncio.get_running_loop()
     try:
         await loop.sock_sendall(sock, _REQUEST)
@@ -80,7 +80,7 @@ async def answer(sock: socket.socket) -> bool:
 
 
 async def connect(source: str, port: int, told: Told, began: float) -> None:
-    """One connection, until it is answered or closed."""
+    """Open one connection and wait until its request is answered or it is closed."""
     sock = socket.socket()
     sock.setblocking(False)
     sock.bind((source, 0))
@@ -100,7 +100,7 @@ async def connect(source: str, port: int, told: Told, began: float) -> None:
 
 
 async def offer(ports: list[int], per_second: float, seconds: float) -> dict[str, Told]:
-    """The whole load: from each address so many connections a second, to the ports in turn."""
+    """Run the whole load: `per_second` connections from each address, to the ports in turn."""
     told = {source: Told() for source in SOURCES}
     tasks: set[asyncio.Task[None]] = set()
     port = itertools.cycle(ports)
@@ -178,7 +178,7 @@ QUOTA: Final = f"[[quotas]]\ndefault_ip = true\nconnection_creation_rate = {LIMI
 
 
 def run_sluice(upstream: str, cores: Cores, folder: Path, *, window_num: int, seconds: float) -> list[Row]:
-    """The three limits of the gateway, each in a fresh one."""
+    """The three limits of the gateway, each with a new gateway."""
     rows = []
     windows = f"[client_quota]\nwindow_num = {window_num}\n"
     for what, tables, listener, listeners in (
@@ -201,7 +201,7 @@ def run_sluice(upstream: str, cores: Cores, folder: Path, *, window_num: int, se
             more_listeners=more,
             port=ports[0],
         )
-        # The question whether it answers was a connection, too; let it be forgotten.
+        # The check whether the gateway answers was a connection, too; wait until it no longer counts.
         time.sleep(window_num + 0.5)
         try:
             rows.append(
@@ -221,7 +221,7 @@ def run_sluice(upstream: str, cores: Cores, folder: Path, *, window_num: int, se
 
 
 def run_kafka(*, window_num: int, seconds: float) -> list[Row]:
-    """The same load against Kafka's own limits, each in a fresh broker."""
+    """The same load against Kafka's own limits, each with a new broker."""
     from embedded_kafka.kafka import KafkaCluster
     from embedded_kafka.tools import run_tool
 

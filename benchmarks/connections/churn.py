@@ -1,8 +1,8 @@
 """``python -m benchmarks.connections.churn``: what short connections leave behind, and their effect on others.
 
-Two campaigns. *cycles*: 100,000 connections, let in and closed, a tenth of them with a request: descriptors, tasks
-and memory of the gateway must be flat. *disturbance*: an established client's p99, alone and while 5,000 connections
-a second come and go for 30 s.
+There are two campaigns. *cycles*: 100,000 connections are admitted and closed, a tenth of them with a request. The
+gateway's descriptors, tasks and memory must stay constant. *disturbance*: an established client's p99, alone and
+while other clients open and close 5,000 connections a second for 30 s.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def descriptors(pid: int) -> int:
 
 
 def run_cycles(sluice: Sluice, crowd: Path, cycles: int) -> list[Row]:
-    """A tenth of the cycles to warm up, then the rest in eight parts; a reading after each."""
+    """Run a tenth of the cycles as warm-up, then the rest in eight parts, with a measurement after each."""
     rows = []
     for part in range(9):
         count = cycles // 10 if part == 0 else cycles * 9 // 80
@@ -88,7 +88,7 @@ def measure_client(
     seconds: int,
     crowd: list[str] | None,
 ) -> Row:
-    """The latencies of one established client, and what went on besides."""
+    """The latencies of one established client, and the connections that were opened meanwhile."""
     requests = _LATENCY_PER_SECOND * seconds
     load = PinnedProcess(
         [
@@ -100,7 +100,7 @@ def measure_client(
         piped=True,
     )
     try:
-        read_json_line(load, 20)  # it is warm
+        read_json_line(load, 20)  # the warm-up is over
         assert path.proxy is not None
         cpu_s = path.proxy.cpu_s()
         beside = None if crowd is None else subprocess.Popen(crowd, stdout=subprocess.PIPE, text=True)
@@ -126,7 +126,7 @@ def run_disturbance(
     folder: Path,
     options: argparse.Namespace,
 ) -> list[Row]:
-    """Through each proxy in turn: alone, disturbed, alone again ..."""
+    """Measure each proxy in turn: alone, disturbed, alone again ..."""
     rows = []
     for number in range(2 * options.rounds + 1):
         disturbed = number % 2 == 1
@@ -162,7 +162,7 @@ def disturbance(rows: list[Row], path: str) -> dict[str, float]:
 
 
 def summarize(rows: list[Row]) -> dict[str, Any]:
-    """What is said on the page."""
+    """The numbers for the page."""
     found: dict[str, Any] = {}
     cycles = [row for row in rows if row["campaign"] == "cycles"]
     if cycles:

@@ -50,8 +50,8 @@ class Sluice:
     """A running gateway.
 
     Attributes:
-        path: where clients connect, and whose CPU counts.
-        admin_port: where its metrics are.
+        path: where clients connect, and the process whose CPU time is measured.
+        admin_port: port of its metrics.
     """
 
     path: RunningPath
@@ -63,8 +63,8 @@ class Sluice:
         return self.path.proxy
 
     def metric(self, name: str, **labels: str) -> float:
-        """The value of one series, the sum of several that fit."""
-        # Here, so that measuring HAProxy alone needs no package.
+        """The value of the matching series, or the sum of several."""
+        # Imported here, so that measuring HAProxy alone needs no package.
         from prometheus_client.parser import text_string_to_metric_families
 
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=30) as answer:
@@ -78,7 +78,7 @@ class Sluice:
 
 
 def compile_crowd() -> Path:
-    """The program that connects and disconnects."""
+    """Compile the program that opens and closes connections; its path."""
     return compile_program(SOURCES / "crowd.c")
 
 
@@ -95,13 +95,13 @@ def start_sluice(
     port: int | None = None,
     compiled: bool = False,
 ) -> Sluice:
-    """The gateway, once it answers.
+    """Start the gateway and wait until it answers.
 
     Args:
         upstream: bootstrap address, ``host:port``.
         core: the only core it may run on.
         folder: for its configuration and its log.
-        tables: more of the configuration, as TOML.
+        tables: additional tables of the configuration, as TOML.
         listener: more keys of the listener.
         more_listeners: whole [[listeners]] tables.
         limits: keys of [limits].
@@ -131,10 +131,10 @@ def start_sluice(
 
 
 def start_haproxy(upstream_port: int, core: int, folder: Path, *, reject_if: str, name: str) -> RunningPath:
-    """HAProxy with a table of connection rates, once it answers.
+    """Start HAProxy with a table of connection rates and wait until it answers.
 
     Args:
-        upstream_port: of the broker.
+        upstream_port: port of the broker.
         core: the only core it may run on.
         folder: for its configuration and its log.
         reject_if: which connections are rejected.
@@ -158,7 +158,7 @@ def start_haproxy(upstream_port: int, core: int, folder: Path, *, reject_if: str
 def start_null_broker(
     programs: NativePrograms, core: int, folder: Path, *, send_buffer_bytes: int | None = None
 ) -> tuple[PinnedProcess, int]:
-    """The broker that answers and forgets, and its port; None: the kernel chooses its send buffers."""
+    """The null broker, which keeps no records, and its port; without a size the kernel chooses its send buffers."""
     port = free_port()
     words = [str(port), *([] if send_buffer_bytes is None else [str(send_buffer_bytes)])]
     process = PinnedProcess([str(programs.null_broker), *words], core=core, log=folder / "null_broker.log")

@@ -1,10 +1,10 @@
 """``python -m benchmarks.connections.slow_consumers``: 500 consumers that read slowly or not at all.
 
-Each has asked for 50 MB. It stands still until every buffer is full, then reads a little four times a second.
-Resident memory is taken all the time; what a consumer costs is the growth since before the first one came, its
-connection and all. Then as many others come that read nothing at all: at the deadline the gateway must have closed
-each of them, and its connection to the broker. As sources and with the compiled core (`make compiled` first), without
-TLS and with it.
+Each consumer fetches 50 MB. It reads nothing until every buffer is full, then it reads a little four times a second.
+Resident memory is measured all the time. A consumer's cost is the growth since before the first consumer, including
+its connection. Then as many other consumers connect and read nothing at all. At the deadline the gateway must have
+closed each of them, and its connection to the broker. The gateway runs from sources and with the compiled core
+(`make compiled` first), without TLS and with it.
 """
 
 import argparse
@@ -51,11 +51,11 @@ WRITE_TIMEOUT_S: Final = 10
 PHASES: Final = ("still", "reading")
 _PERIOD_S: Final = 0.25
 _GONE_S: Final = 12.0
-"""Consumers that have left are forgotten when no descriptor was closed for so long: last bytes may take 10 s."""
+"""A gateway is done with closed consumers when it closed no descriptor for so long: last bytes may take 10 s."""
 _RECEIVE_BUFFER_BYTES: Final = 65_536
 """receive.buffer.bytes of Java clients."""
 _SEND_BUFFER_BYTES: Final = 102_400
-"""socket.send.buffer.bytes of brokers; what they keep is memory of their machine, and here of ours."""
+"""socket.send.buffer.bytes of brokers. These buffers use memory of the broker's machine, which here is this one."""
 
 _TLS_LISTENER: Final = """
 [[listeners]]
@@ -72,11 +72,11 @@ key = "{key}"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How consumers come to the gateway.
+    """How consumers connect to the gateway.
 
     Attributes:
-        port: of its listener.
-        tls: trusts it; None: without TLS.
+        port: port of its listener.
+        tls: a context that trusts it; None without TLS.
     """
 
     port: int
@@ -84,12 +84,12 @@ class Way:
 
     @property
     def goal_kib(self) -> int:
-        """What each may cost."""
+        """The most memory that a consumer may cost."""
         return GOAL_KIB if self.tls is None else GOAL_TLS_KIB
 
 
 def connect(way: Way, answer_bytes: int) -> socket.socket:
-    """A consumer that has asked for so much."""
+    """A consumer that has sent a Fetch with an answer of `answer_bytes`."""
     consumer = socket.socket()
     consumer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
     consumer.settimeout(60)
@@ -102,13 +102,13 @@ def connect(way: Way, answer_bytes: int) -> socket.socket:
 
 
 def read_whole(consumer: socket.socket) -> None:
-    """One answer, as fast as it comes."""
+    """Read one answer as fast as it arrives."""
     with consumer.makefile("rb") as answer:
         answer.read(int.from_bytes(answer.read(4), "big"))
 
 
 def freed_s(gateway: PinnedProcess, way: Way, consumers: int) -> float:
-    """From when each of them has its broker until the gateway has closed all consumers, which read nothing."""
+    """Seconds until the gateway has closed all consumers, from when each has its connection to the broker."""
     before = 0
     while before != (before := descriptors(gateway.pid)):
         time.sleep(_GONE_S)
@@ -122,7 +122,7 @@ def freed_s(gateway: PinnedProcess, way: Way, consumers: int) -> float:
 
 
 def await_descriptors(gateway: PinnedProcess, reached: Callable[[int], bool]) -> None:
-    """Wait until the gateway has so many."""
+    """Wait until the gateway's number of descriptors is as required."""
     end_s = time.monotonic() + 6 * WRITE_TIMEOUT_S
     while not reached(now := descriptors(gateway.pid)):
         if time.monotonic() > end_s:
@@ -131,8 +131,8 @@ def await_descriptors(gateway: PinnedProcess, reached: Callable[[int], bool]) ->
 
 
 def watch(gateway: PinnedProcess, way: Way, consumers: int, seconds: float) -> dict[str, Any]:
-    """Memory before, while they stand still, and while they read; how much they read; and when others are closed."""
-    for _ in range(20):  # what the process allocates once
+    """Memory before, while consumers do not read and while they read; how much they read; when others are closed."""
+    for _ in range(20):  # allocations that the process makes once
         with connect(way, 1_000_000) as consumer:
             read_whole(consumer)
     before = gateway.rss_bytes()

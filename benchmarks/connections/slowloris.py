@@ -1,8 +1,9 @@
 """``python -m benchmarks.connections.slowloris``: 5,000 clients that hold a connection and hardly use it, for 60 s.
 
-Three kinds in equal parts: one says nothing; one sends a request's head a byte every five seconds; one has made an
-honest request and then sends the next one like that. A closed one comes back at once. Each must be closed at the
-deadline that the configuration gives it; a good client and the gateway's memory are watched meanwhile.
+There are three kinds of slow clients in equal parts. The first kind sends nothing. The second sends a request's head,
+one byte every five seconds. The third has made a normal request and then sends the next one as slowly. A closed
+client connects again at once. The gateway must close each client at the configured deadline. Meanwhile a normal
+client's latency and the gateway's memory are measured.
 """
 
 import argparse
@@ -52,7 +53,7 @@ class Kind(Enum):
 
 
 class Slow:
-    """One of them."""
+    """One slow client."""
 
     def __init__(self, kind: Kind, number: int) -> None:
         self.kind = kind
@@ -81,7 +82,7 @@ class Slow:
         self.sock.setblocking(False)
 
     def dribble(self) -> None:
-        """One more byte."""
+        """Send one more byte."""
         if self.kind is Kind.HEAD and self.sent < 14:
             self.sock.send(_API_VERSIONS[self.sent : self.sent + 1])
         elif self.kind is Kind.SECOND:
@@ -90,10 +91,10 @@ class Slow:
 
 
 def attack(port: int, clients: int, seconds: float, ramp_s: float) -> dict[str, Any]:
-    """Holds so many connections for so long, once all are there, which takes `ramp_s`.
+    """Open the connections within `ramp_s` seconds, then keep them for `seconds`.
 
     Returns:
-        How late each close was, by kind; how many closes there were, how many were still to come at the end.
+        How late each close was, by kind; the number of closes; the number of closes still due at the end.
     """
     kinds = list(Kind)
     late: dict[Kind, list[float]] = {kind: [] for kind in kinds}
@@ -123,7 +124,7 @@ def attack(port: int, clients: int, seconds: float, ramp_s: float) -> dict[str, 
                     try:
                         crowd[number].dribble()
                     except OSError:
-                        continue  # its end is about to be read
+                        continue  # the loop is about to read its end
                     heapq.heappush(agenda, (now + _BYTE_EVERY_S, number, life))
             for key, _ in selector.select(0.01):
                 slow = crowd[key.data]
@@ -202,7 +203,7 @@ def main() -> int:
     options = parser.parse_args()
     allow_many_descriptors()
     if options.attack:
-        os.nice(39)  # they share a core with the good client, whose latency is not about that
+        os.nice(39)  # these clients share a core with the normal client and must not affect its latency
         ramp_s = 0.0 if options.at_once else FIRST_FRAME_S
         print(json.dumps(attack(options.attack, options.clients, options.seconds, ramp_s)))
         return 0

@@ -39,7 +39,7 @@ consumer_byte_rate = 1000000000000
 [overload]
 mode = "observe"
 """
-"""Of the client of the run and around it: all that Kafka lacks (docs/decisions/0053-limits-beyond-kafkas.md)."""
+"""Limits for the run's client that Kafka lacks (docs/decisions/0053-limits-beyond-kafkas.md)."""
 
 
 def gateway_config(
@@ -57,13 +57,13 @@ def gateway_config(
 
     Args:
         upstream: bootstrap address of the brokers, ``host:port``.
-        listen_port: where clients come in.
-        admin_port: where /metrics is.
+        listen_port: port for clients.
+        admin_port: port of /metrics.
         first_broker_port: broker N is served at this port + N; the null broker and the embedded one have id 1.
-        byte_quotas: count the bytes of every Produce and every Fetch, too.
-        usage: directory for usage records; none are kept if not given.
-        topics: count by topic in them, too.
-        every_limit: set all limits that Kafka lacks, and byte rates with them.
+        byte_quotas: whether to count the bytes of every Produce and Fetch, too.
+        usage: directory for usage records; None for no records.
+        topics: whether usage records also count by topic.
+        every_limit: whether to set all limits that Kafka lacks, and byte rates with them.
     """
     rates = "producer_byte_rate = 1000000000000\nconsumer_byte_rate = 1000000000000\n" if byte_quotas else ""
     rates = _EVERY_LIMIT if every_limit else rates

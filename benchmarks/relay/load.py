@@ -35,16 +35,16 @@ class NullBroker:
         )
 
     def counters(self) -> dict[str, int]:
-        """What has arrived since the broker started."""
+        """Counts of requests and bytes since the broker started."""
         os.kill(self.process.pid, signal.SIGUSR1)
         return read_json_line(self.process, 5.0)
 
 
 def read_json_line(process: PinnedProcess, timeout_s: float) -> dict[str, Any]:
-    """The next line a piped process prints.
+    """The next line that a piped process prints, as JSON.
 
     Raises:
-        ProcessDied: it ended, or said nothing in time.
+        ProcessDied: the process ended, or printed nothing in time.
     """
     _, stdout = process.pipes()
     ready, _, _ = select.select([stdout], [], [], timeout_s)
@@ -94,8 +94,8 @@ class LoadRunner:
         """One window of a workload.
 
         Returns:
-            The load's own counts, what the broker saw meanwhile, the proxy's CPU seconds, how disturbed the
-            machine was, and ``invalid``: why the window must not be used, or None.
+            The load's own counts, the broker's counts, the proxy's CPU seconds, how disturbed the machine was, and
+            ``invalid``: why the window must not be used, or None.
         """
         load = self._start(
             "closed",
@@ -158,10 +158,10 @@ class LoadRunner:
         return sum(process.cpu_s() for process in known)
 
     def idle_memory(self, path: RunningPath, connections: int) -> Row:
-        """Memory of a freshly started proxy per connection that made one request and went silent.
+        """Memory of a newly started proxy per connection that made one request and is then idle.
 
-        The first reading is taken while a tenth as many connections are open, so that what the proxy allocates
-        once is not shared out among them.
+        The first measurement is taken with a tenth of the connections open. So memory that the proxy allocates once
+        does not count.
         """
         assert path.proxy is not None
         few = self._hold(path, connections // 10)
@@ -200,7 +200,7 @@ class LoadRunner:
 
 
 def _reason_against(row: Row, workload: Workload) -> str | None:
-    """Why a window must not be used: the path delivered anything else than what was asked for."""
+    """Why a window must not be used: the path did not deliver the requested bytes."""
     fetch = workload.verb == "fetch"
     expected_bytes = workload.requests * workload.frame_bytes
     client, kind = ("reply_bytes", "fetch") if fetch else ("request_bytes", "produce")

@@ -50,15 +50,15 @@ def starters(
     """The paths to measure, by name, in the order of even rounds.
 
     Args:
-        programs: for the bare relay.
+        programs: contains the bare relay.
         without: names of paths to leave out.
-        quotas: the gateway with byte rates besides the one without, and no bare relays.
+        quotas: the gateway with byte rates in addition to the gateway without, and no bare relays.
         usage: the same with usage records.
         topics: the same with usage records, and with those by topic.
         limits: the same with byte rates, and with all limits that Kafka lacks.
-        peers: proxies of others, too.
+        peers: other projects' proxies, too.
         compiled: the gateways of `quotas`, `limits`, `usage` and `topics` with the compiled core.
-        against: another checkout; its gateway, too, beside each of ours.
+        against: another checkout, whose gateway is measured beside each of this checkout's.
     """
     gateway = partial(start_gateway, compiled=compiled)
     known: dict[str, Starter] = {
@@ -134,7 +134,7 @@ class Bench:
         self.rounds_done = 0
         self.workloads = [w.half() for w in WORKLOADS if w.goal] if options.quick else list(WORKLOADS)
         if options.limits:
-            # A client is new until the capacity is divided again, once per second, and costs more until then.
+            # The capacity is divided once per second. Until then a client is new and costs more.
             self.workloads = [replace(each, warm_up=each.requests) for each in self.workloads]
         self.latency_requests = LATENCY_REQUESTS // (2 if options.quick else 1)
         self.rows: list[Row] = []
@@ -150,7 +150,7 @@ class Bench:
         return path
 
     def measure_idle(self) -> None:
-        """Before anything else has made the proxies grow; each reading in a process of its own."""
+        """Measure idle memory before the load makes the proxies grow; each measurement has its own process."""
         for number in range(1 if self._options.quick else 3):
             for name in [name for name in self._starters if name != DIRECT]:
                 path = self.start(name)

@@ -31,8 +31,8 @@ OF_OTHER_CHECKOUT: Final = ", before"
 COMPILED: Final = ROOT / "build" / "compiled"
 """Where `make compiled` puts the packages."""
 
-# Nothing but what a TCP proxy needs. Buffers (tune.bufsize) and splicing stay as Debian's package has them;
-# the timeouts only keep idle connections open for the length of a run. maxconn fits a limit of 20,000 descriptors.
+# Only what a TCP proxy needs. Buffers (tune.bufsize) and splicing have the defaults of Debian's package.
+# The timeouts keep idle connections open during a run. maxconn fits a limit of 20,000 descriptors.
 HAPROXY_CONFIG: Final = """\
 global
   nbthread 1
@@ -52,9 +52,9 @@ listen bench
 
 @dataclass(frozen=True, slots=True)
 class RunningPath:
-    """A way that is open: where to connect, and whose CPU to count (no one's on the direct path).
+    """An open path: where to connect, and the process whose CPU is measured (none on the direct path).
 
-    A run names it, as there are many kinds of gateways.
+    The run gives the name, because there are many kinds of gateways.
     """
 
     name: str
@@ -74,14 +74,14 @@ def start_direct(upstream_port: int, core: int, folder: Path) -> RunningPath:
 def start_relay(
     programs: NativePrograms, upstream_port: int, core: int, folder: Path, *, listen_port: int | None = None
 ) -> RunningPath:
-    """The floor: copies bytes, knows nothing."""
+    """The lower bound: a relay that only copies bytes."""
     port = listen_port or free_port()
     argv = [str(programs.relay), str(port), str(upstream_port)]
     return RunningPath(BARE_RELAY, port, PinnedProcess(argv, core=core, log=folder / "relay.log"))
 
 
 def start_uvloop_relay(upstream_port: int, core: int, folder: Path) -> RunningPath:
-    """The floor for Python: copies bytes, knows nothing."""
+    """The lower bound for Python: a relay that only copies bytes."""
     port = free_port()
     argv = [sys.executable, "-m", "benchmarks.relay.uvloop_relay", str(port), str(upstream_port)]
     return RunningPath(UVLOOP_RELAY, port, PinnedProcess(argv, core=core, log=folder / "uvloop_relay.log"))
@@ -117,13 +117,13 @@ def start_gateway(
     every_limit: bool = False,
     checkout: Path | None = None,
 ) -> RunningPath:
-    """The gateway, with KIP-599 and metrics on; with limits, which are never reached, or records if asked for.
+    """The gateway with KIP-599 and metrics; optionally with limits that are never reached, or usage records.
 
-    With `compiled`, with the compiled core; with `checkout`, that of another checkout, out of its own environment.
+    `compiled` selects the compiled core. `checkout` selects another checkout with its own environment.
     """
     port = free_port()
     config = folder / f"sluice-{port}.toml"
-    # The one broker has id 1 and so the block's second port.
+    # The only broker has id 1 and so the block's second port.
     first_broker_port = free_port(block=2)
     text = gateway_config(
         f"127.0.0.1:{upstream_port}",
@@ -152,10 +152,10 @@ def with_compiled_core(argv: list[str], checkout: Path = ROOT) -> list[str]:
 
 
 def await_answer(path: RunningPath, *, timeout_s: float = 20.0) -> None:
-    """Returns when something behind the path answers an ApiVersions request.
+    """Wait until an ApiVersions request through the path is answered.
 
     Raises:
-        ProcessDied: the proxy ended, or no one answered in time.
+        ProcessDied: the proxy ended, or the request was not answered in time.
     """
     request = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # version 0, correlation id 1, no client id
     deadline = time.monotonic() + timeout_s
@@ -176,12 +176,12 @@ def await_answer(path: RunningPath, *, timeout_s: float = 20.0) -> None:
 
 
 def start_target(name: str, port: int, pid: int) -> RunningPath:
-    """A proxy that somebody else started, in front of the null broker at a port known beforehand."""
+    """A proxy that another program started in front of the null broker, at a fixed port."""
     return RunningPath(name, port, ForeignProcess(pid))
 
 
 class ForeignProcess(PinnedProcess):
-    """A process that is measured and left alone."""
+    """A process that the benchmark measures but does not stop."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -193,4 +193,4 @@ class ForeignProcess(PinnedProcess):
         return Path(f"/proc/{self.pid}").exists()
 
     def stop(self, *, patience_s: float = 5.0) -> None:
-        """Not ours to stop."""
+        """Do nothing: another program stops it."""

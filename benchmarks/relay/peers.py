@@ -1,7 +1,7 @@
-"""Proxies of others beside ours: Kroxylicious, which knows Kafka's protocol, and a TCP proxy in Go.
+"""Other projects' proxies for comparison: Kroxylicious, which knows Kafka's protocol, and a TCP proxy in Go.
 
-Both are pinned, fetched once, and run with their defaults: Kroxylicious without filters, so that it hands on the
-frames as they are.
+Both have pinned versions, are fetched once, and run with their defaults. Kroxylicious has no filters, so it forwards
+frames unchanged.
 """
 
 from __future__ import annotations

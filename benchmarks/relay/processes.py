@@ -1,4 +1,4 @@
-"""Processes pinned to a core, and what the kernel says they used."""
+"""Processes pinned to a core, and their CPU time and memory as the kernel reports them."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessDied(Exception):
-    """A process of the benchmark ended before its time; the text holds the end of its log."""
+    """A process of the benchmark ended too early; the text contains the end of its log."""
 
 
 class Budget:
@@ -44,13 +44,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Who runs where."""
+    """The cores of the proxy and of the load."""
 
     load: int
     proxy: int
 
     def take_load(self) -> None:
-        """Moves this process, and so the children it starts from now on, to the load's core."""
+        """Move this process, and so its later children, to the load's core."""
         os.sched_setaffinity(0, {self.load})
 
 
@@ -63,9 +63,9 @@ def choose_cores() -> Cores:
 
 
 def free_port(*, block: int = 1) -> int:
-    """A TCP port of the loopback address that no one listens on now, and as many after it.
+    """The first of `block` consecutive TCP ports of the loopback address on which no process listens.
 
-    Below the ports the kernel gives to outgoing connections, which the idle rows use by the thousand.
+    They are below the kernel's ports for outgoing connections, of which the idle rows use thousands.
     """
     for port in random.sample(_PORTS, len(_PORTS)):
         with ExitStack() as stack:
@@ -79,7 +79,7 @@ def free_port(*, block: int = 1) -> int:
 
 
 def allow_many_descriptors() -> None:
-    """Raises this process's own limit, which its children inherit: the idle rows hold thousands of sockets."""
+    """Raise this process's limit, which its children inherit: the idle rows use thousands of sockets."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -118,7 +118,7 @@ class PinnedProcess:
         return self._popen.poll()
 
     def died(self) -> ProcessDied:
-        """The error that shows the last words of the process."""
+        """An error that contains the end of the process's log."""
         return ProcessDied(f"{' '.join(self.argv)} ended with {self._popen.poll()}:\n{self.last_words()}")
 
     def last_words(self) -> str:
@@ -152,7 +152,7 @@ class PinnedProcess:
         raise self.died()
 
     def stop(self, *, patience_s: float = 5.0) -> None:
-        """Asks the process to end, then ends it."""
+        """Ask the process to end, then kill it."""
         if self._popen.poll() is None:
             self._popen.terminate()
             try:

@@ -1,9 +1,10 @@
 """The same paths in front of a real Kafka, with Kafka's own Java perf tools as the load.
 
-One broker serves three client listeners on the same data: the direct one, which the gateway also uses (it
-rewrites addresses itself), and one each whose advertised address is HAProxy's and the bare relay's port, because
-those rewrite nothing. Broker and tools may use every core: squeezed onto one, the producer is too slow to fill its
-batches, and the requests would be small ones.
+One broker serves three client listeners on the same data. The gateway also uses the direct listener, because it
+rewrites addresses itself. HAProxy and the bare relay rewrite nothing, so each has a listener that advertises its
+port.
+Broker and tools may use every core: on a single core the producer is too slow to fill its batches, and the requests
+would be small.
 """
 
 import csv
@@ -39,7 +40,7 @@ from embedded_kafka.tools import run_tool
 RECORD_BYTES: Final = 1024
 PARTITIONS: Final = 6
 _TOOL_LIMIT_S: Final = 120.0
-# Copying a GB in and out costs a bare relay 0.3 s or more: less means that a client was led around the proxy.
+# Copying a GB in and out costs a bare relay 0.3 s or more. Less means that a client bypassed the proxy.
 _BYPASSED_CPU_S_PER_GB: Final = 0.05
 _PRODUCED_TOPIC: Final = "relay-bench-produced"
 _FETCHED_TOPIC: Final = "relay-bench-fetched"
@@ -47,11 +48,11 @@ _FETCHED_TOPIC: Final = "relay-bench-fetched"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a perf tool reports. Small frames cost more per GB, so a figure means little without their size."""
+    """The report of a perf tool. Small frames cost more per GB, so a figure means little without the frame size."""
 
     mb_per_s: float
     frame_bytes: float
-    """Average over the run, of a Produce request or of a Fetch response's records."""
+    """Average size over the run, of a Produce request or of a Fetch response's records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Job:
     key: str
     title: str
     run: Callable[[str, int], "Outcome"]
-    """Bootstrap address and number of records -> what the tool said."""
+    """Bootstrap address and number of records -> the tool's report."""
     goal: float
     """At most this many times HAProxy's CPU per GB of the same run."""
 
@@ -82,7 +83,7 @@ def _tool(name: str, *arguments: object) -> str:
 
 
 def _metric(said: str, name: str) -> float:
-    """The value of a client metric that a tool printed; topics and nodes have series of their own, left out here."""
+    """The value of a client metric that a tool printed, without the separate series of topics and nodes."""
     found = re.search(rf":{name}:\{{client-id=[^,}}]*\}}\s*:\s*([\d.]+)", said)
     return float(found[1]) if found else 0.0
 
@@ -106,7 +107,7 @@ def produce(bootstrap: str, records: int) -> Outcome:
 
 
 def fetch(bootstrap: str, records: int) -> Outcome:
-    """Reads the prepared topic from its start, in a group of its own. The rate leaves the group's forming out."""
+    """Read the prepared topic from its start, in a new group. The rate excludes the time to form the group."""
     said = _tool(
         "ConsumerPerformance",
         *("--bootstrap-server", bootstrap, "--topic", _FETCHED_TOPIC, "--num-records", records),
@@ -133,10 +134,10 @@ class KafkaBench:
         """Starts the broker on the cores this process may use.
 
         Args:
-            programs: for the bare relay.
-            core: where proxies run.
+            programs: contains the bare relay.
+            core: core of the proxies.
             folder: for their configurations and logs.
-            stack: closes what was started.
+            stack: closes the started processes.
         """
         haproxy_port, haproxy_side, relay_port, relay_side, controller = (free_port() for _ in range(5))
         shared = f"CONTROLLER://127.0.0.1:{controller}"
@@ -150,7 +151,7 @@ class KafkaBench:
                 f"RELAY://127.0.0.1:{relay_port},{shared}",
                 "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
                 "num.partitions": PARTITIONS,
-                # What the producer runs leave behind goes while the benchmark is still running.
+                # The data of the producer runs is deleted while the benchmark is still running.
                 "log.segment.bytes": 64 * 1024 * 1024,
                 "log.retention.check.interval.ms": 5_000,
                 "log.segment.delete.delay.ms": 1_000,
@@ -183,14 +184,14 @@ class KafkaBench:
         return paths
 
     def prepare(self, records: int) -> None:
-        """Makes the topics, fills the one that is read, and warms the broker up."""
+        """Create the topics, fill the topic that is read, and warm up the broker."""
         for topic, retention in ((_PRODUCED_TOPIC, 64 * 1024 * 1024), (_FETCHED_TOPIC, -1)):
             _tool(
                 "TopicCommand",
                 *("--bootstrap-server", self.cluster.bootstrap, "--create", "--topic", topic),
                 *("--partitions", PARTITIONS, "--config", f"retention.bytes={retention}"),
             )
-        # A little more than is read: the tool stops at a whole poll, and must never wait for the last records.
+        # More records than are read: the tool stops after a whole poll, and must never wait for the last records.
         _produce_to(_FETCHED_TOPIC, self.cluster.bootstrap, records + records // 10)
 
     def run(self, job: Job, path: RunningPath, records: int) -> Row:
@@ -218,5 +219,5 @@ class KafkaBench:
 
 
 def description() -> dict[str, object]:
-    """What the broker and the tools were, for the record."""
+    """Versions of the broker and the tools, for the page."""
     return {"version": jars.KAFKA_VERSION, "record_bytes": RECORD_BYTES, "partitions": PARTITIONS}

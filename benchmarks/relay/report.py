@@ -26,7 +26,7 @@ from benchmarks.relay.workloads import (
 
 Row = dict[str, Any]
 
-# A window in which others used more than this share of the machine counts only when too few quiet ones are left.
+# If other programs used more than this share of the machine, the window counts only if too few quiet ones are left.
 QUIET_SHARE: Final = 0.05
 _QUIET_WINDOWS: Final = 3
 
@@ -52,7 +52,7 @@ def usable(rows: Iterable[Row]) -> list[Row]:
 
 
 def mark_different_bytes(rows: Sequence[Row]) -> None:
-    """Makes windows invalid whose bytes differ from what the direct path delivered for the same workload."""
+    """Mark windows as invalid if their bytes differ from the direct path's for the same workload."""
     for workload in WORKLOADS:
         direct = [row for row in rows if row["workload"] == workload.key and row["path"] == DIRECT]
         if not direct:
@@ -69,8 +69,8 @@ def summarize(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         ``workloads`` -> key -> path -> figures; ``latency`` -> path -> medians of the percentiles and of the paired
-        difference to direct; ``idle`` -> path -> median bytes per connection; ``invalid``: how many windows were
-        thrown away; ``disturbed``: how many were louder than the quiet share.
+        difference to direct; ``idle`` -> path -> median bytes per connection; ``invalid``: number of discarded
+        windows; ``disturbed``: number of windows above the quiet share.
     """
     proxies = [path for path in paths if path != DIRECT]
     tables: dict[str, Any] = {}
@@ -219,7 +219,7 @@ def _cell(entry: dict[str, Any] | None) -> str:
 
 
 def _goal(workload: Workload, summary: dict[str, Any]) -> str:
-    """Of the compiled gateway where it was measured: that is what the image runs."""
+    """The goal for the compiled gateway where it was measured, since the image runs it."""
     if workload.goal is None:
         return "-"
     paths = summary["workloads"][workload.key]

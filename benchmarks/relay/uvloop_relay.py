@@ -1,7 +1,7 @@
-"""The floor for Python: a relay on uvloop that copies bytes and knows nothing, not even where a frame begins.
+"""The lower bound for Python: a relay on uvloop that copies bytes and does not even know where a frame begins.
 
-`python -m benchmarks.relay.uvloop_relay LISTEN_PORT UPSTREAM_PORT`, both on loopback. Pauses reading when the other
-side is full, as any relay must; no timers, no metrics.
+`python -m benchmarks.relay.uvloop_relay LISTEN_PORT UPSTREAM_PORT`, both on loopback. It pauses reading when the
+other side is full, as any relay must. It has no timers and no metrics.
 """
 
 from __future__ import annotations

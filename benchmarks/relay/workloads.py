@@ -1,4 +1,4 @@
-"""What the load does. Sizes are whole frames on the wire."""
+"""The workloads of the load program. Sizes are whole frames on the wire."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Unit(StrEnum):
-    """What a workload's headline number counts."""
+    """The unit of a workload's main number."""
 
     CPU_S_PER_GB = "CPU-s per GB"
     CPU_MS_PER_1000 = "CPU-ms per 1,000 requests"
@@ -19,9 +19,9 @@ class Workload:
     key: str
     title: str
     verb: str
-    """produce, fetch, or together: produce with all that may leave in one write."""
+    """produce, fetch, or together: produce with all allowed requests in one write."""
     frame_bytes: int
-    """Of the request for produce, of the reply for fetch."""
+    """Size of the request for produce, of the response for fetch."""
     in_flight: int
     warm_up: int
     requests: int
@@ -34,13 +34,13 @@ class Workload:
         return replace(self, requests=self.requests // 2)
 
     def amount(self, requests: int) -> float:
-        """How many of the unit's denominators that many requests are."""
+        """The requests in the unit's denominator, such as thousands of requests or GB."""
         if self.unit is Unit.CPU_MS_PER_1000:
             return requests / 1000
         return requests * self.frame_bytes / 1e9
 
     def figure(self, cpu_s: float) -> float:
-        """The headline number of a window that took this many CPU seconds."""
+        """The main number of a window that took this many CPU seconds."""
         scale = 1000.0 if self.unit is Unit.CPU_MS_PER_1000 else 1.0
         return scale * cpu_s / self.amount(self.requests)
 
@@ -56,7 +56,7 @@ WORKLOADS: Final = (
     Workload("fetch_16k", "16 KB fetch, 5 in flight", "fetch", 16_384, 5, 1_000, 30_000, PER_GB, 1.1),
     Workload("produce_1m", "1 MB produce, 1 in flight", "produce", 1_000_000, 1, 100, 1_000, PER_GB, 0.55),
     Workload("fetch_1m", "1 MB fetch, 1 in flight", "fetch", 1_000_000, 1, 100, 1_000, PER_GB, 0.55),
-    # Rows without a goal show where the numbers above would move with another kind of load.
+    # Rows without a goal show how the numbers above would change with another kind of load.
     Workload(
         "produce_1m_deep", "1 MB produce, 5 in flight", "produce", 1_000_000, 5, 100, 1_000, PER_GB, None
     ),

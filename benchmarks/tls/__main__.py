@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tls``: what TLS costs on either side in CPU and memory, the gateway beside HAProxy."""
+"""``python -m benchmarks.tls``: CPU and memory cost of TLS on either side, for the gateway and for HAProxy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PASSES: Final = 3
 CALM_CORES: Final = 0.25
 TRIES: Final = 6
 _RUN_SECONDS: Final = 420.0
-_START_SECONDS: Final = 90.0  # on a machine that does other things too
+_START_SECONDS: Final = 90.0  # also on a busy machine
 
 SIDES: Final = {
     "clients": "TLS with clients, plaintext with the broker",
@@ -89,7 +89,7 @@ class TlsBench:
         return path
 
     def transfer_paths(self, side: str) -> list[RunningPath]:
-        """Where the load connects, for each proxy; TLS is made or taken for them by HAProxy on the load's core."""
+        """The paths of the load for each proxy. HAProxy on the load's core adds or removes TLS for them."""
         certificate = self._certificates["RSA 2048"]
         if side == "clients":
             proxies = [*self._terminating(certificate)]
@@ -161,7 +161,7 @@ class TlsBench:
         ]
 
     def handshake_paths(self, kind: str) -> list[RunningPath]:
-        """Proxies that clients shake hands with themselves."""
+        """Proxies to which clients connect with TLS directly."""
         certificate = self._certificates[kind]
         paths = self._terminating(certificate)
         paths.append(threaded := self._threaded(certificate))
@@ -185,7 +185,7 @@ class TlsBench:
                 return
 
     def measure_idle(self, number: int) -> None:
-        """Memory per silent connection with TLS, each proxy in a fresh process."""
+        """Memory per idle connection with TLS, each proxy in a new process."""
         for path in self._terminating(self._certificates["RSA 2048"]):
             self._until_open(path)
             assert path.proxy is not None
@@ -200,7 +200,7 @@ class TlsBench:
         self._take(row | {"workload": f"{side}/{workload.key}", "round": number})
 
     def shake(self, kind: str, verb: str, path: RunningPath, number: int) -> None:
-        """One window of handshakes, the calmest of several; the figure is CPU-ms for each of them."""
+        """The least disturbed of several windows of handshakes; the figure is CPU-ms per handshake."""
         tries = []
         for _ in range(TRIES):
             tries.append(self._shake_once(path, ask=verb == "ask"))
@@ -214,7 +214,7 @@ class TlsBench:
         before, own_s, busy_s = path.proxy.cpu_s(), time.process_time(), machine_busy_s()[0]
         began = time.monotonic()
         shake_hands(path.port, HANDSHAKES, ask=ask)
-        time.sleep(0.05)  # the last one is being closed
+        time.sleep(0.05)  # the proxy closes the last connection
         cpu_s = path.proxy.cpu_s() - before
         known_s = cpu_s + time.process_time() - own_s
         strangers_s = max(0.0, machine_busy_s()[0] - busy_s - known_s)
@@ -315,7 +315,7 @@ def render(document: dict[str, Any]) -> str:
 
 
 def _beside(medians: dict[str, float], path: str, goal: float | None) -> str:
-    """A path's median and its ratio to HAProxy's; what users have must reach the goal too."""
+    """A path's median and its ratio to HAProxy's; the configuration that users have must reach the goal, too."""
     if path not in medians:
         return "-"
     ratio = medians[path] / medians[HAPROXY]

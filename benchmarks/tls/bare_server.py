@@ -1,7 +1,7 @@
-"""What `ssl` itself costs: `python -m benchmarks.tls.bare_server PORT CERTIFICATE KEY`, as little as a server can be.
+"""A minimal TLS server, to measure `ssl` itself: `python -m benchmarks.tls.bare_server PORT CERTIFICATE KEY`.
 
-uvloop, memory BIOs, the settings of the gateway's listeners, nothing else: no quotas, no metrics, no deadline, no
-broker behind it. What a handshake costs here no server in Python with the standard library's TLS can save.
+It has uvloop, memory BIOs and the TLS settings of the gateway's listeners. It has no quotas, metrics, deadlines or
+broker. No server in Python with the standard library's TLS can have cheaper handshakes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import uvloop
 
 
 class Shaker(asyncio.Protocol):
-    """Shakes hands, and then reads nothing."""
+    """Completes the handshake and then reads nothing."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -28,7 +28,7 @@ class Shaker(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """A flight of the client."""
+        """Continue the handshake with a flight of the client."""
         if self._done or self._transport is None:
             return
         self._incoming.write(data)
@@ -42,7 +42,7 @@ class Shaker(asyncio.Protocol):
 
 
 async def serve(port: int, certificate: str, key: str) -> None:
-    """Until the process is ended."""
+    """Serve until the process is killed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.num_tickets = 1

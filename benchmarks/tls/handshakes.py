@@ -1,7 +1,7 @@
-"""A client that does nothing but shake hands: `python -m benchmarks.tls.handshakes`, or called by the benchmarks.
+"""A client that only makes TLS handshakes: `python -m benchmarks.tls.handshakes`, or called by the benchmarks.
 
-Every handshake is a full one. With a request each, the connection also asks for the API versions and waits for the
-answer; without, it ends as soon as the server has agreed to it.
+Every handshake is a full one. With requests, each connection also sends ApiVersions and waits for the answer.
+Without, it ends as soon as the server has completed the handshake.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATIENCE_S: Final = 15.0
 
 
 def context() -> ssl.SSLContext:
-    """A client that believes anybody: what it costs the server is the same."""
+    """A client's context that accepts any certificate; this does not change the server's cost."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE
@@ -29,15 +29,15 @@ def context() -> ssl.SSLContext:
 
 
 def shake_hands(port: int, count: int, *, ask: bool) -> dict[str, Any]:
-    """One after the other.
+    """Make `count` handshakes one after the other.
 
     Args:
-        port: of the server.
-        count: how many.
-        ask: whether each sends a request.
+        port: port of the server.
+        count: number of handshakes.
+        ask: whether each connection sends a request.
 
     Returns:
-        What was agreed on.
+        The negotiated TLS version and cipher.
     """
     client, agreed = context(), {}
     for _ in range(count):
@@ -53,7 +53,7 @@ def shake_hands(port: int, count: int, *, ask: bool) -> dict[str, Any]:
 
 
 def hold(port: int, count: int) -> None:
-    """So many connections that have shaken hands and had one answer, silent from then on, until stdin ends."""
+    """Open `count` connections with TLS and one answered request each; keep them idle until stdin ends."""
     client, held = context(), []
     for _ in range(count):
         plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
@@ -66,10 +66,10 @@ def hold(port: int, count: int) -> None:
 
 
 async def storm(port: int, per_second: int, seconds: float) -> dict[str, Any]:
-    """As many handshakes per second as asked for, whatever becomes of them.
+    """Begin `per_second` handshakes per second, even if earlier ones are not complete.
 
     Returns:
-        How many were begun, agreed on, refused; the longest that anybody waited.
+        How many handshakes were begun, completed and refused, and the longest wait.
     """
     client = context()
     loop = asyncio.get_running_loop()
@@ -114,10 +114,10 @@ async def storm(port: int, per_second: int, seconds: float) -> dict[str, Any]:
 
 
 def silent(port: int, count: int) -> dict[str, Any]:
-    """Connections that say nothing, kept open until the server ends them.
+    """Open connections that send nothing, until the server closes them.
 
     Returns:
-        Seconds from accept to the end, the first, the middle one and the last.
+        Seconds from accept to close: of the first, the median and the last connection.
     """
     began, ended = {}, []
     for _ in range(count):

@@ -26,7 +26,7 @@ UNLIMITED_HANDSHAKES: Final = 100_000
 BARE: Final = "bare ssl"
 THREADED: Final = "Sluice, thread"
 
-# HAProxy has no setting for it; OpenSSL, which asks this file, sends two tickets by default, the gateway sends one.
+# OpenSSL sends two tickets by default, the gateway one. HAProxy has no setting for this; OpenSSL reads this file.
 _OPENSSL_CONFIG: Final = """\
 openssl_conf = programs
 [programs]
@@ -75,10 +75,10 @@ def make_certificate(kind: str, folder: Path) -> Certificate:
 
 
 def haproxy_program() -> str:
-    """Where it is.
+    """The path of the HAProxy program.
 
     Raises:
-        SystemExit: it is not installed.
+        SystemExit: HAProxy is not installed.
     """
     found = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
     if found is None:
@@ -97,16 +97,16 @@ def start_haproxy(
     name: str,
     limits: str = "",
 ) -> RunningPath:
-    """HAProxy in TCP mode, one thread, as in `benchmarks.relay`, with more words on two of its lines.
+    """HAProxy in TCP mode, one thread, as in `benchmarks.relay`, with additional options.
 
     Args:
-        bind: more words of where it listens.
-        server: more words of where it connects.
-        core: its own.
+        bind: more options of its `bind` line.
+        server: more options of its `server` line.
+        core: the core on which it runs.
         folder: for files.
-        listen_port: its own.
+        listen_port: where it listens.
         upstream_port: where it connects.
-        name: of the path.
+        name: name of the path.
         limits: one more line of its global section.
     """
     text = HAPROXY_CONFIG.format(listen_port=listen_port, upstream_port=upstream_port)
@@ -144,7 +144,7 @@ def start_terminating_haproxy(
 
 
 def start_bare_server(certificate: Certificate, core: int, folder: Path) -> RunningPath:
-    """Python that shakes hands and does nothing else."""
+    """A Python server that only completes TLS handshakes."""
     port = free_port()
     files = (str(certificate.certificate), str(certificate.key))
     argv = [sys.executable, "-m", "benchmarks.tls.bare_server", str(port), *files]
@@ -154,7 +154,7 @@ def start_bare_server(certificate: Certificate, core: int, folder: Path) -> Runn
 def start_originating_haproxy(
     tls_port: int, certificate: Certificate, core: int, folder: Path, *, name: str, resume: bool = True
 ) -> RunningPath:
-    """Plaintext with clients, TLS with who is behind."""
+    """Plaintext with clients, TLS with the upstream."""
     server = f"ssl verify required ca-file {certificate.certificate}"
     if not resume:
         server += " no-ssl-reuse"
@@ -178,15 +178,15 @@ def start_sluice(
     """The gateway with quotas and metrics on.
 
     Args:
-        upstream_port: of the broker.
-        core: its own.
+        upstream_port: port of the broker.
+        core: the core on which it runs.
         folder: for files.
-        listener: TLS with clients, by this certificate.
-        upstream: TLS with the broker, which has this certificate.
-        max_handshakes_per_second: of [connections].
-        handshake_timeout_ms: of [listeners.tls].
-        cores: that it may use, if more than its own.
-        name: of the path.
+        listener: the certificate for TLS with clients.
+        upstream: the broker's certificate, for TLS with the broker.
+        max_handshakes_per_second: the setting of [connections].
+        handshake_timeout_ms: the setting of [listeners.tls].
+        cores: the cores that it may use, if more than `core`.
+        name: name of the path.
         compiled: with the compiled core.
     """
     port, admin_port = free_port(), free_port()
@@ -213,9 +213,9 @@ def start_sluice(
 
 
 class LoadThroughOthers(LoadRunner):
-    """The relay's load; processes that make or take TLS besides are not taken to be strangers on the machine.
+    """The relay's load. Helper processes that add or remove TLS do not count as other load of the machine.
 
-    Silent clients make their TLS themselves.
+    Idle clients use TLS themselves.
     """
 
     def __init__(

@@ -1,14 +1,16 @@
 """``python -m benchmarks.tls.storm``: the effect of a storm of TLS handshakes on connected clients.
 
-An established client with TLS sends requests at a low, fixed rate: alone, and while others begin 300 handshakes a
-second, of which the proxy lets through as many as it is asked to. The gateway with two cores (its loop has the
-proxy's, the thread for handshakes has what is left of both) and with one, and HAProxy with the same limit. Silent
-connections in the end: they must go at the deadline of handshakes.
+An established client with TLS sends requests at a low, fixed rate: alone, and while other clients begin 300
+handshakes a second. The proxy limits the rate of handshakes. The gateway runs with two cores and with one, and
+HAProxy runs with the same limit. With two cores, the gateway's loop uses the proxy's core, and its handshake thread
+uses the free time of both cores. At the end idle connections are opened: the proxy must close them at the handshake
+deadline.
 
-The proxy has a core. On the other one the client, its TLS and the broker go first, and the storm has what they leave:
-300 handshakes cost their client as much as the proxy. A client that waits for its own core would count against the
-proxy. All of them, proxy and storm too, have real-time priority, so that they do not wait for whatever else the
-machine does: a storm that is blocked comes in bursts. Alone and in the storm alike.
+The proxy has one core. On the other core the established client, its TLS and the broker have priority over the storm,
+because 300 handshakes cost the client side as much CPU as the proxy. Otherwise the established client's wait for its
+own core would count against the proxy. All processes, including proxy and storm, have real-time priority over other
+programs of the machine: a storm that is blocked would come in bursts. Priorities are the same with and without a
+storm.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ SILENT: Final = 300
 DEADLINE_MS: Final = 10_000
 DEADLINE_GOAL_S: Final = 1.0
 ONE_CORE: Final = "Sluice, one core"
-_LATENCY_PER_SECOND: Final = 193  # in step with nothing: at 200 either each or none would meet a handshake
+_LATENCY_PER_SECOND: Final = 193  # out of step with 300: at 200 each or no request would meet a handshake
 _FRAME_BYTES: Final = 256
 CLIENT_FIRST: Final = 2  # before the storm and the thread for handshakes, which have 1
 NAMES: Final = (GATEWAY, ONE_CORE, HAPROXY)
@@ -71,9 +73,9 @@ class Way:
     """One proxy under the storm.
 
     Attributes:
-        storm_port: where the storm shakes hands.
-        client_port: where the established client connects; TLS is made for it on the way.
-        proxy: whose CPU counts.
+        storm_port: the port for the storm's handshakes.
+        client_port: where the established client connects; HAProxy adds TLS for it.
+        proxy: the process whose CPU is measured.
     """
 
     name: str
@@ -83,7 +85,7 @@ class Way:
 
 
 class Storm:
-    """The ways, and windows through them."""
+    """All ways, and measurements of them."""
 
     def __init__(self, stack: ExitStack, cores: Cores, folder: Path, options: argparse.Namespace) -> None:
         self._cores, self._folder, self._options = cores, folder, options
@@ -134,7 +136,7 @@ class Storm:
             self.ways.append(Way(path.name, path.port, proxy_acceptor.port, path.proxy))
 
     def window(self, way: Way, *, storm: bool) -> Row:
-        """The latencies of the established client for some seconds; again if the storm was none."""
+        """The latencies of the established client for some seconds; repeated if the storm was too weak."""
         for _ in range(_TRIES):
             row = self._window(way, storm=storm)
             if not storm or row["storm"]["begun_per_s"] >= _LEAST_STORM * self._options.per_second:
@@ -178,7 +180,7 @@ class Storm:
         return storm
 
     def silent(self) -> Row:
-        """Connections that never say a word, and how many ended of their deadline by the gateway's own count."""
+        """Open connections that send nothing; how many the gateway's metric says it closed at the deadline."""
         program = [sys.executable, "-m", "benchmarks.tls.handshakes", "silent", str(self.sluice.path.port)]
         before = self._timeouts()
         said = subprocess.run(
@@ -211,7 +213,7 @@ def summarize(rows: list[Row]) -> dict[str, Any]:
         told["done"] = sum(each["done"] for each in storms)
         told["refused"] = sum(each["refused"] for each in storms)
         told["longest_s"] = max(each["longest_s"] for each in storms)
-        # To the calmest round alone: a disturbed one would make any storm look small.
+        # Compared with the calmest round alone: with a disturbed one any storm would look harmless.
         calmest_ns = min(row["p99_ns"] for row in windows if not row["disturbed"])
         told["ratio"] = told["storm"]["p99_ns"] / calmest_ns
         by_round: dict[int, dict[bool, float]] = {}
