@@ -1,1 +1,1 @@
-"""How exactly byte-rate quotas hold: real clients, real brokers, the gateway's quota beside Kafka's own."""
+"""How exactly byte-rate quotas hold: real clients and brokers, with the gateway's quota and with Kafka's own."""

@@ -1,9 +1,9 @@
-"""All clients at once, each with a quota of its own: first through the gateway, then against a broker's own quota.
+"""All clients at once, each with its own quota: first through the gateway, then against a broker's own quota.
 
-A window of S samples lets S - 1 of them pass at once when it is fresh; a client that then waits bursts again when
-the samples of that burst are forgotten, S to S + 1 samples later. Hence a warm-up; and because an average over any
-one minute depends on how many bursts it happens to see, the figure is the mean of the averages over all minutes that
-begin within one such period, with the lowest and the highest of them beside it.
+A new window of S samples lets the amount of S - 1 samples pass at once. The client then waits, and bursts again when
+the samples of that burst expire, S to S + 1 samples later. So there is a warm-up. The average over a single minute
+depends on the number of bursts in it. So the figure is the mean of the averages over all minutes that begin within
+one such period, and the lowest and the highest average are kept, too.
 """
 
 from __future__ import annotations
@@ -53,20 +53,23 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long, how much, who.
+    """Duration, quota and clients of a run.
 
     Attributes:
-        quota_bytes_per_s: of each client.
+        quota_bytes_per_s: quota of each client.
         window_num: quota.window.num on both sides, with samples of a second.
-        warm_up_s: not measured.
-        measured_s: what an average is taken over.
-        families: of clients.
+        warm_up_s: time that is not measured.
+        measured_s: time over which an average is taken.
+        families: kinds of clients.
         sides: through the gateway, against Kafka's own quota.
-        by_topic: quotas are set for topics, which only the gateway has. All clients produce to one topic, so many
-            times the quota together; each fetches within a quota of its own for the one topic that all read.
-        workers: of each gateway.
-        gateways: beyond one they are a fleet that shares each quota, and a client is two of the same client id, each
-            at a gateway of its own.
+        by_topic: whether quotas are set for topics, which only the gateway supports. All clients produce to one
+        topic,
+            whose quota is that of all of them together. Each client has its own fetch quota for the topic that all
+            read.
+        workers: number of workers of each gateway.
+        gateways: more than one are a fleet that shares each quota. Then a client is two processes with the same
+        client
+            id, each at another gateway.
     """
 
     quota_bytes_per_s: int = 1_000_000
@@ -81,25 +84,25 @@ class Plan:
 
     @property
     def period_s(self) -> float:
-        """From one burst to the next: the measurements begin within that long."""
+        """Time from one burst to the next: all measurements begin within one period."""
         return self.window_num + 0.5
 
     @property
     def seconds(self) -> float:
-        """Of one side."""
+        """Duration of one side."""
         return self.warm_up_s + self.period_s + self.measured_s
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One client.
+    """The result of one client.
 
     Attributes:
-        side: whose quota.
-        family, verb: of the client.
+        side: the gateway's quota or Kafka's.
+        family, verb: the client's kind, and whether it produces or fetches.
         quota_bytes_per_s: its limit.
         achieved_bytes_per_s: mean of the averages of all measurements.
-        lowest_bytes_per_s, highest_bytes_per_s: among them.
+        lowest_bytes_per_s, highest_bytes_per_s: lowest and highest average.
     """
 
     side: str
@@ -118,7 +121,7 @@ class Result:
 
 @dataclass
 class Client:
-    """A running client and what it said."""
+    """A running client and its output."""
 
     job: Job
     process: subprocess.Popen[str]
@@ -127,14 +130,14 @@ class Client:
     started_s: float = 0.0
 
     def listen(self) -> None:
-        """Read what it says until it ends."""
+        """Read its output until it ends."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if (said := _progress(line, self.progress[-1][1] if self.progress else 0.0)) is not None:
                 self.progress.append(said)
 
     def bytes_by(self, at_s: float) -> float:
-        """How far it was at this time."""
+        """Its bytes up to this time."""
         return max((total for said_s, total in self.progress if said_s <= at_s), default=0.0)
 
 
@@ -179,7 +182,7 @@ def command(job: Job) -> list[str]:
 
 @contextmanager
 def running(jobs: Iterable[Job], folder: Path) -> Iterator[list[Client]]:
-    """Start clients and listen to them; end them afterwards."""
+    """Start clients and read their output; stop them afterwards."""
     clients: list[Client] = []
     listeners = []
     try:
@@ -215,14 +218,14 @@ class Campaign:
     def __init__(
         self, plan: Plan, stack: ExitStack, folder: Path, *, cluster: KafkaCluster | None = None
     ) -> None:
-        """Start what is missing.
+        """Start the cluster if necessary.
 
         Args:
-            plan: what is to be measured.
-            stack: closes what was started.
+            plan: what to measure.
+            stack: stops the started processes.
             folder: for logs.
-            cluster: of three brokers or one, running; three are started if not given. Its quota windows must
-                be the plan's.
+            cluster: a running cluster of three brokers or one, with the plan's quota windows. None to start three
+                brokers.
         """
         self.plan = plan
         self._folder = folder
@@ -235,7 +238,7 @@ class Campaign:
         self._shared = "accuracy-shared"
 
     def prepare(self) -> None:
-        """Make topics; fill those that are read with enough for the fastest reader that is allowed."""
+        """Create topics; fill those that are read with enough records for a reader at its limit."""
         if self.plan.by_topic:
             self._create(self._shared, on_one=False)
         for family in () if self.plan.by_topic else self.plan.families:
@@ -290,7 +293,7 @@ class Campaign:
         turns = itertools.cycle(bootstraps)
         for family in self.plan.families:
             for verb in VERBS:
-                # Another gateway begins each time, so that every family has been at every gateway.
+                # Each time another gateway is the first, so that every family uses every gateway.
                 jobs += [
                     Job(
                         family=family,
@@ -391,7 +394,7 @@ class Campaign:
 def _result(
     family: str, group: list[Client], plan: Plan, side: str, begin_s: float, *, shares: int = 1
 ) -> Result:
-    """Of clients that share one quota, so many times that of the plan."""
+    """The result of clients that share one quota, which is a multiple of the plan's."""
     starts = [begin_s + step * _STEP_S for step in range(int(plan.period_s / _STEP_S))]
     averages = [
         sum(client.bytes_by(start_s + plan.measured_s) - client.bytes_by(start_s) for client in group)
@@ -410,7 +413,7 @@ def _result(
 
 
 def client_id(side: str, family: str, verb: str) -> str:
-    """Whom a quota is set for."""
+    """The client id for which the quota is set."""
     return f"accuracy-{side}-{family}-{verb}"
 
 
@@ -427,7 +430,7 @@ def _await_topic(address: tuple[str, int], topic: str, *, brokers: int) -> None:
 
 
 def run_campaign(plan: Plan) -> list[Result]:
-    """Everything, with a cluster of its own."""
+    """Run the whole campaign with a new cluster."""
     with tempfile.TemporaryDirectory(prefix="accuracy-") as folder, ExitStack() as stack:
         campaign = Campaign(plan, stack, Path(folder))
         campaign.prepare()

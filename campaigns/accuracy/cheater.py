@@ -1,6 +1,6 @@
-"""A client that takes what it can: eight connections, requests ahead of replies, throttle_time_ms unread.
+"""A client that ignores its quota: eight connections, pipelined requests, throttle_time_ms ignored.
 
-Raw sockets. What it counts are whole frames, as the quota does.
+It uses raw sockets and counts whole frames, as the quota does.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ async def cheat(bootstrap: str, topic: str, client_id: str, verb: str, got: Call
 
     Args:
         bootstrap: host:port of any broker.
-        topic: to write to, or to read from the beginning of, again and again.
-        client_id: of its requests.
+        topic: the topic to write, or to read repeatedly from its beginning.
+        client_id: client id of its requests.
         verb: produce or fetch.
-        got: called with the size of each frame that got through.
+        got: called with the size of each frame that was answered or received.
     """
     leaders = itertools.cycle(await _leaders(bootstrap, topic))
     await asyncio.gather(

@@ -1,7 +1,7 @@
-"""One client that does nothing but produce or consume, as a process: ``python -m campaigns.accuracy.clients JOB``.
+"""One client process that only produces or consumes: ``python -m campaigns.accuracy.clients JOB``.
 
-JOB is JSON (`Job`). It prints a line whenever it has got further: seconds on the machine's monotonic clock, and the
-bytes of record values so far (of whole frames for the cheater). It runs until it is terminated.
+JOB is JSON (`Job`). The client prints a line when it has made progress: seconds on the machine's monotonic clock, and
+the bytes of record values so far (of whole frames for the cheater). It runs until it is terminated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECORD_BYTES: Final = 10_000
 BATCH_BYTES: Final = 65_536
 RECORDS_PER_BATCH: Final = 3
 PARTITION_FETCH_BYTES: Final = 2 * (RECORDS_PER_BATCH * (RECORD_BYTES + 16) + 64)
-"""Two batches and hardly a byte more: a broker fills up with the beginning of the next one, which is thrown away."""
+"""Two batches and hardly a byte more: a broker fills the rest with a part of the next batch, which is discarded."""
 
 FETCH_BYTES: Final = 3 * PARTITION_FETCH_BYTES
 _SAY_EVERY_S: Final = 0.1
@@ -36,15 +36,15 @@ _IN_FLIGHT_RECORDS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a client is to do.
+    """The task of a client.
 
     Attributes:
         family: kafka-python, librdkafka, aiokafka, or cheater (a raw socket program).
         verb: produce or fetch.
         bootstrap: where it connects to.
-        topic: with these partitions.
-        partitions: read or written all the same.
-        client_id: what its quota is set for.
+        topic: the topic that it reads or writes.
+        partitions: the topic's partitions, all of which are used equally.
+        client_id: the client id for which its quota is set.
     """
 
     family: str
@@ -55,12 +55,12 @@ class Job:
     client_id: str
 
     def text(self) -> str:
-        """As the command line takes it."""
+        """The job as JSON for the command line."""
         return json.dumps(asdict(self))
 
 
 class Meter:
-    """Adds up and says so, now and then."""
+    """Adds up bytes and prints the sum from time to time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Meter:
         self._said_s = 0.0
 
     def add(self, size: int) -> None:
-        """So much more has got through."""
+        """Add `size` bytes."""
         with self._lock:
             self._total += size
             now_s = time.monotonic()

@@ -1,8 +1,9 @@
-"""An adversary that searches: random clients against a real gateway and a real broker, and what must hold afterwards.
+"""Random clients that attack a real gateway with a real broker, and the rules that must hold afterwards.
 
-A *script* is one client's life: connections, requests, cuts, pauses, made from a seed. It is *played* under a quota
-entity that no other script has. The broker itself then says what the client got, and a *verdict* compares it with
-the quota's formula. A script that got more is *shrunk*: steps are left out while it still does.
+A *script* is the behaviour of one client, made from a seed: connections, requests, disconnects, pauses. It is
+*played* under a quota entity that no other script has. Then the broker itself reports what the client got, and a
+*verdict* compares this with the quota's formula. A script that got more is *shrunk*: steps are removed while it still
+gets more.
 
 `benchmarks/adversary` plays it for thirty minutes.
 """

@@ -1,4 +1,4 @@
-"""Many scripts, several at a time, honest clients beside them; what was found, with the shortest script for it."""
+"""Plays many scripts, several at a time, beside honest clients; reports each finding with its shortest script."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from campaigns.adversary.watch import EVENT_CPU_MS, Watch
 from testkit.wire_client import now_ms
 
 OF_THE_PROCESS: Final = frozenset({"stall", "memory", "honest", "ended"})
-"""Violations whose cause is no single script for certain without playing it alone."""
+"""Violations that can be assigned to a script only by playing that script alone."""
 
 AT_ONCE: Final = 24
-"""Scripts."""
+"""Scripts that are played at the same time."""
 
 _LOOK_S: Final = 0.5
 _PLAYED_MS: Final = 10_000.0
-"""Every script that was under way so long ago has ended."""
+"""Every script that was running so long ago has ended."""
 
 _LATE_MS: Final = 2_000.0
-"""How long after the end of a script something may still be its doing."""
+"""How long after its end a script can still be the cause of a violation."""
 
 
 @dataclass(slots=True)
 class Finding:
-    """A violation and the script that did it.
+    """A violation and the script that caused it.
 
     Attributes:
-        violation: the first of its kind that this script did.
-        script: as it was made, or what is left of it.
-        steps: of the script as it was made.
-        repeated: whether it happened again when the script was played alone; None: not tried.
+        violation: the first of its kind that this script caused.
+        script: the original or the shrunk script.
+        steps: number of steps of the original script.
+        repeated: whether it happened again when the script was played alone; None if not tried.
     """
 
     violation: Violation
@@ -52,14 +52,14 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What a campaign came to.
+    """Results of a campaign.
 
     Attributes:
-        episodes, requests, connections: played.
-        seconds: it took, without shrinking.
+        episodes, requests, connections: how many were played.
+        seconds: how long it took, without shrinking.
         findings: one for each script and kind; the first ones of each kind are shrunk.
         honest_ms: how long requests of honest clients took, sorted.
-        starved: requests of theirs without an answer while one past the gateway waited long too.
+        starved: their unanswered requests while the client that bypasses the gateway also waited long.
         most_rss_bytes, most_event_cpu_ms, most_turn_cpu_ms, turns, long_turns: see `Watch`.
         apis: how many requests of each.
     """
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def kinds(self) -> Counter[str]:
-        """How many scripts did what."""
+        """Number of scripts by kind of violation."""
         return Counter(finding.violation.kind for finding in self.findings)
 
 
@@ -100,18 +100,18 @@ class Campaign:
         ends_at: frozenset[str] = frozenset(),
         tell: Callable[[str], None] = print,
     ) -> None:
-        """Nothing is played yet.
+        """Prepare the campaign without playing anything.
 
         Args:
-            stage: running.
-            first_seed: the seeds are those from it on.
+            stage: a running stage.
+            first_seed: the first seed; the others follow it.
             episodes: how many scripts at most.
             seconds: how long at most, without shrinking.
-            at_once: scripts.
+            at_once: how many scripts are played at the same time.
             event_cpu_ms: how long one event of the gateway may take.
             shrunk_per_kind: how many findings of a kind are shrunk.
-            ends_at: kinds of violations at which it ends at once; only these are shrunk then.
-            tell: is given lines of progress.
+            ends_at: kinds of violations at which it ends at once; then only these are shrunk.
+            tell: called with lines of progress.
         """
         self._stage = stage
         self._seeds = iter(range(first_seed, first_seed + episodes))
@@ -126,7 +126,7 @@ class Campaign:
         self._honest_told = [0, 0]
         self._report = Report()
         self._ended = False
-        # Scripts that are played or have just been, for what is noticed later.
+        # Current and recent scripts, for violations that are noticed later.
         self._recent: deque[tuple[Script, Outcome | None]] = deque(maxlen=4_000)
         self._playing: dict[int, Script] = {}
         self._ports: dict[int, Script] = {}
@@ -137,7 +137,7 @@ class Campaign:
         """Play, then shrink."""
         report = self._report
         self._watch.look()
-        self._watch.begin()  # What the start took, no client waited for.
+        self._watch.begin()  # No client waited for the start.
         beside = [asyncio.create_task(client.run()) for client in (*self._honest, self._beside)]
         looking = asyncio.create_task(self._look_now_and_then())
         try:
@@ -210,14 +210,14 @@ class Campaign:
             await self._look()
 
     def _place(self, before_ms: float) -> None:
-        """Find the scripts of violations by their ports, once these scripts have ended: ports are used again."""
+        """Find the scripts of violations by their ports, once these scripts have ended. Ports are reused."""
         for when_ms, violation, port in self._unplaced:
             if when_ms <= before_ms and (script := self._ports.get(port)) is not None:
                 self._found(violation, script)
         self._unplaced = [each for each in self._unplaced if each[0] > before_ms]
 
     def _honest_faults(self, before_ms: float) -> list[Violation]:
-        """What happened to honest clients until then; not what happened past the gateway at the same time."""
+        """Faults of honest clients until then, unless the client that bypasses the gateway waited, too."""
         told = []
         for at, client in enumerate(self._honest):
             for at_ms, text in client.faults[self._honest_told[at] :]:
@@ -237,7 +237,7 @@ class Campaign:
         now = now_ms()
         self._place(now - _PLAYED_MS)
         happened = await asyncio.to_thread(self._watch.look)
-        # By then the client past the gateway has reported whether it waited at the same time.
+        # By then the client that bypasses the gateway has reported whether it waited at the same time.
         before_ms = now if last else now - 1_000 * PATIENCE_S
         happened += [(violation, None) for violation in self._honest_faults(before_ms)]
         for violation, port in happened:
@@ -279,7 +279,7 @@ class Campaign:
         outcome, found = await self._stage.play(script)
         violations = judge(script, outcome, found)
         if kind == "error":
-            # Whichever of the scripts at once looks first sees the lines of all of them.
+            # Of the scripts that run at the same time, the first one to look gets the lines of all.
             happened = await asyncio.to_thread(self._watch.look)
             self._ports_in_error |= {port for _, port in happened if port is not None}
             if not self._ports_in_error.isdisjoint(outcome.ports):

@@ -1,8 +1,8 @@
 """The gateway with a hole, which the adversary must find: `python -m campaigns.adversary.holed_gateway serve`.
 
-The hole: a CreateTopics request of more than 10,000 partitions in total costs nothing, since the controller refuses
-such a request as a whole. It does not look at `__cluster_metadata`, however, so a request padded with that name is
-carried out (hazard K01).
+The hole: a CreateTopics request of more than 10,000 partitions in total costs nothing, because the controller refuses
+such a request as a whole. But the controller does not count `__cluster_metadata`, so it carries out a request that is
+padded with that name (hazard K01).
 """
 
 from __future__ import annotations

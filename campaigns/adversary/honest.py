@@ -1,7 +1,6 @@
 """Honest clients beside the adversary: one without authentication and one user, far below their quotas.
 
-Each is a process of its own, which does nothing else: what it measures is not what the adversary's process is busy
-with.
+Each client is a separate process, so that its measurements do not depend on the load of the adversary's process.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from testkit.wire_client import now_ms
 
 
 class HonestClient:
-    """A client in a process of its own.
+    """A client in a separate process.
 
     Attributes:
-        took_ms: of each request that was answered.
-        long_waits: from when to when one waited for longer than a third of its patience, answered or not.
-        faults: when something was not, and what: milliseconds of the machine's monotonic clock, text.
+        took_ms: answer time of each answered request.
+        long_waits: begin and end of each wait longer than a third of its patience, answered or not.
+        faults: requests that were not answered: milliseconds of the machine's monotonic clock, and a text.
     """
 
     def __init__(self, stage: Stage, *, user: bool, every_s: float = EVERY_S, past: bool = False) -> None:
-        """Not connected yet.
+        """Prepare the client without connecting.
 
         Args:
-            stage: with the gateway.
-            user: with authentication.
-            every_s: between an answer and the next request.
-            past: asks the broker itself, past the gateway.
+            stage: the stage with the gateway.
+            user: whether it authenticates.
+            every_s: time between an answer and the next request.
+            past: whether it bypasses the gateway and asks the broker itself.
         """
         host, port = stage.cluster.brokers[1] if past else (stage.sasl if user else stage.plain)[0]
         ca = "" if past else str(stage.ca or "")
@@ -49,7 +48,7 @@ class HonestClient:
             await self._served.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", honest_client.__name__, *self._arguments, stdout=asyncio.subprocess.PIPE
         )

@@ -1,7 +1,7 @@
 """One honest client: `python -m campaigns.adversary.honest_client HOST PORT TOPIC client|user SECONDS CA`.
 
-CA is the file of an authority, and empty without TLS. It asks until it is ended, and writes a line for each answer:
-when, how long it took, what went wrong. It imports little, as it is to be there at once.
+CA is the file of an authority, and empty without TLS. The client sends requests until it is ended. It writes a line
+for each answer: when it came, how long it took, and any error. It imports little, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from testkit import wire
 from testkit.wire_client import now_ms
 
 PATIENCE_S: Final = 15.0
-"""Half of what clients wait themselves."""
+"""Half of the usual request timeout of clients."""
 
 HONEST: Final = "honest"
-"""Its user, and its client id."""
+"""The user and client id of honest clients."""
 
 PASSWORD: Final = "canary-of-the-stage"
 
 EVERY_S: Final = 0.1
-"""Between an answer and the next request."""
+"""Time between an answer and the next request."""
 
 _BETWEEN_S: Final = 0.5
 
 
 class Client:
-    """Asks one thing after the other, and reports how long each took."""
+    """Sends one request after the other, and reports how long each answer took."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Client:
         """Not connected yet.
 
         Args:
-            address: of a listener.
-            topic: that it writes and reads.
-            user: with authentication.
-            every_s: between an answer and the next request.
-            ca: the file of an authority; empty: without TLS.
-            tell: is given how long an answer took, in milliseconds, or what went wrong.
+            address: address of a listener.
+            topic: the topic that it writes and reads.
+            user: whether it authenticates.
+            every_s: time between an answer and the next request.
+            ca: file of an authority; empty without TLS.
+            tell: called with the time of an answer in milliseconds, or the error.
         """
         self._address = address
         self._topic = topic
@@ -66,7 +66,7 @@ class Client:
         self._prefix = f"honest-{int(user)}-{address[1]}"
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send requests until cancelled."""
         turns = self._turns()
         while True:
             writer: asyncio.StreamWriter | None = None

@@ -1,4 +1,4 @@
-"""Plays a script, and records what its client sent and received, in order."""
+"""Plays a script, and records the client's requests and replies in order."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from testkit import wire
 from testkit.wire_client import now_ms
 
 AUTO_PARTITIONS: Final = 3
-"""Of topics that Metadata creates: the broker's num.partitions."""
+"""Partitions of topics that Metadata creates: the broker's num.partitions."""
 
 REPLY_S: Final = 0.2
-"""How long a client waits for a reply before it continues; a muted one gets none for longer than that."""
+"""How long a client waits for a reply before it continues. A muted client gets no reply for longer than that."""
 
 STORM_S: Final = 1.0
-"""How long for those of many connections at once."""
+"""How long it waits for the replies of many connections at once."""
 
 _CONNECT_S: Final = 5.0
 _FETCH_HEAD_BYTES: Final = 19
@@ -33,14 +33,16 @@ _FETCH_HEAD_BYTES: Final = 19
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How a client of one identity comes in.
+    """How a client of one identity connects.
 
     Attributes:
-        addresses: of its listeners.
-        name: the client id of "client", the user of "user"; what its topics begin with.
-        password: of the user; None: the listeners want none.
-        write_topic: what it produces to, lent to it alone: name and id.
-        read_topics: what it fetches from: a topic of small batches, and one of batches larger than a window passes.
+        addresses: addresses of its listeners.
+        name: the client id of "client", the user of "user"; also the prefix of its topics.
+        password: password of the user; None if the listeners need none.
+        write_topic: name and id of the topic that it produces to and that no other script uses.
+        read_topics: the topics that it fetches from: one with small batches, and one with batches above the limit of
+        a
+            whole window.
     """
 
     addresses: tuple[tuple[str, int], ...]
@@ -50,7 +52,7 @@ class Login:
     read_topics: tuple[tuple[str, UUID], tuple[str, UUID]]
 
     def client_id(self, which: int) -> str | None:
-        """The client id of a request: one and the same where the quota is for it. Beyond 3, any number of names."""
+        """The client id of a request: always the same if the quota is for it. Beyond 3, any number of names."""
         if self.password is None:
             return self.name
         names = (None, "", "é" * 40, self.name)
@@ -59,18 +61,18 @@ class Login:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a client did and saw.
+    """Requests and results of one client.
 
     Attributes:
         name: see `Login`.
         began_ms, ended_ms: from the first connection to the end of all, on this process's monotonic clock.
-        fetched_bytes: of Fetch answers, those that were not received to their end included.
-        largest_fetch_bytes, largest_produce_bytes: one answer, one request.
-        most_permits: of one request.
-        deleted_partitions: of topics whose deletion was answered without an error; at least so many.
-        faults: what no client may see, such as replies out of order.
-        requests: sent.
-        ports: of its connections, one for each that was opened.
+        fetched_bytes: bytes of Fetch answers, including incomplete answers.
+        largest_fetch_bytes, largest_produce_bytes: largest single answer and request.
+        most_permits: most permits of one request.
+        deleted_partitions: partitions of topics whose deletion succeeded; a lower bound.
+        faults: behaviour that no client may see, such as replies out of order.
+        requests: number of sent requests.
+        ports: local port of each opened connection.
     """
 
     name: str
@@ -110,7 +112,7 @@ class Connection(asyncio.Protocol):
         self.idle.set()
         self.open = False
         self.port = 0  # its own
-        self.session = (0, 0)  # of fetches: id and the next epoch
+        self.session = (0, 0)  # the fetch session: id and next epoch
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -169,7 +171,7 @@ class Connection(asyncio.Protocol):
             return
         match how:
             case "half" if not transport.is_closing():
-                # The next step connects anew, also if the gateway has just reset this one and `write_eof` fails.
+                # The next step reconnects, also if the gateway has just reset this connection and `write_eof` fails.
                 self.open = False
                 transport.write_eof()
             case "reset" if not transport.is_closing():
@@ -177,12 +179,12 @@ class Connection(asyncio.Protocol):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
                 transport.abort()
             case "close":
-                # Also one that is closing: the gateway has ended it, and does not read what it would still send.
+                # This includes a closing connection: the gateway has closed it and does not read its remaining bytes.
                 transport.abort()
 
 
 def _other(step: Step, at: int) -> Step:
-    """The request of this step, for other topics each time it is to make some."""
+    """The request of this step. If it creates topics, it names other topics each time."""
     if not at or step["api"] != "CreateTopics":
         return step
     topics = [[name + 1_000 * at if isinstance(name, int) else name, count] for name, count in step["topics"]]
@@ -193,12 +195,12 @@ class Player:
     """Plays one script once."""
 
     def __init__(self, script: Script, login: Login, *, seconds: float = SECONDS) -> None:
-        """Nothing happens yet.
+        """Prepare to play, without connecting.
 
         Args:
-            script: what to do.
-            login: who does it.
-            seconds: how long at most.
+            script: the script to play.
+            login: the client's identity.
+            seconds: how long to play at most.
         """
         self._seconds = seconds
         self.outcome = Outcome(login.name)
@@ -210,11 +212,11 @@ class Player:
         self._encoded: tuple[Step, bytes] | None = None
         self._ids: dict[str, UUID] = {}
         self._names: dict[UUID, str] = {}
-        # What each of its topics may have had partitions, ever: answers can be lost, so nothing surer is known.
+        # All partition counts that each topic may have had. Answers can be lost, so the real one is not known.
         self._asked: dict[str, set[int]] = defaultdict(set)
 
     async def play(self) -> Outcome:
-        """From the first connection to the end of all."""
+        """Play from the first connection to the end of all."""
         outcome = self.outcome
         outcome.began_ms = now_ms()
         try:
@@ -231,12 +233,12 @@ class Player:
         return outcome
 
     def fetched(self, count: int) -> None:
-        """Bytes of one Fetch answer have come."""
+        """Count received bytes of one Fetch answer."""
         self.outcome.fetched_bytes += count
         self.outcome.largest_fetch_bytes = max(self.outcome.largest_fetch_bytes, count)
 
     def on_reply(self, api: str, version: int, frame: bytes) -> None:
-        """An answer other than of Fetch."""
+        """Handle an answer to any API except Fetch."""
         if api == "CreateTopics" and version >= 7:
             for topic in wire.decode_response(api, version, frame).topics:
                 if topic.error_code == 0:
@@ -270,7 +272,7 @@ class Player:
                         del self._slots[step["connection"]]
 
     async def _storm(self, step: Step) -> None:
-        """As many connections at once, a request on each, and gone."""
+        """Open many connections at once, send a request on each, and close them."""
         opened = await asyncio.gather(
             *(self._open(at) for at in range(step["connections"])), return_exceptions=True
         )
@@ -311,7 +313,7 @@ class Player:
         connection.write(self._next(connection, step))
 
     def _next(self, connection: Connection, step: Step) -> bytes:
-        """The next frame of this step, from now on expected to be answered."""
+        """The next frame of this step; its answer is expected from now on."""
         frame = number(self._frame(connection, step), correlation_id := next(self._correlation_ids))
         outcome = self.outcome
         outcome.requests += 1
@@ -322,7 +324,7 @@ class Player:
         return frame
 
     def _frame(self, connection: Connection, step: Step) -> bytes:
-        # Copies are alike; a fetch is not, as its session continues.
+        # Copies of a request are equal, except for Fetch, whose session continues.
         if self._encoded is not None and self._encoded[0] is step and step["api"] != "Fetch":
             return self._encoded[1]
         self._note(step)
@@ -348,7 +350,7 @@ class Player:
         return session_id, epoch
 
     def _note(self, step: Step) -> None:
-        """What this request may create or delete."""
+        """Note the topics that this request may create or delete."""
         topics: list[Any] = step.get("topics") or []
         asked, prefix = self._asked, self._login.name
         match step["api"]:
@@ -399,5 +401,5 @@ class Player:
             frame = wire.request(api, version, correlation_id=correlation_id, client_id="a", **fields)
             connection.expect(_Sent(api, version, correlation_id))
             connection.write(frame)
-        # Not muted yet, unless it is in debt: then the login waits as well, and so does the script.
+        # The client is muted only if it is in debt. Then the login waits as well, and so does the script.
         await self._replies([connection])

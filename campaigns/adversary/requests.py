@@ -1,4 +1,4 @@
-"""Frames of a script's steps."""
+"""Encodes the frames of a script's steps."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def encode(
     """The frame of a step, with correlation id 0.
 
     Args:
-        step: that sends.
-        prefix: of the topics that this client makes.
-        client_id: of the request.
-        write_topic: what it produces to: name and id.
-        read_topic: what it fetches from.
-        ids: of topics that it knows.
-        session: of fetches: id and epoch.
+        step: a step that sends.
+        prefix: prefix of the topics that this client creates.
+        client_id: client id of the request.
+        write_topic: name and id of the topic that it produces to.
+        read_topic: the topic that it fetches from.
+        ids: ids of topics that it knows.
+        session: id and epoch of the fetch session.
     """
     api, version = step["api"], step["version"]
     fields: dict[str, Any]
@@ -143,6 +143,6 @@ def _fetch(step: Step, topic: tuple[str, UUID], session: tuple[int, int]) -> dic
         "max_bytes": step["max_bytes"],
         "session_id": session_id,
         "session_epoch": epoch,
-        # An incremental fetch names what has changed: an offset that goes back, so that there is something to read.
+        # An incremental fetch names changed partitions. The offset goes back, so that there are records to read.
         "topics": [{**name, "partitions": [partition]}],
     }

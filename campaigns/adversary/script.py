@@ -1,4 +1,4 @@
-"""Scripts: the steps of one client, from a seed; as text they can be kept and played again."""
+"""Scripts: the steps of one client, made from a seed. As text they can be kept and played again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from protocol.api_keys import ApiKey, newest_version
 from testkit import wire
 
 Step = dict[str, Any]
-"""`do` says what: send, storm, end, pause, junk or deaf; see `Maker` for the rest."""
+"""`do` is the kind: send, storm, end, pause, junk or deaf; see `Maker` for the other keys."""
 
 CONNECTIONS: Final = 6
 LISTENERS: Final = 2
 SECONDS: Final = 3.5
-"""The longest that a script is played."""
+"""Maximum time of a script."""
 
 OLDEST: Final = {
     "Produce": 3,
@@ -26,7 +26,7 @@ OLDEST: Final = {
     "DeleteTopics": 1,
     "DescribeConfigs": 1,
 }
-"""Versions that Kafka 4 still takes; 0 for the other APIs."""
+"""Lowest versions that Kafka 4 accepts; 0 for the other APIs."""
 
 FIRST_STRICT: Final = {"CreateTopics": 6, "CreatePartitions": 3, "DeleteTopics": 5}
 """Versions from which on a client knows error 89 (KIP-599)."""
@@ -42,7 +42,7 @@ SPECIAL_NAMES: Final = (
     "",
 )
 METADATA_TOPIC: Final = "__cluster_metadata"
-"""KRaft takes it out of a request before it looks at the request's total."""
+"""KRaft removes this topic from a request before it checks the request's total."""
 
 _APIS: Final = {
     "produce": {"Produce": 20, "Metadata": 1, "Fetch": 1},
@@ -70,19 +70,19 @@ _APIS: Final = {
         "ApiVersions": 1,
     },
 }
-"""What a client mostly asks for: one that does everything goes far in nothing."""
+"""The APIs that a client mostly uses. A client that uses every API would reach the limit of none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One client.
+    """The script of one client.
 
     Attributes:
-        seed: that it was made from.
-        identity: "client": without authentication, one client id, which the quota is for; "user": a user of its own,
-            which the quota is for, and any client ids.
-        listeners: which of its identity's listeners each connection goes to.
-        steps: in their order.
+        seed: the seed that it was made from.
+        identity: "client" does not authenticate and has one client id with a quota. "user" has its own user with a
+            quota, and any client ids.
+        listeners: for each connection which of its identity's listeners it uses.
+        steps: the steps in order.
     """
 
     seed: int
@@ -91,22 +91,22 @@ class Script:
     steps: tuple[Step, ...]
 
     def with_steps(self, steps: Sequence[Step]) -> Script:
-        """The same client doing something else."""
+        """The same client with other steps."""
         return replace(self, steps=tuple(steps))
 
     @property
     def old(self) -> bool:
-        """Whether a mutation in it comes from a client too old to be refused."""
+        """Whether a mutation has a version that is too old to be refused."""
         return any(step.get("version", 99) < FIRST_STRICT.get(step.get("api", ""), 0) for step in self.steps)
 
     def text(self) -> str:
-        """As a file: the head, then a step to a line."""
+        """The script as text: the head, then one step per line."""
         head = {"seed": self.seed, "identity": self.identity, "listeners": list(self.listeners)}
         return "".join(json.dumps(line) + "\n" for line in (head, *self.steps))
 
     @classmethod
     def parse(cls, text: str) -> Script:
-        """What `text` wrote."""
+        """The script of a text that `text` wrote."""
         head, *steps = [json.loads(line) for line in text.splitlines() if line.strip()]
         return cls(head["seed"], head["identity"], tuple(head["listeners"]), tuple(steps))
 
@@ -127,7 +127,7 @@ class Maker:
         self._connections = self._dice.randint(1, CONNECTIONS)
         self._reconnects = self._dice.random() < 0.35
         self._pads = self._dice.random() < 0.5
-        # Of one size each: a request that is far larger than the others would excuse them in the formula.
+        # All requests have one size: the formula allows for the largest one, which would hide excess of the others.
         self._topics = self._dice.choice([1, 1, 1, 4])
         self._partitions = self._dice.choice([-1, 2, 8, 12] if self._topics == 1 else [-1, 1, 2])
         self._padding = self._dice.choice([1, 9_995, 10_001, 10_001])
@@ -167,7 +167,7 @@ class Maker:
             case "deaf":
                 return {"do": what, "connection": connection}
             case "storm":
-                # What gets through a hole must not be more than the broker can make in the time.
+                # If the gateway has a hole, the requests must not be more than the broker can carry out in the time.
                 request = self._request()
                 most = dice.choice([5, 10] if request["api"] == "CreateTopics" else [5, 10, 30])
                 return {**request, "do": what, "connections": most}

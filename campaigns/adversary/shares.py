@@ -1,8 +1,9 @@
-"""`python -m campaigns.adversary.shares`: attacks on shares at a real broker, and the bound that each keeps within.
+"""`python -m campaigns.adversary.shares`: attacks on shares at a real broker, each with the bound that must hold.
 
-The attackers are users of the stage; each player of theirs has a topic, and the broker says what was written there.
-Honest clients of both kinds are served beside them. The formulas are those of docs/reference/quota-semantics.md:
-`simulation.attacks` has the same attacks in simulated time, and plants a fault for each.
+The attackers are users of the stage. Each of their players has a topic, and the broker reports the bytes in it.
+Honest clients of both kinds must be served at the same time. The formulas are those of
+docs/reference/quota-semantics.md. `simulation.attacks` has the same attacks in simulated time, and plants a fault for
+each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from campaigns.adversary.watch import Watch
 RECORDS_BYTES: Final = 5_000
 FRAME_BYTES: Final = RECORDS_BYTES + 500
 SECONDS: Final = 12.0
-"""Of an attack."""
+"""Duration of an attack."""
 
 SMALL: Final = 20_000
 LARGE: Final = 40_000
@@ -35,19 +36,19 @@ BURST_S: Final = 3
 IDLE_S: Final = 5.0
 CAPACITY: Final = 2_000_000
 _FREE: Final = 500_000
-"""The byte rate of users that only a brake or a group limits."""
+"""The byte rate of users whose only effective limit is a brake or a group."""
 
 _PARTS: Final = (10, 20)
 """Percent that brakes leave, of tiers 1 and 3."""
 
 _LATE_S: Final = 2.0
-"""A brake is in force with the next division, and its counter is known with the one after that."""
+"""A brake is in force after the next division, and its counter is known after the one that follows."""
 
 _OFFERS: Final = 1.3
-"""Times the bound: what an attack sends at least, so that something could break it."""
+"""An attack must send at least this many times the bound. Otherwise it could not break the bound."""
 
 _SLOW_MS: Final = 3_000
-"""Brokers that take longer are slow. No broker on a busy machine is by itself."""
+"""Brokers that take longer count as slow. A broker on a busy machine does not reach this by itself."""
 
 _USERS: Final = {
     name: f"u{11_000 + at}" for at, name in enumerate(("team", "first", "both", "second", "saver"))
@@ -59,15 +60,15 @@ _LIARS: Final = ("u11030", "u11031")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of an attack.
+    """Result of an attack.
 
     Attributes:
-        name: of it.
+        name: name of the attack.
         got: bytes that the broker has.
-        bound: on that.
-        offered: bytes that the attackers sent or wanted to.
-        seconds: of the attack, until all was served.
-        violations: what must not be.
+        bound: upper bound for `got`.
+        offered: bytes that the attackers sent or wanted to send.
+        seconds: duration of the attack, until all requests were served.
+        violations: broken rules.
     """
 
     name: str
@@ -91,7 +92,7 @@ def judge(name: str, got: int, bound: float, offered: int, seconds: float) -> Ve
 
 
 def configuration() -> str:
-    """What the stage's gateway has beside its own quotas."""
+    """Configuration of the stage's gateway in addition to the stage's quotas."""
     team, first, both, second, saver = _USERS.values()
     text = f"""
 [capacity]
@@ -131,7 +132,7 @@ tier = 3
 
 
 def script(steps: Sequence[Step]) -> Script:
-    """Of one user, on any listener."""
+    """A script of one user, on any listener."""
     return Script(0, "user", tuple(range(LISTENERS)), tuple(steps))
 
 
@@ -141,15 +142,15 @@ def _sends(connection: int, client: int) -> Step:
 
 
 def flood(*, ids: int = 1, first: int = 3, count: int = 600, idle_s: float = 0.0) -> Script:
-    """As many requests as pass, under so many client ids that take turns, each on a connection of its own."""
+    """As many requests as pass, under `ids` client ids that take turns, each on its own connection."""
     steps = [_sends(at % max(ids, 4), first + at % ids) for at in range(count)]
-    # The counter has to be there before it can collect anything.
+    # The counter must exist before it can collect tokens.
     first_steps = [steps[0], {"do": "pause", "ms": 1000 * idle_s}] if idle_s else []
     return script([*first_steps, *steps])
 
 
 def renames(player: int, *, seconds: int = int(SECONDS), names: int = 6) -> Script:
-    """New client ids all the time: a request of each on a new connection."""
+    """Always new client ids: each sends one request on a new connection."""
     steps: list[Step] = []
     for at in range(seconds * names * 2):
         steps.append(_sends(at % 6, 1_000 * (player + 1) + at) | {"copies": 2})
@@ -159,7 +160,7 @@ def renames(player: int, *, seconds: int = int(SECONDS), names: int = 6) -> Scri
 
 
 class Attacks:
-    """The attacks of one stage; each method is one."""
+    """The attacks of one stage. Each public method is an attack."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -167,7 +168,7 @@ class Attacks:
     async def _play(
         self, plays: Sequence[tuple[str, Script]], seconds: float = SECONDS
     ) -> tuple[int, int, float]:
-        """What the players got, what they offered, and how long it took until all was served."""
+        """Bytes that the players got and offered, and the seconds until all was served."""
         stage = self._stage
         started = await asyncio.gather(
             *(stage.start(each, user=user, seconds=seconds) for user, each in plays)
@@ -180,14 +181,14 @@ class Attacks:
         return sum(each.produced_bytes for each in found), offered, lasted
 
     async def split(self) -> list[Verdict]:
-        """A user of a group splits into client ids, each with a quota that is as large as the group's."""
+        """A user of a group splits into client ids, each with a quota as large as the group's."""
         plays = [(_USERS["team"], flood(ids=10, first=10 + 10 * at)) for at in range(5)]
         got, offered, lasted = await self._play(plays)
         bound = SMALL * (lasted + SLACK_S + 2 * WINDOW_S) + FRAME_BYTES
         return [judge("split", got, bound, offered, lasted)]
 
     async def overlap(self) -> list[Verdict]:
-        """A user of two groups, and one of each."""
+        """A user of two groups, and one user of each group."""
         users = [_USERS[name] for name in ("first", "both", "second")]
         both = await asyncio.gather(*(self._play([(user, flood(ids=4))] * 3) for user in users))
         verdicts = []
@@ -199,14 +200,14 @@ class Attacks:
         return verdicts
 
     async def idle(self) -> list[Verdict]:
-        """A user with a burst is silent, and sends on many connections then: silence counts for the burst alone."""
+        """A user with a burst is silent and then sends on many connections: its silence only fills the burst."""
         plays = [(_USERS["saver"], flood(ids=4, idle_s=IDLE_S))] * 4
         got, offered, lasted = await self._play(plays, SECONDS + IDLE_S)
         bound = SMALL * (lasted - IDLE_S + SLACK_S + BURST_S) + (1 + len(plays)) * FRAME_BYTES
         return [judge("idle", got, bound, offered, lasted - IDLE_S)]
 
     async def lie(self) -> list[Verdict]:
-        """Users that read no reply and send in pieces: brokers do not seem to be slow."""
+        """Users that read no replies and send in pieces must not make brokers look slow."""
         steps: list[Step] = [{"do": "deaf", "connection": at} for at in range(4)]
         for at in range(400):
             steps.append(_sends(at % 4, 3) | {"waits": False, "copies": 3})
@@ -237,7 +238,7 @@ class Attacks:
         return [judge("flap", got, bound, offered, lasted)]
 
     async def rename(self) -> list[Verdict]:
-        """New client ids all the time, in a tier with a brake."""
+        """Always new client ids, in a tier with a brake."""
         plays = [(_RENAMED, renames(at)) for at in range(6)]
         bound_per_s = await self._brake(plays, {3: _PARTS[0]})
         got, offered, lasted = await self._play([(_RENAMED, renames(at + 10)) for at in range(6)])
@@ -248,7 +249,7 @@ class Attacks:
     # -- operations ------------------------------------------------------------------------------------------
 
     async def _brake(self, plays: Sequence[tuple[str, Script]], parts: dict[int, int]) -> float:
-        """Let tiers be used, and brake them; the bytes per second that is left to them together."""
+        """Use some tiers and brake them; the bytes per second that they may still use together."""
         play = asyncio.create_task(self._play(plays))
         await asyncio.sleep(SECONDS - 1)
         for tier, percent in parts.items():

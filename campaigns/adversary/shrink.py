@@ -1,4 +1,4 @@
-"""Shrinks a script while it still breaks the same rule."""
+"""Removes steps from a script while it still breaks the same rule."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TypeAlias
 from campaigns.adversary.script import Script
 
 Fails: TypeAlias = Callable[[list[Script]], Awaitable[list[bool]]]
-"""Plays scripts, at the same time if it can: which of them fail."""
+"""Plays scripts, at the same time if possible; which of them fail."""
 
 
 async def shrink(script: Script, fails: Fails, *, most_rounds: int = 24, at_once: int = 8) -> Script:
-    """The shortest failing script that leaving out steps leads to.
+    """The shortest failing script that removing steps leads to.
 
     Args:
-        script: that fails.
-        fails: see there.
-        most_rounds: of trials.
-        at_once: trials of a round.
+        script: a failing script.
+        fails: see `Fails`.
+        most_rounds: maximum number of rounds.
+        at_once: trials per round.
     """
     size = max(1, len(script.steps) // 2)
     at = 0

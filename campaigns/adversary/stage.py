@@ -1,7 +1,7 @@
-"""Where scripts are played: a real broker, a gateway in a process of its own, topics to write to and to read.
+"""The environment of scripts: a real broker, a gateway in a separate process, topics to write and to read.
 
-Every client without authentication has a quota for its client id alone, every user one for itself: both come from
-default quotas, so that any number of scripts has an entity each.
+Every client without authentication has a quota for its client id, every user a quota for its user. Both come from
+default quotas, so that each of any number of scripts has its own entity.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ QUOTA_BYTES_PER_S: Final = 20_000
 MUTATIONS_PER_S: Final = 2.0
 WINDOW_NUM: Final = 2
 WINDOW_S: Final = WINDOW_NUM * 1.0
-"""Of both kinds of quota: the shortest that still has a past."""
+"""Window of both kinds of quota: the shortest that still has an earlier sample."""
 
 FLOODER: Final = "flooder"
-"""A client id with one percent of a core."""
+"""A client id with a quota of one percent of a core."""
 
 USERS: Final = 12_000
 WRITE_TOPICS: Final = 64
-"""A script has one for itself until the gateway has served what it left behind: some eight seconds, mostly muted."""
+"""A script has its own topic until the gateway has served its last requests: some eight seconds, mostly muted."""
 
 SETTLING_S: Final = 1.5
-"""After the end of a script: what it had under way has arrived at the broker, and shows there."""
+"""Time after the end of a script until its last requests have arrived at the broker and are visible there."""
 
 _LOOK_S: Final = 1.0
 _OPEN_STATES: Final = {"01", "08"}  # ESTABLISHED, CLOSE_WAIT
@@ -60,12 +60,13 @@ _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule require
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the broker says of a client that has gone.
+    """The broker's data about a client that has ended.
 
     Attributes:
-        partitions: of all topics that it made and left.
-        produced_bytes: by which its topic has grown.
-        seconds: from its first connection to this look; what it had sent is served after its end, too, as by Kafka.
+        partitions: partitions of all topics that it created and did not delete.
+        produced_bytes: growth of its topic.
+        seconds: from its first connection to this check. Requests are served after the client's end, too, as in
+        Kafka.
     """
 
     partitions: int
@@ -75,7 +76,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """A topic that one script at a time writes to."""
+    """A topic that only one script at a time writes to."""
 
     name: str
     topic_id: UUID
@@ -87,8 +88,8 @@ class Stage:
     Attributes:
         cluster: one broker.
         gateway_pid: the gateway's process.
-        log_file: what the gateway says.
-        direct: whether clients that connect from now on are given the broker's own addresses, to compare with.
+        log_file: the gateway's log.
+        direct: whether new clients get the broker's own addresses, for comparison.
     """
 
     def __init__(
@@ -100,14 +101,14 @@ class Stage:
         write_topics: int = WRITE_TOPICS,
         tls: bool = False,
     ) -> None:
-        """Nothing runs yet.
+        """Prepare the stage without starting anything.
 
         Args:
-            program: what runs instead of `sluice`, with the same arguments.
-            prefix: a command that runs it.
-            more_configuration: of the gateway, as TOML text.
-            write_topics: how many there are; as many scripts can be under way or waiting for their verdict.
-            tls: whether clients come to the gateway by TLS. To the broker itself they never do.
+            program: a program to run instead of `sluice`, with the same arguments.
+            prefix: words to put before its command line.
+            more_configuration: additional configuration of the gateway, as TOML text.
+            write_topics: number of topics to write; as many scripts can run or wait for their verdict.
+            tls: whether clients use TLS with the gateway. They never use it with the broker itself.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="sluice-adversary-"))
         self._pki = Pki(self._folder) if tls else None
@@ -165,7 +166,7 @@ class Stage:
 
     @property
     def gateway_runs(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the gateway's process has not ended."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -181,7 +182,7 @@ class Stage:
 
     @property
     def sasl(self) -> tuple[Address, ...]:
-        """The listeners with it."""
+        """The listeners with authentication."""
         if self.direct:
             return (self.cluster.listeners["SASL"][1],) * LISTENERS
         return self._sasl
@@ -192,7 +193,7 @@ class Stage:
 
     @property
     def ca(self) -> Path | None:
-        """The authority that clients trust which connect from now on; None: without TLS."""
+        """The authority that new clients trust; None without TLS."""
         return None if self._pki is None or self.direct else self._pki.authority.certificate
 
     @property
@@ -209,19 +210,19 @@ class Stage:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     async def play(self, script: Script) -> tuple[Outcome, Found]:
-        """Play a script as an entity that no other has been, and ask the broker what it got."""
+        """Play a script as a new entity, and ask the broker what the client got."""
         outcome, found = await self.start(script)
         return outcome, await found
 
     async def start(
         self, script: Script, *, user: str | None = None, seconds: float = SECONDS
     ) -> tuple[Outcome, asyncio.Future[Found]]:
-        """Play a script; what the broker says comes later.
+        """Play a script; the broker's data follows in the future.
 
         Args:
-            script: see there.
-            user: who plays it; None: an entity that no other has been.
-            seconds: how long at most.
+            script: the script.
+            user: the user that plays it; None for a new entity.
+            seconds: maximum duration.
         """
         lent = await self._write_topics.get()
         login = self._login(script, lent, user)
@@ -230,7 +231,7 @@ class Stage:
         self._waiting.append((outcome, lent, found))
         return outcome, found
 
-    # -- what is asked of the broker -------------------------------------------------------------------------
+    # -- requests to the broker ------------------------------------------------------------------------------
 
     def _login(self, script: Script, lent: Lent, name: str | None = None) -> Login:
         at = next(self._numbers)
@@ -247,7 +248,7 @@ class Stage:
         for turn in itertools.count():
             await asyncio.sleep(_LOOK_S)
             due_ms = now_ms() - SETTLING_S * 1_000
-            # What a client sent before it left is served when its mute is over: the topic is its own until then.
+            # A client's last requests are served when its mute is over. Until then no other script gets its topic.
             served = _remote_ports(self._ports, self._ports + 4 * LISTENERS)
             due = [
                 each
@@ -278,9 +279,9 @@ class Stage:
                     )
 
     def _look(self, names: Sequence[str], canary: str) -> tuple[Counter[str], Mapping[str, int]]:
-        """How many partitions these clients' topics have, which are then deleted, and sizes of written topics."""
+        """Partitions of these clients' topics, which are then deleted, and sizes of written topics."""
         with WireClient(self.cluster.brokers[1], timeout_s=_BROKER_S) as client:
-            # The broker's Metadata lags behind its controller: what was decided before the canary shows with it.
+            # The broker's Metadata lags behind its controller. Once it has the canary, it has all earlier changes.
             topic = {"name": canary, "num_partitions": 1, "replication_factor": 1}
             client.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000)
             deadline_s = time.monotonic() + _BROKER_S
@@ -326,7 +327,7 @@ class Stage:
                 self._read_topics.append((name, ids[name]))
                 data = [{"name": name, "partition_data": [{"index": 0, "records": batch(size)}]}]
                 written = 0
-                while written < count:  # the leader itself may be the last to know that it is
+                while written < count:  # the leader may learn last that it leads
                     reply = client.ask("Produce", 9, acks=1, timeout_ms=30_000, topic_data=data)
                     written += reply.body.responses[0].partition_responses[0].error_code == 0
                     assert time.monotonic() < deadline_s, f"{name} did not get ready"
@@ -344,7 +345,7 @@ class Stage:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 start_new_session=True,
-                # Its stalls are judged: not in the debug mode that tests run in.
+                # Without the debug mode of the tests, because the stalls are judged.
                 env={name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"},
             )
         deadline_s = time.monotonic() + _START_S
@@ -362,11 +363,11 @@ class Stage:
 
     @property
     def admin(self) -> str:
-        """Where the admin port answers."""
+        """URL of the admin port."""
         return f"http://{HOST}:{self._ports + 4 * LISTENERS}"
 
     def metrics(self) -> str:
-        """All metrics of the gateway, as Prometheus gets them."""
+        """All metrics of the gateway in Prometheus' text format."""
         with urllib.request.urlopen(f"{self.admin}/metrics", timeout=20) as answer:
             return str(answer.read().decode())
 
@@ -426,7 +427,7 @@ def _user(at: int) -> str:
 
 
 def _remote_ports(first: int, end: int) -> set[int]:
-    """The clients' ports of all connections that the gateway's side, with these ports, has not closed."""
+    """Client ports of all connections to these gateway ports that the gateway has not closed."""
     ports = set()
     with Path("/proc/net/tcp").open(encoding="ascii") as lines:
         for line in itertools.islice(lines, 1, None):

@@ -1,10 +1,10 @@
 """The gateway with each event of its loop timed: `python -m campaigns.adversary.timed_gateway serve`.
 
-The gateway's own watchdog measures turns, and pays for a timer alone; a turn has many events when many clients send
-at once. Here each callback and each call of a protocol is measured, in CPU time of the loop's thread, collections of
-garbage included. A line is logged for one that is the longest so far of a second, and for
-each above `TOLD_MS`, with what of it was a collection, how many pages were new to the process in it, and how often
-another thread had the CPU. Once a second a line says how long turns took, by the watchdog's timer.
+The gateway's own watchdog costs only a timer and measures turns of the loop. A turn has many events when many clients
+send at once. This program measures each callback and each call of a protocol, in CPU time of the loop's thread,
+including garbage collections. It logs a line for the longest event so far of a second, and for each event above
+`TOLD_MS`. The line has the time of collections, the number of page faults, and how often another thread got the CPU.
+Once a second a line has the durations of turns by the watchdog's timer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.cli.main import main
 from gateway.server.loop_watchdog import LoopWatchdog
 
 TOLD_MS: Final = 20
-"""The longest that one event may hold the loop (benchmarks/results/limits.md)."""
+"""The longest that one event may block the loop (benchmarks/results/limits.md)."""
 
 EVENT: Final = "event_took"
 TURNS: Final = "turns_took"
@@ -41,7 +41,7 @@ _log = structlog.get_logger("gateway.loop")
 
 
 class _Clock:
-    """Measures the outermost of calls within calls."""
+    """Measures the outermost of nested calls."""
 
     def __init__(self) -> None:
         self.first_step_of: str | None = None
@@ -60,7 +60,7 @@ class _Clock:
             self._generation = max(self._generation, info["generation"])
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same, measured."""
+        """The same callable, with its time measured."""
         first_step_of = self.first_step_of
 
         def measured(*args: Any, **more: Any) -> Any:
@@ -118,14 +118,14 @@ _CLOCK: Final = _Clock()
 
 
 class TimedLoop(uvloop.Loop):
-    """Measures what it is given to call."""
+    """A loop that measures all its callbacks."""
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
         """See `asyncio`."""
         return super().call_soon(_CLOCK.timed(callback), *args, context=context)
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:
-        """See `asyncio`; its first step, which has no name of its own, is identified by that of what it runs."""
+        """See `asyncio`. The first step has no name, so it gets the coroutine's name."""
         _CLOCK.first_step_of = getattr(coro, "__qualname__", None)
         try:
             return super().create_task(coro, name=name, context=context)
@@ -156,7 +156,7 @@ def _protocols(parent: type) -> Iterator[type]:
 
 
 class _Turns:
-    """Turns of the loop: how late each was for the watchdog's timer, as far as the loop's thread worked meanwhile."""
+    """Turns of the loop: how late each was for the watchdog's timer, limited to the CPU time of the loop's thread."""
 
     def __init__(self) -> None:
         self._tick = LoopWatchdog._tick
@@ -179,7 +179,7 @@ class _Turns:
 
 
 def time_events() -> None:
-    """From now on; all protocols have been imported."""
+    """Begin to measure. All protocols must have been imported."""
     turns = _Turns()
     LoopWatchdog._tick = lambda watchdog: turns.count(watchdog)  # type: ignore[method-assign]
     gc.callbacks.append(_CLOCK.collecting)

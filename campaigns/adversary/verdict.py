@@ -1,4 +1,4 @@
-"""What must hold after a script: the formulas of docs/reference/quota-semantics.md, for any number of connections."""
+"""Checks after a script: the formulas of docs/reference/quota-semantics.md, for any number of connections."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from campaigns.adversary.script import Script
 from campaigns.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S, Found
 
 SLACK_S: Final = 0.5
-"""Between the first byte of a script and the gateway's clock, and at its end."""
+"""Tolerance between the script's begin and end and the gateway's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that must not be.
+    """A broken rule.
 
     Attributes:
-        kind: produced, fetched, partitions, or of the process: stall, memory, honest, ended, error.
-        detail: figures.
+        kind: produced, fetched, partitions, or for the process: stall, memory, honest, ended, error.
+        detail: the figures.
     """
 
     kind: str
@@ -27,7 +27,7 @@ class Violation:
 
 
 def judge(script: Script, outcome: Outcome, found: Found) -> list[Violation]:
-    """What this client got beyond its quota, or saw and must not."""
+    """The rules that this client broke: bytes or partitions beyond its quota, or forbidden replies."""
     violations = [Violation("order", fault) for fault in outcome.faults[:1]]
     seconds = max(outcome.seconds, found.seconds) + SLACK_S
     for kind, got, one in (
@@ -37,10 +37,10 @@ def judge(script: Script, outcome: Outcome, found: Found) -> list[Violation]:
         bound = QUOTA_BYTES_PER_S * (seconds + 2 * WINDOW_S) + one
         if got > bound:
             violations.append(Violation(kind, _told(got, bound, outcome, "bytes")))
-    # Creating costs what is there at the end; what has been deleted has cost twice.
+    # Existing partitions have cost one permit each. Deleted ones have cost two: creation and deletion.
     permits = found.partitions + 2 * outcome.deleted_partitions
     bound = MUTATIONS_PER_S * (WINDOW_S + seconds) + outcome.most_permits
-    if script.old:  # cannot be refused: it waits beyond one window of debt
+    if script.old:  # cannot be refused, so it only waits beyond one window of debt
         bound += MUTATIONS_PER_S * WINDOW_S
     if permits > bound:
         violations.append(Violation("partitions", _told(permits, bound, outcome, "permits")))

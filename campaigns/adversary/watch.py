@@ -1,4 +1,4 @@
-"""What must hold for the gateway's process, whatever clients do: its memory, loop and log."""
+"""Checks the gateway's process, whatever clients do: its memory, loop and log."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from campaigns.adversary.timed_gateway import EVENT, TURNS
 from campaigns.adversary.verdict import Violation
 
 MAX_RSS_BYTES: Final = 320 << 20
-"""Some 95 of it are the process itself, the rest what thirty clients with requests below 1 MB can make it hold."""
+"""About 95 MiB for the process itself, the rest for thirty clients with requests below 1 MB."""
 
 EVENT_CPU_MS: Final = 20.0
-"""The longest that one event may hold the loop. CPU time, since the machine has other users; where these are so many
-that they share its caches too, tests allow more."""
+"""The longest that one event may block the loop, in CPU time because other programs use the machine. Tests allow more
+where these programs also use the CPU's caches."""
 
 BUGS: Final = frozenset({"internal_error", "upstream_malformed", "upstream_desync"})
-"""Why no connection may end in front of a broker that works."""
+"""Close causes that must not occur while the broker works."""
 
 _FIELD: Final = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 
 
 class Watch:
-    """Looks at a stage's gateway from time to time.
+    """Checks a stage's gateway from time to time.
 
     Attributes:
-        most_rss_bytes: seen so far.
+        most_rss_bytes: highest so far.
         most_event_cpu_ms: the longest event, in CPU time, where the gateway measures each.
-        most_turn_cpu_ms: the longest turn of the loop: many events, when many clients send at once.
-        turns, long_turns: how many were measured, and how many of them took longer than one event may.
+        most_turn_cpu_ms: the longest turn of the loop; a turn has many events when many clients send at once.
+        turns, long_turns: how many were measured, and how many took longer than one event may.
     """
 
     def __init__(self, stage: Stage, *, event_cpu_ms: float = EVENT_CPU_MS) -> None:
-        """Nothing is looked at yet.
+        """Prepare the watch without checking anything.
 
         Args:
-            stage: running.
+            stage: a running stage.
             event_cpu_ms: how long one event may take.
         """
         self._stage = stage
@@ -47,12 +47,12 @@ class Watch:
         self.begin()
 
     def begin(self) -> None:
-        """Forget how long events took until now."""
+        """Ignore the durations of events until now."""
         self.most_event_cpu_ms = self.most_turn_cpu_ms = 0.0
         self.turns = self.long_turns = 0
 
     def look(self) -> list[tuple[Violation, int | None]]:
-        """What has happened since the last look, and the port of the client that it was about, if known."""
+        """Violations since the last call, each with the port of the client concerned, if known."""
         found: list[tuple[Violation, int | None]] = []
         if not self._stage.gateway_runs:
             found.append((Violation("ended", "the gateway's process has ended"), None))

@@ -1,1 +1,1 @@
-"""The shipped alerts, made to fire by real faults: a real Prometheus, real gateways, a real Kafka."""
+"""Real faults that make the shipped alerts fire: with a real Prometheus, real gateways and a real Kafka."""

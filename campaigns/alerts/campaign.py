@@ -1,4 +1,4 @@
-"""Rounds of faults: each alert has to fire on its own and to stop after it."""
+"""Rounds of faults: each alert has to fire during its own fault and to stop after it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _POLL_S: Final = 0.2
 
 
 class Outcome(NamedTuple):
-    """What one alert did.
+    """Behaviour of one alert.
 
     Attributes:
         alert: its name.
         what: the fault.
-        fired_s: from the fault to the alert; None: it did not come.
-        stopped_s: from the end of the fault to that of the alert; None: it did not end.
-        labels: of what fired.
-        others: alerts that fired meanwhile and belong to no fault of the round.
+        fired_s: seconds from the fault to the alert; None if it did not fire.
+        stopped_s: seconds from the end of the fault to the end of the alert; None if it did not stop.
+        labels: labels of the alert.
+        others: other alerts that fired meanwhile and belong to no fault of the round.
     """
 
     alert: str
@@ -35,15 +35,15 @@ class Outcome(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether it did what it should."""
+        """Whether the alert fired and stopped as it should."""
         return self.fired_s is not None and self.stopped_s is not None
 
 
 def play(prometheus: Prometheus, faults: Sequence[Fault]) -> list[Outcome]:
-    """Do these faults at once, wait for their alerts, take the faults back, and wait for the end of the alerts.
+    """Begin these faults at once, wait for their alerts, end the faults, and wait for the end of the alerts.
 
     Raises:
-        AssertionError: one of the alerts fires before.
+        AssertionError: one of the alerts fires before the faults.
     """
     waited_for = [alert for fault in faults for alert in fault.alerts]
     _await_quiet(prometheus, set(waited_for))

@@ -1,4 +1,4 @@
-"""The faults, one for each alert: how each is done for real, and how it is taken back."""
+"""The faults, one for each alert: how each begins and ends."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _CLIENTS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong.
+    """One fault.
 
     Attributes:
-        alerts: that must fire while it lasts, and stop after it.
-        what: for the page of results.
-        begin: does it.
-        end: takes it back.
+        alerts: alerts that must fire while it lasts, and stop after it.
+        what: its description on the page of results.
+        begin: begins the fault.
+        end: ends the fault.
     """
 
     alerts: tuple[str, ...]
@@ -44,17 +44,17 @@ class Fault:
 
 
 class Repeated:
-    """Does something again and again in a thread, from `begin` to `end`."""
+    """Repeats a step in a thread, from `begin` to `end`."""
 
     def __init__(
         self, step: Callable[[], None], every_s: float = 0.0, *, close: Callable[[], None] = lambda: None
     ) -> None:
-        """Nothing is done yet.
+        """Prepare the thread without starting it.
 
         Args:
-            step: once; errors of sockets are what faults do.
-            every_s: the pause between two.
-            close: at the end.
+            step: one step; socket errors are expected and ignored.
+            every_s: the pause between two steps.
+            close: called at the end.
         """
         self._step = step
         self._close = close
@@ -80,7 +80,7 @@ class Repeated:
 
 
 class _Kept:
-    """One connection that a fault keeps, made when it is used first."""
+    """One connection that a fault keeps; it is opened at its first use."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         self._make = partial(_Connection, port, context)
@@ -93,13 +93,13 @@ class _Kept:
         self._made.ask(frame)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._made is not None:
             self._made.socket.close()
 
 
 class _Connection:
-    """A socket that sends frames and reads whatever is answered."""
+    """A socket that sends frames and reads the answers."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         plain = socket.create_connection((HOST, port), timeout=20)
@@ -114,7 +114,7 @@ class _Connection:
         self.socket.close()
 
     def ask(self, frames: bytes, answers: int = 1) -> None:
-        """Send them, and wait for as many answers."""
+        """Send the frames, and wait for `answers` answers."""
         self.socket.sendall(frames)
         for _ in range(answers):
             size = int.from_bytes(self._read(4))
@@ -131,7 +131,7 @@ class _Connection:
 
 
 def throttled_client(gateway: FaultyGateway) -> Fault:
-    """The client that must not wait produces more than it may, over TLS and by its certificate."""
+    """The important client exceeds its quota, over TLS with its certificate."""
     context = ssl.create_default_context(cafile=str(gateway.authority.certificate))
     context.load_cert_chain(gateway.billing.certificate, gateway.billing.key)
     client = _Kept(gateway.secure_port, context)
@@ -159,7 +159,7 @@ def limit_nearly_reached(gateway: FaultyGateway) -> Fault:
 
 
 def connections_used_up(gateway: FaultyGateway) -> Fault:
-    """All but one connection of a listener are taken."""
+    """Clients use all but one connection of a listener."""
     taken: list[socket.socket] = []
 
     def begin() -> None:
@@ -173,7 +173,7 @@ def connections_used_up(gateway: FaultyGateway) -> Fault:
 
 
 def certificate_ends(gateway: FaultyGateway) -> Fault:
-    """The files are exchanged for some that end soon, then for others."""
+    """The certificate is replaced with one that expires soon, and at the end with a new one."""
     return Fault(
         ("SluiceCertificateEnds",),
         "a certificate that ends in 13 days is put in place",
@@ -183,7 +183,7 @@ def certificate_ends(gateway: FaultyGateway) -> Fault:
 
 
 def reload_fails(gateway: FaultyGateway) -> Fault:
-    """The configuration file gets a fault and is read again."""
+    """The configuration file gets an error and is reloaded."""
     return Fault(
         ("SluiceReloadFailed",),
         "a configuration with a fault, SIGHUP",
@@ -224,7 +224,7 @@ def _own(topic: str) -> bytes:
 
 
 def usage_dropped(gateway: FaultyGateway) -> Fault:
-    """The disk of usage records is full, and more comes than memory may hold."""
+    """The disk of usage records is full, and there are more records than the memory limit allows."""
     frames = b"".join(
         produce(at, acks=1, size=1, client_id=f"{at:04d}".ljust(200, "x")) for at in range(1, _CLIENTS + 1)
     )
@@ -247,7 +247,7 @@ def usage_dropped(gateway: FaultyGateway) -> Fault:
 
 
 def loop_stalls(gateway: FaultyGateway) -> Fault:
-    """The process is stopped again and again."""
+    """The process is stopped repeatedly."""
 
     def step() -> None:
         gateway.signal(signal.SIGSTOP)
@@ -278,10 +278,10 @@ def store_writes_fail(gateway: FaultyGateway) -> Fault:
 
 
 def store_not_writable(gateway: FaultyGateway) -> Fault:
-    """The gateway is started again on a full disk; with room it writes again by itself."""
+    """The gateway is restarted on a full disk. When the disk has room, it writes again by itself."""
 
     def begin() -> None:
-        gateway.stop()  # in order: what a killed one leaves open of its store has its room on the disk already
+        gateway.stop()  # not killed: a killed process leaves files of its store with space on the disk
         gateway.store_disk.fill()
         gateway.start()
 
@@ -294,7 +294,7 @@ def store_not_writable(gateway: FaultyGateway) -> Fault:
 
 
 def store_not_followed(gateway: FaultyGateway, kafka: KafkaCluster) -> Fault:
-    """The topic of quotas is deleted; then the gateway is started again, as the runbook says."""
+    """The topic of quotas is deleted; then the gateway is restarted, as the runbook says."""
 
     def begin() -> None:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
@@ -309,12 +309,12 @@ def store_not_followed(gateway: FaultyGateway, kafka: KafkaCluster) -> Fault:
 
 
 def gateway_down(gateway: FaultyGateway) -> Fault:
-    """SIGKILL, and a new start."""
+    """The gateway is killed with SIGKILL, and started again."""
     return Fault(("SluiceDown",), "SIGKILL, then a new start", gateway.kill, gateway.start)
 
 
 def brokers_away(gateway: FaultyGateway, kafka: KafkaCluster) -> Fault:
-    """The broker is killed under clients of one gateway, and under another one that is a member of a fleet."""
+    """The broker is killed while one gateway has clients and another one is a member of a fleet."""
 
     def step() -> None:
         with _Connection(gateway.port) as client:
@@ -335,7 +335,7 @@ def brokers_away(gateway: FaultyGateway, kafka: KafkaCluster) -> Fault:
 
 
 def not_ready(gateway: FaultyGateway, kafka: KafkaCluster) -> Fault:
-    """A gateway is started while the broker is away."""
+    """A gateway is started while the broker is down."""
 
     def begin() -> None:
         kafka.kill_broker(1)
@@ -351,12 +351,12 @@ def not_ready(gateway: FaultyGateway, kafka: KafkaCluster) -> Fault:
 
 
 def rounds(one: FaultyGateway, two: FaultyGateway, kafka: KafkaCluster) -> Sequence[Sequence[Fault]]:
-    """All of them; those of a round last at the same time, since they do not touch each other.
+    """All faults in rounds. The faults of a round are independent, so they last at the same time.
 
     Args:
-        one: keeps its quotas in a file.
-        two: keeps them in a topic, as a member of a fleet.
-        kafka: of one broker.
+        one: a gateway that keeps its quotas in a file.
+        two: a gateway that keeps them in a topic, as a member of a fleet.
+        kafka: a cluster of one broker.
     """
     return (
         (

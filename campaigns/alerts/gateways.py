@@ -1,4 +1,4 @@
-"""Gateways that faults are done to: processes with small disks, certificates and bounds that can be reached."""
+"""Gateways for the faults: processes with small disks, certificates and limits that can be reached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from testkit.process_group import kill_all
 from testkit.raw_client import HOST
 
 FEW: Final = 20
-"""Connections of the listener that can be used up."""
+"""Connection limit of the listener whose connections are used up."""
 
 IMPORTANT_BYTES_PER_S: Final = 1_000
 NEAR_BYTES_PER_S: Final = 10_000
@@ -32,23 +32,24 @@ _PORTS: Final = 1 + _BROKER_PORTS
 
 
 class FaultyGateway:
-    """One gateway, and what can be done to it.
+    """One gateway, and operations on it.
 
     Attributes:
         admin: its admin port.
-        port, few_port, secure_port: of its listeners: any, one with few connections, one that wants certificates.
-        store_disk, usage_disk: what its quotas and its usage records are on.
+        port, few_port, secure_port: ports of its listeners: a usual one, one with few connections, one that requires
+            client certificates.
+        store_disk, usage_disk: the disks of its quotas and its usage records.
         billing: the certificate of the important client.
-        authority: that has signed it.
+        authority: the authority that has signed it.
     """
 
     def __init__(self, folder: Path, brokers: str, *, topic: str | None = None) -> None:
-        """Nothing runs yet.
+        """Prepare the gateway without starting it.
 
         Args:
-            folder: of its own; made here.
+            folder: its own folder; created here.
             brokers: the cluster, as TOML texts.
-            topic: that keeps its quotas, and it is a member of a fleet; None: a file, and it is alone.
+            topic: the topic of its quotas, as a member of a fleet; None for a file without a fleet.
         """
         folder.mkdir()
         self._folder = folder
@@ -93,14 +94,14 @@ class FaultyGateway:
         )
 
     def issue(self, *, days: int) -> None:
-        """Put a new certificate in place that ends in so many days."""
+        """Install a new certificate that expires in `days` days."""
         until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
         new = self.authority.issue("new", "gateway", hosts=(HOST,), valid_until=until)
         new.key.replace(self._pair.key)
         new.certificate.replace(self._pair.certificate)
 
     def start(self, *, ready: bool = True) -> None:
-        """Start it and wait until clients can be served, or until it listens."""
+        """Start it and wait until it can serve clients, or only until it listens."""
         with self._log.open("ab") as log:
             program = Path(sys.executable).with_name("sluice")
             command = [str(program), "serve", "--config", str(self._config)]
@@ -131,14 +132,14 @@ class FaultyGateway:
         self._process.wait(30)
 
     def configure(self, text: str) -> None:
-        """Write this to its file and have it read again."""
+        """Write the text to its configuration file and reload it."""
         self._config.write_text(text)
         self.signal(signal.SIGHUP)
 
     def status(
         self, path: str, *, method: str = "GET", body: str = "", kind: str = "application/json"
     ) -> int:
-        """The admin port's answer; 0: there is none."""
+        """The admin port's status code; 0 without an answer."""
         data = body.encode() if body else None
         asked = urllib.request.Request(
             f"http://{self.admin}{path}",
@@ -156,17 +157,17 @@ class FaultyGateway:
             return 0
 
     def alter(self, user: str, limit: float) -> bool:
-        """Whether a quota could be set."""
+        """Set a quota; whether that succeeded."""
         line = {"entity": [{"type": "user", "name": user}], "quota": "producer_byte_rate", "limit": limit}
         types = "application/x-ndjson"
         return self.status("/quotas/import", method="POST", body=json.dumps(line), kind=types) == 200
 
     def log_tail(self) -> str:
-        """The end of what it wrote."""
+        """The end of its log."""
         return self._log.read_text(errors="replace")[-3_000:]
 
     def close(self) -> None:
-        """End it for good."""
+        """Stop it and remove its disks."""
         if self._process is not None:
             kill_all(self._process.pid)
             self._process.wait()
@@ -175,7 +176,7 @@ class FaultyGateway:
 
 
 def wait_for(fact: Callable[[], bool], told: Callable[[], str] = str, *, seconds: float = 120) -> None:
-    """Wait until it is true."""
+    """Wait until `fact` is true."""
     deadline = time.monotonic() + seconds
     while not fact():
         if time.monotonic() > deadline:

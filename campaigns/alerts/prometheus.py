@@ -20,11 +20,11 @@ class Prometheus:
     """One process; used as a context manager."""
 
     def __init__(self, program: str, folder: Path, rules: str, targets: Sequence[str]) -> None:
-        """Nothing runs yet.
+        """Prepare the process without starting it.
 
         Args:
-            program: Prometheus.
-            folder: for its files; exists.
+            program: path of Prometheus.
+            folder: existing folder for its files.
             rules: the text of a rule file.
             targets: admin ports of gateways.
         """
@@ -59,7 +59,7 @@ class Prometheus:
         self._process.wait(20)
 
     def firing(self) -> dict[str, Mapping[str, str]]:
-        """Alerts that fire now, each with the labels of one of its series; nothing while it does not answer."""
+        """Alerts that fire now, each with the labels of one of its series; empty while Prometheus does not answer."""
         return {
             each["labels"]["alertname"]: each["labels"]
             for each in self._alerts()

@@ -1,4 +1,4 @@
-"""The shipped alert rules on a faster clock: a minute becomes a second; thresholds and queries stay."""
+"""The shipped alert rules with shorter times: a minute becomes a second; thresholds and queries do not change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shipped() -> str:
 
 
 def shortened(text: str) -> str:
-    """The rules with every `for:` and every range in brackets sixty times as short."""
+    """The rules with every `for:` and every range in brackets divided by sixty."""
     document = yaml.safe_load(text)
     for group in document["groups"]:
         for rule in group["rules"]:

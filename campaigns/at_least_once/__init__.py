@@ -1,1 +1,1 @@
-"""Producers without idempotence through faults of brokers and gateways, beside the same producers without Sluice."""
+"""Producers without idempotence during faults of brokers and gateways, with Sluice and without it."""

@@ -1,13 +1,13 @@
-"""``python -m campaigns.at_least_once``: producers without idempotence, through faults; 1 when Sluice is worse.
+"""``python -m campaigns.at_least_once``: producers without idempotence during faults; 1 when Sluice is worse.
 
-There are three ways to three brokers: directly, behind a gateway, and behind HAProxy. Each has two producers with
-acks=all, one with one request in flight and one with five. One broker leads all topics. In every other round it is
-killed or stopped, for all ways. In the rounds between, gateway and HAProxy are killed at the same moment. The gateway
-is compared with the direct way at faults of a broker, and with HAProxy when both are killed. At the end all topics
-are read, and `verdict.py` judges. A lost record is always a finding.
+There are three ways to three brokers: directly, through a gateway, and through HAProxy. Each way has two producers
+with acks=all, one with one request in flight and one with five. One broker leads all topics. In every other round it
+is killed or stopped, for all ways. In the other rounds, gateway and HAProxy are killed at the same moment. The
+gateway is compared with the direct way for faults of a broker, and with HAProxy when both are killed. At the end all
+topics are read, and `verdict.py` judges them. A lost record is always a finding.
 
-Each record is a request of its own, and few of them wait. Otherwise one lost answer would double as many records as
-came together while the machine was busy.
+Each record is a separate request, and few of them wait. Otherwise one lost answer would duplicate all the records
+that were batched together while the machine was busy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BACK_S: Final = 90.0
 
 
 def topic_of(name: str, in_flight: int) -> str:
-    """Of one producer."""
+    """The topic of one producer."""
     return f"{name}-{in_flight}"
 
 
@@ -58,11 +58,11 @@ class Way:
 
     Attributes:
         marks: for each producer the first number of each round.
-        found: for each producer what its topic has.
+        found: for each producer the contents of its topic.
     """
 
     def __init__(self, name: str, ports: list[int]) -> None:
-        """They send from now on."""
+        """Start the producers."""
         self.producers = [
             NumberedProducer(
                 ports,
@@ -85,7 +85,7 @@ class Way:
             producer.start()
 
     def begin_round(self) -> None:
-        """Note where it begins; what was sent before must have been acknowledged."""
+        """Note the numbers at which a round begins. All earlier records must have been acknowledged."""
         end_s = time.monotonic() + _BACK_S
         for producer, marks in zip(self.producers, self.marks, strict=True):
             sent = producer.sent
@@ -96,7 +96,7 @@ class Way:
             marks.append(producer.sent)
 
     def end(self, bootstrap: str) -> None:
-        """Stop, and read all topics at the broker."""
+        """Stop the producers, and read all topics at the broker."""
         for producer in self.producers:
             producer.finish(_BACK_S)
             reader = Reader(bootstrap, producer.topic)
@@ -105,11 +105,11 @@ class Way:
             self.found.append(found_in(numbers, producer.acknowledged))
 
     def again(self) -> Counter[int]:
-        """How many records are doubled, by round."""
+        """Number of duplicated records by round."""
         return self._by_round([each.again for each in self.found])
 
     def late(self) -> Counter[int]:
-        """How many are out of order with one request in flight, by round."""
+        """Number of records out of order with one request in flight, by round."""
         return self._by_round([self.found[IN_FLIGHT.index(1)].late])
 
     def _by_round(self, numbers: Sequence[Sequence[int]]) -> Counter[int]:
@@ -117,7 +117,7 @@ class Way:
 
 
 def compared(ways: Mapping[str, Way], other: str, rounds: Sequence[int]) -> Compared:
-    """The gateway beside another way in some rounds."""
+    """Compare the gateway with another way in some rounds."""
 
     def pairs(ours: Counter[int], theirs: Counter[int]) -> tuple[Pair, ...]:
         return tuple((ours[number], theirs[number]) for number in rounds)
@@ -128,7 +128,7 @@ def compared(ways: Mapping[str, Way], other: str, rounds: Sequence[int]) -> Comp
 
 
 def fault_of(number: int) -> str:
-    """Of a round."""
+    """The fault of a round."""
     return _FAULTS[number % len(_FAULTS)]
 
 
@@ -136,7 +136,7 @@ def leader(admin: AdminClient) -> int:
     """The broker that leads all topics, once each of them has all its replicas.
 
     Raises:
-        TimeoutError: it does not come to that.
+        TimeoutError: a topic still lacks a replica.
     """
     end_s = time.monotonic() + _BACK_S
     while time.monotonic() < end_s:
@@ -153,12 +153,12 @@ class Proxies:
     """The gateway, and a relay for each broker."""
 
     def __init__(self, folder: Path, cluster: KafkaCluster, decade: int) -> None:
-        """Both run, and the gateway is ready.
+        """Start gateway and relays, and wait until the gateway is ready.
 
         Args:
-            folder: theirs.
-            cluster: behind them.
-            decade: the ports of the relays without their last digit, which is the id of the broker.
+            folder: folder for their files.
+            cluster: the cluster behind them.
+            decade: the relays' ports without the last digit, which is the id of the broker.
         """
         brokers = ", ".join(f'"{address}"' for address in cluster.brokers.values())
         self.gateway = ChaosGateway(folder / "gw", brokers, topic=None)
@@ -170,7 +170,7 @@ class Proxies:
         """Start all, and wait until they serve.
 
         Raises:
-            OSError: the gateway does not.
+            OSError: the gateway does not serve.
         """
         self.gateway.start()
         for port, at in self.relayed.items():
@@ -179,7 +179,7 @@ class Proxies:
             raise OSError(f"the gateway does not get ready: {why}")
 
     def kill(self) -> None:
-        """End all at once, in a random order."""
+        """Kill all at once, in a random order."""
         kills = [partial(self.gateway.signal, signal.SIGKILL), *(relay.kill for relay in self._relays)]
         random.shuffle(kills)
         for kill in kills:
@@ -191,7 +191,7 @@ class Proxies:
 
 
 def play(cluster: KafkaCluster, proxies: Proxies, fault: str, broker: int) -> None:
-    """One fault, until all run again."""
+    """Play one fault, until all processes run again."""
     match fault:
         case "proxies killed":
             proxies.kill()
@@ -205,7 +205,7 @@ def play(cluster: KafkaCluster, proxies: Proxies, fault: str, broker: int) -> No
 
 
 def campaign(rounds: Sequence[int]) -> dict[str, Way]:
-    """Play them, and read what the topics have then."""
+    """Play the rounds, and then read the topics."""
     # Each broker advertises the relay whose port ends with its id.
     decade = -(-free_ports(10 + _BROKERS) // 10)
     properties: dict[str, str | int] = {

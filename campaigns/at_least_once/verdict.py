@@ -1,10 +1,10 @@
-"""What topics of numbers show, and whether one way to the brokers is worse than another. Pure.
+"""Judges topics of numbers, and whether one way to the brokers is worse than another. Pure.
 
-Nothing that was acknowledged may be missing. Retries may put a record into a topic twice, also without Sluice: how
-often is chance. So two ways are compared round by round. If the gateway adds nothing, each of the two could as well
-have the count of the other. `chance` is the probability that so large a sum of differences comes from that alone.
-Below 1 % it is a finding. A campaign has four such comparisons, so at most 4 % of its runs find something where
-nothing is.
+No acknowledged record may be missing. Retries may write a record twice, also without Sluice, and how often depends on
+chance. So two ways are compared round by round. If the gateway adds no duplicates, the counts of the two ways could
+be exchanged in each round. `chance` is the probability that this alone gives a sum of differences as large as the
+observed one. Below 1 % it is a finding. A campaign has four such comparisons, so at most 4 % of its runs report a
+finding by mistake.
 
 The order is judged in the same way, with one request in flight. librdkafka does not always keep it when the leader
 moves, also without Sluice. With more in flight Kafka promises no order to producers without idempotence.
@@ -20,17 +20,17 @@ from typing import Final, TypeAlias
 
 LEVEL: Final = 0.01
 Pair: TypeAlias = tuple[int, int]
-"""Of one round: the count of the gateway, and of the other way."""
+"""The counts of one round: of the gateway, and of the other way."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What a topic has.
+    """Faults found in a topic.
 
     Attributes:
-        lost: acknowledged numbers that are not there.
-        again: each number that was there before.
-        late: each number whose first appearance is behind that of a higher one.
+        lost: acknowledged numbers that are missing.
+        again: each repetition of a number.
+        late: each number that first appears after a higher one.
     """
 
     lost: int = 0
@@ -39,7 +39,7 @@ class Found:
 
 
 def found_in(numbers: Iterable[int], acknowledged: Collection[int]) -> Found:
-    """Judge a topic of one producer, which sends numbers that grow."""
+    """Judge a topic of one producer, which sends increasing numbers."""
     found, seen, highest = Found(), set[int](), -1
     for number in numbers:
         if number in seen:
@@ -56,16 +56,16 @@ def by_round(numbers: Iterable[int], marks: Sequence[int]) -> Counter[int]:
     """How many of the numbers belong to each round.
 
     Args:
-        numbers: of one producer.
+        numbers: numbers of one producer.
         marks: the first number of each round, from round 0 on.
     """
     return Counter(bisect_right(marks, number) - 1 for number in numbers)
 
 
 def chance(pairs: Iterable[Pair]) -> float:
-    """How likely a sum of differences is as large as this or larger, if both of a pair are alike.
+    """The probability of a sum of differences at least this large, if the two ways do not differ.
 
-    All choices of signs are counted, so it is exact.
+    The value is exact, because all combinations of signs are counted.
     """
     differences = [ours - theirs for ours, theirs in pairs]
     sums = {0: 1.0}
@@ -80,11 +80,11 @@ def chance(pairs: Iterable[Pair]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The gateway beside another way, in rounds of one kind of fault.
+    """The gateway compared with another way, in rounds of one kind of fault.
 
     Attributes:
-        again: records that are there once more.
-        late: records that are out of order, of producers with one request in flight.
+        again: counts of repeated records.
+        late: counts of records out of order, of producers with one request in flight.
     """
 
     again: tuple[Pair, ...]
@@ -92,7 +92,7 @@ class Compared:
 
     @property
     def worse(self) -> bool:
-        """Whether the gateway doubles or reorders more than by chance."""
+        """Whether the gateway duplicates or reorders more records than chance explains."""
         return min(chance(self.again), chance(self.late)) < LEVEL
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Rounds of faults, and what must hold during and after each of them."""
+"""Plays rounds of faults, and checks the rules during and after each of them."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ from testkit.wire_client import ConnectionEnded, WireClient
 QUOTAS: Final = "__chaos_quotas"
 NUMBERS: Final = "numbers"
 DRAINS: Final = "drains-" + "x" * 200
-"""Answers repeat the name, so that those that wait are more than a client's kernel takes."""
+"""Answers repeat this long name, so that the waiting answers exceed the buffers of a client's kernel."""
 _AGREE_S: Final = 5.0
 _READ_S: Final = 20.0
 _DISK_BYTES: Final = 512 * 1024
 _SESSION_MS: Final = 4_000
-"""A broker that says nothing for so long is given up by the controller."""
+"""The controller fences a broker that sends nothing for so long."""
 _IMPORTED: Final = {f"imported-{at}": BASE for at in range(50_000)}
 _FAULT_S: Final = 450.0
 _IMPORT_S: Final = 60.0
 _WRITABLE_S: Final = 60.0
 _TOPIC_AWAY_S: Final = 2.0
 _STALL_MS: Final = 250
-"""CPU time of one event. Imports in one piece take seconds; starts and garbage collections tens of milliseconds."""
+"""CPU time of one event. An import in one piece takes seconds; starts and collections take tens of ms."""
 _FAILURES: Final = (OSError, KafkaException, ConnectionEnded, KafkaStartError, subprocess.SubprocessError)
 
 
 @dataclass(slots=True)
 class Report:
-    """What a campaign came to.
+    """Results of a campaign.
 
     Attributes:
-        rounds, seconds: played.
-        faults: how many of each kind.
-        violations: what did not hold, with its round.
-        alterations, records: acknowledged ones; all of them checked.
-        drained: replies at drains.
-        looks, green: how often gateways were asked whether they are ready, and how often they were.
-        usage_lines: read from files.
+        rounds, seconds: rounds played, and how long they took.
+        faults: number of faults of each kind.
+        violations: broken rules, each with its round.
+        alterations, records: numbers of acknowledged ones; all of them were checked.
+        drained: number of replies during drains.
+        looks, green: how often readiness was checked, and how often the gateway was ready.
+        usage_lines: number of lines read from files.
     """
 
     rounds: int = 0
@@ -99,13 +99,13 @@ class ChaosCampaign:
     def __init__(
         self, *, seed: int, tell: Callable[[str], None] = print, without: str = "", folder: Path | None = None
     ) -> None:
-        """Nothing runs yet.
+        """Prepare the campaign without starting anything.
 
         Args:
-            seed: of the schedule.
-            tell: is given lines of progress.
-            without: a row (L01) whose mending is taken out of the gateways.
-            folder: where logs and files stay; None: they go when it is over.
+            seed: seed of the schedule.
+            tell: called with lines of progress.
+            without: a row (L01) whose fix is removed from the gateways.
+            folder: folder that keeps logs and files; None to delete them at the end.
         """
         self._seed, self._tell, self._without, self._folder = seed, tell, without, folder
         self.report = Report()
@@ -119,12 +119,12 @@ class ChaosCampaign:
         most_rounds: int = 1_000_000,
         schedule: Schedule | None = None,
     ) -> Report:
-        """Play rounds until the time is over, or the row that was taken out is found.
+        """Play rounds until the time is over, or until the removed fix shows as a violation.
 
         Args:
-            seconds: when no other round is begun.
-            first_round, most_rounds: of those that are drawn.
-            schedule: played instead of them.
+            seconds: no new round begins after this time.
+            first_round, most_rounds: first number and maximum count of the drawn rounds.
+            schedule: a schedule to play instead of drawn rounds.
         """
         numbers = range(first_round, first_round + most_rounds)
         rounds = rounds_of(schedule, lambda number: round_of(self._seed, number), numbers)
@@ -239,7 +239,7 @@ class ChaosCampaign:
                     pass
             case "broker-pause":
                 with Stopped([cluster.pid(at)]):
-                    # It is given up, another leads, and it comes back with what it was about to do.
+                    # The controller fences the broker and another one leads. Then it continues with its old requests.
                     time.sleep(_SESSION_MS / 1_000 + seconds)
             case "topic-again":
                 self._make_topic_again()
@@ -297,13 +297,13 @@ class ChaosCampaign:
         while True:
             began_s = time.monotonic()
             clients = [HalfFrame(gateway.port) for _ in range(5)]
-            # The gateway has read what came before it answers this.
-            # A broker that is killed now takes this client along.
+            # When the gateway answers this request, it has read all earlier bytes.
+            # If a broker is killed now, this client's connection ends.
             with suppress(ConnectionEnded), WireClient((HOST, gateway.port)) as asking:
                 asking.ask("Metadata", 9, topics=[], allow_auto_topic_creation=False)
                 if time.monotonic() - began_s < FRAME_TIMEOUT_MS / 2_000:
                     break
-            # A broker that is paused too answers late: by then halves may have had their time before the pause.
+            # A paused broker answers late. Half requests may then have timed out before the gateway's pause.
             for half in clients:
                 half.close()
         with gateway.stopped():
@@ -328,7 +328,7 @@ class ChaosCampaign:
             return
         # One import at a time: the gateway refuses the second.
         writer.pause()
-        # Looked at and compared, and not carried out: a hundred times would fill any store.
+        # Validated and compared, but not carried out: a hundred imports would fill any store.
         patience = Patience(gateway, _IMPORT_S)
         why = gateway.set_quotas(_IMPORTED, MOST_TIMES * _IMPORT_S, dry_run=True)
         if why is not None or patience.over:
@@ -348,12 +348,12 @@ class ChaosCampaign:
         try:
             deleted.result(30)
         except KafkaException as exc:
-            # The client has asked again where an answer was lost, and the topic was gone.
+            # An answer was lost, the client asked again, and the topic was already deleted.
             if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
         for at in TOPIC_GATEWAYS:
             self._watches[at].not_ready_from_s = time.monotonic() + STALE_S
-        # A topic that is there again at once is noticed by librdkafka; one that is away for a while is not.
+        # librdkafka notices a topic that is recreated at once, but not one that is missing for a while.
         time.sleep(_TOPIC_AWAY_S)
         try:
             self._make_quota_topic()
@@ -362,7 +362,7 @@ class ChaosCampaign:
                 time.sleep(0.1)
             if any(gateway.quotas() != before for gateway in gateways):
                 self._violated("L01: what was in force is lost with its topic")
-            # As the operator does it: one starts again, all quotas are imported there, the other follows.
+            # As an operator does it: one gateway restarts, all quotas are imported there, the other gateway follows.
             self._watches[0].not_ready_from_s, self._watches[0].excused = None, True
             gateways[0].end(signal.SIGTERM)
             gateways[0].start()
@@ -392,7 +392,7 @@ class ChaosCampaign:
                 made.result(30)
             except KafkaException as exc:
                 if exc.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                    return  # the controller has deleted the other one: this is ours, whose answer was lost
+                    return  # the old topic is deleted: this one is new, and the answer to its creation was lost
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(0.2)
@@ -414,7 +414,7 @@ class ChaosCampaign:
                 self._violated(f"L03: {gateway.folder.name} does not serve on a full disk: {why}")
         if not gateway.running:
             gateway.start()
-        # So that the disk is large enough for the next time.
+        # So that the disk has enough space for the next fault.
         patience = Patience(gateway, _WRITABLE_S)
         while (why := gateway.set_quotas({"after": BASE + self._round})) is not None and not patience.over:
             time.sleep(0.2)
@@ -429,7 +429,7 @@ class ChaosCampaign:
         before = self._usage_files(gateway)
         with SteppedClock(gateway.clock, ahead_s):
             deadline_s = time.monotonic() + 15
-            # Retention looks when a file is complete.
+            # Retention runs when a file is complete.
             while len(self._usage_files(gateway) - before) < 2 and time.monotonic() < deadline_s:
                 time.sleep(0.1)
             time.sleep(seconds)
@@ -465,7 +465,7 @@ class ChaosCampaign:
         self._check_stalls()
 
     def _check_stalls(self) -> None:
-        # What an import leaves may be cleared away after its answer.
+        # The gateway may free an import's memory after its answer.
         for at, gateway in enumerate(self._gateways):
             stalls_ms = gateway.stalls_ms()
             if (longest_ms := max(stalls_ms[self._stalls[at] :], default=0)) >= _STALL_MS:
@@ -491,7 +491,7 @@ class ChaosCampaign:
         return None
 
     def _check_records(self) -> None:
-        # What the brokers had acknowledged before they are asked.
+        # The records that the brokers acknowledged before the check reads the topic.
         numbers = [self._producer.acknowledged.popleft() for _ in range(len(self._producer.acknowledged))]
         try:
             end = self._numbers.end()

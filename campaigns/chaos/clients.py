@@ -21,18 +21,18 @@ from testkit.wire_client import WireClient
 
 _PAUSE_S: Final = 0.05
 BASE: Final = 1e9
-"""Quotas are so much and a number that grows."""
+"""Quotas are this value plus an increasing number."""
 _SENDING_S: Final = 0.5
 _CLIENT: Final = {"reconnect.backoff.max.ms": 1_000, "log_level": 0}
 
 
 class QuotaWriter(threading.Thread):
-    """Raises the quota of one user at one gateway, again and again.
+    """Raises the quota of one user at one gateway repeatedly.
 
     Attributes:
-        acknowledged: the last one that was.
-        tried: the last one that may be in force.
-        count: how many were acknowledged.
+        acknowledged: the last acknowledged value.
+        tried: the last value that may be in force.
+        count: number of acknowledged alterations.
     """
 
     def __init__(self, gateway: ChaosGateway, user: str) -> None:
@@ -58,13 +58,13 @@ class QuotaWriter(threading.Thread):
                 self.count += 1
 
     def acknowledged_by(self, now_s: float) -> float:
-        """The last one that was by then (`time.monotonic`)."""
+        """The last value that was acknowledged by then (`time.monotonic`)."""
         return next(
             (value for when_s, value in reversed(self._acknowledgements.copy()) if when_s <= now_s), 0.0
         )
 
     def pause(self) -> None:
-        """Write nothing until `paused` is cleared; returns when nothing is under way."""
+        """Write nothing until `paused` is cleared; returns when no request is in flight."""
         self._idle.clear()
         self.paused.set()
         self._idle.wait(20)
@@ -74,20 +74,20 @@ class NumberedProducer(threading.Thread):
     """A producer of numbers, idempotent unless its settings say otherwise.
 
     Attributes:
-        acknowledged: numbers that the brokers have and that were not taken yet.
-        count: how many there were in all.
-        sent: how many numbers it has produced, and so the next one.
+        acknowledged: acknowledged numbers that the check has not taken yet.
+        count: number of all acknowledged numbers.
+        sent: how many numbers it has produced, which is also the next number.
     """
 
     def __init__(
         self, ports: list[int], topic: str, *, settings: Mapping[str, Any] | None = None, burst: int = 1
     ) -> None:
-        """Nothing is sent yet.
+        """Prepare the producer without sending.
 
         Args:
-            ports: of gateways, or of a broker.
-            topic: for the numbers; its first partition.
-            settings: of the client, which win over ours.
+            ports: ports of gateways, or of a broker.
+            topic: the topic whose first partition gets the numbers.
+            settings: settings of the client, which override the defaults here.
             burst: how many it produces each time, a hundred times a second.
         """
         super().__init__(daemon=True)
@@ -120,7 +120,7 @@ class NumberedProducer(threading.Thread):
             self._producer.poll(0)
 
     def finish(self, within_s: float) -> None:
-        """Send nothing more, and let what is under way be delivered."""
+        """Stop sending, and wait for the delivery of records in flight."""
         self.stopped.set()
         self.join()
         self._producer.flush(within_s)
@@ -135,12 +135,12 @@ class NumberReader(threading.Thread):
     """A consumer through the gateways, of the topic of a `NumberedProducer`.
 
     Attributes:
-        twice, disordered: how many numbers were.
-        position: offset that it has read up to.
+        twice, disordered: how many numbers came twice, or out of order.
+        position: offset up to which it has read.
     """
 
     def __init__(self, ports: list[int], topic: str) -> None:
-        """From the beginning."""
+        """Prepare to read from the beginning."""
         super().__init__(daemon=True)
         self.stopped = threading.Event()
         self.twice = self.disordered = self.position = 0
@@ -172,15 +172,15 @@ class NumberReader(threading.Thread):
         self._last = max(self._last, number)
 
     def lacks(self, numbers: list[int]) -> int:
-        """How many of them it has never seen."""
+        """How many of the numbers it has never read."""
         return sum(number not in self._seen for number in numbers)
 
 
 class Reader:
-    """What a topic has, asked of the brokers themselves."""
+    """Reads a topic directly from the brokers."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        """From its beginning."""
+        """Prepare to read from the topic's beginning."""
         self._partition = TopicPartition(topic, 0, 0)
         self._consumer = Consumer(
             {**_CLIENT, "bootstrap.servers": bootstrap, "group.id": "chaos", "enable.auto.commit": False}
@@ -188,18 +188,18 @@ class Reader:
         self._consumer.assign([self._partition])
 
     def end(self) -> int:
-        """Where it ends.
+        """The end offset of the topic.
 
         Raises:
-            KafkaException: the brokers do not say.
+            KafkaException: the brokers do not answer.
         """
         return int(self._consumer.get_watermark_offsets(self._partition, timeout=20)[1])
 
     def read_to_end(self) -> list[bytes]:
-        """What came since the last call.
+        """The records since the last call.
 
         Raises:
-            KafkaException: the brokers do not say where it ends.
+            KafkaException: the brokers do not answer with the end offset.
         """
         end, misses = self.end(), 0
         values: list[bytes] = []
@@ -222,7 +222,7 @@ def port_of_leader(port: int, topic: str) -> int:
     """The port of a gateway that leads to the leader of a topic's first partition.
 
     Raises:
-        OSError: it has none now.
+        OSError: the partition has no leader now.
     """
     with WireClient((HOST, port), timeout_s=5) as client:
         body = client.ask("Metadata", 9, topics=[{"name": topic}], allow_auto_topic_creation=False).body
@@ -249,16 +249,16 @@ def _produce(number: int, name: str, topic: str) -> bytes:
 
 
 async def slow_sender(port: int, topic: str, name: str, ready: threading.Event) -> int | None:
-    """Sends all the time and begins to read late; how many replies it got until the end.
+    """Send all the time and begin to read late; how many replies it got until the end.
 
     Args:
-        port: that leads to the leader of the topic.
-        topic: with one partition.
-        name: begins each record.
+        port: port of the topic's leader.
+        topic: a topic with one partition.
+        name: begin of each record.
         ready: set when replies wait.
 
     Returns:
-        None: it never came to it.
+        The number of replies; None if the connection did not end in time.
     """
     try:
         client = await RawClient.connect(port, receive_buffer_bytes=4_096)
@@ -298,7 +298,7 @@ async def slow_sender(port: int, topic: str, name: str, ready: threading.Event) 
 
 
 class HalfFrame:
-    """A client that has sent half a request when its gateway is paused, and the rest meanwhile."""
+    """A client that sends half a request before its gateway is paused, and the rest during the pause."""
 
     def __init__(self, port: int) -> None:
         """Connect and send the first half."""
@@ -312,7 +312,7 @@ class HalfFrame:
         self._sock.sendall(self._rest)
 
     def answered(self) -> bool:
-        """Whether the reply comes; closes."""
+        """Whether the reply comes; closes the connection."""
         try:
             return bool(self._sock.recv(4))
         except OSError:

@@ -1,4 +1,4 @@
-"""The gateways of a campaign: processes that are killed, stopped and paused, and what they say."""
+"""The gateways of a campaign: processes that are killed, stopped and paused, and their output."""
 
 from __future__ import annotations
 
@@ -41,46 +41,46 @@ FRAME_TIMEOUT_MS: Final = 1_000
 DRAIN_TIMEOUT_MS: Final = 30_000
 KEEP_HOURS: Final = 24
 MOST_TIMES: Final = 3
-"""As long as a deadline may be extended to, however busy the machine is."""
+"""A deadline may be extended to this many times its length, however busy the machine is."""
 
 _USAGE_LINES: Final = re.compile(r'^gateway_usage_lines_total\{result="(\w+)"\} (\S+)$', re.MULTILINE)
 
 
 def copy_of_source(folder: Path) -> Path:
-    """A copy of what gateways run from, so that a long campaign does not see how the source changes."""
+    """A copy of the gateways' source, so that changes of the source do not affect a long campaign."""
     for package in _PACKAGES:
         shutil.copytree(_ROOT / package, folder / package)
     return folder
 
 
 def broker_away(cluster: KafkaCluster, broker: int, end: Callable[[int], None]) -> Away:
-    """A broker that `end` ends meanwhile."""
+    """A broker that is down meanwhile; `end` ends it."""
     return Away(lambda: end(broker), lambda: cluster.start_broker(broker), lambda: broker in cluster.running)
 
 
 class Patience:
-    """A deadline for a gateway: what it waits for a CPU that others use does not count, up to a bound."""
+    """A deadline for a gateway. Time in which it waits for a CPU that others use does not count, up to a bound."""
 
     def __init__(self, gateway: ChaosGateway, within_s: float) -> None:
-        """From now on."""
+        """Start the deadline now."""
         self._gateway, self._within_s = gateway, within_s
         self._began_s, self._starved_before_s = time.monotonic(), gateway.starved_s()
         self._process = gateway.pid
 
     @property
     def over(self) -> bool:
-        """Whether it has had its time."""
+        """Whether the deadline is over."""
         elapsed_s = time.monotonic() - self._began_s
         return elapsed_s >= MOST_TIMES * self._within_s or elapsed_s - self._starved_s >= self._within_s
 
     @property
     def _starved_s(self) -> float:
-        # Another process begins with nothing; so does one that has ended.
+        # The count starts at 0 for a new process and for one that has ended.
         before_s = self._starved_before_s if self._gateway.pid == self._process else 0.0
         return max(0.0, self._gateway.starved_s() - before_s)
 
     def __str__(self) -> str:
-        """How long it was."""
+        """The length of the deadline as text."""
         elapsed_s = time.monotonic() - self._began_s
         return f"{elapsed_s:.1f} s, of which it waited {self._starved_s:.1f} s for a CPU"
 
@@ -89,14 +89,14 @@ class ChaosGateway:
     """One gateway.
 
     Attributes:
-        port: for clients.
-        disk: that its SQLite file is on.
+        port: port for clients.
+        disk: the disk of its SQLite file.
         clock: the file that sets its wall clock.
-        folder: its configuration, log, store and usage records.
+        folder: folder of its configuration, log, store and usage records.
         running: whether there is a process.
-        exit_codes: of processes that were asked to end.
-        steady_since_s: when it was last started or went on after a pause.
-        draining_s: how long its last end took.
+        exit_codes: exit codes of processes that were stopped with a signal.
+        steady_since_s: when it was last started or continued after a pause.
+        draining_s: how long its last drain took.
     """
 
     def __init__(
@@ -109,15 +109,15 @@ class ChaosGateway:
         source: Path = _ROOT,
         without: str = "",
     ) -> None:
-        """Nothing runs yet.
+        """Prepare the gateway without starting it.
 
         Args:
-            folder: of its own; made here.
+            folder: its own folder; created here.
             brokers: the cluster, as TOML texts.
-            topic: that keeps its quotas; None: a SQLite file.
-            disk_bytes: of the disk that the file is on; 0: any. Only root may mount one.
-            source: where the programs are.
-            without: rows whose mending is taken out; see `stepped_gateway`.
+            topic: the topic of its quotas; None for a SQLite file.
+            disk_bytes: size of the file's disk; 0 for no separate disk. Only root may mount one.
+            source: folder of the programs.
+            without: rows whose fix is removed; see `stepped_gateway`.
         """
         self._source, self._without = source, without
         self.steady_since_s = self.draining_s = 0.0
@@ -144,21 +144,21 @@ class ChaosGateway:
 
     @property
     def usage(self) -> Path:
-        """Its usage records."""
+        """The folder of its usage records."""
         return self.folder / "usage"
 
     @property
     def log(self) -> Path:
-        """What it wrote."""
+        """Its log file."""
         return self.folder / "gateway.log"
 
     @property
     def pid(self) -> int | None:
-        """Of the latest process."""
+        """Process id of the latest process."""
         return self._process.pid if self._process is not None else None
 
     def starved_s(self) -> float:
-        """How long the loop of its process was ready to run, and others had the CPU."""
+        """How long its process's loop was ready to run while other programs used the CPU."""
         try:
             return int(Path(f"/proc/{self.pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
         except OSError:
@@ -170,14 +170,14 @@ class ChaosGateway:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it; it may get ready later."""
+        """Start it without waiting until it is ready."""
         self.steady_since_s = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "campaigns.chaos.stepped_gateway", "serve", "--config", self._config],
                 cwd=self._source,
                 env={
-                    # Debug modes of the tests are not for processes whose time is measured.
+                    # Without the debug modes of the tests, because the process's time is measured.
                     **{key: value for key, value in os.environ.items() if key not in _DEBUG_MODES},
                     "CLOCK_OFFSET": str(self.clock),
                     "CHAOS_WITHOUT": self._without,
@@ -196,7 +196,7 @@ class ChaosGateway:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Have its process stand still meanwhile."""
+        """Stop its process (SIGSTOP) meanwhile."""
         with Stopped([self.pid or 0]):
             try:
                 yield
@@ -204,11 +204,11 @@ class ChaosGateway:
                 self.steady_since_s = time.monotonic()
 
     def away(self, number: signal.Signals) -> Away:
-        """Ended by a signal meanwhile."""
+        """The gateway is down meanwhile; the signal ends it."""
         return Away(lambda: self.end(number), self.start, lambda: self.running)
 
     def end(self, number: signal.Signals) -> None:
-        """Send a signal that ends it, and wait; SIGTERM has to end it with 0."""
+        """Send a signal that ends it, and wait. After SIGTERM its exit code must be 0."""
         began_s = time.monotonic()
         self.signal(number)
         assert self._process is not None
@@ -225,11 +225,11 @@ class ChaosGateway:
             time.sleep(0.0005)
 
     def stalls_ms(self) -> list[int]:
-        """Each time that its loop worked for long without a break: CPU time."""
+        """CPU time of each long turn of its loop."""
         return [int(line) for line in self._stalls.read_text().split()] if self._stalls.exists() else []
 
     def usage_lines(self) -> dict[str, int]:
-        """What became of its usage lines: made, delivered, dropped.
+        """Counts of its usage lines: made, delivered, dropped.
 
         Raises:
             OSError: it can't be asked.
@@ -239,7 +239,7 @@ class ChaosGateway:
         return {result: int(float(count)) for result, count in found}
 
     def why_not_ready(self) -> str | None:
-        """None: /readyz is green."""
+        """Why it is not ready; None if /readyz is green."""
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._admin}/readyz", timeout=2):
                 return None
@@ -249,7 +249,7 @@ class ChaosGateway:
             return f"not reached: {exc}"
 
     def await_ready(self, within_s: float = _START_S) -> str | None:
-        """Wait until it is ready; why it is not."""
+        """Wait until it is ready; the reason if it is not, else None."""
         patience = Patience(self, within_s)
         while (why := self.why_not_ready()) is not None:
             if not self.running:
@@ -263,7 +263,7 @@ class ChaosGateway:
         return self.log.read_bytes()[-1_000:].decode(errors="replace").strip().rpartition("\n")[2]
 
     def quotas(self) -> dict[str, float]:
-        """User -> limit, of what is in force.
+        """The quotas in force: user -> limit.
 
         Raises:
             OSError: it can't be asked.
@@ -275,7 +275,7 @@ class ChaosGateway:
     def set_quotas(
         self, limits: dict[str, float], timeout_s: float = 10.0, *, dry_run: bool = False
     ) -> str | None:
-        """Set them, by the admin port; why that was not acknowledged."""
+        """Set quotas through the admin port; the reason if that was not acknowledged, else None."""
         lines = "".join(
             json.dumps(
                 {"entity": [{"type": "user", "name": user}], "quota": "producer_byte_rate", "limit": limit}
@@ -298,7 +298,7 @@ class ChaosGateway:
             return f"not reached: {exc}"
 
     def close(self) -> None:
-        """End it for good."""
+        """Stop it and remove its disk."""
         if self._process is not None:
             kill_all(self._process.pid)
             self._process.wait()

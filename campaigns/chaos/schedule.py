@@ -1,4 +1,4 @@
-"""Which fault comes when: made from a seed, so that a round can be played again. Pure."""
+"""The schedule of faults, made from a seed, so that a round can be repeated. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BESIDE: Final = (
     *(Kind(what, _GATEWAYS, _FOR_MS) for what in ("kill", "pause", "hang-up")),
     _TERMINATE,
     Kind("disk-full", (SQLITE_GATEWAY,), _FOR_MS),
-    # Further than usage records are kept.
+    # More than the retention of usage records.
     Kind("clock-step", (SQLITE_GATEWAY,), _FOR_MS, amount=(12 * 86_400_000,)),
 )
 KINDS: Final = {
@@ -38,9 +38,10 @@ KINDS: Final = {
 
 
 def round_of(seed: int, number: int) -> tuple[Fault, ...]:
-    """The faults of a round, which overlap; the same for the same numbers, whatever was played before.
+    """The overlapping faults of a round. They depend on `seed` and `number` alone, not on earlier rounds.
 
-    Each kind leads one round of as many as there are kinds. Beside it come others, each at a gateway of its own.
+    In a cycle of as many rounds as there are kinds, each kind is once the main fault. Other faults come beside it,
+    each at another gateway.
     """
     cycle, at = divmod(number, len(KINDS))
     leads = list(KINDS.values())
@@ -54,7 +55,7 @@ def round_of(seed: int, number: int) -> tuple[Fault, ...]:
     elif lead not in _OF_BROKERS:
         free.discard(faults[0].where)
     for _ in range(dice.randint(0, _MOST_BESIDE)):
-        # A leader that goes loses replies too, which a drain could not be distinguished from.
+        # A leader that ends loses replies, too. The check could not distinguish that from replies lost in a drain.
         others = [kind for kind in _BESIDE if kind is not _TERMINATE or lead not in _OF_BROKERS]
         if kinds := [kind for kind in others if free.intersection(kind.where)]:
             kind = choose(dice, kinds)

@@ -1,9 +1,9 @@
 """The gateway with a wall clock that can be set: `python -m campaigns.chaos.stepped_gateway serve --config FILE`.
 
-The file that CLOCK_OFFSET names has the seconds by which the clock is ahead. Files that are completed get its time,
-as they would on a machine whose clock is wrong. CHAOS_WITHOUT names rows (L02,L05) whose mending is taken out, which
-shows whether the campaign finds them. To the file that STALLS names it adds a line for each time that the loop worked
-for long without a break: ms of CPU time, as a busy machine delays everything else.
+The file in CLOCK_OFFSET has the seconds by which the clock is ahead. Completed files get this time, as on a machine
+whose clock is wrong. CHAOS_WITHOUT names rows (L02,L05) whose fix is removed, to check that the campaign finds them.
+For each long turn of the loop the gateway adds a line to the file in STALLS. The line has ms of CPU time, because
+wall times depend on the machine's load.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def _note_stalls() -> None:
 
 
 def _without(rows: str) -> None:
-    """Take the mending of rows out again."""
+    """Remove the fixes of rows."""
     if "L01" in rows:
         from gateway.quota_admin.store import topic_reader
 
-        # Sometimes librdkafka reports a lost topic by itself; not to depend on that was the mending.
+        # Sometimes librdkafka reports a lost topic by itself. The fix was not to depend on that.
         setattr(topic_reader, "_ENDS", ())  # noqa: B010
         setattr(topic_reader.TopicReader, "_check_identity", lambda _self: None)  # noqa: B010
     if "L02" in rows:

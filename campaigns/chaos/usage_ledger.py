@@ -1,4 +1,4 @@
-"""Accounts for one gateway's usage lines: each is in its files once, or reported as dropped."""
+"""Checks that each usage line of one gateway is in its files once, or reported as dropped."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from pathlib import Path
 from typing import Final
 
 _KILLED_WITH: Final = 2
-"""Lines that a killed process takes with it: the one that was being made, and the one before it in the queue."""
+"""Lines that a killed process may lose: the line in progress, and the previous line in the queue."""
 _STARTS: Final = 8
-"""The latest ones, whose lines may still come: the next start completes what a killed process leaves."""
+"""The latest starts, whose lines may still come: the next start completes the files of a killed process."""
 
 
 class UsageLedger:
-    """Reads each file once.
+    """Reads each file once and checks the lines.
 
     Attributes:
-        lines: read so far.
+        lines: number of lines read so far.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Nothing is read yet."""
+        """Prepare to read the directory."""
         self.lines = 0
         self._directory = directory
         self._read: set[str] = set()
-        self._seqs: dict[int, set[int]] = {}  # by start
+        self._seqs: dict[int, set[int]] = {}  # numbers of lines by start of the gateway
         self._told: dict[int, dict[str, int]] = {}
 
     def faults(self, told: dict[str, int]) -> list[str]:
-        """Read what is new; what does not add up.
+        """Read new files; the faults found.
 
         Args:
-            told: made, delivered and dropped by the process that runs, before the files are read.
+            told: counts of lines that the running process made, delivered and dropped, from before the files are
+            read.
         """
         found = self._read_new_files()
         if self._seqs and told.get("delivered"):

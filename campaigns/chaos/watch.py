@@ -1,4 +1,4 @@
-"""Watches one gateway: it must not report ready while its quotas are old."""
+"""Watches one gateway: it must not report that it is ready while its quotas are out of date."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class ReadinessWatch(threading.Thread):
     """See the module.
 
     Attributes:
-        looks, green: how often it was asked, and how often it was ready.
-        excused: an operator has had it begin without what was in force.
-        not_ready_from_s: from then on it must not be ready; None: it may be.
-        stopped: ends it.
+        looks, green: how often readiness was checked, and how often the gateway was ready.
+        excused: whether an operator made the gateway start without the quotas that were in force.
+        not_ready_from_s: from this time on it must not be ready; None if it may be.
+        stopped: set to end the thread.
     """
 
     def __init__(
         self, gateway: ChaosGateway, writers: Sequence[QuotaWriter], violated: Callable[[str], None]
     ) -> None:
-        """Nothing is looked at yet.
+        """Prepare the watch without checking anything.
 
         Args:
-            gateway: this one.
-            writers: whose quotas it has to have.
-            violated: reported once for each time that something begins not to hold.
+            gateway: the gateway to watch.
+            writers: the writers whose quotas it must have.
+            violated: called once each time a violation begins.
         """
         super().__init__(daemon=True)
         self._gateway, self._writers, self._violated = gateway, writers, violated
