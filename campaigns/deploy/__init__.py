@@ -1,1 +1,1 @@
-"""The image, the chart and the services of docker-compose.yml, each built or started here and checked."""
+"""Builds or starts the image, the chart and the services of docker-compose.yml, and checks them."""

@@ -1,8 +1,8 @@
-"""``python -m campaigns.deploy.chart``: renders the Helm chart with several values and checks what comes out.
+"""``python -m campaigns.deploy.chart``: renders the Helm chart with several values and checks the manifests.
 
-Helm lints and renders, kubeconform compares with Kubernetes' schemas, and the gateway's own loader reads the
-configuration as each pod gets it. deploy/kubernetes/sluice.yaml has to be what the chart renders: --write writes it.
-1 when something does not fit.
+Helm lints and renders the chart, kubeconform checks Kubernetes' schemas, and the gateway's own loader reads the
+configuration of each pod. deploy/kubernetes/sluice.yaml must equal the rendered chart: --write writes it. Exit code 1
+when a check fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAD: Final = """\
 # Two gateways of one fleet, for those without Helm: kubectl -n NAMESPACE apply -f sluice.yaml
 # Made from deploy/helm/sluice by `make chart`. Change bootstrap servers, ports and quotas in the ConfigMap.
 """
-# Each breaks one rule: (values, what Helm or kubeconform has to say).
+# Each breaks one rule: (values, the expected message of Helm or kubeconform).
 _WRONG: Final[tuple[tuple[str, str], ...]] = (
     ("{}", "bootstrap"),
     ("{config: {upstream: {bootstrap: [k:1]}}, replica: 3}", "replica"),
@@ -81,13 +81,13 @@ def rendered(values: Path | str) -> str:
     """The manifests of a release in the namespace kafka.
 
     Args:
-        values: a file, or "-" and the text is given to `_run`.
+        values: a file, or "-" if `_run` gets the text.
     """
     return _run(helm(), "template", "sluice", str(CHART), "-n", "kafka", *_VERSION, "-f", str(values))
 
 
 def plain() -> str:
-    """deploy/kubernetes/sluice.yaml as it should be."""
+    """The expected text of deploy/kubernetes/sluice.yaml."""
     lines = rendered(CHART / "ci" / "plain.yaml").splitlines()
     kept = [line.rstrip() for line in lines if not line.startswith("# Source:")]
     return _HEAD + "\n".join(kept) + "\n"
@@ -104,7 +104,7 @@ def _kubeconform() -> list[str]:
 
 
 def _refused(values: str) -> str:
-    """What is said against these values; nothing if they pass."""
+    """The error message for these values; empty if they pass."""
     command = [helm(), "template", "sluice", str(CHART), *_VERSION, "-f", "-"]
     first = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
     if first.returncode:

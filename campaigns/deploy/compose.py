@@ -1,9 +1,9 @@
 """``python -m campaigns.deploy.compose``: starts the services of docker-compose.yml here and throttles a client.
 
-Each service is a process in a network namespace of its own, with the files, arguments, variables, names, users and
+Each service is a process in its own network namespace, with the files, arguments, variables, names, users and
 published ports that docker-compose.yml gives it. Its programs are those of this machine: the embedded Kafka, this
-checkout's gateway, Debian's Prometheus. Grafana is in no package registry, so its files are only checked by
-tests/contract/test_compose.py. As root. 1 when something did not hold.
+checkout's gateway, Debian's Prometheus. Grafana is in no package registry, so only tests/contract/test_compose.py
+checks its files. Needs root. Exit code 1 when a check failed.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Service:
     """A service of docker-compose.yml, as a process of this machine."""
 
     def __init__(self, name: str, described: dict[str, Any], folder: Path) -> None:
-        """Nothing runs yet.
+        """Prepare the service without starting it.
 
         Args:
-            name: of the service.
-            described: what the file says of it.
+            name: name of the service.
+            described: its entry in the file.
             folder: for its volumes and its log.
         """
         self.name = name
@@ -66,14 +66,14 @@ class Service:
         self.words: list[str] = described.get("command", [])
 
     def here(self, text: str) -> str:
-        """An argument, with the root of the container before the paths that are mounted there."""
+        """An argument, with the container's root put before mounted paths."""
         for target in self._targets:
             text = re.sub(rf"(^|=)({re.escape(target)})($|/)", rf"\g<1>{self._root}\g<2>\g<3>", text)
         return text
 
 
 def _kafka(service: Service, folder: Path) -> list[str]:
-    """The broker with the properties that its image makes of the variables."""
+    """The broker's command, with the properties that its image makes from the variables."""
     properties = {
         key.removeprefix("KAFKA_").lower().replace("_", "."): service.here(value)
         for key, value in service.environment.items()
@@ -92,7 +92,7 @@ def _kafka(service: Service, folder: Path) -> list[str]:
 
 
 def _gateway(service: Service) -> list[str]:
-    """The image's entry point and command, by its user, without privileges."""
+    """The image's entry point and command, run as its user without privileges."""
     last = (ROOT / "Dockerfile").read_text().rpartition("\nFROM ")[2]
     (entry,) = re.findall(r"^ENTRYPOINT (.+)$", last, re.MULTILINE)
     (command,) = re.findall(r"^CMD (.+)$", last, re.MULTILINE)
@@ -110,7 +110,7 @@ def _gateway(service: Service) -> list[str]:
 
 
 def main() -> int:
-    """Start everything, throttle a client, look."""
+    """Start everything, throttle a client, and check."""
     enter()
     described: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     began = time.monotonic()
@@ -173,19 +173,19 @@ def _look() -> str:
 
 
 def _is_in_fleet(host: str) -> bool:
-    """A gateway is ready and sees the other one."""
+    """Whether a gateway is ready and knows the other one."""
     ready = _get(f"http://{host}:9644/readyz")
     return ready is not None and "gateway_fleet_members 2.0" in (_get(f"http://{host}:9644/metrics") or "")
 
 
 def _is_scraped(name: str) -> bool:
-    """Prometheus has seen that a gateway throttled."""
+    """Whether Prometheus has scraped a gateway's throttles."""
     query = f'sum(gateway_produce_throttled_requests_total{{instance="{name}:9644"}}) > 0'
     return bool(_ask(f"query?query={urllib.parse.quote(query)}")["result"])
 
 
 def _throttled(host: str) -> int:
-    """Produce through one gateway until it throttles; the longest wait that the client was given."""
+    """Produce through one gateway until it throttles; the client's longest wait."""
     waits: list[int] = []
     undelivered: list[KafkaError] = []
 

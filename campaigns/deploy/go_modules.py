@@ -16,12 +16,12 @@ _KUBECONFORM: Final = ("github.com/yannh/kubeconform/cmd/kubeconform", "v0.7.0")
 
 
 def helm() -> str:
-    """Helm; its first build takes minutes."""
+    """The path of Helm; its first build takes minutes."""
     return _program(*_HELM)
 
 
 def kubeconform() -> str:
-    """The check of manifests against JSON schemas."""
+    """The path of kubeconform, which checks manifests against JSON schemas."""
     return _program(*_KUBECONFORM)
 
 

@@ -1,8 +1,8 @@
 """``python -m campaigns.deploy.image``: builds the image, starts it from its own files and sends clients through it.
 
-The process gets what a container engine gives it: the image's files, read-only, as its root; its user, variables and
-working directory; no privileges; namespaces of its own for mounts, processes and network. As root. 1 when something
-did not hold.
+The process gets the same environment as from a container engine: the image's files as its read-only root; the image's
+user, variables and working directory; no privileges; separate namespaces for mounts, processes and network. Needs
+root. Exit code 1 when a check failed.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Container:
     """The image's files as the root of processes."""
 
     def __init__(self, config: str) -> None:
-        """Mount what an engine mounts.
+        """Mount the same file systems as a container engine.
 
         Args:
-            config: /etc/sluice/sluice.toml.
+            config: the text of /etc/sluice/sluice.toml.
         """
         self.described: dict[str, Any] = json.loads((BUILT / "config.json").read_text())
         self.environment = dict(each.split("=", 1) for each in self.described["Env"])
@@ -89,7 +89,7 @@ class Container:
         assert ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
 
     def output(self, *words: str) -> tuple[int, str]:
-        """The exit code of a program of the image, and what it wrote."""
+        """The exit code and output of a program of the image."""
         process = self.start(list(words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         text, _ = process.communicate(timeout=_HANGS_S)
         return process.returncode, text.decode()
@@ -102,7 +102,7 @@ class Container:
 
 
 def main() -> int:
-    """Build, start, look."""
+    """Build, start and check the image."""
     parser = argparse.ArgumentParser(prog="python -m campaigns.deploy.image", description=__doc__)
     parser.add_argument("--built", action="store_true", help="take what `make image` has left in build/image")
     options = parser.parse_args()
@@ -179,7 +179,7 @@ def _await_ready(began: float, process: subprocess.Popen[bytes]) -> float:
 
 
 def _send_through() -> None:
-    """A producer and a consumer of librdkafka."""
+    """Send records through the gateway with a producer and a consumer of librdkafka."""
     undelivered: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _message: Message) -> None:

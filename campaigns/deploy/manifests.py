@@ -1,4 +1,4 @@
-"""What the manifests of a rendered chart have to agree on, among themselves and with the gateway."""
+"""Checks that the manifests of a rendered chart agree with each other and with the gateway."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Manifests:
     """
 
     def __init__(self, text: str) -> None:
-        """Read them.
+        """Read the manifests.
 
         Args:
             text: YAML documents.
@@ -45,7 +45,7 @@ class Manifests:
         return (each for (found, _), each in self.objects.items() if found == kind)
 
     def configuration(self, pod: str) -> Config | Clusters:
-        """What the gateway of a pod reads, with the environment of its container and no other."""
+        """The configuration that a pod's gateway reads, with its container's environment alone."""
         fields = {"metadata.name": pod, "metadata.namespace": "kafka"}
         environment = {
             each["name"]: each.get("value") or fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
@@ -60,13 +60,13 @@ class Manifests:
         return container
 
     def check(self, *, pods: int) -> None:
-        """Compare all of it.
+        """Check all rules.
 
         Args:
-            pods: how many there are at most.
+            pods: maximum number of pods.
 
         Raises:
-            AssertionError: something does not fit.
+            AssertionError: a rule is broken.
         """
         template = self.workload["spec"]["template"]
         labels = template["metadata"]["labels"]
@@ -104,7 +104,7 @@ class Manifests:
             assert [each.fleet.member for each in found] == names
 
     def _check_ports(self, pod: str, found: list[Config], labels: dict[str, str]) -> None:
-        """A pod is reached on all ports that it binds and advertises."""
+        """Check that a pod can be reached on all ports that it binds and advertises."""
         service = self.objects["Service", pod]["spec"]
         ports = {each["port"]: each["targetPort"] for each in service["ports"]}
         wanted = {
@@ -124,7 +124,7 @@ class Manifests:
         assert service["selector"].items() - {("statefulset.kubernetes.io/pod-name", pod)} <= labels.items()
 
     def _check_shared_ports(self, found: list[Config]) -> None:
-        """All pods together are reached on what they advertise, and may be on all ports that they bind."""
+        """Check that shared ports reach the pods: all advertised ports must be open, all bound ports may be."""
         listeners = [each for one in found for each in one.listeners]
         service = self.objects["Service", self.name]["spec"]["ports"]
         assert all(_SERVICE_PORT.fullmatch(each["name"]) for each in service)
@@ -167,7 +167,7 @@ class Manifests:
         assert self._container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
     def _check_selectors(self, labels: dict[str, str]) -> None:
-        """Each selector matches the pods, and that of Prometheus a Service."""
+        """Check that each selector matches the pods, and Prometheus' selector a Service."""
         for kind in ("PodDisruptionBudget", "StatefulSet"):
             for each in self.of_kind(kind):
                 assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()

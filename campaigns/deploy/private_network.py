@@ -1,7 +1,6 @@
-"""A network for one campaign: a namespace with a bridge and one for each service, as a compose network has it.
+"""A network for one campaign, like a compose network: a namespace with a bridge, and one for each service.
 
-Everything is inside namespaces that begin with this process and end with it: the machine's own network and files stay
-as they are.
+All namespaces begin and end with this process. The machine's own network and files do not change.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _SUBNET: Final = "10.231.0"
 
 
 def enter() -> None:
-    """Run this program again in a network, a view of mounts and processes of its own, once.
+    """Run this program again in new namespaces for network, mounts and processes, unless it is already in them.
 
     Raises:
-        SystemExit: not root.
+        SystemExit: the user is not root.
     """
     if os.environ.get(_INSIDE) == "1":
         return
@@ -38,11 +37,11 @@ class Network:
     """A bridge, and a namespace with a name and an address for each service."""
 
     def __init__(self, names: list[str], folder: Path) -> None:
-        """Make it.
+        """Create the network.
 
         Args:
-            names: of the services, which find each other under these.
-            folder: for the file with the names.
+            names: names under which the services find each other.
+            folder: folder for the file with the names.
         """
         self.addresses = {name: f"{_SUBNET}.{at}" for at, name in enumerate(names, start=2)}
         _ip("link", "set", "lo", "up")
@@ -63,11 +62,11 @@ class Network:
         subprocess.run(["mount", "--bind", str(hosts), "/etc/hosts"], check=True)
 
     def command(self, name: str) -> list[str]:
-        """What runs a program in the namespace of a service."""
+        """The words that run a program in the namespace of a service."""
         return ["nsenter", f"--net=/run/netns/{name}"]
 
     def publish(self, host: str, port: int, name: str, inside: int) -> None:
-        """Pass connections on, as Docker does for a published port."""
+        """Forward connections, as Docker does for a published port."""
         listener = socket.create_server((host, port))
         target = (self.addresses[name], inside)
         threading.Thread(target=_accept, args=(listener, target), daemon=True).start()

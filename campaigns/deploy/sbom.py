@@ -1,6 +1,6 @@
 """``python -m campaigns.deploy.sbom ROOT FILE``: the bill of materials of the image, in CycloneDX 1.6.
 
-Components are Debian's packages and Python's, as their own records in the image's files name them.
+The components are Debian's and Python's packages, as named in the package records of the image.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PYTHON = "opt/sluice/lib/python3*/site-packages"
 
 
 def bill(root: Path) -> str:
-    """The bill of materials as JSON that is valid.
+    """The bill of materials as valid JSON.
 
     Args:
         root: the image's files.
@@ -35,7 +35,7 @@ def bill(root: Path) -> str:
     for each in others:
         bom.components.add(each)
     bom.register_dependency(own, others)
-    from cyclonedx.validation.json import JsonStrictValidator  # 2 s of CPU, which only a bill is worth
+    from cyclonedx.validation.json import JsonStrictValidator  # takes 2 s of CPU, so imported only here
 
     text = JsonV1Dot6(bom).output_as_string(indent=1)
     fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)

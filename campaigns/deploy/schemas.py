@@ -1,6 +1,6 @@
-"""JSON schemas for kubeconform: of Kubernetes' own API description, and of the Prometheus operator's resources.
+"""JSON schemas for kubeconform: from Kubernetes' own API description, and from the Prometheus operator's resources.
 
-A key that a definition does not have is an error, as for `kubectl apply --validate=strict`.
+Unknown keys are errors, as for `kubectl apply --validate=strict`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _EITHER: Final[dict[str, list[str]]] = {
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": ["integer", "string"],
     "io.k8s.apimachinery.pkg.api.resource.Quantity": ["number", "string"],
 }
-"""Definitions that the description calls strings, and that are written in two ways."""
+"""Definitions that the description calls strings, but that can be strings or numbers."""
 
 
 def schemas() -> str:
-    """Where kubeconform finds the schemas: a folder with the place of a kind in it."""
+    """The path template where kubeconform finds the schema of a kind."""
     folder = cache_dir() / "kubernetes-schemas" / f"{KUBERNETES}-{_OPERATOR[1]}"
     done = folder / "done"
     if not done.exists():
@@ -57,7 +57,7 @@ def _write_kubernetes(folder: Path) -> None:
 
 
 def _used(definitions: dict[str, Any], name: str) -> dict[str, Any]:
-    """A definition and those that it refers to: kubeconform follows no reference to another file."""
+    """A definition and those that it refers to, because kubeconform follows no reference to another file."""
     found: dict[str, Any] = {}
     names = [name]
     while names:
@@ -81,13 +81,13 @@ def _write_operator(folder: Path) -> None:
 
 
 def _file(folder: Path, group: str, version: str, kind: str) -> Path:
-    """As kubeconform names it."""
+    """The file's name as kubeconform expects it."""
     parts = [kind.lower(), *([group.partition(".")[0]] if group else []), version]
     return folder / f"{'-'.join(parts)}.json"
 
 
 def _close(schema: Any) -> None:
-    """Let an object have no other keys than its properties."""
+    """Forbid keys other than an object's properties."""
     if isinstance(schema, list):
         for each in schema:
             _close(each)

@@ -1,4 +1,4 @@
-"""Kills ingests with a batch in flight, and counts the result in two engines."""
+"""Kills ingests in the middle of a batch, and counts the result in two engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KILLED: Final = -signal.SIGKILL
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What an engine finds in the raw table."""
+    """An engine's counts of the raw table."""
 
     rows: int
     """Elements of the arrays, over all raw rows."""
@@ -38,18 +38,18 @@ class Count:
     duplicated_lines: int
 
     def as_row(self) -> dict[str, int]:
-        """For a table of results."""
+        """The counts as a row of results."""
         return asdict(self)
 
 
 def ingest(arguments: Sequence[str], log: Path, *, point: str = "none", batch: int = 1) -> int:
-    """Runs an ingest in processes of its own.
+    """Run an ingest in separate processes.
 
     Args:
-        arguments: of the job.
-        log: what it says is added here.
+        arguments: arguments of the job.
+        log: file to which its output is appended.
         point: where to kill it; see `campaigns.exactly_once.victim`.
-        batch: in which of the batches it writes, 1 is the first.
+        batch: in which of its written batches, from 1 on.
 
     Returns:
         Its exit code, negative for a signal.
@@ -68,7 +68,7 @@ def ingest(arguments: Sequence[str], log: Path, *, point: str = "none", batch: i
 
 
 def shuffle_arrival(folder: Path, seed: int) -> None:
-    """Gives files random times: Spark reads the oldest first."""
+    """Give files random times, because Spark reads the oldest first."""
     chance = random.Random(seed)
     for path in sorted(folder.iterdir()):
         when = 1_700_000_000 + chance.randrange(10_000_000)
@@ -79,7 +79,7 @@ _KEY: Final = "gw, boot, listener, user, client_id, api, node"
 
 
 def count_by_duckdb(out: Path | str) -> Count:
-    """What DuckDB sees in the table as anybody reads a Delta table."""
+    """DuckDB's counts, with its usual way to read a Delta table."""
     connection = duckdb.connect()
     try:
         connection.register("counted", DeltaTable(f"{out}/raw").to_pyarrow_dataset())
@@ -89,7 +89,7 @@ def count_by_duckdb(out: Path | str) -> Count:
 
 
 def count_by_spark(spark: Any, out: Path | str) -> Count:
-    """What Spark sees in the files that count; of remote storage, for which it has no connector here, in copies."""
+    """Spark's counts of the table's current files. Remote files are copied: Spark has no connector for them here."""
     table = raw_table(str(out))
     files = table.read().files
     with tempfile.TemporaryDirectory(prefix="counted-") as folder:
@@ -133,11 +133,11 @@ def _count(ask: Any, raw: str, length: str, unnest: str) -> Count:
 
 
 def reported_missing(out: Path | str) -> set[tuple[str, int, int]]:
-    """Every line that the offset index says is missing: (gateway, boot, seq)."""
+    """Every line that the offset index reports as missing: (gateway, boot, seq)."""
     gaps = read_raw_state(str(out)).index.gaps()
     return {(gap.gw, gap.boot, seq) for gap in gaps for seq in range(gap.first, gap.last + 1)}
 
 
 def log_tail(log: Path, lines: int = 15) -> Iterable[str]:
-    """The end of what ingests said."""
+    """The end of the ingests' output."""
     return log.read_text(errors="replace").splitlines()[-lines:]

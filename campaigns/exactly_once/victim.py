@@ -1,8 +1,8 @@
 """``python -m campaigns.exactly_once.victim POINT N ARGUMENTS``: an ingest that is killed at a point of batch N.
 
-The points are the steps of `pipeline.ingest.writer`, in order. At the point everything of the process dies at once,
-the JVM too (SIGKILL to the group), or with a point that ends in `-driver` only Python, and the orphaned JVM finds
-out by itself.
+The points are the steps of `pipeline.ingest.writer`, in order. At the point the whole process group is killed with
+SIGKILL, including the JVM. With a point that ends in `-driver` only Python is killed, and the orphaned JVM must
+notice that by itself.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pipeline.storage.tables import Table
 from testkit.pipeline.spark import QUICK
 
 POINTS: Final = (
-    "rows",  # workers are writing: there is a file, and no answer
-    "written",  # all rows are written, nothing says so
-    "state",  # the state is written too, nothing says so
-    "committed",  # the commit is there, and no one has looked at it
-    "done",  # all is done but for Spark's own note that the batch is
+    "rows",  # workers are writing: there is a file, and no result
+    "written",  # all rows are written, but not yet recorded
+    "state",  # the state is written too, but not yet recorded
+    "committed",  # the commit exists, and no reader has used it
+    "done",  # all is done except for Spark's own note of the batch
 )
 
 
@@ -43,7 +43,7 @@ def _die(everything: bool) -> NoReturn:
 
 
 class _Victim:
-    """Counts batches and dies."""
+    """Counts batches and kills the process."""
 
     def __init__(self, point: str, batch: int) -> None:
         self.point = point.removesuffix("-driver")
@@ -59,7 +59,7 @@ class _Victim:
         write_state, commit = Table._write_state, DeltaTable.create_write_transaction
 
         def writing(writer: Any, frame: Any, batch: int) -> None:
-            # One that was written before it was killed is only noted: there is nothing to die in.
+            # A batch that was written before the last kill is only noted, so there is no step to kill.
             before = writer._table.read()
             last, _ = RawState.from_json(before.state).checkpoints.get(writer._name(), (-1, ""))
             self.left -= batch > last
@@ -71,7 +71,7 @@ class _Victim:
 
         def writing_rows(*arguments: Any) -> Any:
             found = write_rows(*arguments)
-            # The watcher came too late: workers are done, nothing else is.
+            # The watcher was too late: workers are done, but no later step is.
             self.at("rows")
             self.at("written")
             return found

@@ -1,1 +1,1 @@
-"""Compares what a replay says about quotas in force with what the gateway did."""
+"""Compares a replay of the quotas in force with the gateway's real behaviour."""

@@ -1,12 +1,12 @@
-"""Compares what `simulate` says about quotas in force with what the gateway did.
+"""Compares the results of `simulate` for the quotas in force with the gateway's real behaviour.
 
-Clients with quotas from far too small to ample, of one connection or several, driven through a real gateway that
-writes usage records. The very quotas are replayed over these. Compared are, for each client, the share of requests
-that were throttled and the sum of the times reported: of Produce by the gateway's own metrics and by the replies that
-clients got, of mutations how many were refused or throttled, else by what the records say that the gateway did.
-
-Bounds: as many mutations, exactly; bytes (Produce and Fetch): mean absolute error of the share at most 1 point,
-median error of the times at most 5 %. `make campaigns ONLY=fidelity` is the long run.
+Clients use a real gateway that writes usage records. Their quotas range from far too small to ample, and they have
+one connection or several. Then the same quotas are replayed over the records. For each client the campaign compares
+the share of throttled requests and the sum of the reported times. For Produce the gateway's side comes from its own
+metrics and from the replies to clients. For mutations it is the number of refused or throttled ones. Otherwise it
+comes from the records. Bounds: the number of mutations is exact; for bytes (Produce and Fetch) the mean absolute
+error of the share is at most 1 point, and the median error of the times at most 5 %. `make campaigns ONLY=fidelity`
+is the long run.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ FETCHED: Final = "fidelity-fetched"
 """A topic of one partition that clients fetch from; it has `FETCHED_BATCHES` batches of about a kilobyte."""
 FETCHED_BATCHES: Final = 1_000
 BYTES: Final = (UsageApi.PRODUCE, UsageApi.FETCH)
-_REQUEST_MS: Final = 0.1  # what a small request may take of the gateway's time: a guess, for the pace
+_REQUEST_MS: Final = 0.1  # a guess of the gateway's time for a small request, to set the pace
 _RESAMPLES: Final = 4_000
 
 Connect = Callable[[str], Any]
-"""Makes a connection of this client id; see `source_of`."""
+"""Opens a connection of this client id; see `source_of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client that is now busy and now silent.
+    """A client with alternating busy and silent times.
 
     Attributes:
-        client_id: its name; where it counts connections the address that it comes from.
-        quota: per second, of `api`.
-        wanted: what it wants on average, as a multiple of its quota.
-        request_bytes: of a typical request, or of its answer.
-        api: what it does.
-        connections: how many, at once; each wants its part.
+        client_id: its name; for a quota of connections its address.
+        quota: its quota of `api`, per second.
+        wanted: its average demand, as a multiple of its quota.
+        request_bytes: size of a typical request, or of its answer.
+        api: the API that it uses.
+        connections: number of its simultaneous connections, which share the demand.
     """
 
     client_id: str
@@ -65,7 +65,7 @@ class Client:
 
     @property
     def pace_s(self) -> float:
-        """From one request of a connection to its next, while it is busy: half of the time."""
+        """Time between two requests of a connection during busy times, which are half of all time."""
         units: dict[UsageApi, float] = {UsageApi.REQUEST: _REQUEST_MS / 10, UsageApi.CONNECT: 1.0}
         of_one = units.get(self.api, float(self.request_bytes))
         return of_one * self.connections / (self.quota * self.wanted) / 2
@@ -83,7 +83,7 @@ class Admin:
 
 @dataclass(slots=True)
 class Seen:
-    """What a client saw."""
+    """Results of one client."""
 
     requests: int = 0
     throttled: int = 0
@@ -92,7 +92,7 @@ class Seen:
     topics: int = 0
 
     def add(self, other: Seen) -> None:
-        """Adds what another connection of the client saw."""
+        """Add the results of another connection of the client."""
         self.requests += other.requests
         self.throttled += other.throttled
         self.throttle_ms += other.throttle_ms
@@ -100,7 +100,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One client, both ways."""
+    """One client's results, from the gateway and from the replay."""
 
     client_id: str
     api: str
@@ -114,7 +114,7 @@ class Row:
 
 @dataclass(slots=True)
 class Verdict:
-    """All clients."""
+    """Results of all clients."""
 
     rows: list[Row] = field(default_factory=list)
 
@@ -129,12 +129,12 @@ class Verdict:
 
     @property
     def time_error(self) -> float:
-        """Median relative error of the times in replies to clients of byte rates that were throttled."""
+        """Median relative error of the times in replies, over throttled clients with byte rates."""
         told = [row for api in BYTES for row in self.of(api) if row.truth_ms > 0]
         return median(abs(row.wait_ms - row.truth_ms) / row.truth_ms for row in told)
 
     def share_errors(self, *apis: UsageApi) -> list[float]:
-        """How far the throttled share of each client of these APIs is off."""
+        """Absolute error of each client's throttled share, for these APIs."""
         return [abs(row.share - row.truth_share) for api in apis for row in self.of(api)]
 
     @property
@@ -144,14 +144,14 @@ class Verdict:
 
 
 def interval(errors: Sequence[float], *, seed: int = 1) -> tuple[float, float]:
-    """In which the mean lies with 95 % probability, had other such clients been drawn (bootstrap)."""
+    """The 95 % interval of the mean for other random clients of this kind (bootstrap)."""
     drawn = np.random.default_rng(seed).choice(errors, (_RESAMPLES, len(errors)))
     low, high = np.percentile(drawn.mean(axis=1), (2.5, 97.5))
     return float(low), float(high)
 
 
 def producers(count: int, *, seed: int) -> list[Client]:
-    """Clients with quotas from 20 kB/s to 300 kB/s that want a third to three times theirs."""
+    """Clients with quotas from 20 kB/s to 300 kB/s and a demand of a third to three times their quota."""
     dice = random.Random(seed)
     return [
         Client(
@@ -165,10 +165,10 @@ def producers(count: int, *, seed: int) -> list[Client]:
 
 
 def mixed_clients(count: int, *, seed: int) -> list[Client]:
-    """Half of them producers, a fourth consumers, the others in turn of request time and of connections.
+    """Half producers, a fourth consumers, the others in turn with quotas of request time and of connections.
 
-    Every third of those that have connections of their own has three. Requests are larger than those of `producers`,
-    so that a hundred clients are some hundred requests a second.
+    Every third client that keeps connections has three. Requests are larger than those of `producers`, so that a
+    hundred clients send about a hundred requests a second.
     """
     dice = random.Random(seed)
     kinds = (UsageApi.PRODUCE, UsageApi.FETCH, UsageApi.PRODUCE, UsageApi.REQUEST)
@@ -187,12 +187,12 @@ def mixed_clients(count: int, *, seed: int) -> list[Client]:
 
 
 def source_of(client_id: str) -> str:
-    """The address that a client comes from, empty where that does not matter."""
+    """The address from which a client connects; empty where any will do."""
     return client_id if client_id.startswith("127.") else ""
 
 
 def quota_tables(clients: Sequence[Client], admins: Sequence[Admin]) -> str:
-    """Their quotas as the gateway's configuration has them."""
+    """The clients' quotas as tables of the gateway's configuration."""
     lines = []
     for client in clients:
         name = "ip" if client.api is UsageApi.CONNECT else "client_id"
@@ -214,13 +214,13 @@ def drive(
     seconds: float,
     seed: int,
 ) -> dict[str, Seen]:
-    """All clients at once, and what each of them saw.
+    """Run all clients at once; the results of each.
 
     Args:
-        connect: makes a connection of this client id, whose `ask` sends a request and gives the answer.
-        clients, admins: all of them.
-        seconds: how long.
-        seed: of their moments and sizes.
+        connect: opens a connection of this client id, whose `ask` sends a request and returns the answer.
+        clients, admins: the clients to run.
+        seconds: duration.
+        seed: seed of their request times and sizes.
     """
     seen = {each.client_id: Seen() for each in (*clients, *admins)}
     until_s = time.monotonic() + seconds
@@ -256,7 +256,7 @@ def drive(
 
 
 def fill_topic(bootstrap: str, connect: Connect) -> None:
-    """Makes `FETCHED`, in batches of about a kilobyte, since a fetch gives whole ones."""
+    """Create `FETCHED`, with batches of about a kilobyte, because a fetch returns whole batches."""
     name = "fidelity-fills"
     topic = {"name": FETCHED, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     with connect(name) as wire:
@@ -270,7 +270,7 @@ def fill_topic(bootstrap: str, connect: Connect) -> None:
 
 
 def _use(connect: Connect, client: Client, until_s: float, name: str) -> Seen:
-    """What one of its connections saw."""
+    """Run one connection of a client; its results."""
     seen, dice = Seen(), random.Random(name)
     if client.api is UsageApi.CONNECT:
         for _ in _moments(client, until_s, dice, name):
@@ -288,7 +288,7 @@ def _use(connect: Connect, client: Client, until_s: float, name: str) -> Seen:
 
 
 def _ask(wire: Any, client: Client, size: int, dice: random.Random) -> int:
-    """A request, and the time reported in its answer (ms)."""
+    """Send a request; the throttle time in its answer (ms)."""
     if client.api is UsageApi.PRODUCE:
         topic: dict[str, Any] = {"name": _TOPIC, "partition_data": [{"index": 0, "records": bytes(size)}]}
         reply = wire.ask("Produce", 9, transactional_id=None, acks=-1, timeout_ms=1_000, topic_data=[topic])
@@ -316,9 +316,10 @@ def _ask(wire: Any, client: Client, size: int, dice: random.Random) -> int:
 
 
 def _moments(client: Client, until_s: float, dice: random.Random, name: str) -> Iterator[None]:
-    """When a connection is to ask for something.
+    """Yield at each time at which a connection sends a request.
 
-    On for about ten seconds at twice the wanted rate, off as long; requests come one by one, as many users' do.
+    A connection is busy for about ten seconds at twice the wanted rate, then silent for as long. Requests come one by
+    one with random pauses, as those of many users.
     """
     pauses, busy = random.Random(f"{name} pauses"), 0
     due_s = time.monotonic() + pauses.uniform(0, 5)
@@ -327,7 +328,7 @@ def _moments(client: Client, until_s: float, dice: random.Random, name: str) -> 
         if due_s > off_at_s:
             due_s = off_at_s + pauses.expovariate(1 / 10)
             off_at_s = due_s + pauses.expovariate(1 / 10)
-            # Of each busy time by itself: a request more or less would else make another client of it.
+            # Each busy time has its own generator. Otherwise one more or fewer request would change all later ones.
             busy += 1
             dice.seed(f"{name} {busy}")
         now_s = time.monotonic()
@@ -336,7 +337,7 @@ def _moments(client: Client, until_s: float, dice: random.Random, name: str) -> 
         if due_s > now_s:
             time.sleep(due_s - now_s)
         yield
-        # What it could not send for being throttled it does not all want later.
+        # A throttled client drops a part of the requests that it could not send.
         due_s = max(due_s + dice.expovariate(1 / client.pace_s), time.monotonic() - 5.0)
 
 
@@ -375,13 +376,13 @@ def compare(
     seen: Mapping[str, Seen],
     metric: Callable[[str, str], float],
 ) -> Verdict:
-    """The replay of what was recorded beside what happened.
+    """Compare the replay of the records with the clients' results.
 
     Args:
-        compacted: the run's compacted rows, brokers and listeners already together.
+        compacted: the run's compacted rows, with brokers and listeners already merged.
         clients, admins: those of the run.
-        seen: of `drive`.
-        metric: name and client id to the gateway's own count.
+        seen: result of `drive`.
+        metric: gives the gateway's own count for a name and a client id.
     """
     verdict = Verdict()
     quotas = {(each.api, each.client_id): float(each.quota) for each in clients}
@@ -404,7 +405,7 @@ def compare(
                 sums = {name: float(demand.sums(values)[i]) for name, values in demand.told.items()}
                 truth, truth_ms = sums["delayed"] / max(1.0, replayed.requests[i]), sums["throttle_ms"]
                 if demand.api is UsageApi.CONNECT:
-                    # One is delayed each time that it is looked at while it waits, and refused once.
+                    # A waiting connection counts as delayed at each check, but as refused only once.
                     units = max(1.0, float(replayed.units[i]))
                     truth, share = (
                         sums["rejected_units"] / units,
@@ -412,7 +413,7 @@ def compare(
                     )
             else:
                 truth, truth_ms = _of_events(compacted, name)
-                # Records are what is compared with here, so they must be what the gateway counted themselves.
+                # The comparison uses the records here, so they must agree with the gateway's own counts.
                 refused = metric("gateway_controller_mutation_refused_topics_total", name)
                 if refused != of_client.refused:
                     raise RuntimeError(

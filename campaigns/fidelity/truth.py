@@ -1,8 +1,8 @@
-"""Throttled clients request by request, without a machine in between: compared with a replay of their seconds.
+"""Throttled clients in simulated time, request by request, compared with a replay of their usage seconds.
 
-A real run cannot be made twice. Here the clients of `campaigns.fidelity.comparison` meet the gateway's own counter in
-computed time, and the gateway's own row counts them, so that two runs can differ by nothing but a delay of up to two
-milliseconds per request. How far those two are apart is what no replay can know better.
+A real run cannot be repeated exactly. Here the clients of `campaigns.fidelity.comparison` use the gateway's own
+counter and usage row in simulated time. So two runs can differ only by a delay of up to two milliseconds per request.
+No replay can be more exact than the difference between these two runs.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _COLUMNS: Final = {
 
 @dataclass(slots=True)
 class Truth:
-    """What one client did, and the waits in its replies.
+    """One client's requests, and the waits in its replies.
 
     Attributes:
-        seconds: the usage record of each second that has one.
-        requests, throttled: how many, and how many were delayed or asked to wait.
+        seconds: the usage row of each second that has one.
+        requests, throttled: number of requests, and of those that were delayed or got a throttle time.
         told_ms: sum of the waits.
     """
 
@@ -59,12 +59,12 @@ class Truth:
 
     @property
     def share(self) -> float:
-        """Of its requests that were throttled."""
+        """The throttled share of its requests."""
         return self.throttled / max(1, self.requests)
 
 
 class _Connection:
-    """One connection of a client, on and off for about ten seconds each; `late_ms` see `truth_of`."""
+    """One connection of a client, busy and silent for about ten seconds each; for `late_ms` see `truth_of`."""
 
     def __init__(self, client: Client, name: str, number: int, late_ms: float) -> None:
         self.number = number
@@ -82,11 +82,11 @@ class _Connection:
         self._off_at_ms = self._due_ms + self._pauses.expovariate(1 / 10_000)
 
     def plan(self, until_ms: float) -> bool:
-        """Think of the next request; False: there is none."""
+        """Plan the next request; False if there is none."""
         if self._due_ms > self._off_at_ms:
             self._due_ms = self._off_at_ms + self._pauses.expovariate(1 / 10_000)
             self._off_at_ms = self._due_ms + self._pauses.expovariate(1 / 10_000)
-            # Dice of their own for each busy time: a request more or less would else make another client of it.
+            # Each busy time has its own generator. Otherwise one more or fewer request would change all later ones.
             self._busy += 1
             self._dice = random.Random(f"{self._name} {self._busy}")
         if max(self._due_ms, self._now_ms) >= until_ms:
@@ -98,10 +98,10 @@ class _Connection:
         return True
 
     def answered(self, wait_ms: int) -> None:
-        """The client of the request was asked to wait so long."""
+        """Note that the reply had a wait of `wait_ms`."""
         self._free_ms = self.comes_ms + wait_ms
         self._now_ms = self.comes_ms + _ROUND_TRIP_MS
-        # What it could not send for being throttled it does not all want later.
+        # A throttled client drops a part of the requests that it could not send.
         due_ms = self._due_ms + self._dice.expovariate(1 / (1000 * self._client.pace_s))
         self._due_ms = max(due_ms, self._now_ms - _BACKLOG_MS)
         self.held = False
@@ -115,14 +115,15 @@ def truth_of(
     late_ms: float = 0.0,
     share_at: Callable[[int], float] | None = None,
 ) -> Truth:
-    """A client's run in computed time.
+    """A client's run in simulated time.
 
     Args:
         client: a producer.
-        seconds: how long it wants something.
-        seed: of its moments and sizes.
-        late_ms: each request comes up to so much later, by dice of its own.
-        share_at: of its quota, what the client has of a capacity, in a second since the start; None: none is divided.
+        seconds: how long the client sends requests.
+        seed: seed of its request times and sizes.
+        late_ms: each request comes up to this much later, with its own random generator.
+        share_at: the part of its quota that the client gets of a divided capacity, by second since the start; None if
+            no capacity is divided.
     """
     limits = Limits()
     limits.set(QuotaEntity(client_id=client.client_id), QuotaKey.PRODUCER_BYTE_RATE, client.quota)
@@ -159,7 +160,7 @@ def truth_of(
 
 
 def _lend(quotas: ByteRateQuotas, client: Client, share: float, now_ms: int) -> None:
-    """Bind a share of the quota as a division does."""
+    """Limit the client to a share of its quota, as the division of a capacity does."""
     tracker = quotas.tracker("", client.client_id, now_ms=now_ms)
     assert tracker is not None
     limit = share * client.quota
@@ -170,7 +171,7 @@ def _lend(quotas: ByteRateQuotas, client: Client, share: float, now_ms: int) -> 
 
 
 def _in_force(quotas: ByteRateQuotas, client: Client) -> float:
-    """As `gateway.usage.table` writes it."""
+    """The limit in force, as `gateway.usage.table` writes it."""
     tracker = quotas.tracker("", client.client_id, now_ms=0)
     assert tracker is not None
     match = tracker.match
@@ -178,7 +179,7 @@ def _in_force(quotas: ByteRateQuotas, client: Client) -> float:
 
 
 def _receive(one: _Connection, tracker: RateTracker, row: UsageRow, truth: Truth, now_ms: int) -> float:
-    """A request comes as the gateway's Produce does; when it comes again if it has to wait, else 0."""
+    """Count a request as the gateway does for Produce; if it has to wait, the time of its next attempt, else 0."""
     held_ms = tracker.wait_ms(one, one.size, now_ms=now_ms)
     wait_ms = held_ms
     if not held_ms:
@@ -200,7 +201,7 @@ def _receive(one: _Connection, tracker: RateTracker, row: UsageRow, truth: Truth
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How far two accounts of the same clients are apart.
+    """Differences between two results for the same clients.
 
     Attributes:
         share: mean over clients of the difference of their throttled shares, 0 to 1.
@@ -214,12 +215,12 @@ class Errors:
 def replayed(
     clients: Sequence[Client], truths: Sequence[Truth], settings: ReplaySettings | None = None
 ) -> list[tuple[float, float]]:
-    """Throttled share and sum of the times reported (ms) of each client, from nothing but its seconds.
+    """Throttled share and sum of the reported times (ms) of each client, computed from its usage seconds alone.
 
     Args:
-        clients: their quotas are replayed.
+        clients: clients whose quotas are replayed.
         truths: their runs.
-        settings: how; None: as byte rates without a burst are counted.
+        settings: settings of the replay; None for byte rates without a burst.
     """
     rows: list[dict[str, Any]] = []
     for client, truth in zip(clients, truths, strict=True):
@@ -237,7 +238,7 @@ def replayed(
 
 
 def errors(truths: Sequence[Truth], others: Sequence[tuple[float, float]]) -> Errors:
-    """See `Errors`; the times are relative to those of `truths`, of which one must have been throttled."""
+    """See `Errors`; times are relative to those of `truths`. At least one client must have been throttled."""
     pairs = list(zip(truths, others, strict=True))
     return Errors(
         share=float(np.mean([abs(truth.share - share) for truth, (share, _) in pairs])),

@@ -1,4 +1,4 @@
-"""The matrix: brokers of many versions, clients of many kinds, each directly and through the gateway.
+"""The matrix: brokers of many versions and clients of many kinds, each directly and through the gateway.
 
 * `versions` lists them.
 * `clients` builds the client programs and knows their command lines.

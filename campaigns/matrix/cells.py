@@ -23,16 +23,16 @@ OK: Final = "ok"
 LACKS: Final = "lacks"
 _FAILED: Final = "failed "
 _PROGRAM_S: Final = 900
-"""A program bounds its steps itself; only one that hangs gets here."""
+"""Programs limit the time of their steps themselves, so only a program that hangs reaches this limit."""
 
 _TOPIC_S: Final = 60.0
 _ROOT: Final = Path(__file__).parents[2]
 ENDINGS: Final = {"": 2, "-target": 1, "-counts-classic": 1, "-counts-streams": 1}
-"""Of the topics that steps need, behind the name of the first -> how many partitions."""
+"""Suffixes of the names of the topics that steps need -> number of partitions."""
 
 
 class Verdict(StrEnum):
-    """What a step shows, directly and through the gateway."""
+    """The verdict on a step, from its results directly and through the gateway."""
 
     WORKS = "works"
     LACKS = "the client has no such thing"
@@ -47,10 +47,10 @@ class Cell:
     """One step of one client against one broker.
 
     Attributes:
-        broker: its version.
-        client: its name.
-        step: of `STEPS`.
-        direct, through: "ok", "lacks" or "failed" and why.
+        broker: version of the broker.
+        client: name of the client.
+        step: one of `STEPS`.
+        direct, through: "ok", "lacks", or "failed" and the reason.
     """
 
     broker: str
@@ -61,7 +61,7 @@ class Cell:
 
     @property
     def verdict(self) -> Verdict:
-        """What it shows."""
+        """The verdict on this step."""
         if (self.broker, self.client, self.step) in BY_CHANCE:
             return Verdict.BY_CHANCE
         if self.direct == LACKS == self.through:
@@ -73,12 +73,12 @@ class Cell:
 
 @dataclass
 class Matrix:
-    """What was found so far.
+    """Results so far.
 
     Attributes:
         cells: all of them.
-        unavailable: client -> why its program could not be had.
-        leaks: what the tap saw that no client may see.
+        unavailable: client -> why its program is not available.
+        leaks: addresses seen by the tap that no client may get.
     """
 
     cells: list[Cell] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Matrix:
 
     @property
     def failures(self) -> list[Cell]:
-        """What works directly and fails through the gateway."""
+        """Steps that work directly and fail through the gateway."""
         return [cell for cell in self.cells if cell.verdict is Verdict.FAILS_THROUGH]
 
 
@@ -100,13 +100,13 @@ def try_clients(
     through: Address,
     steps: Sequence[str] = STEPS,
 ) -> Iterator[list[Cell]]:
-    """Try one client after the other; yields the cells of each, and adds them.
+    """Try one client after the other; adds and yields the cells of each.
 
     Args:
-        matrix: gets what is found.
+        matrix: gets the results.
         chosen: the clients.
-        version: of the broker.
-        broker: its own address.
+        version: version of the broker.
+        broker: address of the broker itself.
         through: the gateway's bootstrap address.
         steps: in the order of `STEPS`.
     """
@@ -137,7 +137,7 @@ def _plain(name: str) -> str:
 def _outcomes(
     command: Sequence[str], broker: Address, address: Address, topic: str, steps: Sequence[str]
 ) -> Mapping[str, str]:
-    """Step -> what the program said of it."""
+    """Step -> the outcome that the program printed."""
     create_topics(broker, {f"{topic}{ending}": partitions for ending, partitions in ENDINGS.items()})
     try:
         done = subprocess.run(
@@ -167,9 +167,9 @@ def _outcomes(
 
 
 def warm_up(broker: Address) -> None:
-    """Have the topics of groups and transactions made and loaded, as they are in a cluster that is used.
+    """Make the broker create and load the topics of groups and transactions, as in a cluster in use.
 
-    Clients meet a coordinator that loads only in the first seconds of a cluster, and not all of them try again.
+    A coordinator is loading only in the first seconds of a cluster, and not all clients retry then.
     """
     end_s = time.monotonic() + _TOPIC_S
     with WireClient(broker) as client:
@@ -182,7 +182,7 @@ def warm_up(broker: Address) -> None:
 
 
 def create_topics(broker: Address, names: Mapping[str, int]) -> None:
-    """Topics of so many partitions, each as wide as it can be; they take records afterwards."""
+    """Create topics with these numbers of partitions and at most three replicas; wait until they accept records."""
     with WireClient(broker) as client:
         replicas = min(3, len(client.ask("Metadata", 1, topics=[]).body.brokers))
         topics = [

@@ -1,9 +1,9 @@
 """The client programs of the matrix: built when they are first needed, and kept in the cache folder.
 
-A program gets the bootstrap address, a topic that is its own, and names of steps. For each step it prints a line with
-its name, then "ok", "lacks" (the client has no such thing) or "failed" and why. The step "produce" writes 20 records
-into both partitions of the topic; steps after it read them. Topics with these endings exist too: `-target` for
-transactions, `-counts-classic` and `-counts-streams` for what applications of Kafka Streams count.
+A program gets the bootstrap address, its own topic, and names of steps. For each step it prints a line with its name,
+then "ok", "lacks" (the client has no such feature) or "failed" and the reason. The step "produce" writes 20 records
+into both partitions of the topic, and later steps read them. Topics with these suffixes exist too: `-target` for
+transactions, `-counts-classic` and `-counts-streams` for the counts of Kafka Streams applications.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ STEPS: Final = (
     "transactions",
     "quotas",
 )
-"""In the order in which a program does them."""
+"""The steps in the order in which programs run them."""
 
 _PROGRAMS: Final = Path(__file__).parent / "programs"
 _BUILD_S: Final = 3_600
-"""One of them is a library of C, on a machine that may be busy."""
+"""One of the builds compiles a C library, possibly on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Client:
 
     Attributes:
         name: as the page shows it, with its version.
-        command: builds its program and returns the command line; `subprocess.CalledProcessError` and those of
-            `pinned_jars` say why it could not be had.
+        command: builds its program and returns the command line. `subprocess.CalledProcessError` and the errors of
+            `pinned_jars` give the reason if it is not available.
     """
 
     name: str
@@ -63,7 +63,7 @@ def java_client(of_version: str) -> Client:
 
 
 def clients(broker_version: str) -> list[Client]:
-    """All clients that are tried against a broker."""
+    """All clients to try against a broker."""
     of_versions = sorted(
         {*JAVA_CLIENTS, broker_version}, key=lambda text: [int(part) for part in text.split(".")]
     )
@@ -87,13 +87,13 @@ def clients(broker_version: str) -> list[Client]:
 
 
 GO_CLIENTS: Final = {"franz-go": "1.22.3", "sarama": "1.61.1", "kafka-go": "0.4.51"}
-"""As `programs/go/go.mod` has them."""
+"""The versions in `programs/go/go.mod`."""
 
 NODE_CLIENTS: Final = {
     "kafkajs": ("kafkajs", "2.2.4"),
     "confluent": ("confluent-kafka-javascript", "1.10.1"),
 }
-"""As `programs/node/*/package.json` have them."""
+"""The versions in `programs/node/*/package.json`."""
 
 
 def _librdkafka() -> str:
@@ -116,7 +116,7 @@ def _java(of_version: str) -> list[str]:
     folder = built(f"matrix-java-{of_version}", sources, _told([javac, "-version"]) + class_path, build)
     command = jars.java_command(install, "MatrixClient", [], log_level="OFF")
     at = command.index("-cp") + 1
-    # At the end, since the class data archive is made for the jars as the first part of the path.
+    # Appended, because the class data archive requires the jars as the first part of the path.
     command[at] += f":{folder}:{streams}"
     return command
 
@@ -139,13 +139,13 @@ def _go_librdkafka() -> list[str]:
 
 @cache
 def go_program(name: str) -> Path:
-    """A program of Go beside this module, built."""
+    """Build a Go program of this package; its path."""
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin") or program("go", package="golang")
     environment = {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod"}
     sources = sorted((_PROGRAMS / name).iterdir())
 
     def build(folder: Path) -> None:
-        # In a copy: Go writes to go.sum.
+        # Built in a copy, because Go writes to go.sum.
         shutil.copytree(_PROGRAMS / name, folder / "source")
         _run(
             [go, "build", "-buildvcs=false", "-o", str(folder / "program"), "."],
@@ -168,15 +168,15 @@ def _node(family: str) -> list[str]:
             _build_binding(node, npm, folder / "node_modules" / "@confluentinc" / "kafka-javascript")
 
     folder = built(f"matrix-node-{family}", [source], _told([node, "--version"]), build)
-    # Modules are looked for beside the script.
+    # Node searches for modules in the folder of the script.
     shutil.copy(script, folder)
     return [node, str(folder / "client.js"), family]
 
 
 def _build_binding(node: str, npm: str, package: Path) -> None:
-    """Its own install step downloads a built one; here it is compiled, with the libraries of this machine."""
+    """Compile the binding with this machine's libraries. Its own install step would download a binary."""
     gyp = Path(npm).resolve().parents[1] / "node_modules" / "node-gyp" / "bin" / "node-gyp.js"
-    # It starts all compilers at once (`make -j`); this one starts two.
+    # The build starts all compilers at once (`make -j`). This wrapper limits it to two.
     wrapper = package / "bounded" / "make"
     wrapper.parent.mkdir()
     real = program("make", package="make")
@@ -199,7 +199,7 @@ def _told(command: Sequence[str], environment: dict[str, str] | None = None) -> 
 def _run(
     command: Sequence[str], folder: Path | None = None, environment: dict[str, str] | None = None
 ) -> None:
-    """Run a step of a build; what it said goes with the exception."""
+    """Run a step of a build; an exception contains its output."""
     subprocess.run(
         command,
         cwd=folder,

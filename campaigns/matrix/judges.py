@@ -1,7 +1,8 @@
 """Kafka's own tests of quotas and tools, with the gateway as their bootstrap address.
 
-Kafka publishes them as jars. Those that ask a `ClusterInstance` run as they are: `programs/judges/Judges.java` gives
-them one that knows an address. The same tests run directly at the broker; the same must pass.
+Kafka publishes the tests as jars. Tests that use a `ClusterInstance` run unchanged: `programs/judges/Judges.java`
+gives them an instance with a given address. The same tests also run directly at the broker, and the same ones must
+pass.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from testkit.built_programs import built
 from testkit.loopback import own_host
 
 VERSION: Final = "4.3.1"
-"""The newest whose tests are published."""
+"""The newest version whose tests are published."""
 
 AS_THEY_ARE: Final = (
     "org.apache.kafka.server.quota.ClientQuotasRequestTest",
@@ -45,10 +46,10 @@ def judge(folder: Path) -> dict[str, Any]:
         folder: for the gateways.
 
     Returns:
-        What the page shows of it; a row is a cell whose client is the class and whose step is the test.
+        The data for the page. A row is a cell whose client is the test class and whose step is the test.
     """
     command = _command()
-    # Each side has a broker of its own: tests remove all topics and quotas.
+    # Each side has its own broker, because tests remove all topics and quotas.
     direct, behind = (KafkaCluster(host=own_host(77), version=VERSION, start_timeout_s=600) for _ in range(2))
     with direct, behind, gateway(behind, folder) as gate, ThreadPoolExecutor(2) as both:
         ways = [both.submit(_run, command, address) for address in (direct.bootstrap, str(gate.bootstrap))]

@@ -1,7 +1,7 @@
 """A rolling upgrade behind the gateway: brokers of two versions in one cluster, then another `metadata.version`.
 
-A producer and a reader of a group run all the time. After each stage every port of the gateway is asked for the
-versions that it offers: never more than the broker behind that port has.
+A producer and a group consumer run all the time. After each stage the campaign asks every port of the gateway for its
+API versions. A port must never offer more than the broker behind it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from testkit.loopback import own_host
 from testkit.wire_client import WireClient
 
 _START_S: Final = 600.0
-"""Of three brokers on a busy machine."""
+"""Start time of three brokers on a busy machine."""
 
 _WITHIN_S: Final = 300.0
 _BETWEEN_S: Final = 0.02
@@ -36,11 +36,11 @@ Ranges = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What the answer to ApiVersions says.
+    """The contents of an ApiVersions response.
 
     Attributes:
         ranges: api key -> lowest and highest version.
-        levels: feature -> the level that is in force.
+        levels: feature -> the finalized level.
     """
 
     ranges: Ranges
@@ -48,11 +48,11 @@ class Offered:
 
 
 def offered(address: Address, version: int) -> Offered:
-    """What is offered at an address.
+    """Ask an address for its API versions and features.
 
     Args:
-        address: of a broker or of a port of the gateway.
-        version: of the question.
+        address: address of a broker or of a port of the gateway.
+        version: version of the ApiVersions request.
     """
     with WireClient(address) as client:
         body = client.ask("ApiVersions", version, **(_SOFTWARE if version >= 3 else {})).body
@@ -64,13 +64,13 @@ def offered(address: Address, version: int) -> Offered:
 
 
 def beyond(port: Offered, broker: Offered) -> list[str]:
-    """What a port offers and the broker behind it does not have."""
+    """Versions and levels that a port offers and the broker behind it does not support."""
     found = [
         f"api {key}: {lowest}-{highest} of {broker.ranges.get(key)}"
         for key, (lowest, highest) in port.ranges.items()
         if key not in broker.ranges or lowest < broker.ranges[key][0] or highest > broker.ranges[key][1]
     ]
-    # The broker was asked later, and levels only rise.
+    # The broker was asked after the gateway, and levels only rise.
     return found + [
         f"{name}: {level} of {broker.levels.get(name)}"
         for name, level in port.levels.items()
@@ -80,12 +80,12 @@ def beyond(port: Offered, broker: Offered) -> list[str]:
 
 @dataclass
 class Traffic:
-    """A producer that is asked for more all the time, and a reader of a group.
+    """A continuous producer and a group consumer.
 
     Attributes:
-        acknowledged: numbers that the cluster has.
-        read: numbers that the reader got.
-        failures: the errors that the producer got instead.
+        acknowledged: numbers that the cluster acknowledged.
+        read: numbers that the consumer read.
+        failures: errors that the producer got.
     """
 
     bootstrap: str
@@ -96,7 +96,7 @@ class Traffic:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Until the end of the block, and until all that was acknowledged is read, with a bound."""
+        """Run during the block, and then until all acknowledged numbers are read, with a time limit."""
         threads = [threading.Thread(target=each) for each in (self._produce, self._read)]
         for thread in threads:
             thread.start()
@@ -108,7 +108,7 @@ class Traffic:
                 thread.join()
 
     def await_more(self) -> None:
-        """Both have moved on from here."""
+        """Wait until the producer and the consumer have made progress."""
         acknowledged, read = len(self.acknowledged) + 20, len(self.read) + 20
         end_s = time.monotonic() + _WITHIN_S
         while len(self.acknowledged) < acknowledged or len(self.read) < read:
@@ -160,7 +160,7 @@ def rolling_upgrade(older: str, newer: str, folder: Path) -> dict[str, Any]:
         folder: for the gateway.
 
     Returns:
-        What the page shows of it.
+        The data for the page.
     """
     cluster = KafkaCluster(3, host=own_host(77), version=older, start_timeout_s=_START_S, stop_timeout_s=120)
     with cluster, gateway(cluster, folder) as gate:
@@ -200,7 +200,7 @@ def rolling_upgrade(older: str, newer: str, folder: Path) -> dict[str, Any]:
 
 
 def found_fault(upgrade: Mapping[str, Any]) -> bool:
-    """Whether anything was not as it should be."""
+    """Whether a rule was broken."""
     counts = (
         upgrade["missing"],
         upgrade["twice"],
@@ -212,7 +212,7 @@ def found_fault(upgrade: Mapping[str, Any]) -> bool:
 
 
 def _asked(cluster: KafkaCluster, gate: Gateway, what: str) -> dict[str, Any]:
-    """Each port beside its broker; the bootstrap port leads to any of them, and offers no more than one of them."""
+    """Compare each port with its broker. The bootstrap port leads to any broker and must not exceed all of them."""
     found: list[str] = []
     compared = 0
     for version in range(5):
@@ -247,7 +247,7 @@ def _await_level(cluster: KafkaCluster, *, above: int) -> None:
 
 
 def _stored(cluster: KafkaCluster) -> list[int]:
-    """What the partitions hold, read past the gateway."""
+    """The contents of the partitions, read directly from the brokers."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "check", "enable.partition.eof": True}
     )

@@ -67,7 +67,7 @@ def page(document: Mapping[str, Any]) -> str:
     """The page.
 
     Args:
-        document: what `benchmarks.matrix` keeps.
+        document: the results of `benchmarks.matrix`.
     """
     cells = [Cell(**row) for row in document["rows"]]
     parts = [_HEAD, f"{summary(cells, document['leaks'])}\n\n", _runs(document), _LEGEND]
@@ -79,7 +79,7 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def summary(cells: Sequence[Cell], leaks: Sequence[str]) -> str:
-    """One line: how many of each verdict."""
+    """One line with the number of each verdict."""
     counts = {verdict: sum(cell.verdict is verdict for cell in cells) for verdict in Verdict}
     pairs = len({(cell.broker, cell.client) for cell in cells})
     return (
@@ -122,7 +122,7 @@ def _failures(cells: Iterable[Cell]) -> str:
 
 
 def _not_directly(cells: Iterable[Cell]) -> str:
-    """What fails directly, with the brokers at which it does, by the client and the reason."""
+    """Steps that fail directly, by client and reason, with their brokers."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
         if cell.verdict in (Verdict.NEITHER, Verdict.ONLY_THROUGH):
@@ -174,7 +174,7 @@ def _mixed(mixed: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _judges(judges: Mapping[str, Any]) -> str:
-    """Kafka's own tests: by class, and each that does not pass on both sides."""
+    """Kafka's own tests: counts by class, and each test that does not pass on both sides."""
     if not judges["rows"]:
         return ""
     cells = [Cell(**row) for row in judges["rows"]]

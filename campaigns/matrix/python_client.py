@@ -27,7 +27,7 @@ ABORTED, LAST = 1000, 2000
 
 
 class WrongResultError(Exception):
-    """The step did something, and not what it should."""
+    """The step ended without an error but with a wrong result."""
 
 
 def _check(holds: bool, otherwise: str) -> None:
@@ -36,7 +36,7 @@ def _check(holds: bool, otherwise: str) -> None:
 
 
 def _await(condition: Callable[[], bool]) -> None:
-    """Brokers hear of a new topic a moment after its creator has the answer."""
+    """Wait for a condition: brokers learn of a new topic a moment after its creator has the answer."""
     end_s = time.monotonic() + WITHIN_S
     while not condition():
         _check(time.monotonic() < end_s, "not in time")
@@ -148,7 +148,7 @@ def _kafka_python_transactions(bootstrap: str, topic: str) -> None:
 
 # -- librdkafka ------------------------------------------------------------------------------------------------------
 def _librdkafka_poll(consumer: Any) -> list[int]:
-    # A topic that was created a moment ago is unknown for a moment.
+    # A new topic is unknown for a moment.
     passing = confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
     messages = consumer.consume(100, timeout=0.5)
     for message in messages:
@@ -376,7 +376,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Step]]] = {
 
 
 def main() -> None:
-    """Do the steps that were asked for."""
+    """Run the given steps."""
     family, bootstrap, topic, *steps = sys.argv[1:]
     for name in steps:
         step = FAMILIES[family].get(name)
@@ -385,7 +385,7 @@ def main() -> None:
             continue
         try:
             step(bootstrap, topic)
-        except Exception as exc:  # noqa: BLE001 - whatever a library raises is the step's result
+        except Exception as exc:  # noqa: BLE001 - any error of a library is the step's result
             print(name, "failed", re.sub(r"\s+", " ", f"{type(exc).__name__}: {exc}"), flush=True)
         else:
             print(name, "ok", flush=True)

@@ -1,4 +1,4 @@
-"""A gateway before a cluster, and the tap before that: what clients of the matrix go through."""
+"""The path of the matrix's clients: a tap, then a gateway, then a cluster."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TOOL_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A running gateway, by its addresses on the tap.
+    """A running gateway, with its addresses on the tap.
 
     Attributes:
-        bootstrap: for clients.
-        brokers: broker id -> its port.
-        tap: what it relayed.
+        bootstrap: bootstrap address for clients.
+        brokers: broker id -> port.
+        tap: the tap, with the relayed bytes.
     """
 
     bootstrap: Address
@@ -35,10 +35,10 @@ class Gateway:
 
 
 def kafka_features(version: str, bootstrap: str, *arguments: str) -> None:
-    """Run the kafka-features of a version.
+    """Run kafka-features of one of Kafka's versions.
 
     Raises:
-        RuntimeError: it failed; the text is what it printed.
+        RuntimeError: it failed; the text is its output.
     """
     command = java_command(
         installed(version),
@@ -53,11 +53,11 @@ def kafka_features(version: str, bootstrap: str, *arguments: str) -> None:
 
 @contextmanager
 def gateway(cluster: KafkaCluster, folder: Path) -> Iterator[Gateway]:
-    """A gateway that enforces quotas before this cluster.
+    """Run a gateway with quotas in front of this cluster.
 
     Args:
-        cluster: is running.
-        folder: for the configuration and the log.
+        cluster: a running cluster.
+        folder: folder for the configuration and the log.
     """
     own, tapped, admin = own_host(66), own_host(88), "127.0.0.1"
     first = free_ports(2 + len(cluster.brokers))

@@ -1,1 +1,1 @@
-"""Java clients of Kafka 4.4 that end up at another broker: how soon they recover, and whose data they get."""
+"""Java clients of Kafka 4.4 that reach a wrong broker: how soon they recover, and which node's data they get."""

@@ -1,4 +1,4 @@
-"""Five ways to end up at another broker, one after the other, with the same clients all the time."""
+"""Five faults that lead clients to a wrong broker, one after the other, with the same clients all the time."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from campaigns.misrouted.stage import (
 
 WITHIN_MS: Final = 5_000
 _WATCHED_S: Final = 5.0
-"""For how long after the recovery the tap watches what clients get."""
+"""For how long after the recovery the tap watches the clients' records."""
 
 
 class Outcome(NamedTuple):
-    """What became of the clients after one fault.
+    """The clients' results for one fault.
 
     Attributes:
-        fault: what was done.
-        clients: how many there are.
-        sent_back: how many of them were answered REBOOTSTRAP_REQUIRED.
-        recovered: how many have worked within the time, after all was right again.
-        slowest_ms: of all of them; None: one has not worked at all.
-        records: marked records that clients got meanwhile.
-        wrong: records among them by a connection to another node than the one that has written them.
-        unnamed: clients that came to a broker's port meanwhile and named no node.
-        unnamed_records: marked records that they got there.
-        leaks: addresses of brokers or of the gateway that clients were sent.
-        slow: the clients that have not recovered within the time.
+        fault: description of the fault.
+        clients: number of clients.
+        sent_back: number of clients that got REBOOTSTRAP_REQUIRED.
+        recovered: number of clients that worked in time after the end of the fault.
+        slowest_ms: recovery time of the slowest client; None if one has not worked at all.
+        records: number of marked records that clients got meanwhile.
+        wrong: number of these that came on a connection to a node other than their own.
+        unnamed: number of clients that meanwhile connected to a broker's port and named no node.
+        unnamed_records: number of marked records that they got there.
+        leaks: number of addresses of brokers or of the gateway that were sent to clients.
+        slow: clients that did not recover in time.
         slow_and_unnamed: those of them that named no node at a broker's port.
     """
 
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether all is as it should be."""
+        """Whether all clients recovered and got no wrong record or address."""
         return self.recovered == self.clients and self.records > 0 and self.wrong == self.leaks == 0
 
 
@@ -67,8 +67,8 @@ def play(folder: Path, count: int) -> Iterator[Outcome]:
     """Play all faults.
 
     Args:
-        folder: empty; for logs.
-        count: of clients.
+        folder: an empty folder for logs.
+        count: number of clients.
     """
     with ExitStack() as stack:
         first, second = new_cluster(data_dir=folder / "kafka"), new_cluster()

@@ -1,7 +1,7 @@
 """Watches the bytes of client connections: which node a client named, and which node's records it got. Pure.
 
-Every record of the topic `marked` says in which cluster and on which node it was written, and each partition has one
-replica. So a record that reaches a client by a connection to another node is seen, whatever message it is in.
+Every record of the topic `marked` contains the cluster and node on which it was written, and each partition has one
+replica. So the watch finds every record that reaches a client on a connection to another node, in any message.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Node(NamedTuple):
 
 
 def mark(node: Node) -> bytes:
-    """The value of a record that says where it was written."""
+    """The value of a marked record written on this node."""
     return f"record of cluster={node.cluster_id} node={node.node_id};".encode()
 
 
 @dataclass(slots=True)
 class Seen:
-    """What all connections have shown.
+    """Results of all connections.
 
     Attributes:
-        sent_back: client ids that were answered REBOOTSTRAP_REQUIRED.
-        records: records with a mark that clients got.
-        wrong: records that came by a connection to another node, and the one that the client named.
-        unnamed: client ids that came to a broker's port and named no node, which nothing can judge.
-        unnamed_records: records with a mark that they got there.
+        sent_back: client ids that got REBOOTSTRAP_REQUIRED.
+        records: number of marked records that clients got.
+        wrong: records that came on a connection to another node, each with the node that the client named.
+        unnamed: client ids that connected to a broker's port and named no node. They cannot be judged.
+        unnamed_records: number of marked records that they got there.
     """
 
     sent_back: set[str] = field(default_factory=set)
@@ -53,14 +53,14 @@ class Seen:
 
 
 class _FirstFrame:
-    """Collects the first frame of a stream, however it is cut."""
+    """Collects the first frame of a stream, whatever the chunks are."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self.done = False
 
     def feed(self, data: bytes) -> bytes | None:
-        """The frame, once."""
+        """Add bytes; returns the frame once, when it is complete."""
         self._bytes += data
         if len(self._bytes) >= 4:
             end = 4 + read_int32(self._bytes, 0)[0]
@@ -75,12 +75,17 @@ class ConnectionWatch:
     """One connection of a client. Its first request is ApiVersions, with the names of KIP-1242 if it has any.
 
     Attributes:
-        named: the node that the client wants to speak to; None: it named none.
-        client_id: of the first request.
+        named: the node that the client wants to reach; None if it named none.
+        client_id: client id of the first request.
     """
 
     def __init__(self, seen: Seen, *, bootstrap: bool = False) -> None:
-        """Args: seen: is filled. bootstrap: it came in by the bootstrap port, where there is no node to name."""
+        """Watch a connection.
+
+        Args:
+            seen: gets the results.
+            bootstrap: whether it is on the bootstrap port, where clients name no node.
+        """
         self._bootstrap = bootstrap
         self.named: Node | None = None
         self.client_id = ""

@@ -29,12 +29,12 @@ NODES: Final = (2, 3)
 MARKED: Final = "marked"
 STEADY: Final = "steady"
 LONGEST_S: Final = 120.0
-"""Only something that hangs takes as long."""
+"""Only a process that hangs takes longer."""
 
 GATEWAY_HOST: Final = own_host(66, 2)
 KAFKA_HOST: Final = own_host(77, 2)
 BROKERS_HOST: Final = own_host(78, 2)
-"""What the brokers advertise."""
+"""The host that the brokers advertise."""
 TAP_HOST: Final = own_host(88, 2)
 _PORTS: Final = 6
 _POLL_S: Final = 0.02
@@ -45,12 +45,12 @@ class NodeTap(Tap):
     """A tap that watches which node's records clients get.
 
     Attributes:
-        seen: by all connections.
-        bootstrap: the port that is no broker's.
+        seen: results of all connections.
+        bootstrap: the bootstrap port.
     """
 
     def __init__(self) -> None:
-        """Nothing is bound yet."""
+        """Create the tap without binding a port."""
         super().__init__(TAP_HOST, (GATEWAY_HOST, KAFKA_HOST, BROKERS_HOST))
         self.seen = Seen()
         self.bootstrap = 0
@@ -69,17 +69,17 @@ class NodeTap(Tap):
 
 
 class Crossing(Tap):
-    """The brokers' advertised addresses: leads each to its broker, or to another one for a while."""
+    """The brokers' advertised addresses; each leads to its broker, or for a while to another one."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
-        """Lead each to its broker. Another cluster at the same addresses is reached as well."""
+        """Lead each address to its broker, or to that of another cluster at the same addresses."""
         super().__init__(BROKERS_HOST, ())
         self._brokers = dict(cluster.brokers)
         for address in self._brokers.values():
             self.relay(address.port, address)
 
     def looks(self, port: int) -> tuple[Look | None, Look | None]:
-        """See `Tap`; nothing is looked at."""
+        """See `Tap`; this tap inspects no bytes."""
         return None, None
 
     def route(self, nodes: Mapping[int, int]) -> None:
@@ -92,7 +92,7 @@ class Crossing(Tap):
 
 
 def new_cluster(**options: Any) -> KafkaCluster:
-    """Three brokers that advertise the addresses of a `Crossing`; nothing runs yet."""
+    """Three brokers, not started yet, that advertise the addresses of a `Crossing`."""
     properties = {
         "advertised.listeners": f"PLAINTEXT://{BROKERS_HOST}:{{port}}",
         "auto.create.topics.enable": "false",
@@ -101,10 +101,10 @@ def new_cluster(**options: Any) -> KafkaCluster:
 
 
 def wait_for(fact: Callable[[], bool], what: str) -> None:
-    """Wait until something is so.
+    """Wait until `fact` is true.
 
     Raises:
-        SystemExit: it is not after two minutes.
+        SystemExit: it is still false after two minutes.
     """
     end_s = time.monotonic() + LONGEST_S
     while not fact():
@@ -117,11 +117,11 @@ class TappedGateway:
     """A gateway behind the tap, which advertises the tap's addresses.
 
     Attributes:
-        bootstrap: where clients go.
+        bootstrap: bootstrap address for clients.
     """
 
     def __init__(self, folder: Path, cluster: KafkaCluster, tap: NodeTap) -> None:
-        """Nothing runs yet; the tap relays already."""
+        """Prepare the gateway without starting it; the tap already relays."""
         first = free_ports(_PORTS + 1)
         self._tap = tap
         tap.bootstrap = first
@@ -171,7 +171,7 @@ class TappedGateway:
         wait_for(self._is_ready, f"the gateway is ready; its log is {self._log}")
 
     def move_ports(self) -> None:
-        """Start it again with each port one node further: the port of node 2 is then that of node 1."""
+        """Restart it with each port moved by one node: node 2 gets the port that node 1 had."""
         self.stop()
         self._lowest -= 1
         self.start()
@@ -194,8 +194,8 @@ class Clients:
     """Java clients in one process, half of them readers and half of them writers.
 
     Attributes:
-        count: how many.
-        client_ids: of them.
+        count: number of clients.
+        client_ids: their client ids.
     """
 
     def __init__(self, folder: Path, bootstrap: str, count: int) -> None:
@@ -213,7 +213,7 @@ class Clients:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
 
     def worked_since(self, since_ms: int) -> dict[str, int]:
-        """Client id -> when something worked for the first time since then, in Unix time."""
+        """Client id -> Unix time of the client's first success since then."""
         found: dict[str, int] = {}
         for line in self._out.read_text().splitlines():
             client_id, _, at = line.partition(" ")
@@ -228,7 +228,7 @@ class Clients:
 
 
 def fill(cluster: KafkaCluster) -> str:
-    """Make both topics, a partition on each of two nodes, and write where each marked record is; the cluster's id."""
+    """Create both topics with a partition on each of two nodes, and write marked records; the cluster's id."""
     client = {"bootstrap.servers": cluster.bootstrap}
     admin = AdminClient(client)
     places = [[node] for node in NODES]

@@ -1,1 +1,1 @@
-"""Checks that nothing gets out of order: small frames, every quota on, random timing, both ends checked."""
+"""Checks the order of frames: small frames, every quota on, random timing, checks at both ends."""

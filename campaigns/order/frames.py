@@ -1,8 +1,8 @@
-"""Requests and replies that carry a number, made once and then only patched: what is sent, and what must come back.
+"""Requests and replies that carry a number. Frames are made once and then only patched.
 
-Every request that goes to the broker has the next number of its connection in it (whose highest bits name the
-connection), and a correlation id that follows from the number; its reply repeats the number. So both ends know
-what has to be next.
+Every request to the broker contains the next number of its connection; the highest bits are the connection's number.
+Its correlation id follows from the number, and its reply repeats the number. So both ends know which frame must come
+next.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLIENT_ID_BYTES: Final = 7
 
 
 def correlation_id(number: int) -> int:
-    """Of request `number`: no two neighbours are near each other, and those of two connections differ."""
+    """The correlation id of request `number`. Consecutive ids are far apart and differ between connections."""
     return (number * _SALT + (number >> 40) * 7_919) & 0x7FFF_FFFF
 
 
@@ -34,10 +34,10 @@ class Kind:
     """A kind of request.
 
     Attributes:
-        name: for the record.
-        request, reply: frames with a mark in the place of the number; no reply for acks=0.
-        request_at, reply_at: where the number goes; -1 in the reply where the gateway makes that itself.
-        share: of all requests, in parts of a thousand.
+        name: name in the results.
+        request, reply: frames with a placeholder for the number; no reply for acks=0.
+        request_at, reply_at: offset of the number; -1 for a reply that the gateway makes itself.
+        share: its share of all requests, in parts of a thousand.
         forwarded: whether the broker sees it.
     """
 
@@ -66,11 +66,11 @@ class Kind:
         return bytes(frame)
 
     def number_of_request(self, frame: bytes) -> int:
-        """What the broker finds in it."""
+        """The number in a request, as the broker reads it."""
         return int(_INT64.unpack_from(frame, self.request_at)[0])
 
     def number_of_reply(self, frame: bytes) -> int:
-        """What the client finds in it."""
+        """The number in a reply, as the client reads it."""
         return int(_INT64.unpack_from(frame, self.reply_at)[0])
 
 
@@ -113,7 +113,7 @@ def _heartbeat(share: int) -> Kind:
         "Heartbeat", 4, client_id="x" * CLIENT_ID_BYTES, group_id="g", generation_id=1, member_id="m"
     )
     reply = wire.response("Heartbeat", 4)
-    # Bytes behind the message are no one's business: that is where the number travels.
+    # No receiver reads bytes behind the message, so the number is there.
     return _kind("heartbeat", _longer(request), _longer(reply), share)
 
 
@@ -122,7 +122,7 @@ def _longer(frame: bytes) -> bytes:
 
 
 def _metadata(share: int) -> Kind:
-    """Collected, rewritten and re-encoded; the number travels as the producer's do, in an unknown tagged field."""
+    """Metadata, which the gateway collects, rewrites and re-encodes. The number is in an unknown tagged field."""
     request = wire.request(
         "Metadata", 12, client_id="x" * CLIENT_ID_BYTES, topics=[], header_tags=[(99, _MARK_BYTES)]
     )
@@ -139,7 +139,7 @@ def _metadata(share: int) -> Kind:
 
 
 def _local(share: int) -> Kind:
-    """A version of ApiVersions that the gateway refuses by itself."""
+    """An ApiVersions request in a version that the gateway itself refuses."""
     frame = wire.framed(
         wire.head(18, 99, flexible=True, client_id="x" * CLIENT_ID_BYTES) + b"\x04abc\x041.0\x00"
     )
@@ -147,7 +147,7 @@ def _local(share: int) -> Kind:
 
 
 def kinds() -> list[Kind]:
-    """All of them; the shares add up to a thousand."""
+    """All kinds; the shares add up to a thousand."""
     return [
         _produce("produce", -1, 60, 330),
         _produce("produce, larger", 1, 400, 60),

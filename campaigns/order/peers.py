@@ -1,7 +1,7 @@
-"""The two ends: clients that send in pieces and read in fits, and a broker that answers in random chunks.
+"""The two ends: clients that send in pieces and read irregularly, and a broker that answers in random chunks.
 
-Both run on one loop and share nothing but this module's counts. Each end knows what has to come next and says so
-when something else does.
+Both run on one loop and share only the counts of this module. Each end knows which frame must come next and reports
+any other frame.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _CONNECTION_SHIFT: Final = 40
 
 @dataclass
 class Counts:
-    """What both ends saw.
+    """Counts and faults of both ends.
 
     Attributes:
         left: requests still to be sent.
-        sent, answered, at_broker: frames.
-        chunks: pieces written by either end.
-        wrong: what was out of order, lost or changed; the first few, in words.
-        of_kind: requests by name of their kind.
+        sent, answered, at_broker: numbers of frames.
+        chunks: number of pieces that either end wrote.
+        wrong: the first few frames that were out of order, lost or changed, in words.
+        of_kind: number of requests by name of their kind.
     """
 
     left: int
@@ -62,7 +62,7 @@ class Pieces:
         self._timer: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
-        """Behind what waits already."""
+        """Append the data to the waiting bytes."""
         self._waiting += data
         if self._timer is None:
             self._go_on()
@@ -133,7 +133,7 @@ class Broker(asyncio.Protocol):
         _, api_key, version, correlation = _REQUEST_HEAD.unpack_from(frame)
         kind = self.known.get((api_key, version, len(frame)))
         if kind is None:
-            # The gateway's own questions, on connections of its own.
+            # The gateway's own requests, on separate connections.
             return self._cluster.reply_to(_parsed(frame))
         number = kind.number_of_request(frame)
         if self._next < 0:
@@ -194,7 +194,7 @@ class Client(asyncio.Protocol):
         self._counts.sent += count
         self._out.write(b"".join(frames))
         if not self._owed:
-            # Nothing but requests without acks: no reply will ask for more.
+            # If all requests are without acks, no reply triggers the next ones.
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
@@ -233,7 +233,7 @@ class Client(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Hang up; everything was answered."""
+        """Close the connection; all requests were answered."""
         self._transport.close()
 
 
@@ -243,5 +243,5 @@ def _parsed(frame: bytes) -> Request:
 
 
 def no_delay(transport: asyncio.BaseTransport) -> None:
-    """Send pieces as they are."""
+    """Set TCP_NODELAY, so that pieces are sent separately."""
     transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""One run: the gateway as a process of its own, and both ends here."""
+"""One run: the gateway in a separate process, and both ends in this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLIENTS: Final = {
     "order-6": {},
     "order-7": {},
 }
-"""Client ids and what is tight for them. Everything else is limited too, so high that it is never reached."""
+"""Client ids and their tight quota. All other quotas are set, too, but so high that they are never reached."""
 
 NEVER_REACHED: Final = {
     "producer_byte_rate": 10**12,
@@ -41,14 +41,14 @@ NEVER_REACHED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to.
+    """Results of a run.
 
     Attributes:
-        requests, answered, at_broker: frames that clients sent, that they got back, that the broker got.
+        requests, answered, at_broker: frames that clients sent, that clients received, that the broker received.
         of_kind: requests by kind.
         pieces: writes of either end.
         out_of_order: faults found at either end; `faults` has the first few in words.
-        throttled_requests: by quota and API.
+        throttled_requests: number of throttled requests by quota and API.
         throttled_s: seconds of throttle reported, by quota and API.
         closed: connections by cause.
     """
@@ -66,7 +66,7 @@ class Outcome:
     seconds: float
 
     def as_row(self) -> dict[str, object]:
-        """For the raw results."""
+        """The results as data for JSON."""
         return asdict(self)
 
 
@@ -80,14 +80,14 @@ def _tables(tighter: int) -> str:
 
 
 async def run(requests: int, *, folder: Path, seed: int, limit_s: float, tighter: int = 1) -> Outcome:
-    """Send so many requests and check everything.
+    """Send `requests` requests and check every frame.
 
     Args:
-        requests: by all connections together.
-        folder: for the gateway's configuration.
-        seed: of the chaos.
-        limit_s: for the sending; what is not answered by then is a fault.
-        tighter: what the tight quotas are divided by, so that few requests meet them too.
+        requests: number of requests on all connections together.
+        folder: folder for the gateway's configuration.
+        seed: seed of the random timing.
+        limit_s: time limit; requests without an answer by then are faults.
+        tighter: divisor of the tight quotas, so that few requests reach them, too.
     """
     loop = asyncio.get_running_loop()
     dice = random.Random(seed)
@@ -113,7 +113,7 @@ async def run(requests: int, *, folder: Path, seed: int, limit_s: float, tighter
             )
         seconds = time.monotonic() - began_s
         forwarded = sum(count for kind, count in counts.of_kind.items() if kind != "answered by the gateway")
-        # Requests without acks may still be on their way.
+        # Requests without acks may still be in flight.
         for _ in range(500):
             if counts.at_broker >= forwarded:
                 break

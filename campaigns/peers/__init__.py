@@ -1,4 +1,4 @@
-"""The same hostile clients at several proxies: what they send (`clients.py`), and the page (`page.py`).
+"""The same hostile clients against several proxies: the clients (`clients.py`) and the page (`page.py`).
 
 `benchmarks.peers` starts the proxies and measures.
 """

@@ -1,6 +1,6 @@
-"""Hostile clients of any proxy, made of plain sockets.
+"""Hostile clients for any proxy, based on plain sockets.
 
-They count and time; which proxy they meet, and what it should do, is not known here.
+They count and measure times. They do not know the proxy or how it should behave.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HOSTILE: Final[Mapping[str, bytes]] = {
 
 
 def connect(port: int, *, receive_buffer_bytes: int | None = None, source: str = HOST) -> socket.socket:
-    """A connection; a small receive buffer makes the kernel hold little."""
+    """Open a connection. With a small receive buffer the kernel stores few bytes."""
     client = socket.socket()
     if receive_buffer_bytes is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
@@ -59,10 +59,10 @@ def connect(port: int, *, receive_buffer_bytes: int | None = None, source: str =
 
 
 def greeted(port: int, *, receive_buffer_bytes: int | None = None, source: str = HOST) -> socket.socket:
-    """A connection that began with ApiVersions, as that of each client library does.
+    """Open a connection and send ApiVersions first, as each client library does.
 
     Raises:
-        ConnectionError: no answer came.
+        ConnectionError: there was no answer.
     """
     client = connect(port, receive_buffer_bytes=receive_buffer_bytes, source=source)
     if not asked(client, wire.request("ApiVersions", 0, correlation_id=1)):
@@ -94,7 +94,7 @@ def answered(client: socket.socket) -> bytes:
 
 
 def reaction_s(port: int, sent: bytes, patience_s: float) -> float | None:
-    """How soon something came back, an answer or the end; None: nothing did in time."""
+    """Seconds until an answer or the end of the connection; None if neither came in time."""
     with connect(port) as client:
         client.sendall(sent)
         begun_s = time.monotonic()
@@ -131,7 +131,7 @@ def leaks_port(port: int, broker_port: int) -> bool:
 
 
 def accepted(port: int, offered_per_s: int, seconds: float, source: str) -> int:
-    """Connections that were answered, of so many that are offered in each second, all from one address."""
+    """The number of answered connections. One address opens `offered_per_s` connections in each second."""
     counts = []
     lock = threading.Lock()
 
@@ -155,7 +155,7 @@ def accepted(port: int, offered_per_s: int, seconds: float, source: str) -> int:
 
 @contextmanager
 def good_client(port: int) -> Iterator[dict[str, int]]:
-    """One request after the other beside the block; how many were answered, and how many lost."""
+    """Send one request after the other during the block; counts of answered and lost requests."""
     done = threading.Event()
     counts = {"answered": 0, "lost": 0}
 

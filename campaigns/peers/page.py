@@ -1,4 +1,4 @@
-"""benchmarks/results/peers.md: what each proxy did with the same hostile clients."""
+"""Renders benchmarks/results/peers.md: how each proxy handled the same hostile clients."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ SHOWN: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         {"lost": "answers lost", "exit_s": "ended after, s"},
     ),
 }
-"""By row: what is done, and the name of each figure."""
+"""By row: its description, and the name of each figure."""
 
 RESULT: Final = "peers.json"
 DIRECT: Final = "direct"
@@ -125,11 +125,11 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def beside(document: Mapping[str, Any], number: str) -> tuple[str, ...]:
-    """What the scoreboard says of other proxies beside one of its rows; nothing for rows that were not run.
+    """The scoreboard's texts about other proxies for one of its rows; empty for rows that were not run.
 
     Args:
         document: what `benchmarks.peers` keeps.
-        number: of the row.
+        number: number of the row.
     """
     rows = [row for row in document["rows"] if row["row"] == number and row["peer"] != DIRECT]
     return tuple(f"{row['peer']}, {_in_short(row, BESIDE[number])}" for row in rows)
