@@ -1,8 +1,8 @@
-"""``python -m campaigns``: runs the campaigns one after the other and keeps one line of each.
+"""``python -m campaigns``: runs the campaigns one after the other and keeps one line for each.
 
-The page is benchmarks/results/campaigns.md. A campaign that fails is a line "finding": the others run all the same,
-and the exit code is 1 at the end. Some campaigns need root; `make campaigns` builds what the others need. The output
-of each campaign is in `.cache/campaigns/`.
+The page is benchmarks/results/campaigns.md. A campaign that fails gets the line "finding". The other campaigns still
+run, and the exit code is 1 at the end. Some campaigns need root; `make campaigns` builds what the others need. The
+output of each campaign is in `.cache/campaigns/`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Line:
     """The last run of a campaign, as the page shows it.
 
     Attributes:
-        name: of the campaign.
+        name: name of the campaign.
         date: when it began, in UTC.
-        commit: of the sources.
-        seed: what was drawn at random followed from it; None when nothing was.
-        figure: the line of its output that says how much was done.
-        passed: whether it ended with 0.
+        commit: commit of the sources.
+        seed: seed of its random choices; None if it has none.
+        figure: the line of its output with the main numbers.
+        passed: whether its exit code was 0.
         seconds: how long it took; None in lines of older runs.
     """
 
@@ -64,13 +64,13 @@ class Line:
 
 
 def run(campaign: Campaign, *, seed: int, commit: str, logs: Path = _LOGS) -> Line:
-    """One campaign, from its start to its end.
+    """Run one campaign.
 
     Args:
-        campaign: of which the program is run.
-        seed: stands in its command where it has one.
-        commit: of the sources.
-        logs: the folder that keeps what it prints.
+        campaign: the campaign.
+        seed: replaces `SEED` in its command.
+        commit: commit of the sources.
+        logs: folder for its output.
     """
     date = datetime.now(UTC).isoformat(timespec="minutes")
     begun_s = time.monotonic()
@@ -129,7 +129,7 @@ def page(lines: Iterable[Line]) -> str:
 
 
 def keep(line: Line, folder: Path) -> None:
-    """Replaces the campaign's line in both files, the page and its raw data."""
+    """Replace the campaign's line in both files, the page and its raw data."""
     raw = folder / "campaigns.json"
     kept = json.loads(raw.read_text()) if raw.exists() else []
     lines = [*(Line(**each) for each in kept if each["name"] != line.name), line]
@@ -139,7 +139,7 @@ def keep(line: Line, folder: Path) -> None:
 
 
 def run_all(chosen: Sequence[Campaign], *, seed: int, commit: str, folder: Path, logs: Path = _LOGS) -> int:
-    """Run these and keep their lines; the number of those that failed."""
+    """Run these campaigns and keep their lines; the number of failed campaigns."""
     findings = 0
     for campaign in chosen:
         print(f"{campaign.name}: {campaign.shows}", flush=True)
@@ -151,7 +151,7 @@ def run_all(chosen: Sequence[Campaign], *, seed: int, commit: str, folder: Path,
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the selected campaigns."""
     parser = argparse.ArgumentParser(prog="python -m campaigns", description=__doc__)
     names = [campaign.name for campaign in CAMPAIGNS]
     parser.add_argument("only", nargs="*", metavar="NAME", help=f"these alone: {', '.join(names)}")

@@ -1,8 +1,9 @@
-"""``python -m campaigns.broker_restart``: how soon clients are back after a broker's restart.
+"""``python -m campaigns.broker_restart``: how soon clients work again after a broker's restart.
 
-A producer and a consumer of librdkafka are at the broker itself, and two more behind a gateway, all the time. In each
-round the broker ends and starts again. A client's gap is from the first connection that the broker's port accepts
-until the client's next record: delivered, or read. All four have the same restart, so the difference is ours.
+A producer and a consumer of librdkafka use the broker directly, and two more use a gateway, all the time. In each
+round the broker restarts. A client's gap begins with the first connection that the broker's port accepts. It ends
+with the client's next delivered or read record. All four clients have the same restart, so Sluice causes any
+difference.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ _EVERY_S: Final = 0.02
 _STEADY_S: Final = 3.0
 _BACK_S: Final = 60.0
 _PROBE_S: Final = 0.005
-# The default of 10 s would measure the clients' own patience.
+# With the default of 10 s the clients' own backoff would dominate the result.
 _CLIENT: Final = {"reconnect.backoff.max.ms": 1_000, "log_level": 0}
 
 
 class Client(threading.Thread):
-    """Notes when each of its records came through.
+    """Notes when each of its records was delivered or read.
 
     Attributes:
-        stopped: ends it.
+        stopped: set to end the thread.
     """
 
     def __init__(self) -> None:
@@ -52,14 +53,14 @@ class Client(threading.Thread):
         self._times_s: deque[float] = deque(maxlen=100_000)
 
     def came_through(self) -> None:
-        """One record, now."""
+        """Note that a record was delivered or read now."""
         self._times_s.append(time.monotonic())
 
     def first_after(self, since_s: float) -> float:
-        """When the first record after a time came through.
+        """When the first record after a given time was delivered or read.
 
         Raises:
-            TimeoutError: none comes.
+            TimeoutError: there is none in time.
         """
         end_s = time.monotonic() + _BACK_S
         while time.monotonic() < end_s:
@@ -107,7 +108,7 @@ class Reading(Client):
 
 
 def accepts_at(address: Address) -> float:
-    """Wait until a connection to the port is accepted; when it was."""
+    """Wait until a connection to the port is accepted; the time at which it was."""
     end_s = time.monotonic() + _BACK_S
     while time.monotonic() < end_s:
         with socket.socket() as sock:
@@ -119,7 +120,7 @@ def accepts_at(address: Address) -> float:
 
 
 def restart(cluster: KafkaCluster, clients: Sequence[Client]) -> list[float]:
-    """One restart; the gap of each client in seconds."""
+    """Restart the broker; the gap of each client in seconds."""
     time.sleep(_STEADY_S)
     cluster.stop_broker(1)
     with ThreadPoolExecutor(1) as thread:
@@ -163,12 +164,12 @@ def campaign(rounds: int) -> list[list[float]]:
 
 
 def p95(gaps_s: Sequence[float]) -> float:
-    """Of the rounds."""
+    """The 95th percentile over the rounds."""
     return statistics.quantiles(gaps_s, n=20, method="inclusive")[18]
 
 
 def main() -> int:
-    """Run it; 1 when clients are away for too long, or for longer than directly."""
+    """Run it; 1 when gaps are too long, or longer than those of direct clients."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds

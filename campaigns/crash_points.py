@@ -1,7 +1,7 @@
-"""Ends a process that alters quotas at one chosen system call, and checks what the next process finds.
+"""Ends a process that alters quotas at one chosen system call, and checks the store that the next process opens.
 
-strace attaches to the thread that writes and kills the process, or makes the call fail, at the n-th call of a kind. A
-first run without it says which calls there are. Nothing here has threads of its own, so that it can fork.
+strace attaches to the writing thread. At the n-th call of a kind it kills the process, or makes the call fail. A
+first run without faults lists the calls. This module starts no threads, so that it can fork.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _DEADLINE_S: Final = 20.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one point.
+    """The result at one point.
 
     Attributes:
-        killed: that was to be its end; otherwise the call was to fail.
-        reached: the process ended there; False: it never made that call so often, or lived on.
-        acknowledged: it had said that the alteration was made.
-        refused: it had said that it was not.
-        again: asked a second time, it said that it was made.
-        torn: after the refusal, what was in force had changed.
+        killed: True if the process was to be killed; False if the call was to fail.
+        reached: whether the process ended there. It did not if it made fewer such calls, or survived the failure.
+        acknowledged: the process had acknowledged the alteration.
+        refused: the process had refused the alteration.
+        again: a second attempt was acknowledged.
+        torn: after the refusal, the quotas in force had changed.
         found: "old" or "new"; anything else is a fault.
     """
 
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """What must not be; None: nothing."""
+        """The broken rule; None if there is none."""
         if self.found not in ("old", "new"):
             return self.found
         if self.acknowledged and self.found == "old":
@@ -85,13 +85,13 @@ class _Child:
 
 
 class CrashPoints:
-    """Prepared stores of all scenarios, and the points there are."""
+    """Prepared stores of all scenarios, and their crash points."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the stores.
+        """Create the stores.
 
         Args:
-            folder: empty; on the file system to test.
+            folder: an empty folder on the file system to test.
         """
         self._folder = folder
         self._states: dict[str, tuple[Values, Values]] = {}
@@ -100,7 +100,7 @@ class CrashPoints:
             if scenario.change is None:
                 self._states[scenario.name] = ({}, {})
                 continue
-            # One that is warm makes it itself.
+            # The process of a warm scenario writes these alterations itself.
             asyncio.run(_write(template, *(() if scenario.warm else scenario.before)))
             copy = folder / "copy"
             shutil.copytree(template, copy)
@@ -117,11 +117,11 @@ class CrashPoints:
             with strace(child.thread, "-o", str(log)) as tracer:
                 _finish(child)
             tracer.wait(_DEADLINE_S)
-        # The last one is where it waits for more to do.
+        # In the last call the thread waits for more work.
         return _CALL.findall(log.read_text(errors="replace"))
 
     def record(self, scenario: Scenario, calls: str) -> tuple[dict[str, bytes], str]:
-        """The files before an alteration, and strace's log of some calls with everything that they write."""
+        """The files before an alteration, and strace's log of some calls with all the data that they write."""
         log = self._folder / "calls"
         with self._started(scenario) as (child, folder):
             before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -133,7 +133,7 @@ class CrashPoints:
         return before, log.read_text()
 
     def state(self, files: dict[str, bytes], scenario: Scenario) -> str:
-        """What a store of these files is: "old" or "new", or what is wrong with it."""
+        """The state of a store with these files: "old", "new", or a description of its fault."""
         folder = self._folder / "image"
         folder.mkdir()
         try:
@@ -144,14 +144,14 @@ class CrashPoints:
             shutil.rmtree(folder)
 
     def points(self) -> Iterator[tuple[Scenario, str, int]]:
-        """Every call of every scenario, as its name and which one of that name."""
+        """Every call of every scenario: the scenario, the call's name and its number among those of that name."""
         for scenario in SCENARIOS:
             for name, count in collections.Counter(self.calls(scenario)).items():
                 for at in range(1, count + 1):
                     yield scenario, name, at
 
     def kill(self, scenario: Scenario, call: str, at: int) -> Outcome:
-        """End the process at the entry of a call."""
+        """Kill the process at the entry of a call."""
         return self._try(scenario, call, at, f"inject={call}:signal=KILL:when={at}")
 
     def fail(self, scenario: Scenario, call: str, at: int, error: str) -> Outcome:
@@ -182,7 +182,7 @@ class CrashPoints:
         old, new = self._states[scenario.name]
         try:
             found = asyncio.run(_read(folder))
-            # And it can be written: half a transaction is not in the way.
+            # The store is also writable: no partial transaction blocks it.
             asyncio.run(_write(folder, alteration((QuotaEntity(user="after"), FETCH, 1.0))))
         except StoreError as exc:
             return f"not opened: {exc}"
@@ -225,7 +225,7 @@ async def _read(folder: Path) -> Values:
     return seen.values
 
 
-# -- the process that dies ---------------------------------------------------------------------------------------
+# -- the process that is killed ----------------------------------------------------------------------------------
 
 
 def _fork(folder: Path, scenario: Scenario) -> _Child:
@@ -290,7 +290,7 @@ def _live(
             tell("refused")
             await store.write(change)
             tell("again")
-        # What is left to be done after the answer is done before the next thing in the same thread.
+        # Work that remains after the answer is done before the next task of the same thread.
         await store.history(1)
         tell("end")
         wait()
@@ -299,7 +299,7 @@ def _live(
 
 
 def _hear(child: _Child) -> str:
-    """The next word; "" when it has ended."""
+    """The child's next word; "" when the child has ended."""
     word = b""
     while not word.endswith(b"\n"):
         ready, _, _ = select.select([child.hear], [], [], _DEADLINE_S)
@@ -313,8 +313,8 @@ def _hear(child: _Child) -> str:
 
 
 def _finish(child: _Child) -> None:
-    """Let it continue, and hear all it has to say."""
-    # The first call of a kind may be one that is under way, before it hears of anything.
+    """Let the child continue, and read all its output."""
+    # The first call of a kind may already be running before the child reads its input.
     with contextlib.suppress(BrokenPipeError):
         os.write(child.say, b".")
     while word := _hear(child):

@@ -16,10 +16,10 @@ _IMPORTED: Final = tuple(
 
 @dataclass(frozen=True)
 class Scenario:
-    """One alteration of a store with something in it; without an alteration, the making of a store.
+    """One alteration of a store with contents; without an alteration, the creation of a store.
 
     Attributes:
-        warm: the same process has made what was before, and its log has been in use.
+        warm: whether the same process has written the earlier contents, so that its log is already in use.
     """
 
     name: str

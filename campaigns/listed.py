@@ -8,20 +8,20 @@ from typing import Final
 from pinned_jars import cache_dir
 
 SEED: Final = "{seed}"
-"""Stands in a command for the seed of the run."""
+"""Placeholder in a command for the seed of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A program that ends with 0 when what it shows is true.
+    """A program whose exit code is 0 when its claim holds.
 
     Attributes:
         name: `make campaigns ONLY=name` runs it alone.
-        shows: what holds when it passes.
+        shows: the claim that holds when it passes.
         command: the arguments of Python.
-        figure: the last line of the output that matches this regular expression is the figure that is kept.
-        environment: names and values that its process gets beside those of the run.
-        quick: whether it is a part of `make scoreboard-quick`, which takes 20 minutes.
+        figure: a regular expression. The last matching line of the output is kept as the figure.
+        environment: additional environment variables of its process.
+        quick: whether it is part of `make scoreboard-quick`, which takes 20 minutes.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Campaign:
 
     @property
     def seeded(self) -> bool:
-        """Whether the seed changes what it does."""
+        """Whether its command uses the seed."""
         return any(SEED in argument for argument in self.command)
 
 
@@ -56,7 +56,7 @@ def _tests(name: str, shows: str, *selected: str, quick: bool = True) -> Campaig
 
 
 _QUICK_SCRIPTED: Final = ("dead-broker", "moving-brokers", "scrapers")
-"""The others together take five minutes."""
+"""The quick scripted campaigns; the others together take five minutes."""
 
 CAMPAIGNS: Final = (
     Campaign("tests", "the tests that are marked `campaign`", (*_PYTEST, _SEEDED, "-m", "campaign"), _PASSED),

@@ -1,6 +1,6 @@
-"""What a disk may hold after the power went: what was synced, and any part of what was not.
+"""Possible disk contents after a power loss: all synced data, and any part of the data that was not synced.
 
-The calls of an alteration are recorded with what they write, and played on a copy of the files as far as one likes.
+The system calls of an alteration are recorded with their data, and replayed on a copy of the files up to any call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _File:
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
 
     def image(self, keep: random.Random | None) -> bytes:
-        """What was synced, and of the rest nothing, or each write by itself or not."""
+        """The synced contents, plus none of the other writes, or a random selection of them."""
         content = bytearray(self.durable)
         for at, data in self.pending:
             if keep is not None and keep.random() < 0.5:
@@ -59,11 +59,11 @@ def _bytes(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Image:
-    """Files as they may be after the power went.
+    """Possible files after a power loss.
 
     Attributes:
-        call: the last one before, as its number.
-        answered: the answer had been sent.
+        call: number of the last call before the power loss.
+        answered: whether the answer had been sent.
     """
 
     call: int
@@ -72,13 +72,13 @@ class Image:
 
 
 def images(crash: CrashPoints, scenario: Scenario, *, each: int, seed: int) -> Iterator[Image]:
-    """After every call: all that was not synced is lost; and, some times, any part of it.
+    """Images after every call: one without all unsynced data, and several with random parts of it.
 
     Args:
-        crash: records it.
-        scenario: what is done.
-        each: how many parts are tried per call.
-        seed: of their choice.
+        crash: records the calls.
+        scenario: the alteration.
+        each: number of random parts per call.
+        seed: seed of their choice.
     """
     before, log = crash.record(scenario, TRACED)
     files = {name: _File(content) for name, content in before.items()}

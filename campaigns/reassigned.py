@@ -1,9 +1,9 @@
 """``python -m campaigns.reassigned``: a partition moves between three real brokers, and producers follow it.
 
-In each round the one replica of a partition moves to another broker, drawn at random. From the moment at which the
-new leader takes records, a client asks for Metadata and produces to the leader that it is shown: one directly, one
-through the gateway, in turn first. Each time the broker at the port is asked for its own settings, by the id that it
-should have. Kafka answers that at this broker alone.
+In each round the only replica of a partition moves to a random other broker. Once the new leader accepts records, two
+clients ask for Metadata and produce to the leader in the answer: one directly and one through the gateway, in
+alternating order. Each time the broker at the port is asked for its settings by the id that it should have. Only the
+broker with this id answers that request.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _KINDS: Final = ("direct", "gateway")
 
 @dataclass(slots=True)
 class Found:
-    """What one way to the brokers did.
+    """Results of one way to the brokers.
 
     Attributes:
-        took_s: of each round, until a record was taken.
-        wrong: ports at which another broker answered than was named.
-        asked: how many were asked.
-        sent_back: records that were refused because the broker did not lead the partition any more.
+        took_s: seconds of each round until a record was accepted.
+        wrong: number of ports at which another broker answered.
+        asked: number of ports that were asked.
+        sent_back: records that were refused because the broker was no longer the leader.
     """
 
     took_s: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Found:
 
 
 def create(cluster: KafkaCluster) -> None:
-    """The topic, on the first broker."""
+    """Create the topic on the first broker."""
     assignments = [{"partition_index": 0, "broker_ids": [1]}]
     topic = {"name": TOPIC, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
     with WireClient(cluster.brokers[1]) as client:
@@ -61,7 +61,7 @@ def create(cluster: KafkaCluster) -> None:
 
 
 def move(cluster: KafkaCluster, controller: WireClient, to: int) -> None:
-    """Move the partition, and wait until its new leader takes records."""
+    """Move the partition, and wait until its new leader accepts records."""
     moved = [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": [to]}]}]
     controller.ask("AlterPartitionReassignments", 0, topics=moved, timeout_ms=30_000)
     takes_records(cluster, to)
@@ -83,7 +83,7 @@ def takes_records(cluster: KafkaCluster, leader: int) -> None:
 
 
 def follow(bootstrap: tuple[str, int], found: Found) -> None:
-    """Ask for the leader and produce to it, until a record is taken; notes how long that took."""
+    """Ask for the leader and produce to it until a record is accepted; notes how long that took."""
     begun_s = time.monotonic()
     data = [{"name": TOPIC, "partition_data": [{"index": 0, "records": batch(100)}]}]
     with WireClient(bootstrap) as client:
@@ -108,7 +108,7 @@ def follow(bootstrap: tuple[str, int], found: Found) -> None:
 
 
 def is_broker(client: WireClient, broker_id: int) -> bool:
-    """Whether the broker at the other end has this id: it describes no other one."""
+    """Whether the broker at the other end has this id: a broker describes only itself."""
     asked = [{"resource_type": _BROKER, "resource_name": str(broker_id), "configuration_keys": ["broker.id"]}]
     (found,) = client.ask("DescribeConfigs", 2, resources=asked, include_synonyms=False).body.results
     return bool(found.error_code == ErrorCode.NONE)
@@ -123,7 +123,7 @@ def offset(cluster: KafkaCluster, leader: int) -> int:
 
 
 def rounds(cluster: KafkaCluster, port: int, count: int, seed: int) -> tuple[dict[str, Found], int]:
-    """All of them; what each way did, and how many records are missing or too many."""
+    """Play all rounds; the results of each way, and the number of missing or extra records."""
     dice = random.Random(seed)
     found = {kind: Found() for kind in _KINDS}
     leader = 1
@@ -148,7 +148,7 @@ async def campaign(count: int, seed: int) -> tuple[dict[str, Found], int]:
 
 
 def main() -> int:
-    """Run it; 1 when a leader was reached too late, or another broker was."""
+    """Run it; 1 when a leader was reached too late, or a wrong broker was reached."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--moves", type=int, default=100)
     parser.add_argument("--seed", type=int, default=18)

@@ -1,4 +1,4 @@
-"""A gateway as a process of its own, for runs against a real Kafka."""
+"""A gateway as a separate process, for runs against a real Kafka."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ kind = "memory"
 
 
 class NotReadyError(Exception):
-    """The gateway ended, or did not get ready in time."""
+    """The gateway ended, or was not ready in time."""
 
 
 def before_one_broker(broker: str, first: int) -> str:
-    """A configuration for `serving`, to which tables can be added.
+    """A configuration for `serving`; callers may append tables.
 
     Args:
-        broker: its address.
-        first: of four free ports: bootstrap, the admin port, and two for brokers.
+        broker: address of the broker.
+        first: first of four free ports: bootstrap, the admin port, and two for brokers.
     """
     return _CONFIG.format(broker=broker, port=first, admin=first + 1, broker_port=first + 2)
 
 
 def environment_of(sluice: Path) -> dict[str, str] | None:
-    """The variables for a program; an installed one must not see this tree. None: all there are."""
+    """Environment variables for a program. An installed program must not import this tree. None for all variables."""
     if sluice == SLUICE:
         return None
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -58,16 +58,16 @@ def environment_of(sluice: Path) -> dict[str, str] | None:
 def serving(
     config: Path, *, admin: str, log: Path | None = None, sluice: Path = SLUICE
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`sluice serve`, ready; drained and gone afterwards.
+    """Run `sluice serve` and wait until it is ready; drain and end it afterwards.
 
     Args:
         config: its configuration.
-        admin: where its admin port answers, such as ``http://127.0.0.1:9644``.
-        log: where its log goes; None: to the terminal.
+        admin: URL of its admin port, such as ``http://127.0.0.1:9644``.
+        log: file for its log; None for the terminal.
         sluice: the program.
 
     Raises:
-        NotReadyError: see there.
+        NotReadyError: the gateway ended, or was not ready in time.
     """
     command = [sluice, "serve", "--config", config]
     with ExitStack() as stack:
@@ -102,7 +102,7 @@ def _await_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline_s = time.monotonic() + _START_S
     while time.monotonic() < deadline_s and process.poll() is None:
         try:
-            # Any other status than 200 is an OSError too.
+            # `urlopen` raises an OSError for error statuses, too.
             with urlopen(url, timeout=2):
                 return
         except OSError:

@@ -1,7 +1,7 @@
-"""``python -m campaigns.spark_versions``: the pipeline's tests under each Spark that is supported; 10 minutes.
+"""``python -m campaigns.spark_versions``: the pipeline's tests with each supported version of Spark; 10 minutes.
 
-Each Spark is fetched into the cache, for this Python, and comes before the pinned one in the path. The last line has
-the versions of which all tests passed. 1 when any test failed.
+Each Spark is fetched into the cache, for this Python, and precedes the pinned one in the path. The last line has the
+versions with which all tests passed. Exit code 1 when any test failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 def main() -> int:
-    """Runs all; the exit code."""
+    """Run the tests with all versions; the exit code."""
     passed: list[str] = []
     failed = False
     for version in VERSIONS:
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def fetched(*packages: str) -> Path:
-    """A folder with these packages and what they need."""
+    """A folder with these packages and their dependencies."""
     folder = cache_dir() / "spark-versions" / packages[0]
     if not (folder / ".whole").exists():
         command = [str(Path(sys.executable).with_name("uv")), "pip", "install", "-q", "--system-certs"]
@@ -57,9 +57,9 @@ def fetched(*packages: str) -> Path:
 
 def _tests(folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "spark and not campaign"]
-    # A JVM ends with the process that has started it: a worker's, before the run looks for what it has left.
+    # A JVM ends with the process that started it. A worker's JVM ends before the run checks for leftovers.
     command += ["-n", "1"]
-    # Spark 3.5 asks for versions in a way that Python 3.11 warns of.
+    # Spark 3.5 reads versions in a way that is deprecated in Python 3.11.
     command += ["-W", "ignore::DeprecationWarning", *files]
     return subprocess.run(
         command,

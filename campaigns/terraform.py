@@ -1,7 +1,7 @@
-"""Quotas by Terraform's provider for Kafka (Mongey/kafka): directly, and through a gateway.
+"""Sets quotas with Terraform's provider for Kafka (Mongey/kafka), directly and through a gateway.
 
-The provider is built from its Go module, and its resource `kafka_quota` is called as Terraform calls it. Terraform
-itself is not needed for that.
+The provider is built from its Go module, and its resource `kafka_quota` is called as Terraform calls it. So Terraform
+itself is not needed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from campaigns.matrix.stage import gateway
 from embedded_kafka.kafka import KafkaCluster
 
 _VERSIONS: Final = ((), ("2.8.0",), ("3.6.0",))
-"""The provider's kafka_version: its own default, and two that are set."""
+"""The provider's kafka_version: its own default, and two explicit values."""
 
 _READ: Final = "map[producer_byte_rate:1.048576e+06]"
 _TIMEOUT_S: Final = 120
 
 
 def main() -> int:
-    """Run all of them; 1 when one is not as it should be."""
+    """Run all versions; 1 when one fails."""
     program = go_program("terraform")
     good = 0
     with (

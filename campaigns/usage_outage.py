@@ -1,8 +1,8 @@
-"""``python -m campaigns.usage_outage``: ten minutes without the topic of usage records, before a real broker.
+"""``python -m campaigns.usage_outage``: ten minutes without the topic of usage records, with a real broker.
 
-Two gateways send their records to topics of their own. One topic is deleted, and made again at the end. Meanwhile a
-client of each gateway asks in turn, so that both have the same machine at the same time. Every line that was made
-must be in the topic once or counted as dropped.
+Two gateways send their records to separate topics. One topic is deleted, and recreated at the end. Meanwhile a client
+of each gateway sends requests in turn, so that the machine's load affects both alike. Every line must be in the topic
+once or counted as dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BEGUN_LINES: Final = 5
 _PAUSE_S: Final = 0.01
 _LOOK_S: Final = 0.05
 _BACK_S: Final = 200.0
-"""Lines are tried for two minutes; those of the outage are all decided by then."""
+"""A gateway retries a line for two minutes, so by then all lines of the outage are delivered or dropped."""
 
 _LATEST: Final = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]
 
@@ -47,7 +47,7 @@ class Topic:
 
     Attributes:
         seqs: numbers of the lines so far.
-        twice: lines that were there before.
+        twice: number of lines that were read twice.
     """
 
     def __init__(self, bootstrap: str, name: str) -> None:
@@ -58,7 +58,7 @@ class Topic:
         self._offset = 0
 
     def read(self, seconds: float, least: int = 0) -> None:
-        """What comes within a time, or until there are so many new lines.
+        """Read for `seconds`, or until there are `least` new lines.
 
         Raises:
             KafkaException: the broker does not answer.
@@ -80,7 +80,7 @@ class Topic:
             consumer.close()
 
     def made_again(self) -> None:
-        """Its offsets begin anew."""
+        """Read the recreated topic from its beginning."""
         self._offset = 0
 
     def _take(self, seq: int) -> None:
@@ -89,7 +89,7 @@ class Topic:
 
 
 async def lines(gateway: GatewayProcess) -> dict[str, int]:
-    """Its lines by what became of them, in one scrape."""
+    """The gateway's counts of lines by result, from one scrape."""
     url = f"http://{HOST}:{gateway.admin_port}/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         text = await answer.text()
@@ -102,7 +102,7 @@ async def lines(gateway: GatewayProcess) -> dict[str, int]:
 
 
 async def ask(client: RawClient, number: int) -> float:
-    """One request to the broker; how many seconds its answer took."""
+    """Send one request to the broker; the seconds until its answer."""
     request = wire.request(
         "ListOffsets",
         5,
@@ -120,7 +120,7 @@ async def ask(client: RawClient, number: int) -> float:
 
 
 async def ask_in_turn(gateways: tuple[GatewayProcess, ...], seconds: float) -> list[list[float]]:
-    """A client of each gateway; the first of a pair of requests is that of each in turn."""
+    """Send pairs of requests, one by each gateway's client; the clients take turns in being first."""
     clients = [await gateway.connect() for gateway in gateways]
     took_s: list[list[float]] = [[] for _ in clients]
     end_s, number = time.monotonic() + seconds, 0
@@ -137,12 +137,12 @@ async def ask_in_turn(gateways: tuple[GatewayProcess, ...], seconds: float) -> l
 
 
 async def until_lines(gateway: GatewayProcess, least: int, seconds: float) -> dict[str, int]:
-    """Wait until so many are delivered, and only the latest may be on its way; its lines then.
+    """Wait until `least` lines are delivered and at most the latest is in flight; the counts of lines then.
 
-    The gateway hears of the delivery of a line when it writes the next one.
+    The gateway notices the delivery of a line when it writes the next one.
 
     Raises:
-        TimeoutError: that does not come.
+        TimeoutError: this does not happen in time.
     """
     async with asyncio.timeout(seconds):
         while True:
@@ -153,7 +153,7 @@ async def until_lines(gateway: GatewayProcess, least: int, seconds: float) -> di
 
 
 async def run(cluster: KafkaCluster, seconds: float) -> tuple[dict[str, int], Topic, list[list[float]]]:
-    """The outage: the lines of its gateway, what its topic had, and the times of both clients."""
+    """Run the outage; the lines of its gateway, the topic's reader, and the answer times of both clients."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic(_ASKED, 1, 1)])[_ASKED].result(30)
     topic = Topic(cluster.bootstrap, _AWAY)
@@ -166,7 +166,7 @@ async def run(cluster: KafkaCluster, seconds: float) -> tuple[dict[str, int], To
         for gateway in gateways:
             await until_lines(gateway, _BEGUN_LINES, 60)
         await asyncio.to_thread(topic.read, 60, _BEGUN_LINES)
-        # A line comes each second: right after one none is on its way.
+        # There is one line per second, so right after a line none is in flight.
         await asyncio.to_thread(topic.read, 60, 1)
         admin.delete_topics([_AWAY])[_AWAY].result(30)
         print(f"deleted after {len(topic.seqs)} lines", flush=True)
@@ -186,7 +186,7 @@ def p99_ms(took_s: list[float]) -> float:
 
 
 def main() -> int:
-    """Run it; 1 when a line is not accounted for, or the client notices the outage."""
+    """Run it; 1 when a line is missing, or the outage delays the client."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """``python -m campaigns.scoreboard``: judges the kept results and writes the page and README's line; 1 for a miss.
 
-A goal that is missed for a reason that the page gives is no error.
+A missed goal is no error if the page gives the reason.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ README: Final = ROOT / "README.md"
 
 
 def judged_on(today: date, folder: Path = RESULTS) -> tuple[Judged, ...]:
-    """All rows, with the results of a folder."""
+    """All rows, judged by the results in a folder."""
     found = results(folder, [RESULT, *(source for row in ROWS for source in row.sources)])
     return judge_all(ROWS, found, today=today, released=last_release((ROOT / "CHANGELOG.md").read_text()))
 
 
 def write(today: date, folder: Path = RESULTS) -> int:
-    """Judge, write both pages, and print what was found; the exit code."""
+    """Judge, write both pages and print the result; the exit code."""
     judged = judged_on(today, folder)
     PAGE.write_text(page(judged, today=today), encoding="utf-8")
     README.write_text(with_summary(README.read_text(encoding="utf-8"), judged), encoding="utf-8")

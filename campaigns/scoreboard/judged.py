@@ -1,4 +1,4 @@
-"""Rows of the scoreboard beside kept results: which goals are met. A pure function; the day is an argument."""
+"""Compares rows of the scoreboard with kept results: which goals are met. Pure; the day is an argument."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from campaigns.scoreboard.kept import Result
 from campaigns.scoreboard.rows import Quantity, Row
 
 FRESH: Final = timedelta(days=30)
-"""A figure that is older is stale."""
+"""Older figures are stale."""
 
 
 class State(StrEnum):
-    """What the scoreboard says of a goal."""
+    """The state of a goal on the scoreboard."""
 
     MET = "met"
     IN_PART = "in part"
@@ -36,13 +36,13 @@ class Judged:
         state: whether it is kept.
         figures: each quantity with its value.
         misses: the quantities that are outside their bounds, and the campaigns that failed.
-        reasons: of these quantities.
-        explained: whether each of these quantities has a reason, and there is one.
-        beside: the same without Sluice, or with another proxy.
-        n: how often it was tried.
-        seconds: how long that took.
+        reasons: the reasons of these quantities.
+        explained: whether there are such quantities and each has a reason.
+        beside: the same figures without Sluice, or with another proxy.
+        n: number of trials.
+        seconds: how long they took.
         day: the first day of its results.
-        commits: of its results.
+        commits: the commits of its results.
     """
 
     row: Row
@@ -66,13 +66,14 @@ def judge_all(
 
 
 def judge(row: Row, results: Mapping[str, Result], *, today: date, released: date | None) -> Judged:
-    """One row.
+    """Judge one row.
 
     Args:
         row: the promise.
-        results: by name; those that are missing were not measured.
-        today: figures from more than 30 days before it are stale.
-        released: the day since which the last release was measured; older figures are stale. None: there was none.
+        results: results by name; missing ones were not measured.
+        today: figures more than 30 days older are stale.
+        released: the day since which the last release was measured; older figures are stale. None if there was no
+            release.
     """
     if not row.quantities or any(source not in results for source in row.sources):
         return Judged(row, State.NOT_MEASURED)
@@ -112,7 +113,7 @@ def exit_code(judged: Iterable[Judged]) -> int:
 
 
 def _read(quantity: Quantity, data: Sequence[Any]) -> float:
-    """Its value; no number when the result is from before it had the quantity."""
+    """The quantity's value; NaN if the result is too old to contain it."""
     try:
         return quantity.read(*data)
     except (KeyError, IndexError, ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""Kept results, as rows of the scoreboard read them: files of benchmarks/results, and lines of campaigns."""
+"""Reads kept results for rows of the scoreboard: files of benchmarks/results, and lines of campaigns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Result:
     """One kept result.
 
     Attributes:
-        data: the whole file; of a campaign its figure.
-        day: when it was measured, of several runs the first one; None when the result does not say so.
-        commit: of the sources; of several runs that of the last one. Empty when the result does not say so.
-        seconds: how long it took; None when the result does not say so.
-        passed: whether the campaign ended with 0. True for files: their rows judge the figures.
+        data: the whole file, or the figure of a campaign.
+        day: day of the measurement, or of the first of several runs; None if the result does not contain it.
+        commit: commit of the sources, or of the last of several runs; empty if the result does not contain it.
+        seconds: how long it took; None if the result does not contain it.
+        passed: whether the campaign's exit code was 0. True for files: their rows judge the figures.
     """
 
     data: Any
@@ -33,11 +33,11 @@ class Result:
 
 
 def results(folder: Path, names: Iterable[str]) -> dict[str, Result]:
-    """Those of the named results that are there.
+    """The named results, as far as they exist.
 
     Args:
-        folder: that of the kept results.
-        names: of files, with their suffix ``.json``, and of campaigns.
+        folder: folder of the kept results.
+        names: names of files, with their suffix ``.json``, and of campaigns.
     """
     raw = folder / "campaigns.json"
     lines = {line["name"]: line for line in json.loads(raw.read_text())} if raw.exists() else {}

@@ -1,4 +1,4 @@
-"""docs/reference/reliability.md, and the line of README.md: what the scoreboard says."""
+"""Renders the scoreboard as docs/reference/reliability.md and as a line of README.md."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def page(judged: Sequence[Judged], *, today: date) -> str:
 
 
 def day_of(text: str) -> date:
-    """The day that a page names."""
+    """The day in a page's text."""
     found = _AS_OF.search(text)
     if found is None:
         raise ValueError("the page names no day")

@@ -1,4 +1,4 @@
-"""The rows of the scoreboard: 39 promises, the results that each is read from, and the bounds of its figures."""
+"""The rows of the scoreboard: 39 promises, the results that each needs, and the bounds of its figures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Quantity:
     """One number of a row.
 
     Attributes:
-        what: it counts or measures.
-        read: takes the data of the row's sources, in their order.
-        unit: behind the number.
-        least: it may be; None: no bound.
-        most: it may be; None: no bound.
-        reason: why it is outside its bounds, and what follows. A miss without a reason is an error.
+        what: what the number counts or measures.
+        read: gets the number from the data of the row's sources, in their order.
+        unit: unit after the number.
+        least: lower bound; None if there is none.
+        most: upper bound; None if there is none.
+        reason: why it is outside its bounds, and the consequence. A miss without a reason is an error.
     """
 
     what: str
@@ -33,7 +33,7 @@ class Quantity:
     reason: str = ""
 
     def holds(self, value: float) -> bool:
-        """Whether the value is within the bounds. What could not be read is not."""
+        """Whether the value is within the bounds. A value that could not be read is not."""
         if math.isnan(value):
             return False
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
@@ -43,12 +43,12 @@ class Quantity:
         return f"{self.what}: {self._number(value)}"
 
     def counted(self, value: float) -> str:
-        """The value, and then what it counts."""
+        """The value, followed by what it counts."""
         return f"{self._number(value)} {self.what}"
 
     @property
     def goal(self) -> str:
-        """Its bounds in words."""
+        """The bounds in words."""
         if self.least is not None and self.most is not None:
             return f"{self.what}: {self._number(self.least)} to {self._number(self.most)}"
         if self.least is not None:
@@ -69,14 +69,14 @@ class Row:
     """One promise.
 
     Attributes:
-        number: of the row.
-        shows: what holds when the goal is met.
-        sources: of the figures: files of benchmarks/results (``order.json``) and campaigns (``drain``).
-        quantities: that must be within their bounds; none: nothing measures this yet.
-        n: how often it was tried.
+        number: number of the row.
+        shows: the claim that holds when the goal is met.
+        sources: sources of the figures: files of benchmarks/results (``order.json``) and campaigns (``drain``).
+        quantities: quantities that must be within their bounds; empty if the row is not measured yet.
+        n: number of trials.
         beside: the same figures of a broker without Sluice, or of another proxy.
-        goal: in words, where there are no quantities yet.
-        without: the part of the goal that nothing measures yet.
+        goal: the goal in words, if there are no quantities yet.
+        without: the part of the goal that is not measured yet.
     """
 
     number: str
@@ -109,11 +109,11 @@ MADE_BY: Final[Mapping[str, str]] = {
     "tls-storm.json": "tls-storm",
     "upgrade.json": "upgrade",
 }
-"""Which campaign writes a file of benchmarks/results. Other sources are campaigns themselves."""
+"""The campaign that writes each file of benchmarks/results. Other sources are campaigns themselves."""
 
 
 def number(figure: str, pattern: str, *, otherwise: float = math.nan) -> float:
-    """The number in the figure of a campaign that the first group of the pattern matches."""
+    """The number in a campaign's figure, from the first group of the pattern."""
     found = re.search(pattern, figure)
     return otherwise if found is None else float(found[1].replace(",", ""))
 
@@ -130,7 +130,7 @@ def _failed(*figures: str) -> float:
 
 _TESTS_PASS: Final = Quantity("failed", _failed, most=0)
 _TESTS: Final = Quantity("tests", _passed, least=1)
-"""Without the bound a selection that is empty by mistake would be green."""
+"""Without the bound a selection that is empty by mistake would pass."""
 
 
 def _of_tests(number: str, shows: str, *campaigns: str, without: str = "") -> Row:
@@ -139,7 +139,7 @@ def _of_tests(number: str, shows: str, *campaigns: str, without: str = "") -> Ro
 
 
 def _back_s(figure: str, clients: str) -> tuple[float, float]:
-    """How soon clients were back, through a gateway and directly."""
+    """Seconds until clients worked again, through a gateway and directly."""
     return (
         number(figure, rf"{clients} ([\d.]+) s"),
         number(figure, rf"{clients} [\d.]+ s, directly ([\d.]+) s"),
@@ -147,14 +147,14 @@ def _back_s(figure: str, clients: str) -> tuple[float, float]:
 
 
 def _least_chance(figure: str, faults: str) -> float:
-    """How likely so many more records doubled or late are at these faults: the least of two comparisons."""
+    """The smaller of two probabilities: of the excess of repeated records, and of late records, for these faults."""
     compared = re.search(rf"{faults}: ([^;]+)", figure)
     found = [float(each) for each in re.findall(r"\(([\d.]+)\)", compared[1])] if compared else []
     return min(found) if len(found) == 2 else math.nan
 
 
 def _doubled(figure: str, faults: str) -> tuple[float, float]:
-    """Records of producers without idempotence, through a gateway and without it."""
+    """Repeated records of producers without idempotence, through a gateway and without it."""
     before = rf"{faults}: doubled"
     return number(figure, rf"{before} ([\d,]+)"), number(figure, rf"{before} [\d,]+ to ([\d,]+)")
 
@@ -846,5 +846,5 @@ ROWS: Final = (
 
 
 def campaigns_of(row: Row) -> tuple[str, ...]:
-    """The campaigns that make what the row is read from."""
+    """The campaigns that make the row's sources."""
     return tuple(dict.fromkeys(MADE_BY.get(source, source) for source in row.sources))

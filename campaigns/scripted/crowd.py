@@ -1,8 +1,7 @@
-"""``python -m campaigns.scripted.crowd``: a million client ids, then a million addresses; memory, series, a scrape.
+"""``python -m campaigns.scripted.crowd``: a million client ids, then a million addresses; memory, series, scrapes.
 
-Every client id produces once, under a quota of every client id. A client with a large debt is there before them, and
-must still wait after them: its debt lasts for hours. Addresses are those of the loopback network, each with one
-connection.
+Every client id produces once, under a default quota for client ids. Before them a client gets a debt that lasts for
+hours, and after them it must still wait. The addresses are in the loopback network, and each makes one connection.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ producer_byte_rate = 100
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the crowd cost.
+    """Cost of the crowd.
 
     Attributes:
-        mib: resident memory more than before, at its most.
-        series: of the longest scrape.
-        scrape_ms: of CPU, the most.
+        mib: largest growth of resident memory.
+        series: number of series in the longest scrape.
+        scrape_ms: largest CPU time of a scrape.
         debtor_waits: whether the client with the debt still waited at the end.
     """
 
@@ -61,7 +60,7 @@ class Found:
 
 
 def answer(connection: BrokerConnection, request: Request) -> None:
-    """A reply that the throttle can be written into."""
+    """A reply with a field for the throttle time."""
     connection.send(produce_reply(request.correlation_id))
 
 
@@ -82,7 +81,7 @@ async def produce_under_names(gateway: GatewayProcess, broker: ScriptedBroker, c
 
 
 def connect_from(port: int, numbers: range) -> None:
-    """One connection from each of these addresses, closed at once."""
+    """Open one connection from each of these addresses and close it at once."""
     for number in numbers:
         source = f"127.{1 + number // 62_500}.{number // 250 % 250}.{1 + number % 250}"
         with socket.create_connection((HOST, port), timeout=60, source_address=(source, 0)) as client:
@@ -102,7 +101,7 @@ async def scrape(gateway: GatewayProcess) -> tuple[int, float]:
 
 
 async def waits(gateway: GatewayProcess) -> bool:
-    """Whether a new connection of the debtor gets no answer for a while."""
+    """Whether a new connection of the client with the debt gets no answer for a while."""
     async with await gateway.connect() as client:
         await client.send(produce(2, size=10, client_id="debtor"))
         return await client.silent_for(_SILENT_S)

@@ -1,7 +1,7 @@
-"""``python -m campaigns.scripted.dead_broker``: one broker of two is dead; the other serves its clients.
+"""``python -m campaigns.scripted.dead_broker``: one broker of two is dead, and the other must serve its clients.
 
-The dead one is a port whose queue is full, so the kernel drops every SYN, or one on which no program listens. The
-scoreboard judges how long clients wait.
+The dead broker is a port whose queue is full, so the kernel drops every SYN, or a port on which no program listens.
+The scoreboard judges how long clients wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def close_time_s(port: int) -> float:
 
 
 async def ask_until(done: asyncio.Event, port: int) -> tuple[int, int]:
-    """One client of the living broker, request after request; how many were sent and answered."""
+    """Send requests of one client to the living broker; how many were sent and answered."""
     sent = answered = 0
     async with await RawClient.connect(port) as client:
         while not done.is_set():
@@ -47,7 +47,7 @@ async def ask_until(done: asyncio.Event, port: int) -> tuple[int, int]:
 
 
 async def run(gateway: GatewayProcess, clients: int) -> tuple[list[float], int, int]:
-    """Clients of the dead broker at the same time, beside five of the living one."""
+    """Run clients of the dead broker at the same time, beside five clients of the living one."""
     done = asyncio.Event()
     ports = await advertised(gateway)
     alive = [asyncio.create_task(ask_until(done, ports[0])) for _ in range(5)]
@@ -60,7 +60,7 @@ async def run(gateway: GatewayProcess, clients: int) -> tuple[list[float], int, 
 
 
 async def campaign(clients: int) -> tuple[list[float], list[float], int, int]:
-    """Close times of a broker behind a blackhole and of one that refuses, and requests to the living one."""
+    """Close times for a broker that drops SYNs and for one that refuses, and requests to the living one."""
     closes, sent, answered = [], 0, 0
     with blackhole() as hole:
         for dead in (hole, free_ports(1)):

@@ -1,9 +1,9 @@
-"""``python -m campaigns.scripted.log_flood``: floods of bad connections, and what the log says of them.
+"""``python -m campaigns.scripted.log_flood``: floods of bad connections, and the log lines about them.
 
-*junk*: connections that send no Kafka, one after the other in four threads. *refused*: connections from addresses
-that may have none, 64 at a time, with the gateway on a core of its own. *log*: the gateway's log alone, given ten
-thousand lines a second, for machines that make fewer connections. Every bad connection is worth one line. A line that
-is left out must be in the count that a later line carries.
+*junk*: connections that do not speak Kafka, one after the other in four threads. *refused*: connections from
+addresses without allowed connections, 64 at a time, with the gateway on its own core. *log*: the gateway's log alone
+with ten thousand lines a second, for machines that open fewer connections. Every bad connection stands for one line.
+If the log omits the line, the count in a later line must include it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _EVENT: Final = re.compile(r"event=(\S+)")
 
 
 def flood(port: int, seconds: float) -> int:
-    """Connect, send junk and wait for the end, one connection after the other; how many."""
+    """Connect, send junk and wait for the end, one connection after the other; the number of connections."""
     end_s = time.monotonic() + seconds
     count = 0
     while time.monotonic() < end_s:
@@ -59,7 +59,7 @@ def flood(port: int, seconds: float) -> int:
 
 
 def busiest_second(lines: list[str], event: str) -> int:
-    """The most lines of one event within a second of their own clock."""
+    """The most lines of one event in a second by their own timestamps."""
     seconds = Counter(
         found[1] for line in lines if f"event={event}" in line and (found := _SECOND.search(line))
     )
@@ -67,8 +67,8 @@ def busiest_second(lines: list[str], event: str) -> int:
 
 
 def accounted(lines: list[str], event: str) -> int:
-    """Lines of an event, and those that they say were left out."""
-    # The line at the end that names what was left out since the last line counts those alone.
+    """The number of lines of an event, plus the omitted lines that they count."""
+    # A summary line at the end may name the event, too. It counts omitted lines, but is no line of the event itself.
     written = [line for line in lines if (found := _EVENT.search(line)) and found[1] == event]
     left_out = [int(found) for line in lines if event in line for found in _SUPPRESSED.findall(line)]
     return len(written) + sum(left_out)
@@ -79,8 +79,8 @@ class Flood:
     """A flood and its log.
 
     Attributes:
-        count: bad connections.
-        seconds: that they took.
+        count: number of bad connections.
+        seconds: duration of the flood.
         lines: the whole log.
     """
 
@@ -90,13 +90,13 @@ class Flood:
 
     @property
     def event(self) -> str:
-        """The event of the bad connections: that of most lines, the ones left out included."""
+        """The event of the bad connections: the one with the most lines, including omitted ones."""
         events = {found[1] for line in self.lines if (found := _EVENT.search(line))}
         return max(events, key=lambda name: accounted(self.lines, name))
 
     @property
     def most(self) -> int:
-        """The most lines of it in a second."""
+        """The most lines of the event in a second."""
         return busiest_second(self.lines, self.event)
 
     @property
@@ -106,17 +106,17 @@ class Flood:
 
     @property
     def not_counted(self) -> int:
-        """Bad connections that no line and no count of a line stands for."""
+        """Bad connections that have no line and are in no count."""
         return self.count - accounted(self.lines, self.event)
 
 
 async def run(floods: Callable[[int], int], *, prefix: Sequence[str] = (), tables: str = "") -> Flood:
-    """A flood at a gateway, and its whole log.
+    """Run a flood against a gateway; the flood with the whole log.
 
     Args:
-        floods: connects to a port; how many connections were bad.
-        prefix: a command that runs the gateway.
-        tables: of the gateway's configuration.
+        floods: connects to a port; returns the number of bad connections.
+        prefix: words to put before the gateway's command line.
+        tables: additional tables of the gateway's configuration.
     """
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -142,13 +142,13 @@ async def run(floods: Callable[[int], int], *, prefix: Sequence[str] = (), table
 
 
 def junk(port: int, seconds: float) -> int:
-    """Four threads that send junk; how many connections that were."""
+    """Send junk in four threads; the number of connections."""
     with ThreadPoolExecutor(4) as threads:
         return sum(threads.map(lambda _: flood(port, seconds), range(4)))
 
 
 def refused(port: int, count: int, core: int) -> int:
-    """Connections from 250 addresses, each seen to its end, from one core; how many."""
+    """Open connections from 250 addresses on one core, and wait for the end of each; the number of connections."""
     os.sched_setaffinity(0, {core})  # of this thread
     for first in range(0, count, _AT_ONCE):
         clients = []
@@ -164,7 +164,7 @@ def refused(port: int, count: int, core: int) -> int:
 
 
 def log_alone(count: int) -> Flood:
-    """Lines at ten thousand a second, in this process."""
+    """Log ten thousand lines a second in this process."""
     output = io.StringIO()
     limiter = setup(stream=output)
     logger = structlog.get_logger()
@@ -180,7 +180,7 @@ def log_alone(count: int) -> Flood:
 
 
 def main() -> int:
-    """Run it; 1 when the log had too many lines or did not count all."""
+    """Run it; 1 when the log had too many lines or did not account for all connections."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--refused", type=int, default=200_000)

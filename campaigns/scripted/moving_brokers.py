@@ -1,7 +1,7 @@
-"""``python -m campaigns.scripted.moving_brokers``: brokers come, move and go; requests reach the one that is named.
+"""``python -m campaigns.scripted.moving_brokers``: brokers are added, moved and removed; checks where requests go.
 
-After each change a client asks for Metadata through the gateway. From the answer on, the port of each named broker
-must lead to that broker. Each broker counts the requests that were meant for another one.
+After each change a client asks for Metadata through the gateway. After the answer, the port of each broker in it must
+lead to that broker. Each broker counts the requests for another broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEED: Final = 18
 
 
 async def advertised(gateway: GatewayProcess) -> dict[int, int]:
-    """The brokers that a new client is shown: their ids and ports."""
+    """The brokers in a new client's Metadata: their ids and ports."""
     async with await gateway.connect() as client:
         await client.send(wire.request("Metadata", 4, topics=[]))
         body = wire.decode_response("Metadata", 4, await client.receive_frame())
@@ -35,14 +35,14 @@ async def advertised(gateway: GatewayProcess) -> dict[int, int]:
 
 
 async def served(port: int, name: str) -> None:
-    """One request on a new connection, with its answer."""
+    """Send a request on a new connection and wait for its answer."""
     async with await RawClient.connect(port) as client:
         await client.send(fetch(client_id=name))
         await client.receive_frame()
 
 
 async def campaign(changes: int) -> tuple[int, float, int]:
-    """Random changes; requests that were served, the longest time to be served, and those at a wrong broker."""
+    """Make random changes; the number of served requests, their longest time, and the number at a wrong broker."""
     dice = random.Random(SEED)
     requests, longest_s = 0, 0.0
     with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +54,7 @@ async def campaign(changes: int) -> tuple[int, float, int]:
             gateway = await stack.enter_async_context(gateway_process(Path(folder), seed.port))
             meant: dict[str, ScriptedBroker] = {}
             for change in range(changes):
-                # A client's name is of one change and one broker, so a request is never taken for another one.
+                # Each change and broker has its own client name, so requests cannot be confused.
                 where = {0: seed} | dict(zip((1, 2, 3), dice.sample(pool, dice.randint(1, 3)), strict=False))
                 nodes = [Node(node_id, HOST, broker.port) for node_id, broker in where.items()]
                 for broker in brokers:

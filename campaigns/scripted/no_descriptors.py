@@ -1,9 +1,9 @@
 """``python -m campaigns.scripted.no_descriptors``: a gateway without descriptors, and how soon it accepts again.
 
-Two things keep clients waiting in the kernel. *places*: the process may have 256 descriptors, and idle clients take
-every place that the gateway derives from them. *descriptors*: the limit of the process is lowered while it runs, so
-each accept fails with EMFILE. Established clients ask all the time; the CPU time has their part in it. Then there is
-room again, and the time until every waiting client has its answer is taken.
+There are two reasons why clients wait in the kernel. *places*: the process may have 256 descriptors, and idle clients
+use all connections that the gateway allows for this number. *descriptors*: the process's limit is lowered while it
+runs, so each accept fails with EMFILE. Established clients send requests all the time, and the CPU time includes
+their part. Then descriptors are free again. The campaign measures the time until every waiting client has its answer.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _OUT_S: Final = 3.0
 
 @dataclass(slots=True)
 class Found:
-    """What one gateway did.
+    """Results of one gateway.
 
     Attributes:
-        back_s: of each round, from when there was room to the answer of the last client that had waited.
-        cpu_s, out_s: CPU time of the gateway while it was out of them, and how long that was.
+        back_s: seconds of each round from free descriptors to the answer of the last waiting client.
+        cpu_s, out_s: CPU time of the gateway while it could not accept, and the length of that time.
         sent, answered: requests of the established clients.
-        counted: the counter that says it happened.
+        counted: the value of the metric that counts the shortage.
     """
 
     back_s: list[float]
@@ -54,19 +54,19 @@ class Found:
 
     @property
     def cpu(self) -> float:
-        """Cores that were used."""
+        """CPU use in cores."""
         return self.cpu_s / self.out_s
 
 
 async def wait_and_ask(client: RawClient) -> float:
-    """When a client that has sent a request has its answer."""
+    """Send a request; the time at which the client has its answer."""
     await client.receive_frame()
     return time.monotonic()
 
 
 @asynccontextmanager
 async def all_places(gateway: GatewayProcess) -> AsyncIterator[None]:
-    """Idle clients take every place; they leave at the end."""
+    """Idle clients use all allowed connections until the end of the block."""
     async with AsyncExitStack() as stack:
         limit = await gateway.metric("gateway_overall_connections_limit")
         for _ in range(int(limit) - _ESTABLISHED):
@@ -76,10 +76,10 @@ async def all_places(gateway: GatewayProcess) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def all_descriptors(gateway: GatewayProcess) -> AsyncIterator[None]:
-    """The process may open nothing more; until the end."""
+    """The process cannot open descriptors until the end of the block."""
     pid = gateway.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    # The limit is on numbers: those of the standard streams are taken for good.
+    # The limit is on descriptor numbers. The numbers of the standard streams stay in use.
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
     try:
         yield
@@ -88,7 +88,7 @@ async def all_descriptors(gateway: GatewayProcess) -> AsyncIterator[None]:
 
 
 async def one_round(gateway: GatewayProcess, found: Found, *, places: bool) -> None:
-    """Out of places or descriptors for some seconds, and back."""
+    """Exhaust connections or descriptors for some seconds, then free them."""
     async with AsyncExitStack() as stack:
         async with (all_places if places else all_descriptors)(gateway):
             waiting = []
@@ -107,7 +107,7 @@ async def one_round(gateway: GatewayProcess, found: Found, *, places: bool) -> N
 
 
 async def campaign(rounds: int, *, places: bool) -> Found:
-    """Some rounds with one gateway."""
+    """Run some rounds with one gateway."""
     found = Found([])
     prefix = ("prlimit", f"--nofile={_LIMIT}:{_LIMIT}") if places else ()
     series = (

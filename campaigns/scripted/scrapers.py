@@ -1,8 +1,8 @@
 """``python -m campaigns.scripted.scrapers``: a hundred scrapers at a time, then one scrape a second.
 
-The admin port takes a bounded number of connections at a time; further scrapers wait. With one scrape a second,
-spells with scrapes and without them alternate, so that both have the same machine. The scraper is a process of
-its own.
+The admin port accepts a bounded number of connections at a time; further scrapers wait. With one scrape a second,
+periods with scrapes and without them alternate, so that the machine's load affects both alike. The scraper is a
+separate process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ for _ in sys.stdin:
 
 
 async def scrape(url: str, rounds: int) -> int:
-    """One scraper, each time on a new connection; how many of its scrapes failed."""
+    """Scrape repeatedly, each time on a new connection; how many scrapes failed."""
     failed = 0
     for _ in range(rounds):
         try:
@@ -68,7 +68,7 @@ async def campaign(scrapers: int, rounds: int) -> tuple[int, int, int]:
 async def spell(
     client: RawClient, numbers: Iterator[int], scraper: asyncio.StreamWriter | None = None
 ) -> list[float]:
-    """Ask for some seconds, with a scrape in each or none; the seconds that each answer took."""
+    """Send requests for some seconds, with one scrape a second or none; the seconds until each answer."""
     took_s = []
     begun_s = time.monotonic()
     scrapes = 0
@@ -115,12 +115,12 @@ async def each_second(spells: int) -> tuple[float, float]:
 
 
 def p99_ms(took_s: list[float]) -> float:
-    """In milliseconds."""
+    """The 99th percentile in milliseconds."""
     return statistics.quantiles(took_s, n=100)[98] * 1_000
 
 
 def main() -> int:
-    """Run it; 1 when a scrape failed, a request had no answer, or scrapes delay a client too much."""
+    """Run it; 1 when a scrape failed, a request got no answer, or scrapes delayed a client too much."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scrapers", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=10)

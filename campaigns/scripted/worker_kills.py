@@ -1,7 +1,7 @@
 """``python -m campaigns.scripted.worker_kills``: workers are killed one after the other, and each is replaced.
 
-In each round one worker, drawn at random, gets SIGKILL. Clients of the other workers ask all the time, and may lose
-nothing. The worker serves again when a client of the new process has its answer.
+In each round one random worker gets SIGKILL. Clients of the other workers send requests all the time, and must lose
+none. The worker serves again when a client of the new process has its answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAUSE_S: Final = 0.01
 
 
 async def ask(client: RawClient, done: asyncio.Event) -> tuple[int, int]:
-    """Ask until done; how many requests were sent and answered."""
+    """Send requests until done; how many were sent and answered."""
     sent = answered = 0
     while not done.is_set():
         sent += 1
@@ -42,14 +42,14 @@ async def ask(client: RawClient, done: asyncio.Event) -> tuple[int, int]:
 
 
 async def served_by(gateway: GatewayProcess, worker: int, restarts: int) -> tuple[RawClient, float]:
-    """Connect until a connection is on a worker that has replaced one, and has its answer; and when it had it.
+    """Connect until a new worker answers; the client, and the time of its answer.
 
     Args:
-        gateway: to connect to.
-        worker: the number of both.
-        restarts: how many workers were replaced before.
+        gateway: the gateway.
+        worker: number of the old and the new worker.
+        restarts: number of workers replaced before.
     """
-    # The supervisor gives a connection to the worker with the fewest. Those that are kept open lead to the new one.
+    # The supervisor hands a connection to the worker with the fewest. So open connections lead to the new worker.
     kept: list[RawClient] = []
     end_s = time.monotonic() + PATIENCE_S
     try:
@@ -57,7 +57,7 @@ async def served_by(gateway: GatewayProcess, worker: int, restarts: int) -> tupl
             client = await gateway.connect()
             try:
                 await throttle_ms(client, "new")
-            except (Ended, OSError):  # it was handed to the worker that is gone
+            except (Ended, OSError):  # it was handed to the killed worker
                 client.close()
                 continue
             answered_s = time.monotonic()
@@ -72,7 +72,7 @@ async def served_by(gateway: GatewayProcess, worker: int, restarts: int) -> tupl
 
 
 async def campaign(kills: int, seed: int) -> tuple[list[float], int, int]:
-    """Seconds from each kill to an answer of the new worker, and requests that other workers got and answered."""
+    """Seconds from each kill to an answer of the new worker; requests that other workers received and answered."""
     dice = random.Random(seed)
     took_s = []
     sent = answered = 0
@@ -105,7 +105,7 @@ async def campaign(kills: int, seed: int) -> tuple[list[float], int, int]:
 
 
 def main() -> int:
-    """Run it; 1 when a worker was away for too long or another one lost a request."""
+    """Run it; 1 when a worker was missing for too long or another one lost a request."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=21)

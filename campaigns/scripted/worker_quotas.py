@@ -1,8 +1,8 @@
-"""``python -m campaigns.scripted.worker_quotas``: a quota is set through one worker, until all enforce it.
+"""``python -m campaigns.scripted.worker_quotas``: time from setting a quota at one worker until all enforce it.
 
 In each round the default quota of client ids is set, and then removed. Meanwhile a producer on each worker sends one
-request after the other, each under a new client id. The quota is in force when each of them has been throttled, and
-gone when none is throttled any more.
+request after the other, each under a new client id. The quota is in force when each producer has been throttled, and
+removed when none is throttled any more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORKERS: Final = 4
 GOAL_S: Final = 1.0
 _SIZE: Final = 100_000
 _QUOTA: Final = 90_000.0
-"""Below one request in a second, and not by much: who is throttled is so for a short time."""
+"""Slightly less than one request a second, so that clients are throttled only for a short time."""
 
 _TABLES: Final = """
 [server]
@@ -47,7 +47,7 @@ authorize = "anyone"
 async def workers_serving(
     count: int, broker: ScriptedBroker
 ) -> AsyncIterator[tuple[GatewayProcess, list[RawClient]]]:
-    """A gateway of so many workers, and a client on each, in the order of the workers."""
+    """A gateway with `workers` workers, and a client on each, in the order of the workers."""
     broker.script(PRODUCE, answer)
     tables = _TABLES.format(workers=count)
     async with AsyncExitStack() as stack:
@@ -68,18 +68,18 @@ async def one_on_each(gateway: GatewayProcess, workers: int) -> None:
 
 
 async def throttle_ms(client: RawClient, name: str) -> int:
-    """How long the answer to one Produce says that the client has to wait."""
+    """The throttle time in the answer to one Produce."""
     await client.send(produce(1, size=_SIZE, client_id=name))
     return int(wire.decode_response("Produce", 9, await client.receive_frame()).throttle_time_ms)
 
 
 async def enforced(client: RawClient, names: Iterator[str], *, wanted: bool) -> float:
-    """Produce under new names until a request is throttled, or until one is not; when that was."""
+    """Produce under new names until a request is throttled, or until one is not; the time of its answer."""
     async with asyncio.timeout(PATIENCE_S):
         while bool(wait_ms := await throttle_ms(client, next(names))) is not wanted:
             pass
     at_s = time.monotonic()
-    await asyncio.sleep(wait_ms / 1_000)  # the next round is not to wait for this mute
+    await asyncio.sleep(wait_ms / 1_000)  # so that the next round does not wait for this mute
     return at_s
 
 
@@ -94,7 +94,7 @@ async def alter(client: RawClient, *, remove: bool) -> None:
 
 
 async def campaign(rounds: int) -> list[float]:
-    """Seconds of each change, from the request for it to the answer that shows it at the last worker."""
+    """Seconds of each change, from its request to the answer that shows it at the last worker."""
     took_s = []
     names = (f"client-{number}" for number in itertools.count())
     async with (

@@ -1,1 +1,1 @@
-"""An hour of faults before one gateway process: what it has at the end of each minute must stay what it was."""
+"""An hour of faults for one gateway process. Its resources at the end of each minute must not grow."""

@@ -1,7 +1,7 @@
-"""Runs faults for as long as asked, and reads the gateway each minute.
+"""Runs faults for a given time, and measures the gateway each minute.
 
-In each minute all faults come once, in an order of their own. Then the gateway serves its four steady clients alone
-for some seconds, and is read: resident memory, descriptors, tasks of its loop, and its counts of connections.
+In each minute all faults come once, in a new order. Then the gateway serves only its four steady clients for some
+seconds. The campaign then reads its resident memory, descriptors, tasks of its loop, and counts of connections.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STEADY: Final = 4
 _PAUSE_S: Final = 0.02
 _RETRY_S: Final = 0.1
 _WARM: Final = 6
-"""One part of so many is not in the slope: tables and heaps grow to their size."""
+"""The first 1/6 of the readings is the warm-up and not in the slope: tables and heaps grow to their size."""
 
 _SERIES: Final = re.compile(
     r"^gateway_connections_(opened|closed|active)(?:_total)?\{[^}]*\} (\S+)$", re.MULTILINE
@@ -48,10 +48,10 @@ class Reading:
     """A gateway at the end of a minute.
 
     Attributes:
-        at_s: since the begin.
+        at_s: seconds since the begin.
         rss_bytes: resident memory.
-        descriptors: open ones.
-        tasks: of its loop.
+        descriptors: open descriptors.
+        tasks: tasks of its loop.
         opened, closed, active: its own counts of connections.
     """
 
@@ -66,12 +66,12 @@ class Reading:
 
 @dataclass(slots=True)
 class Steady:
-    """What the steady clients counted.
+    """Counts of the steady clients.
 
     Attributes:
-        answered: requests.
+        answered: answered requests.
         ended: connections that a fault ended.
-        wrong: answers that were not those of their request.
+        wrong: answers that did not belong to their request.
     """
 
     answered: int = 0
@@ -80,7 +80,7 @@ class Steady:
 
 
 async def ask_until(done: asyncio.Event, port: int, name: str, count: Steady) -> None:
-    """One steady client: request after request, on a new connection after each fault."""
+    """Run one steady client: one request after the other, on a new connection after each fault."""
     number = 0
     while not done.is_set():
         try:
@@ -102,14 +102,14 @@ def _number_in(file: Path) -> int:
 
 
 async def read(gateway: GatewayProcess, tasks: Path, begun_s: float) -> Reading:
-    """What it has now."""
+    """Measure the gateway now."""
     url = f"http://{HOST}:{gateway.admin_port}/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as found:
         text = await found.text()
     counts = dict.fromkeys(("opened", "closed", "active"), 0)
     for name, value in _SERIES.findall(text):
         counts[name] += int(float(value))
-    # Until then the scrape's own connection is one of them.
+    # Until then the scrape's own connection is counted.
     await asyncio.sleep(1)
     return Reading(
         round(time.monotonic() - begun_s, 1),
@@ -123,13 +123,13 @@ async def read(gateway: GatewayProcess, tasks: Path, begun_s: float) -> Reading:
 async def soak(
     minutes: float, seed: int, schedule: Schedule | None = None, cycle_s: float = _CYCLE_S
 ) -> tuple[list[Reading], Steady, list[str]]:
-    """Run it; a reading of each minute, what steady clients counted, and log lines of errors.
+    """Run it; a reading of each minute, the counts of the steady clients, and log lines of errors.
 
     Args:
-        minutes: when no other minute is begun.
-        seed: of drawn faults, and of what is drawn within a fault.
-        schedule: rounds that are minutes, instead of drawn ones.
-        cycle_s: the length of a minute.
+        minutes: no new minute begins after this time.
+        seed: seed of the drawn faults, and of random choices within a fault.
+        schedule: a schedule whose rounds are the minutes, instead of drawn ones.
+        cycle_s: length of a minute.
     """
     rounds = rounds_of(
         schedule, lambda number: minute_of(seed, number), range(math.ceil(minutes * 60 / cycle_s))
@@ -180,7 +180,7 @@ async def soak(
                 print(readings[-1], len(errors), flush=True)
                 if len(errors) > before:
                     print(Schedule(seed, {number: faults}), end="", flush=True)
-                # What the broker keeps of each request is for tests of seconds.
+                # The scripted broker keeps each request, which is meant for tests of seconds.
                 broker.connections[:] = [each for each in broker.connections if not each.ended.is_set()]
                 for connection in broker.connections:
                     connection.requests.clear()
@@ -193,7 +193,7 @@ async def soak(
 
 
 def slope_mib(readings: Sequence[Reading]) -> float:
-    """By how much memory grows in ten minutes: a line through the readings after the warm-up."""
+    """Growth of memory in ten minutes, by a line through the readings after the warm-up."""
     rest = readings[len(readings) // _WARM :]
     if len(rest) < 2:
         return float("nan")
@@ -202,7 +202,7 @@ def slope_mib(readings: Sequence[Reading]) -> float:
 
 
 def summarize(readings: Sequence[Reading]) -> dict[str, float]:
-    """Figures of the row R35; the first reading after the warm-up is compared with the last one."""
+    """Figures of the row R35, which compare the first reading after the warm-up with the last one."""
     first, last = readings[len(readings) // _WARM], readings[-1]
     return {
         "rss_mib_in_10_minutes": slope_mib(readings),

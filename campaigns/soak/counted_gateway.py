@@ -1,6 +1,6 @@
-"""The gateway, with its tasks counted: `python -m campaigns.soak.counted_gateway serve --config FILE`.
+"""The gateway with a count of its tasks: `python -m campaigns.soak.counted_gateway serve --config FILE`.
 
-The file that TASKS names has the number of unfinished tasks of the loop, as of at most a second ago.
+The file in TASKS has the number of unfinished tasks of the loop. It is at most a second old.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The faults of a soak: what brokers, clients and operators do to a gateway process, each for some seconds."""
+"""The faults of a soak: actions of brokers, clients and operators, each for some seconds."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _JUNK: Final = b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n"
 
 
 class Stage:
-    """What faults happen to.
+    """The gateway process and its surroundings, on which faults act.
 
     Attributes:
         gateway: the process.
-        broker: the only one behind it.
-        config: the gateway's file.
-        dice: seeded.
+        broker: its only broker.
+        config: the gateway's configuration file.
+        dice: seeded random generator.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Stage:
 
 
 def answer(connection: BrokerConnection, request: Request) -> None:
-    """A reply that a throttle time can be written into."""
+    """A reply with a field for the throttle time."""
     connection.send(produce_reply(request.correlation_id))
 
 
 async def broker_killed(stage: Stage, seconds: float) -> None:
-    """All connections are reset, and for a while none is accepted."""
+    """The broker resets all connections, and accepts none for a while."""
     await stage.broker.stop()
     await asyncio.sleep(seconds)
     await stage.broker.start()
@@ -85,7 +85,7 @@ async def broker_silent(stage: Stage, seconds: float) -> None:
 
 
 async def answers_torn(stage: Stage) -> None:
-    """Answers end in their middle."""
+    """The broker closes connections in the middle of answers."""
     stage.broker.script(FETCH, truncate(20, with_reset=stage.dice.random() < 0.5))
     await asyncio.gather(*(_ask_once(stage) for _ in range(_CLIENTS)))
 
@@ -97,12 +97,12 @@ async def answers_unread(stage: Stage) -> None:
 
 
 async def clients_leave(stage: Stage) -> None:
-    """Clients leave within a request, with a FIN or a reset."""
+    """Clients disconnect in the middle of a request, with a FIN or a reset."""
     await asyncio.gather(*(_leave(stage) for _ in range(5 * _CLIENTS)))
 
 
 async def throttled_leave(stage: Stage) -> None:
-    """Clients leave while they are throttled."""
+    """Clients disconnect while they are throttled."""
     for _ in range(3):
         client = await RawClient.connect(stage.gateway.port)
         with client.sock, contextlib.suppress(OSError, TimeoutError):
@@ -121,7 +121,7 @@ async def junk(stage: Stage) -> None:
 
 
 async def storm(stage: Stage) -> None:
-    """Connections that come and go without a byte."""
+    """Clients connect and disconnect without sending a byte."""
     for _ in range(500):
         (await RawClient.connect(stage.gateway.port)).close()
         await asyncio.sleep(0.002)
@@ -138,7 +138,7 @@ async def reloads(stage: Stage) -> None:
 
 
 async def paused(stage: Stage, seconds: float) -> None:
-    """The process stands still."""
+    """The process is stopped for some seconds."""
     with Stopped([stage.gateway.process.pid]):
         await asyncio.sleep(seconds)
 
@@ -166,7 +166,7 @@ async def quotas_set(stage: Stage) -> None:
 
 
 async def scraped(stage: Stage) -> None:
-    """Forty scrapers, which is more than the admin port serves at a time; some go before their answer."""
+    """Forty scrapers, more than the admin port serves at a time; some disconnect before their answer."""
     url = f"http://{HOST}:{stage.gateway.admin_port}/metrics"
 
     async def scrape(timeout_s: float) -> None:
@@ -202,7 +202,7 @@ KINDS: Final = {
 
 
 def minute_of(seed: int, number: int) -> tuple[Fault, ...]:
-    """All kinds of faults once, in an order that is drawn; they come one after the other."""
+    """All kinds of faults once, one after the other in random order."""
     dice = random.Random(f"{seed}-{number}")
     kinds = list(KINDS.values())
     dice.shuffle(kinds)
@@ -210,7 +210,7 @@ def minute_of(seed: int, number: int) -> tuple[Fault, ...]:
 
 
 async def act(stage: Stage, fault: Fault) -> None:
-    """One fault, until it is over."""
+    """Play one fault until it is over."""
     if fault.what in _LASTING:
         await _LASTING[fault.what](stage, fault.for_ms / 1_000)
     else:

@@ -1,1 +1,1 @@
-"""Storms of Metadata and of commits before a real Kafka, against limits per API."""
+"""Storms of Metadata requests and of commits, limited per API, with a real Kafka."""

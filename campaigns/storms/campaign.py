@@ -1,8 +1,8 @@
-"""``python -m campaigns.storms.campaign``: storms of Metadata and of commits, against limits per API; 4 minutes.
+"""``python -m campaigns.storms.campaign``: storms of Metadata and of commits, limited per API; 4 minutes.
 
-One real broker and one gateway. An honest client asks for Metadata, commits and lists offsets at a steady rate, all
-the time. First each storm comes under a client id without a limit, which shows that it is one and warms up the
-broker. Then windows with and without a storm take turns. 1 when something does not hold (`verdict.py`).
+There are one real broker and one gateway. An honest client asks for Metadata, commits and lists offsets at a steady
+rate, all the time. First each storm runs under a client id without a limit, to check its strength and to warm up the
+broker. Then windows with and without a storm alternate. Exit code 1 when a check of `verdict.py` fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from testkit.wire_client import WireClient
 
 LIMIT_PER_S: Final = 50.0
 CONNECTIONS: Final = 40
-"""Fewer than the limit: of commits each connection passes one per second in any case."""
+"""Fewer than the limit: each connection can always pass one commit per second."""
 
 STORM_PER_S: Final = 200.0
 HONEST: Final = "honest"
@@ -40,7 +40,7 @@ HONEST_PER_S: Final = 200.0
 FREE: Final = "free"
 _OFFSETS: Final = "__consumer_offsets"
 _PROPERTIES: Final = {"offsets.topic.num.partitions": 5}
-"""Commits of the storm are in another partition than those of other clients, so its end counts them."""
+"""The storm's commits are in a separate partition, so the partition's end offset counts them."""
 
 _SETTLES_S: Final = 1.0
 _NO_LIMIT: Final = 1e6
@@ -77,11 +77,11 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self._process.pid
 
     def storm(self) -> dict[str, Any]:
-        """Let it do all it has to; what it found."""
+        """Start the storm and wait for its end; its results."""
         said, _ = self._process.communicate("go\n")
         found: dict[str, Any] = json.loads(said)
         return found
@@ -99,7 +99,7 @@ class Process:
 
 
 class Honest:
-    """The honest client and what it got so far."""
+    """The honest client and its answers so far."""
 
     def __init__(self, port: int) -> None:
         """Start it."""
@@ -115,7 +115,7 @@ class Honest:
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """Id of its process."""
         return self._process.pid
 
     def stop(self) -> None:
@@ -124,7 +124,7 @@ class Honest:
         self._reader.join()
 
     def taken(self, since_s: float, seconds: float) -> tuple[float, ...]:
-        """How long each answer took whose request was to be sent in this time."""
+        """Answer times of the requests that were due in this time."""
         while self._reader.is_alive() and (
             not self._answers or self._answers[-1].at_s < since_s + seconds + _SETTLES_S
         ):
@@ -138,7 +138,7 @@ class Honest:
 
     @property
     def throttled(self) -> int:
-        """Its answers with a wait."""
+        """Number of its answers with a throttle time."""
         return sum(each.throttle_ms > 0 for each in self._answers)
 
 
@@ -146,12 +146,12 @@ class Campaign:
     """A broker, a gateway and the honest client."""
 
     def __init__(self, stack: ExitStack, folder: Path, seconds: float) -> None:
-        """Start all of them.
+        """Start the broker, the gateway and the honest client.
 
         Args:
-            stack: closes what was started.
-            folder: for the configuration and the log.
-            seconds: of each window.
+            stack: stops the started processes.
+            folder: folder for the configuration and the log.
+            seconds: length of each window.
         """
         self._seconds = seconds
         self._cluster = stack.enter_context(KafkaCluster(1, properties=_PROPERTIES))
@@ -165,13 +165,13 @@ class Campaign:
         with WireClient(self._cluster.brokers[1]) as broker:
             topic = {"name": TOPIC, "num_partitions": 20, "replication_factor": 1}
             broker.ask("CreateTopics", 5, topics=[topic], timeout_ms=30_000, validate_only=False)
-            # The first one may find no coordinator yet.
+            # The first requests may find no coordinator yet.
             while broker.ask("FindCoordinator", 2, key=COMMIT, key_type=0).body.error_code:
                 time.sleep(0.1)
         gateway = stack.enter_context(serving(config, admin=self._admin, log=folder / "gateway.log"))
         self.honest = Honest(self._port)
         stack.callback(self.honest.stop)
-        # Storms come from other machines: they are not to take the cores of those that are measured.
+        # Real storms come from other machines, so here they must not use the cores of the measured processes.
         if not run_first(self._cluster.pid(1), gateway.pid, self.honest.pid):
             print("no right to real-time priority: latencies show the machine's other processes, too")
 
@@ -234,7 +234,7 @@ class Campaign:
 
 
 def java_hash(text: str) -> int:
-    """What a broker chooses a group's partition of the offsets topic by."""
+    """The hash with which a broker chooses a group's partition of the offsets topic."""
     value = 0
     for each in text:
         value = (31 * value + ord(each)) & 0xFFFFFFFF
@@ -248,7 +248,7 @@ def _started(seconds: float) -> Iterator[Campaign]:
 
 
 def line_of(storm: Storm) -> str:
-    """A window, for people."""
+    """One line of text about a window."""
     longest_ms = max((each.throttle_ms for each in storm.answers), default=0)
     return (
         f"{storm.kind}: {storm.sent:,} sent, {len(storm.answers)} passed, {storm.late_per_s:.1f}/s after "
@@ -260,7 +260,7 @@ def line_of(storm: Storm) -> str:
 
 
 def run(rounds: int, seconds: float) -> int:
-    """Run it; how much did not hold."""
+    """Run it; the number of failed checks."""
     wrong: list[str] = []
     storms: dict[str, list[Storm]] = {METADATA: [], COMMIT: []}
     with _started(seconds) as campaign:
@@ -297,7 +297,7 @@ def summary(storms: dict[str, Sequence[Storm]] | dict[str, list[Storm]], wrong: 
 
 
 def main() -> int:
-    """Run it; 1 when something does not hold."""
+    """Run it; 1 when a check fails."""
     parser = argparse.ArgumentParser(prog="python -m campaigns.storms.campaign", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="windows with a storm, of each kind")
     parser.add_argument("--seconds", type=float, default=7.0, help="of each window")

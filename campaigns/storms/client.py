@@ -1,11 +1,9 @@
-"""A client of the campaign, as a process of its own: `python -m campaigns.storms.client PLAN`.
+"""A client of the campaign, as a separate process: `python -m campaigns.storms.client PLAN`.
 
-PLAN is the JSON of a `Plan`. It connects, says so in a line, and begins when it is given a line. A storm keeps
-its rate, whatever the answers say, and prints at its end what it got. An honest client sends at a steady rate, prints
-what it got every second, and ends with its input. Each counts an answer's time from the
-moment at which its request was to be sent. Times are seconds of the machine's monotonic clock.
-
-Answers have the kernel's time of arrival, since a busy process reads them late.
+PLAN is the JSON of a `Plan`. The client connects, prints a line, and begins when it reads a line. A storm keeps its
+rate, whatever the answers contain, and prints its answers at its end. An honest client sends at a steady rate, prints
+its answers every second, and ends with its input. An answer's time begins when its request was due. Times are seconds
+of the machine's monotonic clock. Answers have the kernel's time of arrival, because a busy process reads them late.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _TIMESPEC: Final = struct.Struct("qq")
 _SIZE: Final = struct.Struct(">i")
 _CORRELATION_AT: Final = 8
 _THROTTLE_AT: Final = 8
-"""In answers of these versions: the size, the correlation id, the throttle time."""
+"""Offset of the throttle time in answers of these versions, after the size and the correlation id."""
 
 
 class Request(NamedTuple):
@@ -45,7 +43,7 @@ class Request(NamedTuple):
 
 
 def requests(group: str) -> dict[str, Request]:
-    """What clients send, by kind; commits are of this group."""
+    """The clients' requests by kind; commits are for this group."""
     topics = [{"name": TOPIC, "partitions": _COMMITTED}]
     member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
     wanted = [{"name": TOPIC, "partitions": _LATEST}]
@@ -58,16 +56,16 @@ def requests(group: str) -> dict[str, Request]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a client does.
+    """The task of a client.
 
     Attributes:
-        port: of the broker's address at the gateway.
-        client_id: of all requests.
-        kinds: of requests, in turn.
-        connections: how many.
-        per_second: requests, on each connection.
-        seconds: how long; 0: until the end of the input.
-        in_flight: requests without an answer that a connection has at most.
+        port: the broker's port at the gateway.
+        client_id: client id of all requests.
+        kinds: kinds of requests, which take turns.
+        connections: number of connections.
+        per_second: requests per second on each connection.
+        seconds: duration; 0 for until the end of the input.
+        in_flight: maximum number of unanswered requests of a connection.
     """
 
     port: int
@@ -79,7 +77,7 @@ class Plan:
     in_flight: int = 500
 
     def text(self) -> str:
-        """As the process is given it."""
+        """The plan as JSON for the command line."""
         return json.dumps(asdict(self))
 
 
@@ -87,11 +85,11 @@ class Answer(NamedTuple):
     """One answer.
 
     Attributes:
-        connection: which of the client's.
-        at_s: when it came.
-        took_s: since the request was to be sent.
-        throttle_ms: what it says.
-        kind: of its request.
+        connection: number of the client's connection.
+        at_s: time of arrival.
+        took_s: time since the request was due.
+        throttle_ms: throttle time in the answer.
+        kind: kind of its request.
     """
 
     connection: int
@@ -128,7 +126,7 @@ class _Connection:
         self.sent += 1
 
     def receive(self, offset_s: float) -> list[Answer]:
-        """What has come; `offset_s` is what the kernel's clock is ahead of the monotonic one."""
+        """The received answers; `offset_s` is how far the kernel's clock is ahead of the monotonic one."""
         data, ancillary, _, _ = self.sock.recvmsg(1 << 18, 64)
         if not data:
             raise SystemExit(f"connection {self.number} was closed")
@@ -154,7 +152,7 @@ class _Connection:
 
 
 def _first_answers(plan: Plan, frames: dict[str, bytes]) -> None:
-    """One of each kind without an error, so that what is counted later is real."""
+    """Check one answer of each kind for errors, so that later counts are valid."""
     with socket.create_connection(("127.0.0.1", plan.port), timeout=60) as sock:
         for kind in plan.kinds:
             sock.sendall(frames[kind])
@@ -170,7 +168,7 @@ def _first_answers(plan: Plan, frames: dict[str, bytes]) -> None:
 
 
 def _clock_offset_s() -> float:
-    """The least of a few readings: between the two of one, this process may have to wait."""
+    """The least of a few differences: the process may have to wait between the two readings of a difference."""
     return min(time.time() - time.monotonic() for _ in range(50))
 
 

@@ -1,4 +1,4 @@
-"""What must hold in a storm, and what of it did not. Pure."""
+"""Checks the rules for a storm, and lists the broken ones. Pure."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Final
 from campaigns.storms.client import Answer
 
 OVER_S: Final = 2.0
-"""A storm is over by then."""
+"""Seconds after which a storm must be limited."""
 
 MOST_P99: Final = 1.2
-"""Of honest clients, to that without a storm."""
+"""Largest p99 of honest clients, in multiples of that without a storm."""
 
 LEAST_STORM: Final = 10
-"""Times the limit that the same storm passes where there is no limit."""
+"""Without a limit the same storm must pass at least this many times the limit."""
 
 _LATE_MS: Final = 20.0
-"""An answer reaches the kernel so much after the gateway read its clock."""
+"""An answer reaches the kernel up to this much after the gateway read its clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """One window with a storm, and the calm one before it.
+    """One window with a storm, and the calm window before it.
 
     Attributes:
-        kind: of requests.
-        limit_per_s: of the storm's client.
-        connections: of it.
-        seconds: how long it lasted.
-        began_s: when.
-        sent: requests.
-        answers: to them.
+        kind: kind of the requests.
+        limit_per_s: limit of the storm's client.
+        connections: number of the storm's connections.
+        seconds: duration.
+        began_s: time of the begin.
+        sent: number of sent requests.
+        answers: answers to them.
         throttled: requests that the gateway counted as throttled.
-        at_broker: requests that the broker has counted; None: it does not count these.
-        calm_s, storm_s: how long each answer of honest clients took, before and meanwhile.
+        at_broker: requests that the broker has counted; None if it does not count this kind.
+        calm_s, storm_s: answer times of honest clients, before and during the storm.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Storm:
 
     @property
     def late(self) -> int:
-        """Answers that came when it had to be over."""
+        """The number of answers after `OVER_S`."""
         return sum(each.at_s > self.began_s + OVER_S for each in self.answers)
 
     @property
@@ -65,22 +65,22 @@ class Storm:
 
     @property
     def ratio(self) -> float:
-        """The p99 of honest clients meanwhile to that before."""
+        """The p99 of honest clients during the storm, divided by that before."""
         return p99(self.storm_s) / p99(self.calm_s)
 
     @property
     def with_wait(self) -> list[Answer]:
-        """Answers with a wait."""
+        """Answers with a throttle time."""
         return [each for each in self.answers if each.throttle_ms]
 
 
 def p99(taken: Sequence[float]) -> float:
-    """The 99th percentile: at least so many hundredths took no longer."""
+    """The 99th percentile: at least 99 % of the values are not larger."""
     return sorted(taken)[math.ceil(0.99 * len(taken)) - 1]
 
 
 def too_early(storm: Storm) -> int:
-    """Answers that came on a connection before the wait of the one before was over (KIP-219)."""
+    """Answers that came before the throttle time of the connection's previous answer was over (KIP-219)."""
     count = 0
     for number in range(storm.connections):
         own = [each for each in storm.answers if each.connection == number]
@@ -92,9 +92,9 @@ def too_early(storm: Storm) -> int:
 
 
 def faults(storm: Storm) -> list[str]:
-    """What did not hold in this window, in words. Latencies are judged over all windows: see `median_ratio`."""
+    """The rules broken in this window, in words. Latencies are judged over all windows: see `median_ratio`."""
     found = []
-    # Each connection may have had a request under way at that moment.
+    # Each connection may have had a request in flight at that moment.
     if storm.late > storm.limit_per_s * (storm.seconds - OVER_S) + storm.connections:
         found.append(f"{storm.late_per_s:.0f} requests/s passed after {OVER_S:g} s")
     if len(storm.answers) > storm.limit_per_s * (storm.seconds + OVER_S) + storm.connections:
@@ -115,5 +115,5 @@ def faults(storm: Storm) -> list[str]:
 
 
 def median_ratio(storms: Sequence[Storm]) -> float:
-    """Of the p99 of honest clients with a storm to that just before it."""
+    """Median ratio of the p99 of honest clients during a storm to that just before it."""
     return statistics.median(each.ratio for each in storms)

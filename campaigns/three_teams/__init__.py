@@ -1,1 +1,1 @@
-"""Three teams that share a capacity (docs/how-to/share-a-cluster.md), with real clients on a real Kafka."""
+"""Three teams that share a capacity (docs/how-to/share-a-cluster.md), with real clients and a real Kafka."""

@@ -1,7 +1,8 @@
-"""``python -m campaigns.three_teams``: three teams share a capacity; each promise about it, and whether it was kept.
+"""``python -m campaigns.three_teams``: three teams share a capacity; checks whether each promise is kept.
 
-A real Kafka, and librdkafka's producers and consumers. `orders` has a guarantee and tier 0, `search` a guarantee and
-weight 3, and the four users of `lab` are equals in tier 3. Three minutes; 1 when a promise was not kept.
+The run uses a real Kafka, and librdkafka's producers and consumers. `orders` has a guarantee and tier 0, `search` a
+guarantee and weight 3, and the four users of `lab` are equals in tier 3. It takes three minutes. Exit code 1 when a
+promise was not kept.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class Step:
     """One phase of the run.
 
     Attributes:
-        name: of the phase.
+        name: name of the phase.
         seconds: how long it lasts.
-        offers: of each client of a team, as a part of the capacity.
+        offers: by team the offer of each of its clients, as a part of the capacity.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Step:
 
     @property
     def offered(self) -> float:
-        """By all clients together, as a part of the capacity."""
+        """The offer of all clients together, as a part of the capacity."""
         return sum(len(TEAMS[name]) * part for name, part in self.offers.items())
 
 
@@ -48,11 +49,11 @@ _ALONE: Final = {"orders": 0.5, "search": 0.0, "lab": 0.0}
 _OTHERS: Final = {"search": 1.0, "lab": 0.375}
 _ALL: Final = {"orders": 0.5, **_OTHERS}
 _TURNS: Final = 6
-"""Tier 0 is measured alone and among others in turn: so what else the machine does is in both figures."""
+"""Tier 0 is measured alternately alone and among others, so that the machine's load affects both figures."""
 
 _TURN_S: Final = 6
 _LEFT_S: Final = 2
-"""After which nothing is left of what others had queued, and each has its share."""
+"""Time until the other clients' queues are empty, and each client has its share."""
 
 STEPS: Final = (
     Step("begin", 5, _ALONE),
@@ -70,9 +71,9 @@ STEPS: Final = (
 
 
 def play(teams: Mapping[str, Team]) -> float:
-    """Go through the steps; the time at which they began, at the beginning of a slot."""
+    """Play the steps; the time at which they began, which is the beginning of a slot."""
     began_s = math.ceil(time.monotonic() / SLOT_S) * SLOT_S
-    # A client prints a slot soon after its end, with what it offers then.
+    # A client prints a slot soon after its end, with its offer at that time.
     at_s = began_s + SLOT_S
     time.sleep(max(0.0, at_s - time.monotonic()))
     for step in STEPS:
@@ -109,7 +110,7 @@ def of_user(lines: list[Line], user: str, verb: str, began_s: float) -> tuple[Cl
 
 
 def figures(lines: list[Line], verb: str, began_s: float) -> list[Figure]:
-    """What was promised to producers, or to consumers."""
+    """The figures of the promises to producers, or to consumers."""
     found = {user: of_user(lines, user, verb, began_s) for team in TEAMS.values() for user in team}
     clients = [client for client, _ in found.values()]
     by_name = phases()

@@ -1,8 +1,8 @@
 """The clients of one team, as a process: ``python -m campaigns.three_teams.clients BOOTSTRAP PARTITION USER...``.
 
-PARTITION is that of the first user's producer. Each user has a producer and a consumer. Each line of standard input
-is the rate that both offer from then on, bytes per second; the end of the input ends the process. Each client prints
-a line for each tenth of a second (`Line`).
+PARTITION is the partition of the first user's producer. Each user has a producer and a consumer. Each line of
+standard input is the rate that both offer from then on, in bytes per second. The end of the input ends the process.
+Each client prints a line for each tenth of a second (`Line`).
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 SLOT_S: Final = 0.1
 RECORD_BYTES: Final = 10_000
 RECORDS_PER_BATCH: Final = 2
-"""In the topic that is fetched."""
+"""Records per batch in the fetched topic."""
 
 PRODUCED: Final = "three-teams-produced"
 """A topic with a partition for each user."""
 
 FETCHED: Final = "three-teams-fetched"
-"""A topic of one partition that has records already; consumers read it again and again."""
+"""A topic of one partition with existing records, which consumers read repeatedly."""
 
 PASSWORD: Final = "of-a-team"
 _QUEUED_RECORDS: Final = 50
-"""A client offers more than it passes, and does not keep the rest: an offer that ends leaves little behind."""
+"""A client that offers more than it can send drops the rest. So little is queued when its offer ends."""
 
 _QUEUED_KIB: Final = 256
 _FETCH_BYTES: Final = 2 * (RECORDS_PER_BATCH * (RECORD_BYTES + 16) + 64)
-"""Two batches and hardly a byte more: a broker adds the beginning of the next one, which clients throw away."""
+"""Two batches and hardly a byte more: a broker adds a part of the next batch, which clients discard."""
 
 _LONGEST_WAIT_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a client has done in one slot.
+    """One client's numbers in one slot.
 
     Attributes:
-        user: of the client.
+        user: user of the client.
         verb: produce or fetch.
-        slot: since the machine's monotonic clock began, in units of `SLOT_S`.
+        slot: number of the slot on the machine's monotonic clock, in units of `SLOT_S`.
         passed: bytes that were acknowledged or received.
-        offered: bytes that it wanted to pass: those of records for a producer, those of its rate for a consumer.
-        latencies_ms: of its records, from the call of the library to the acknowledgement.
+        offered: bytes that it wanted to pass: of its records for a producer, by its rate for a consumer.
+        latencies_ms: latency of each record, from the call of the library to the acknowledgement.
     """
 
     user: str
@@ -60,13 +60,13 @@ class Line:
     latencies_ms: tuple[float, ...]
 
     def text(self) -> str:
-        """As it is printed."""
+        """The line as it is printed."""
         latencies = ",".join(f"{each:.2f}" for each in self.latencies_ms)
         return f"{self.user} {self.verb} {self.slot} {self.passed} {self.offered} {latencies}"
 
     @classmethod
     def parse(cls, text: str) -> Line:
-        """Read what `text` gave."""
+        """Parse a line of `text`."""
         user, verb, slot, passed, offered, latencies = text.rstrip("\n").split(" ")
         found = tuple(float(each) for each in latencies.split(",") if each)
         return cls(user, verb, int(slot), int(passed), int(offered), found)
@@ -74,7 +74,7 @@ class Line:
 
 @dataclass(slots=True)
 class Offer:
-    """How much the clients of the process offer at present.
+    """The current offer of the process's clients.
 
     Attributes:
         rate: bytes per second of each client.
@@ -85,13 +85,13 @@ class Offer:
 
 @dataclass(slots=True)
 class Pace:
-    """When the next record of a client is due. One that was late makes up for it, at most a fifth of a second."""
+    """When a client's next record is due. A late client catches up by at most a fifth of a second."""
 
     offer: Offer
     _due_s: float = field(default_factory=time.monotonic)
 
     def wait_s(self) -> float:
-        """How long until then; 0: it is due."""
+        """Seconds until the next record; 0 if it is due."""
         now_s = time.monotonic()
         if not self.offer.rate:
             self._due_s = now_s
@@ -100,16 +100,16 @@ class Pace:
         return min(max(0.0, self._due_s - now_s), _LONGEST_WAIT_S)
 
     def next(self) -> None:
-        """One record was offered."""
+        """Note that one record was offered."""
         if rate := self.offer.rate:
             self._due_s += RECORD_BYTES / rate
 
 
 class Meter:
-    """Counts what a client does, and prints each slot when it is over."""
+    """Counts a client's bytes, and prints each slot when it is over."""
 
     def __init__(self, user: str, verb: str, offer: Offer | None = None) -> None:
-        """Nothing has passed; with an offer, that is what the client wants, else what `offer` counts."""
+        """Begin at zero. With `offer` its rate counts as offered, otherwise the calls of the method `offer`."""
         self._user, self._verb = user, verb
         self._wanted = offer
         self._passed: Counter[int] = Counter()
@@ -118,18 +118,18 @@ class Meter:
         self._slot = int(time.monotonic() / SLOT_S)
 
     def offer(self) -> None:
-        """A record was offered."""
+        """Count an offered record."""
         self._offered[self._current()] += RECORD_BYTES
 
     def pass_on(self, latency_s: float | None = None) -> None:
-        """A record has passed."""
+        """Count a passed record."""
         slot = self._current()
         self._passed[slot] += RECORD_BYTES
         if latency_s is not None:
             self._latencies_ms[slot].append(latency_s * 1000)
 
     def tick(self) -> None:
-        """Print what is over."""
+        """Print completed slots."""
         self._current()
 
     def _current(self) -> int:
@@ -147,7 +147,7 @@ class Meter:
 
 
 def login(user: str, bootstrap: str) -> dict[str, Any]:
-    """The settings that each client has."""
+    """The settings of each client."""
     return {
         "bootstrap.servers": bootstrap,
         "security.protocol": "SASL_PLAINTEXT",
@@ -159,7 +159,7 @@ def login(user: str, bootstrap: str) -> dict[str, Any]:
 
 
 def produce(user: str, bootstrap: str, partition: int, offer: Offer) -> None:
-    """Produce for ever; a record for which the queue has no place is dropped."""
+    """Produce for ever; a record is dropped if the queue is full."""
     producer = Producer(
         {
             **login(user, bootstrap),
@@ -178,7 +178,7 @@ def produce(user: str, bootstrap: str, partition: int, offer: Offer) -> None:
 
     while True:
         wait_s = pace.wait_s()
-        # Below a millisecond the library would not wait at all.
+        # With less than a millisecond the library would not wait at all.
         producer.poll(max(wait_s, 0.001) if wait_s else 0)
         meter.tick()
         if wait_s:
@@ -190,7 +190,7 @@ def produce(user: str, bootstrap: str, partition: int, offer: Offer) -> None:
 
 
 def fetch(user: str, bootstrap: str, offer: Offer) -> None:
-    """Fetch the same topic again and again."""
+    """Fetch the same topic repeatedly."""
     consumer = Consumer(
         {
             **login(user, bootstrap),

@@ -1,7 +1,7 @@
-"""What three teams got of a capacity, against what they were promised. Pure.
+"""Compares three teams' use of a capacity with the promises to them. Pure.
 
-Bytes are in slots of a tenth of a second from the beginning of the run. A window has ten seconds, and one begins at
-each slot.
+Bytes are counted in slots of a tenth of a second from the beginning of the run. A window lasts ten seconds, and a new
+one begins at each slot.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from simulation.shares import jain
 SLOTS_PER_S: Final = 10
 WINDOW_S: Final = 10
 _KNOWN_S: Final = 3
-"""Before, divisions do not know all clients of a phase yet."""
+"""Seconds until divisions know all clients of a phase."""
 
 _SETTLED_S: Final = 10
-"""After a step of what is offered: ten windows of a second."""
+"""Seconds after a step of the offer until use has settled: ten windows of a second."""
 
 _SHORT_S: Final = 5
-"""What has settled is looked at in so short windows: in longer ones an oscillation could not be seen."""
+"""Length of windows after settling. Longer windows would hide an oscillation."""
 
 _BACK_S: Final = 2
-"""Two windows."""
+"""Seconds in which a lender must get its guarantee back: two windows of the quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Client:
     """One client's bytes.
 
     Attributes:
-        user: of the client.
-        guarantee: bytes per second; 0: none.
-        passed: in each slot.
-        offered: in each slot.
+        user: user of the client.
+        guarantee: bytes per second; 0 for none.
+        passed: bytes passed in each slot.
+        offered: bytes offered in each slot.
     """
 
     user: str
@@ -49,12 +49,12 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A time in which each client offers the same all the time; seconds from the beginning of the run.
+    """A time in which the clients' offers are constant, in seconds from the beginning of the run.
 
     Attributes:
-        name: of the phase.
-        begin_s: when the offer was made.
-        end_s: when the next one was.
+        name: name of the phase.
+        begin_s: when its offers began.
+        end_s: when the next offers began.
         more: whether a client wants more than it gets.
     """
 
@@ -66,14 +66,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One promise, as it was measured.
+    """One promise with its measured value.
 
     Attributes:
-        promise: in words, with its bound.
-        value: measured.
-        bound: of the value.
-        at_most: whether the bound is the highest value that keeps the promise; otherwise it is the lowest.
-        where: of the value.
+        promise: the promise in words, with its bound.
+        value: the measured value.
+        bound: bound of the value.
+        at_most: whether the bound is an upper bound; otherwise it is a lower bound.
+        where: where the value was measured.
     """
 
     promise: str
@@ -84,7 +84,7 @@ class Figure:
 
     @property
     def kept(self) -> bool:
-        """Whether the promise was kept. What is not a number is no promise kept."""
+        """Whether the promise was kept. NaN does not keep it."""
         return self.value <= self.bound if self.at_most else self.value >= self.bound
 
     def text(self) -> str:
@@ -96,7 +96,7 @@ class Figure:
 
 
 def averages(slots: Sequence[float], begin_s: float, end_s: float, window_s: int = WINDOW_S) -> list[float]:
-    """Bytes per second in each window that lies in a time."""
+    """Bytes per second in each window within a time."""
     sums = [0.0, *itertools.accumulate(slots)]
     length = window_s * SLOTS_PER_S
     first, last = round(begin_s * SLOTS_PER_S), round(end_s * SLOTS_PER_S) - length
@@ -104,19 +104,19 @@ def averages(slots: Sequence[float], begin_s: float, end_s: float, window_s: int
 
 
 def total(clients: Iterable[Client]) -> list[float]:
-    """What all have passed, slot by slot."""
+    """Bytes that all clients passed, slot by slot."""
     return [sum(each) for each in zip(*(client.passed for client in clients), strict=True)]
 
 
 def offered(clients: Iterable[Client]) -> list[float]:
-    """What all have offered, slot by slot."""
+    """Bytes that all clients offered, slot by slot."""
     return [sum(each) for each in zip(*(client.offered for client in clients), strict=True)]
 
 
 def conservation(clients: Sequence[Client], phases: Sequence[Phase], capacity: float) -> list[Figure]:
-    """How much of the capacity was used while a client wanted more: in each window, and all the time.
+    """Used part of the capacity while a client wanted more: in each window, and over the whole time.
 
-    A window with the first seconds after a step counts for the second figure alone.
+    Windows with the first seconds after a step count only for the second figure.
     """
     passed = total(clients)
     steady = [
@@ -138,9 +138,9 @@ def conservation(clients: Sequence[Client], phases: Sequence[Phase], capacity: f
 
 
 def guarantees(clients: Sequence[Client], phases: Sequence[Phase]) -> Figure:
-    """The least part that a client passed of its guarantee, or of its offer if that was less, in a window.
+    """The least part of its guarantee, or of a smaller offer, that a client passed in a window.
 
-    After a step the offer of a client decides; a lender has two windows to come back.
+    After a step the client's offer determines the value. A lender has two windows to get its guarantee back.
     """
     found = []
     for client in clients:
@@ -160,7 +160,7 @@ def guarantees(clients: Sequence[Client], phases: Sequence[Phase]) -> Figure:
 
 
 def fairness(equals: Sequence[Client], phases: Sequence[Phase]) -> Figure:
-    """The lowest of Jain's indices of a window."""
+    """The lowest Jain's fairness index of a window."""
     found = []
     for begin_s, end_s in _wanting(phases):
         windows = zip(*(averages(client.passed, begin_s, end_s) for client in equals), strict=True)
@@ -169,7 +169,7 @@ def fairness(equals: Sequence[Client], phases: Sequence[Phase]) -> Figure:
 
 
 def back(lender: Client, returned: Phase) -> Figure:
-    """The seconds until a lender had passed its guarantee in one second."""
+    """Seconds until a lender passed its guarantee in one second."""
     rates = averages(lender.passed, returned.begin_s, returned.end_s, 1)
     took_s = next(
         (1 + at / SLOTS_PER_S for at, rate in enumerate(rates) if rate >= 0.98 * lender.guarantee), math.inf
@@ -189,7 +189,7 @@ def overshoot(clients: Sequence[Client], phases: Sequence[Phase], capacity: floa
 
 
 def settled(clients: Sequence[Client], phases: Sequence[Phase]) -> Figure:
-    """How far a client's use is from its mean, ten windows after a step of what is offered and later."""
+    """The difference of a client's use from its mean, from ten windows after a step of the offer on."""
     found = []
     for phase in phases:
         begin_s = phase.begin_s + _SETTLED_S
@@ -209,12 +209,12 @@ def slower(
     shared_ms: Sequence[Sequence[float]],
     arrivals_ms: Sequence[Sequence[float]],
 ) -> Figure:
-    """The p99 of a client's latency among others, by its value alone; of each the median of several turns.
+    """The p99 of a client's latency among others, divided by its p99 alone; each is the median of several turns.
 
     Args:
-        alone_ms: the latencies of each turn alone.
-        shared_ms: of each turn among others, once each has its share.
-        arrivals_ms: while the others arrive; shown and not judged.
+        alone_ms: latencies of each turn alone.
+        shared_ms: latencies of each turn among others, once each client has its share.
+        arrivals_ms: latencies while the others begin; shown but not judged.
     """
     alone, shared, arrival = (
         statistics.median(p99(turn) for turn in turns) for turns in (alone_ms, shared_ms, arrivals_ms)
@@ -224,13 +224,13 @@ def slower(
 
 
 def p99(latencies: Iterable[float]) -> float:
-    """The 99th percentile; not a number where there are fewer than a hundred."""
+    """The 99th percentile; NaN for fewer than a hundred values."""
     found = sorted(latencies)
     return found[math.ceil(0.99 * len(found)) - 1] if len(found) >= 100 else math.nan
 
 
 def _wanting(phases: Sequence[Phase]) -> Iterator[tuple[int, int]]:
-    """The times in which a client wants more, from when divisions know the clients."""
+    """The times in which a client wants more, after divisions know the clients."""
     for more, group in itertools.groupby(phases, key=lambda phase: phase.more):
         joined = list(group)
         if more:

@@ -1,4 +1,4 @@
-"""A Kafka with users, a gateway with the quotas of the how-to, and for each team a process of clients."""
+"""A Kafka with users, a gateway with the quotas of the how-to, and a process of clients for each team."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from testkit.gateway import free_ports
 from testkit.wire_client import WireClient
 
 CAPACITY: Final = 4_000_000
-"""Bytes per second, of Produce and of Fetch each: two cores carry several times as much."""
+"""Bytes per second, for Produce and for Fetch each. Two cores can serve several times as much."""
 
 TEAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "orders": ("orders",),
@@ -45,20 +45,20 @@ class Team:
 
     Attributes:
         process: see `campaigns.three_teams.clients`.
-        lines: what they have said.
+        lines: the lines of its output.
     """
 
     process: subprocess.Popen[str]
     lines: list[Line] = field(default_factory=list)
 
     def offer(self, rate: float) -> None:
-        """What each client offers from now on, bytes per second."""
+        """Set the offer of each client from now on, in bytes per second."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{rate}\n")
         self.process.stdin.flush()
 
     def listen(self) -> None:
-        """Read what they say until they end."""
+        """Read the output until the process ends."""
         assert self.process.stdout is not None
         for text in self.process.stdout:
             self.lines.append(Line.parse(text))
@@ -66,7 +66,7 @@ class Team:
 
 @contextmanager
 def team(bootstrap: str, first: int, users: Sequence[str], log: Path) -> Iterator[Team]:
-    """The clients of these users, until they are no longer needed; the first one produces to this partition."""
+    """Run the clients of these users during the block. The first user produces to partition `first`."""
     command = [sys.executable, "-m", "campaigns.three_teams.clients", bootstrap, str(first), *users]
     with log.open("w") as errors:
         process = subprocess.Popen(
@@ -89,14 +89,14 @@ def team(bootstrap: str, first: int, users: Sequence[str], log: Path) -> Iterato
 
 
 class Waits:
-    """How long a process waits for a processor: a machine that is busy with other work delays all of this.
+    """How long a process waits for a CPU: other work on the machine delays the whole run.
 
     Attributes:
-        in_seconds_ms: in each second, milliseconds.
+        in_seconds_ms: milliseconds of waiting in each second.
     """
 
     def __init__(self, pid: int) -> None:
-        """Begin to watch the first thread of this process."""
+        """Begin to watch the first thread of the process."""
         self.in_seconds_ms: list[float] = []
         self._file = Path(f"/proc/{pid}/schedstat")
         self._end = threading.Event()
@@ -104,7 +104,7 @@ class Waits:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._end.set()
         self._thread.join()
 
@@ -121,7 +121,7 @@ class Waits:
 
 @contextmanager
 def stage(folder: Path) -> Iterator[tuple[dict[str, Team], Waits]]:
-    """All of it, ready; each client has records of both topics behind it."""
+    """Start everything, and wait until each client has produced or fetched records."""
     with ExitStack() as stack:
         users = [user for team in TEAMS.values() for user in team]
         cluster = stack.enter_context(_kafka([*users, _BROKER]))
@@ -163,7 +163,7 @@ def _kafka(users: Sequence[str]) -> KafkaCluster:
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl.plain.sasl.jaas.config": f"{module} {known};",
     }
-    # The other collector stops the broker for a tenth of a second, each time that so much was produced and fetched.
+    # The default garbage collector regularly stops the broker for a tenth of a second.
     return KafkaCluster(
         1, properties=properties, listeners={"SASL": "SASL_PLAINTEXT"}, jvm_options=jars.FULL_SPEED
     )

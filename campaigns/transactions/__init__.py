@@ -1,1 +1,1 @@
-"""Transactions through restarts of gateways and brokers, checked against what their clients know of each."""
+"""Transactions during restarts of gateways and brokers, checked against the outcomes that their clients know."""

@@ -1,4 +1,4 @@
-"""``python -m campaigns.transactions``: transactions through restarts; 1 when they show what they do not directly.
+"""``python -m campaigns.transactions``: transactions during restarts; 1 for anomalies of the gateway alone.
 
 There are three ways to the broker: behind a gateway, directly, and behind HAProxy. Each has two transactional
 producers, a consumer of committed records, and a topic of its own. In each round the gateway is killed or drained, or
@@ -53,7 +53,7 @@ class Side:
 
     @classmethod
     def begun(cls, bootstrap: str, topic: str, seed: int) -> Side:
-        """All of them, at work."""
+        """Start all clients of a side."""
         producers = [
             Transactions(f"p{at}", bootstrap, topic, f"{seed}-{topic}-{at}") for at in range(_PRODUCERS)
         ]
@@ -63,7 +63,7 @@ class Side:
         return side
 
     def end(self, direct: str) -> tuple[Counter[Anomaly], Counter[Outcome]]:
-        """Let the transactions under way end, read all, and judge."""
+        """Wait for the current transactions, read all records, and judge."""
         for producer in self.producers:
             producer.stopped.set()
         for producer in self.producers:
@@ -96,7 +96,7 @@ def _await_end(reader: Committed) -> None:
 
 
 def round_of(seed: int, number: int) -> tuple[Fault, ...]:
-    """Two of three rounds have a restart of the gateway, and every other one that of the broker."""
+    """Two of three rounds restart the gateway, and every second round restarts the broker."""
     dice = random.Random(f"{seed}-{number}")
     at_ms = dice.randrange(3_000, 6_001)
     faults = []
@@ -109,7 +109,7 @@ def round_of(seed: int, number: int) -> tuple[Fault, ...]:
 
 
 class Relay:
-    """HAProxy before the broker, which advertises its port."""
+    """HAProxy in front of the broker, which advertises the port of HAProxy."""
 
     def __init__(self, folder: Path, cluster: KafkaCluster, port: int) -> None:
         """It runs."""
@@ -134,10 +134,10 @@ class Relay:
 
 
 def play_round(cluster: KafkaCluster, gateway: ChaosGateway, relay: Relay, faults: Sequence[Fault]) -> None:
-    """Restart what a round has.
+    """Carry out the restarts of a round.
 
     Raises:
-        OSError: one is not back.
+        OSError: a gateway or broker does not serve again.
     """
 
     def act(fault: Fault) -> None:

@@ -27,12 +27,12 @@ _GIVE_UP_S: Final = 90.0
 
 
 class Transactions(threading.Thread):
-    """Runs one transaction after the other; a quarter of them it aborts.
+    """Runs one transaction after the other, and aborts a quarter of them.
 
     Attributes:
         told: outcomes so far.
-        replaced: producers that could not continue.
-        stopped: ends it after the transaction that is under way.
+        replaced: number of producers that could not continue.
+        stopped: set to end the thread after the current transaction.
     """
 
     def __init__(self, name: str, bootstrap: str, topic: str, seed: str) -> None:
@@ -53,7 +53,7 @@ class Transactions(threading.Thread):
             )
             outcome, usable = self._transaction(producer, writes)
             if not usable:
-                # A new producer of the same id ends what the old one has begun.
+                # A new producer with the same id ends the old producer's transaction.
                 self.replaced += 1
                 producer = self._new()
             self.told[self.name, self._number] = Told(writes, outcome)
@@ -76,7 +76,7 @@ class Transactions(threading.Thread):
                 return producer
 
     def _transaction(self, producer: Any, writes: tuple[int, ...]) -> tuple[Outcome, bool]:
-        """Its outcome, and whether the producer can continue."""
+        """Run a transaction; its outcome, and whether the producer can continue."""
         try:
             producer.begin_transaction()
             for at, partition in enumerate(writes):
@@ -87,7 +87,7 @@ class Transactions(threading.Thread):
                 _patiently(partial(producer.abort_transaction, _CALL_S))
                 return Outcome.ABORTED, True
         except (KafkaException, BufferError):
-            # Nothing has asked for a commit, so what there is of it ends as aborted.
+            # No commit was requested, so the transaction will end as aborted.
             return Outcome.ABORTED, self._aborted(producer)
         try:
             _patiently(partial(producer.commit_transaction, _CALL_S))
@@ -106,10 +106,10 @@ class Transactions(threading.Thread):
 
 
 def _patiently(call: Callable[[], None]) -> None:
-    """Call again while librdkafka says that this may help.
+    """Call, and repeat the call while librdkafka reports a retriable error.
 
     Raises:
-        KafkaException: it does not help, or takes too long.
+        KafkaException: the error is not retriable, or retries take too long.
     """
     end_s = time.monotonic() + _GIVE_UP_S
     while True:
@@ -127,7 +127,7 @@ class Committed(threading.Thread):
     Attributes:
         seen: partition -> records.
         ended: partitions whose last record it has read; see `mark_the_end`.
-        stopped: ends it.
+        stopped: set to end the thread.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -162,7 +162,7 @@ class Committed(threading.Thread):
 
 
 def mark_the_end(bootstrap: str, topic: str) -> None:
-    """Write a last record to each partition: consumers of committed records read it when all before it is decided."""
+    """Write a last record to each partition. Consumers of committed records get it after all earlier decisions."""
     producer = Producer({**_CLIENT, "bootstrap.servers": bootstrap})
     for partition in range(PARTITIONS):
         producer.produce(topic, json.dumps(astuple(_LAST)), partition=partition)

@@ -1,9 +1,9 @@
-"""What a history of transactions shows, in the manner of Elle (Kingsbury, Alvaro; VLDB 2020). Pure.
+"""Finds anomalies in a history of transactions, in the manner of Elle (Kingsbury, Alvaro; VLDB 2020). Pure.
 
-Each transaction appends records of its own to some partitions. So each record that is read has exactly one writer,
-and anomalies can be read off: aborted reads (G1a), transactions of which only a part is there, lost and doubled
-records, and records of one producer in another order. Cycles of writes of different producers over several
-partitions (G0) are left out: Kafka orders each partition by itself.
+Each transaction appends unique records to some partitions. So each read record has exactly one writer, and the
+anomalies are visible: aborted reads (G1a), partial transactions, lost and duplicated records, and records of one
+producer in a wrong order. Cycles of writes of different producers over several partitions (G0) are not checked,
+because Kafka orders each partition separately.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 
 class Outcome(StrEnum):
-    """What the client of a transaction knows of its end."""
+    """The outcome of a transaction, as far as its client knows it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 
 class Anomaly(StrEnum):
-    """What must not be."""
+    """A kind of anomaly."""
 
     ABORTED_READ = "aborted read"
     FRACTURED = "fractured"
@@ -41,8 +41,8 @@ class Record:
 
     Attributes:
         producer: its writer.
-        transaction: counts those of the producer.
-        number: counts the records of the transaction.
+        transaction: number of the producer's transaction.
+        number: number of the record in the transaction.
     """
 
     producer: str
@@ -56,7 +56,7 @@ class Told:
 
     Attributes:
         writes: the partition of each of its records, by number.
-        outcome: of its end.
+        outcome: its outcome.
     """
 
     writes: tuple[int, ...]
@@ -65,15 +65,15 @@ class Told:
 
 Key: TypeAlias = tuple[str, int]
 View: TypeAlias = Mapping[int, Sequence[Record]]
-"""What a consumer of committed records read: partition -> records in their order."""
+"""Records that a consumer of committed records read: partition -> records in order."""
 
 
 def anomalies(told: Mapping[Key, Told], seen: View) -> Counter[Anomaly]:
-    """What a view shows that the outcomes do not allow.
+    """Count the anomalies in a view that the outcomes do not allow.
 
     Args:
-        told: transactions by producer and number; all that were begun.
-        seen: the whole of each partition.
+        told: all begun transactions by producer and number.
+        seen: all records of each partition.
     """
     found: Counter[Anomaly] = Counter()
     where: defaultdict[Record, list[int]] = defaultdict(list)
@@ -81,7 +81,7 @@ def anomalies(told: Mapping[Key, Told], seen: View) -> Counter[Anomaly]:
         latest: dict[str, Record] = {}
         for record in records:
             where[record].append(partition)
-            # A record that is there again is doubled, and not in the wrong order as well.
+            # A repeated record counts as duplicated, and not also as out of order.
             if len(where[record]) == 1:
                 found[Anomaly.REORDERED] += record < latest.get(record.producer, record)
                 latest[record.producer] = max(record, latest.get(record.producer, record))
@@ -101,7 +101,7 @@ def anomalies(told: Mapping[Key, Told], seen: View) -> Counter[Anomaly]:
 
 
 def difference(one: View, other: View) -> int:
-    """How many partitions two views do not have alike."""
+    """The number of partitions in which two views differ."""
     return sum(list(one.get(at, ())) != list(other.get(at, ())) for at in {*one, *other})
 
 
