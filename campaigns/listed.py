@@ -368,7 +368,7 @@ CAMPAIGNS: Final = (
     ),
     Campaign(
         "transactions",
-        "transactions through restarts of gateways and brokers show no anomaly that they do not show directly",
+        "transactions during restarts of gateways and brokers show no more anomalies than without Sluice",
         _module("campaigns.transactions", "--seed", SEED),
         _SUMMARY,
     ),

@@ -446,16 +446,19 @@ ROWS: Final = (
     ),
     Row(
         "R14",
-        "transactions show no anomaly that they do not show at the brokers",
+        "transactions show no more anomalies than without Sluice",
         ("transactions",),
         (
-            Quantity("new anomalies", lambda figure: number(figure, r"([\d,]+) new"), most=0),
+            Quantity("chance of so many", lambda figure: number(figure, r"so many ([\d.]+)"), least=0.01),
             Quantity("rounds", lambda figure: number(figure, r"through ([\d,]+) rounds"), least=20),
         ),
         n=Quantity("transactions", lambda figure: number(figure, r"^([\d,]+) transactions")),
         beside=(
+            Quantity("Sluice, anomalies", lambda figure: number(figure, r": ([\d,]+) anomalies")),
             Quantity("direct, anomalies", lambda figure: number(figure, r"directly: ([\d,]+)")),
             Quantity("direct, transactions", lambda figure: number(figure, r"([\d,]+) directly")),
+            Quantity("HAProxy, anomalies", lambda figure: number(figure, r"HAProxy: ([\d,]+)")),
+            Quantity("HAProxy, transactions", lambda figure: number(figure, r"([\d,]+) by HAProxy")),
         ),
     ),
     Row(

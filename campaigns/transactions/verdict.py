@@ -8,6 +8,7 @@ because Kafka orders each partition separately.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,7 +97,8 @@ def anomalies(told: Mapping[Key, Told], seen: View) -> Counter[Anomaly]:
             found[Anomaly.ABORTED_READ] += any(there)
         elif transaction.outcome is Outcome.COMMITTED:
             found[Anomaly.LOST] += not all(there)
-        found[Anomaly.FRACTURED] += any(there) and not all(there)
+        else:
+            found[Anomaly.FRACTURED] += any(there) and not all(there)
     return +found
 
 
@@ -114,3 +116,16 @@ def incomplete(told: Mapping[Key, Told], view: View) -> Iterator[str]:
         if missing and (transaction.outcome is Outcome.COMMITTED or len(missing) < len(records)):
             without = [record.number for record in missing]
             yield f"{producer} {number}, {transaction.outcome}: partitions {transaction.writes}, without {without}"
+
+
+def chance(found: int, transactions: int, others_found: int, others: int) -> float:
+    """The probability of at least so many anomalies here, if they are as likely here as elsewhere.
+
+    Args:
+        found: anomalies of this way to the broker.
+        transactions: of this way, more than 0.
+        others_found: anomalies of the other ways.
+        others: transactions of the other ways.
+    """
+    total, part = found + others_found, transactions / (transactions + others)
+    return sum(math.comb(total, k) * part**k * (1 - part) ** (total - k) for k in range(found, total + 1))
