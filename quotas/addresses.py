@@ -1,9 +1,9 @@
 """The canonical spelling of an address, and every spelling that Kafka accepts for it. Pure.
 
-Kafka reads addresses by Java's `InetAddress.getByName`. Parts of an IPv4 address are decimal, with leading zeros or
-without. The last part fills what is left (``127.1``, ``16909060``). An IPv6 address may be in brackets and have a
-zone. Here an address is kept in one spelling: that of RFC 5952, as IPv4 where it is mapped into IPv6, without a zone.
-So two spellings are one entity, and an answer shows the short one.
+Kafka reads addresses with Java's `InetAddress.getByName`. Parts of an IPv4 address are decimal, with leading zeros or
+without. The last part fills the remaining bytes (``127.1``, ``16909060``). An IPv6 address may be in brackets and
+have a zone. Sluice keeps each address in one spelling: that of RFC 5952, without a zone, and as IPv4 if it is mapped
+into IPv6. So two spellings are one entity, and a response shows the short one.
 
 Blocks in CIDR form are addresses as well, which Kafka lacks. A block of one address is that address.
 """
@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _MAPPED_BITS: Final = 96  # in front of an IPv4 address that is mapped into IPv6
-_MOST_IPV4_CHARS: Final = 15  # as Java has it, leading zeros included
+_MOST_IPV4_CHARS: Final = 15  # Java's bound, leading zeros included
 _DIGITS: Final = re.compile(r"[0-9]+")
 _BYTE: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _PLAIN_IPV4: Final = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
@@ -25,10 +25,10 @@ _HOST_NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z][A-Za-z0-9_-]
 
 
 def parse_address(text: str) -> _Address:
-    """The address that a text names; IPv4 where it is mapped into IPv6.
+    """The address that a text names; IPv4 if it is mapped into IPv6.
 
     Raises:
-        ValueError: it names none, or only a name server could resolve.
+        ValueError: the text is no address, or only a name server could resolve it.
     """
     address = _parsed(text)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -41,7 +41,7 @@ def address_spelling(text: str) -> str:
     Raises:
         ValueError: as `parse_address`.
     """
-    # Most are spelled so, and a start may read hundreds of thousands.
+    # Most addresses are spelled so, and a gateway may read hundreds of thousands when it starts.
     return text if _PLAIN_IPV4.fullmatch(text) else str(parse_address(text))
 
 
@@ -49,7 +49,7 @@ def one_spelling(text: str) -> str:
     """The one spelling of an address or a block.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     name, slash, length = text.partition("/")
     if not slash:
@@ -63,7 +63,7 @@ def one_spelling(text: str) -> str:
 
 
 def is_host_name(text: str) -> bool:
-    """Whether a name server could know it: not an address, however it is spelled, and not ``.invalid`` (RFC 6761)."""
+    """Whether a name server could know a text: it is no address in any spelling and not ``.invalid`` (RFC 6761)."""
     return _HOST_NAME.fullmatch(text) is not None and not text.lower().endswith(".invalid")
 
 

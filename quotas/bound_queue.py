@@ -1,14 +1,15 @@
 """The order in which connections pass while a counter is at its bound (hazards K03, K04). Pure.
 
-Kafka answers each request and mutes its connection, so connections of one client take turns by themselves. At the
-bound a request is not let pass, and one that asks at the right moment would be served: of many connections some would
-wait for minutes. So those that wait have places. A place is of a request that waits here, or of a client that was
-sent a time to come back; the latter keeps it for a second after that time.
+Kafka answers each request and then mutes its connection, so connections of one client take turns by themselves. At
+the bound the gateway does not pass a request. Without an order, a request that arrives at the right moment would be
+served, and some of many connections would wait for minutes. So waiting connections have places. A place belongs to a
+request that waits here, or to a client that was sent a throttle time. The client keeps its place for a second after
+that time.
 
-Waiting requests pass in the order of their places. A request without a place, or with a later one, passes before them
-only if they need not wait longer for it. A Fetch whose answer had to be emptied stands before all others, and the
-next time its cost is kept free while the broker works on it, at most for a second: a broker that is slow to answer
-would otherwise lose against quick ones for ever.
+Waiting requests pass in the order of their places. A request without a place, or with a later one, passes first only
+if the others do not wait longer because of it. A Fetch whose response had to be emptied is before all others. When
+that client fetches again, its cost is reserved while the broker works on it, for a second at most. Otherwise
+connections to a slow broker would always lose against those to fast ones.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _AGAIN_MS: Final = 5
 
 
 class _Place:
-    """Attributes: order: of service. cost_ms: of the request, by the limit. due_ms: when it is to pass."""
+    """Attributes: order: of service. cost_ms: the request's time at the limit. due_ms: when it should pass."""
 
     __slots__ = ("cost_ms", "due_ms", "held", "order")
 
@@ -35,7 +36,7 @@ class _Place:
 
     @property
     def emptied(self) -> bool:
-        """Whether the last answer had to be emptied."""
+        """Whether the last response had to be emptied."""
         return self.order < 0
 
 
@@ -43,7 +44,8 @@ class BoundQueue:
     """The places of one counter, at most one for each connection. A call takes the time of a heap operation.
 
     Attributes:
-        promised_ms: what is kept free for a Fetch whose last answer was emptied, by the limit; the counter adds it.
+        promised_ms: the time at the limit that is reserved for a Fetch whose last response was emptied. The counter
+            adds it to its own.
     """
 
     __slots__ = (
@@ -68,19 +70,19 @@ class BoundQueue:
         self._promised_until_ms = 0.0
 
     def __bool__(self) -> bool:
-        """Whether anything is kept."""
+        """Whether there are places or a reservation."""
         return bool(self._places) or self.promised_ms > 0
 
     def wait_ms(
         self, waiter: object, cost_ms: float, free_ms: float, *, most_held_ms: float, now_ms: int
     ) -> int:
-        """How long a request has to wait; 0: it passes now, and its place is gone.
+        """How long a request has to wait; 0: it passes now, and its place is removed.
 
         Args:
             waiter: the connection.
-            cost_ms: how long the counter is filled by it.
-            free_ms: when the counter is below its bound, what is promised included.
-            most_held_ms: a longer wait is sent to the client, and not waited for here.
+            cost_ms: the request's time at the limit.
+            free_ms: when the counter falls below its bound, reservations included.
+            most_held_ms: the gateway sends a longer wait to the client instead of delaying the request.
             now_ms: the present.
         """
         self._forget_overdue(now_ms)
@@ -99,9 +101,9 @@ class BoundQueue:
         if place is None:
             place = self._add(waiter, cost_ms, emptied=False)
         due_ms = free_ms + (0.0 if place.emptied else self._cost_ms - place.cost_ms)
-        if place.due_ms:  # no place has come before it since
+        if place.due_ms:  # no place was added before it since then
             due_ms = max(free_ms, min(due_ms, place.due_ms))
-        # At its time, but behind others: these are due in this turn of the loop, too.
+        # Its time has come, but others are before it. They are due in this turn of the event loop, too.
         place.due_ms = max(due_ms, now_ms + (1 if now_ms < free_ms else _AGAIN_MS))
         self._put(waiter, place, held=place.due_ms - now_ms <= most_held_ms)
         return math.ceil(place.due_ms - now_ms)
@@ -109,7 +111,7 @@ class BoundQueue:
     def tell(
         self, waiter: object, cost_ms: float, free_ms: float, *, emptied: bool = False, now_ms: int
     ) -> int:
-        """When a client is to come back that has passed, or that was answered with nothing: milliseconds from now."""
+        """Milliseconds until a client's next request is due, after one that passed or whose response was emptied."""
         self.leave(waiter)
         place = self._add(waiter, cost_ms, emptied=emptied)
         place.due_ms = free_ms + (0.0 if emptied else self._cost_ms - cost_ms)
@@ -117,13 +119,17 @@ class BoundQueue:
         return math.ceil(place.due_ms - now_ms)
 
     def leave(self, waiter: object) -> None:
-        """It passes, or its connection has ended."""
+        """Removes a connection's place: its request passes, or the connection has ended."""
         place = self._places.pop(waiter, None)
         if place is not None:
             self._cost_ms -= place.cost_ms
 
     def settle(self, waiter: object | None, *, now_ms: int) -> float:
-        """What is promised no more: to this connection, whose answer has come, or to one that took too long."""
+        """Ends the reservation if it is this connection's, whose response has arrived, or if it has expired.
+
+        Returns:
+            The reserved time that is free again, in ms.
+        """
         if not self.promised_ms or (waiter is not self._promised_to and now_ms < self._promised_until_ms):
             return 0.0
         promised_ms, self.promised_ms, self._promised_to = self.promised_ms, 0.0, None
@@ -131,7 +137,7 @@ class BoundQueue:
 
     def _add(self, waiter: object, cost_ms: float, *, emptied: bool) -> _Place:
         self._next += 1
-        # Those whose answers were emptied come first, and among them the one that waits longest.
+        # Connections whose responses were emptied come first, and among them the one that has waited longest.
         place = _Place(self._next - (1 << 62 if emptied else 0), cost_ms)
         self._places[waiter] = place
         self._cost_ms += cost_ms
@@ -141,7 +147,7 @@ class BoundQueue:
         if not (held and place.held):
             place.held = held
             self._push(waiter, place)
-        # Stale entries are of connections that have gone, and which may be due in hours.
+        # Entries of closed connections are stale. They may be due in hours, so they are dropped here.
         if len(self._away) + len(self._held) > 64 + 4 * len(self._places):
             self._held, self._away = [], []
             for each in self._places.items():
@@ -165,7 +171,10 @@ class BoundQueue:
         return None
 
     def _forget_overdue(self, now_ms: int) -> None:
-        """Those that were sent a time and have not come back; a waiting one that does not ask again delays none."""
+        """Removes places of clients that have not sent another request in time.
+
+        A request that waits here but is not tried again in time no longer delays others.
+        """
         away = self._away
         while away and away[0][0] < now_ms:
             until_ms, _, waiter = heapq.heappop(away)

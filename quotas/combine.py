@@ -29,7 +29,7 @@ class ThrottledBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """The wait of one request, and the family it counts for."""
+    """The wait of one request, and the family that it is counted for."""
 
     throttle_time_ms: int
     by: ThrottledBy
@@ -44,15 +44,15 @@ def combine(
 ) -> Throttle:
     """The throttle of a request: the longest wait, never the sum.
 
-    A tie between the API's own quota and the request quota counts as request, as in Kafka. What the
-    broker itself wrote is never lowered (a broker's quota may be enforced as well) and counts as upstream
-    only when it is strictly longer than ours.
+    A tie between the API's own quota and the request quota counts as request, as in Kafka. The broker's own throttle
+    time is never lowered, because a broker's quota may be enforced as well. It counts as upstream only when it is
+    strictly longer than the gateway's.
 
     Args:
-        specific: the family of the quota that is the API's own.
-        specific_ms: its throttle time.
-        request_ms: that of the request quota; 0 where it is not enforced, as for Produce with acks=0.
-        upstream_ms: the throttle_time_ms in the broker's answer, 0 when it has none.
+        specific: the family of the API's own quota.
+        specific_ms: the throttle time of that quota.
+        request_ms: the throttle time of the request quota; 0 if it is not enforced, as for Produce with acks=0.
+        upstream_ms: the throttle_time_ms in the broker's response, 0 when it has none.
     """
     if upstream_ms > max(specific_ms, request_ms):
         return Throttle(upstream_ms, ThrottledBy.UPSTREAM)

@@ -1,16 +1,20 @@
 """Admission of connections (KIP-612 rates, KIP-402 counts; Kafka's ConnectionQuotas).
 
-The order is Kafka's. First the rates of the gateway and of the listener: over one of them no connection is refused,
-the listener accepts none for a while. Then the slots: without a free one the listener waits as well. Then the
-rate of the address: over it the socket stays unread and is closed, or looked at again, when its time is over,
-and it uses up none of the listener's rate. Last the number of connections of the address: over it the socket
-is closed.
+The order is Kafka's:
 
-Unlike Kafka's, a connection that is refused for a count uses up no rate but that of its address, and one of an
-address that has all its connections does not wait: others would wait behind it (hazard K19).
+1. The rates of the gateway and of the listener. Above one of them no connection is refused, but the listener accepts
+   none for a while.
+2. The slots. Without a free slot the listener waits as well.
+3. The rate of the address. Above it the socket stays unread. When its time is over, it is closed or checked again. It
+   uses none of the listener's rate.
+4. The number of connections of the address. Above it the socket is closed.
 
-A listener has the limits given to it and, unless it is the protected one, those of the gateway. Kafka's listeners
-also take over the broker's numbers as their own, which then bind the protected listener too; here they do not.
+Two rules differ from Kafka. A connection that is refused for a count uses no rate but that of its address. If an
+address already has all its connections, a further one does not wait, because others would wait behind it (hazard
+K19).
+
+A listener has its own limits and, unless it is the protected one, those of the gateway. Kafka's listeners also copy
+the broker's numbers as their own, which then bind the protected listener too. Sluice does not do that.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ class AdmissionDecision(StrEnum):
 
 
 class AdmissionCause(StrEnum):
-    """Which limit decided, or what was wrong with a load balancer's header. Closed: it is a metric label."""
+    """The limit that decided, or the fault of a load balancer's header. Closed: it is a metric label."""
 
     NONE = "none"
     GATEWAY_RATE = "gateway_rate"
@@ -61,7 +65,7 @@ class AdmissionCause(StrEnum):
 
 
 class AfterHold(StrEnum):
-    """What happens to a throttled socket: closed as Kafka does, or looked at again as KIP-612 says."""
+    """The end of a throttled socket's hold: it is closed as in Kafka, or checked again as in KIP-612."""
 
     CLOSE = "close"
     RECHECK = "recheck"
@@ -77,7 +81,7 @@ class Admission:
     held_until_ms: int = 0
 
 
-# A member that is looked up by its class costs a third of a microsecond.
+# Looking up a member through its class takes a third of a microsecond.
 ADMIT: Final = AdmissionDecision.ADMIT
 _GATEWAY_RATE: Final = AdmissionCause.GATEWAY_RATE
 _ADMITTED: Final = Admission(ADMIT)
@@ -95,7 +99,7 @@ class ListenerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """All limits but the rates of addresses, which are quotas of `Limits`. None is unlimited."""
+    """All limits except the rates of addresses, which are quotas of `Limits`. None is unlimited."""
 
     listeners: Mapping[str, ListenerLimits]
     max_connections: int | None = None
@@ -119,7 +123,7 @@ class ConnectionsSnapshot:
 
 
 class CarriedConnections(NamedTuple):
-    """Open connections, by listener and by address as they are counted."""
+    """Open connections, by listener and by the address that they are counted for."""
 
     by_listener: Mapping[str, int]
     by_ip: Mapping[str, int]
@@ -186,7 +190,7 @@ class ConnectionQuotas:
         self._ip_limits = IpLimits(limits, ipv6_prefix_bits=ipv6_prefix_bits)
         self._window_num = window_num
         self._window_ms = window_ms
-        self._least_s = (window_num - 1) * window_ms / 1000  # what an average is at least taken over
+        self._least_s = (window_num - 1) * window_ms / 1000  # the shortest time of an average
         self._rate = self._new_rate(now_ms)
         self._listener_rates: dict[str, SharedRate] = {}
         self._members: Callable[[], int] | None = None  # of the fleet that shares the rates; None: none does
@@ -201,7 +205,7 @@ class ConnectionQuotas:
         self._held = 0
         self._by_listener: dict[str, int] = {}
         self._by_ip: dict[str, int] = {}
-        # Of these counts: connections of the process that this one replaces.
+        # The part of these counts that are connections of the old process, in an upgrade.
         self._carried = CarriedConnections({}, {})
         self.update(connection_limits, now_ms=now_ms)
 
@@ -225,15 +229,14 @@ class ConnectionQuotas:
             listener: a configured listener.
             ip: the peer's address.
             now_ms: the present.
-            waited: the same socket was answered with WAIT before and the wait is over, so it is not recorded
-                again.
+            waited: the decision about this socket was WAIT, and the wait is over. So it is not recorded again.
         """
         if self._has_all(ip):
             return self._admit_address(listener, ip, now_ms, recorded=waited)
         return self._must_wait(listener, now_ms, waited) or self._admit_address(listener, ip, now_ms)
 
     def reserve(self, listener: str, *, now_ms: int, waited: bool = False) -> Admission:
-        """The half of `admit` that needs no address, for a socket whose client is not known yet.
+        """The first half of `admit`, for a socket whose client address is not known yet.
 
         Args:
             listener: a configured listener.
@@ -250,12 +253,12 @@ class ConnectionQuotas:
         return must_wait or _ADMITTED
 
     def admit_reserved(self, listener: str, ip: str, *, now_ms: int) -> Admission:
-        """The other half of `admit`, by the client's address: never WAIT, since there is a place."""
+        """The second half of `admit`, with the client's address. It is never WAIT, because a place is reserved."""
         self.cancel_reservation(listener)
         return self._admit_address(listener, ip, now_ms)
 
     def cancel_reservation(self, listener: str) -> None:
-        """Reports that a socket with a place went away before its client was known."""
+        """Reports that a socket with a reserved place was closed before its client was known."""
         if self._by_listener[listener] == 0:
             raise ValueError(f"no place is reserved on listener {listener}")
         self._total -= 1
@@ -291,12 +294,12 @@ class ConnectionQuotas:
         Args:
             listener: as given to `admit`.
             ip: as given to `admit`.
-            `held`: what `admit` answered.
+            `held`: the result of `admit`.
             now_ms: the present; one millisecond after ``held.held_until_ms`` is always late enough.
 
         Returns:
-            The same HOLD while it is too early. Then REFUSE, or with `AfterHold.RECHECK` ADMIT when the
-            address is within its rate by now.
+            The same HOLD while it is too early. Then REFUSE, or with `AfterHold.RECHECK` ADMIT if the address is
+            within its rate again.
         """
         recheck = self.configured.after_hold is AfterHold.RECHECK
         # Kafka closes strictly later than the throttle's end.
@@ -316,7 +319,7 @@ class ConnectionQuotas:
         return admission
 
     def abandon_hold(self, held: Admission) -> None:
-        """Reports that a throttled socket went away, for instance because the gateway stops."""
+        """Reports that a throttled socket was closed early, for instance because the gateway stops."""
         if held.decision is not AdmissionDecision.HOLD or self._held == 0:
             raise ValueError("this socket is not throttled")
         self._held -= 1
@@ -325,7 +328,7 @@ class ConnectionQuotas:
         """Reports that an admitted connection was closed.
 
         Raises:
-            ValueError: there is none such, so the caller counts wrong.
+            ValueError: there is no such connection, so the caller counts wrong.
         """
         client = self._client(ip)
         if self._by_listener.get(listener, 0) == 0 or client not in self._by_ip:
@@ -345,7 +348,7 @@ class ConnectionQuotas:
         return most is None or self._protected(listener) or self._total < most
 
     def must_close_one(self, listener: str) -> bool:
-        """Whether the protected listener has pushed the total over the limit, so that another gives way."""
+        """Whether this listener must close a connection, because the protected one exceeded the gateway's limit."""
         most = self.configured.max_connections
         return most is not None and self._total > most and not self._protected(listener)
 
@@ -358,7 +361,7 @@ class ConnectionQuotas:
         return self._ip_limits.limit(ip)
 
     def ip_rate(self, ip: str, *, now_ms: int) -> float | None:
-        """The connections per second of an address, or of those it is counted with; None when none are counted."""
+        """The connections per second of an address, or of its shared counter; None when nothing is counted."""
         limit = self._ip_limits.limit(ip)
         tracker = self._ip_trackers.find(limit.tracker_key, float(limit.rate_per_s), limit.kind)
         return None if tracker is None else tracker.rate.meter.rate(now_ms=now_ms)
@@ -367,7 +370,7 @@ class ConnectionQuotas:
         """The counts and rates of this moment.
 
         Args:
-            addresses: their rates too, of which there may be ten thousand.
+            addresses: include the rates of addresses, of which there may be ten thousand.
             now_ms: the present.
         """
         return ConnectionsSnapshot(
@@ -384,15 +387,15 @@ class ConnectionQuotas:
         )
 
     def counts(self) -> CarriedConnections:
-        """Its open connections, by listener and by address."""
+        """The open connections, by listener and by address."""
         return CarriedConnections(dict(self._by_listener), dict(self._by_ip))
 
     def carry(self, carried: CarriedConnections) -> None:
-        """Counts connections that the process has yet that this one replaces.
+        """Counts the connections that the old process in an upgrade still has.
 
         Args:
-            carried: all of them; those reported before count no more. Of listeners that are not configured here they
-                count for their address and the gateway.
+            carried: all of them; they replace those reported before. Connections of listeners that are not configured
+                here count for their address and the gateway.
         """
         before, self._carried = self._carried, carried
         for counts, now, then in (
@@ -408,7 +411,7 @@ class ConnectionQuotas:
         self._total += sum(carried.by_listener.values()) - sum(before.by_listener.values())
 
     def rates(self, *, now_ms: int) -> ConnectionRates:
-        """Where the rates stand, for the process that replaces this one."""
+        """The samples of all rates, for the new process in an upgrade."""
         return ConnectionRates(
             self._rate.meter.samples(now_ms=now_ms),
             {name: rate.meter.samples(now_ms=now_ms) for name, rate in self._listener_rates.items()},
@@ -420,7 +423,7 @@ class ConnectionQuotas:
         )
 
     def take_over(self, rates: ConnectionRates, *, now_ms: int) -> None:
-        """Stand at least where the rates of the process stand that this one replaces."""
+        """Raises the rates to at least those of the old process."""
         found = [(ConnectionKey("gateway", ""), rates.gateway)]
         found += [(ConnectionKey("listener", name), samples) for name, samples in rates.by_listener.items()]
         found += [(ConnectionKey("ip", name), samples) for name, samples in rates.by_ip.items()]
@@ -432,10 +435,10 @@ class ConnectionQuotas:
     # -- rates that a fleet shares ---------------------------------------------------------------------------
 
     def share_rates(self, members: Callable[[], int]) -> None:
-        """From now on others count what comes here, and this gateway what comes to them.
+        """Shares the rates with a fleet: from now on each gateway also counts the others' connections.
 
         Args:
-            members: how many gateways there are, this one included.
+            members: returns the number of gateways, this one included.
         """
         self._members = members
 
@@ -457,16 +460,16 @@ class ConnectionQuotas:
         if limit is None:
             return None
         tracker = self._ip_trackers.find_or_make(key.name, float(limit.rate_per_s), limit.kind, now_ms=now_ms)
-        if self._ip_trackers.find_own(key.name) is None:  # others of its kind share this one
+        if self._ip_trackers.find_own(key.name) is None:  # the counter is shared
             return None
         tracker.last_ms = now_ms
         return tracker.rate
 
     def _follow_share(self, now_ms: int) -> float:
-        """What part of each limit is in force: all of it, or this gateway's share while it is cut off.
+        """The part of each limit that is in force: all of it, or this gateway's share while it is isolated.
 
-        A smaller part goes with the same part of what was counted, as each of the members does. What others have let
-        in meanwhile comes with their levels.
+        When the part shrinks, the counts shrink to the same part, on each member. When the whole limit is in force
+        again, the levels of other members include the connections that they have admitted meanwhile.
         """
         share = self._limits.share if self._members is not None else 1.0
         if share < self._share:
@@ -477,7 +480,7 @@ class ConnectionQuotas:
 
     def _record_accept(self, listener: str, count: int, now_ms: int) -> tuple[int, AdmissionCause]:
         own_limit = self.configured.listeners[listener].max_connection_creation_rate
-        # Each of several members lets one in per wait.
+        # Each member admits one connection per wait.
         longest_ms = self._window_ms * (1 if self._members is None else self._members())
         own_ms = self._wait_ms(self._listener_rates[listener], own_limit, count, longest_ms, now_ms)
         if self._protected(listener):
@@ -489,10 +492,10 @@ class ConnectionQuotas:
         return gateway_ms, _GATEWAY_RATE
 
     def _record_ip(self, ip: str, now_ms: int) -> tuple[int, bool]:
-        """Records a connection of an address; when it is over its rate takes that back.
+        """Records a connection of an address, and takes the record back if the address is above its rate.
 
         Returns:
-            The hold, and whether the limit is only observed.
+            The hold in ms, and whether the limit is only observed.
         """
         limit = self._ip_limits.limit(ip)
         if limit.rate_per_s >= UNLIMITED:
@@ -532,7 +535,7 @@ class ConnectionQuotas:
         return most is not None and self.connections_of(ip) >= most
 
     def _client(self, ip: str) -> str:
-        # IPv4 addresses have one form already; asking the cache is dearer.
+        # IPv4 addresses already have one form, so this check is cheaper than the cache of `normalise`.
         return normalise(ip, self._ipv6_prefix_bits) if ":" in ip else ip
 
     def _protected(self, listener: str) -> bool:

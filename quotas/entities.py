@@ -1,11 +1,10 @@
 """Quota entities: users, client ids, addresses, topics, groups; by name or as the default (KIP-55, KIP-612).
 
-A topic is an entity too, alone or with a user or a client id, and so is a group of clients, alone and by name
-(`quotas.groups`). Kafka lacks both. An address has one spelling,
-however it was written: see `quotas.addresses`.
+A topic is an entity too, alone or with a user or a client id. So is a group of clients, alone and by name
+(`quotas.groups`). Kafka lacks both. Each address has one spelling: see `quotas.addresses`.
 
-The default entity has no name on the wire (null). ``<default>`` is only how this project's text forms
-write it; a user that is really called ``<default>`` is another entity and is written in double quotes.
+The default entity has no name on the wire (null). This project's text forms write it as ``<default>``. A user that is
+really called ``<default>`` is another entity and is written in double quotes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _DIGEST_CHARS: Final = 16
 
 
 def cut_name(name: str) -> str:
-    """A name of bearable length: of a longer one the beginning and a digest of it all, so that two stay two."""
+    """The name, or for a long one its beginning and a digest of the whole, so that two long names stay distinct."""
     if len(name) <= MAX_NAME_CHARS:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
@@ -77,28 +76,28 @@ BURST_KEYS: Final = {
     QuotaKey.PRODUCER_BYTE_RATE: QuotaKey.PRODUCER_BYTE_BURST_SECONDS,
     QuotaKey.CONSUMER_BYTE_RATE: QuotaKey.CONSUMER_BYTE_BURST_SECONDS,
 }
-"""By rate: what says of an entity that its rate is counted by a bucket, and for how many seconds that lasts."""
+"""By rate: the key that makes a bucket count an entity's rate. Its value is the bucket's size in seconds."""
 
 GUARANTEE_KEYS: Final = {
     QuotaKey.PRODUCER_BYTE_RATE: QuotaKey.PRODUCER_BYTE_GUARANTEE,
     QuotaKey.CONSUMER_BYTE_RATE: QuotaKey.CONSUMER_BYTE_GUARANTEE,
 }
-"""By rate: what its entity gets in any case; the rate is then the ceiling of what is lent to it."""
+"""By rate: the key of the guarantee, the least that an entity can use. The rate is then the entity's ceiling."""
 
 ATTRIBUTE_KEYS: Final = frozenset(
     {*BURST_KEYS.values(), *GUARANTEE_KEYS.values(), QuotaKey.WEIGHT, QuotaKey.TIER}
 )
-"""What says more of the quotas of its entity and limits nothing alone."""
+"""Keys that modify the quotas of their entity, and limit nothing alone."""
 
 
 API_RATE_KEYS: Final = tuple(key for key in QuotaKey if key.endswith("_request_rate"))
-"""Requests per second of a family of APIs; the gateway's table says which these are."""
+"""Requests per second of a family of APIs; the gateway's table of routes lists the APIs."""
 
 FURTHER_RATE_KEYS: Final = (*API_RATE_KEYS, QuotaKey.PRODUCER_RECORD_RATE, QuotaKey.CONSUMER_RECORD_RATE)
 """All rates of users and client ids that Kafka does not know."""
 
 API_BURST_S: Final = 2.0
-"""What the buckets of `API_RATE_KEYS` and of connections of users hold, in seconds of the rate."""
+"""The size of the buckets of `API_RATE_KEYS` and of users' connections, in seconds of the rate."""
 
 
 class EntityType(StrEnum):
@@ -131,7 +130,8 @@ TOPIC_FAMILIES: Final = frozenset({Family.TOPIC, Family.USER_TOPIC, Family.CLIEN
 class QuotaEntity:
     """A quota entity. A component that is not part of it is None.
 
-    A long name is cut, as clients' names are. An address has its one spelling; what is no address stays as it is.
+    A long name is cut, as clients' names are. An address gets its one spelling; a text that is no address stays as
+    it is.
     """
 
     user: Name | None = None
@@ -141,7 +141,7 @@ class QuotaEntity:
     group: Name | None = None
 
     def __post_init__(self) -> None:
-        """Cut user and client id, and spell the address."""
+        """Cut user and client id, and normalize the address."""
         if isinstance(self.user, str) and len(self.user) > MAX_NAME_CHARS:
             object.__setattr__(self, "user", cut_name(self.user))
         if isinstance(self.client_id, str) and len(self.client_id) > MAX_NAME_CHARS:
@@ -188,7 +188,7 @@ class QuotaEntity:
 
 
 def entity_of_names(names: Mapping[Any, Name | None]) -> QuotaEntity:
-    """The entity with these names, by type or its text, not yet checked; other types are passed over."""
+    """The entity with these names, by type or its text, not yet checked; other types are ignored."""
     return QuotaEntity(
         user=names.get(EntityType.USER),
         client_id=names.get(EntityType.CLIENT_ID),
@@ -208,11 +208,11 @@ def format_name(name: Name) -> str:
 
 ALL_CLIENTS: Final = "all clients"
 OTHER_CLIENTS: Final = "other clients"
-"""Texts that name no client: the text of a client has ``=``."""
+"""These texts cannot be confused with a client, whose text contains ``=``."""
 
 
 def client_name(user: str | None = None, client_id: str | None = None, *, ip: str | None = None) -> str:
-    """What each page and command calls a client: the text form of an entity, ``user=alice,client-id=app``.
+    """A client's name on pages and in commands: the text form of an entity, ``user=alice,client-id=app``.
 
     Args:
         user, client_id, ip: None stands for all. An empty client id is the name of clients that send none.
@@ -239,9 +239,9 @@ def parse_entity(text: str, *, other_spellings: bool = False) -> QuotaEntity:
     """The entity that a text such as ``user=alice,client-id=<default>`` names.
 
     Args:
-        text: ``type=name`` pairs joined by commas. A name may be a JSON string, which is how a name with
-            a comma, or a user really called ``<default>``, is written.
-        other_spellings: also read ``client_id``, which people write.
+        text: ``type=name`` pairs joined by commas. A name may be a JSON string, for example if it contains a comma,
+            or if a user is really called ``<default>``.
+        other_spellings: also accept ``client_id``, which people write.
 
     Returns:
         The entity, not yet checked: `quotas.limits.validate` does that.

@@ -1,8 +1,8 @@
-"""Quotas of groups: they count in addition to each member's own quota. Not in Kafka.
+"""Quotas of groups: they apply in addition to each member's own quota. Kafka lacks them.
 
-Each group that has a quota has one counter, which all its members share. Several may apply to the same request. The
-longest wait of all is the client's. A group without members, or without a quota, has no counter, and a counter goes
-with its quota: groups come from the configuration, so no client can make one.
+Each group that has a quota has one counter, which all its members share. The quotas of several groups may apply to
+the same request; the client waits for the longest time. A group without members or without a quota has no counter. A
+counter is removed with its quota. Groups come from the configuration, so no client can create a counter.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from quotas.topic_quotas import TopicKey
 
 _NO_CLIENT: Final = TrackerKey("", "")
 _MOST_KEPT: Final = 10_000
-"""Clients whose groups are kept from their last look-up; names are as long as `quotas.entities.MAX_NAME_CHARS`."""
+"""Clients whose groups are cached after a look-up; names are at most `quotas.entities.MAX_NAME_CHARS` long."""
 
 
 class GroupKey(NamedTuple):
-    """What is counted by."""
+    """The key of a group's counter."""
 
     scope: Scope
     group: str
 
     @property
     def tracker_key(self) -> TrackerKey:
-        """Whose use, as counters of clients have it: of no single client."""
+        """The tracker key of no client, where counters of clients have theirs."""
         return _NO_CLIENT
 
 
@@ -55,8 +55,8 @@ class GroupCounters(Generic[C]):
 
         Args:
             limits: the configured quotas and groups.
-            key: which of the limits' keys this enforces.
-            make: returns a new counter for this key, at this time; its limit is bound next.
+            key: the key that this object enforces.
+            make: returns a new counter for a key and a time; its limit is bound next.
         """
         self._limits = limits
         self._key = key
@@ -73,12 +73,12 @@ class GroupCounters(Generic[C]):
     def trackers(
         self, user: str, client_id: str, address: str, *, scope: Scope = None, now_ms: int
     ) -> tuple[C, ...]:
-        """What this client's use is counted by beside its own counter; nothing when it is in no such group.
+        """The counters of a client's groups; empty when it is in no group with a quota.
 
         Args:
             user: the principal's name.
             client_id: of this request, "" for none.
-            address: where it comes from.
+            address: the client's address.
             scope: see `quotas.rate_quotas.ScopedKey`.
             now_ms: the present.
         """
@@ -98,7 +98,7 @@ class GroupCounters(Generic[C]):
         return found
 
     def expire(self, *, now_ms: int) -> None:
-        """Forgets the counters of groups that have no quota any more, also where no client asks."""
+        """Forgets the counters of groups that have no quota any more, also if no client sends requests."""
         self._follow_limits(now_ms)
 
     def own(self) -> ItemsView[GroupKey, C]:
@@ -106,11 +106,11 @@ class GroupCounters(Generic[C]):
         return self._counters.items()
 
     def find(self, key: GroupKey) -> C | None:
-        """The counter with what members have used, None when there is none yet."""
+        """The counter of a group, None when there is none yet."""
         return self._counters.get(key)
 
     def counter_of(self, key: GroupKey, *, now_ms: int) -> C | None:
-        """The counter for what other members of a fleet have recorded; see `RateQuotas.counter_of`."""
+        """The counter to which records of other members of a fleet are added; see `RateQuotas.counter_of`."""
         self._follow_limits(now_ms)
         return self._counter(key, now_ms) if self._limits.groups_enabled(self._key) else None
 
@@ -122,7 +122,7 @@ class GroupCounters(Generic[C]):
         return counter
 
     def _follow_limits(self, now_ms: int) -> None:
-        """Put new limits in force, and forget groups that have none any more."""
+        """Put new limits in force, and forget groups that have no limit any more."""
         if self._version == self._limits.version:
             return
         self._version = self._limits.version
@@ -149,8 +149,8 @@ class GroupQuotas(GroupCounters[RateTracker]):
 
         Args:
             limits, key: see `GroupCounters`.
-            settings: as of the same quota of clients.
-            cap_ms: the longest wait that is asked for at once.
+            settings: those of the same quota of clients.
+            cap_ms: the longest wait for one request.
         """
         super().__init__(limits, key, self._new)
         self._settings = settings
@@ -159,7 +159,7 @@ class GroupQuotas(GroupCounters[RateTracker]):
         self.urgent = Urgent()
 
     def stirred(self) -> list[tuple[GroupKey, RateTracker]]:
-        """Those that others may need a message about."""
+        """The counters that other members may need a message about."""
         return stirred(self.own())
 
     def _new(self, key: GroupKey, now_ms: int) -> RateTracker:

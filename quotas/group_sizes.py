@@ -1,4 +1,4 @@
-"""The largest of many groups, in constant time while members come and go."""
+"""The largest of many groups, in constant time while members are added and removed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ G = TypeVar("G", bound=Hashable)
 
 
 class GroupSizes(Generic[G]):
-    """How many members each group has; groups without one are not kept.
+    """The number of members of each group; groups without members are not kept.
 
     Attributes:
-        largest: the size of the largest group, 0 without one.
+        largest: the size of the largest group, 0 without groups.
     """
 
     def __init__(self) -> None:
-        """There is no group."""
+        """Starts without groups."""
         self.largest = 0
         self._sizes: dict[G, int] = {}
         self._by_size: dict[int, dict[G, None]] = {}
@@ -26,15 +26,15 @@ class GroupSizes(Generic[G]):
         return self._sizes.get(group, 0)
 
     def largest_group(self) -> G:
-        """One of those that have most members; there must be one."""
+        """One of the largest groups; there must be a group."""
         return next(iter(self._by_size[self.largest]))
 
     def add(self, group: G) -> None:
-        """The group has one member more."""
+        """Add a member to a group."""
         self._resize(group, self[group], self[group] + 1)
 
     def remove(self, group: G) -> None:
-        """The group has one member less."""
+        """Remove a member from a group."""
         self._resize(group, self[group], self[group] - 1)
 
     def _resize(self, group: G, was: int, size: int) -> None:

@@ -1,11 +1,11 @@
-"""Groups of clients: which clients are members of which. Not in Kafka.
+"""Groups of clients and their members. Kafka lacks them.
 
-A member is given by user, by client id or by address. A name that ends in ``*`` stands for all names that begin so,
-and a block for all its addresses. One of the three is enough to be in the group. What a group's quotas count is in
-`quotas.group_quotas`.
+A member is given by user, by client id or by address. A name that ends in ``*`` stands for all names with that
+beginning, and a block for all its addresses. A client that matches one of the three is in the group. Quotas of groups
+are in `quotas.group_quotas`.
 
 A client is counted by at most `MOST_OF_CLIENT` groups: first those of its user, then those of its address, then those
-of its client id, which it may choose. So no choice of a client id makes it leave another group.
+of its client id. A client can choose its client id, so with this order it cannot leave another group that way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quotas.name_prefixes import NamePrefixes
 
 MOST_GROUPS: Final = 1_000
 MOST_OF_CLIENT: Final = 16
-"""Each costs a client's requests as much as a quota of its own."""
+"""Each group takes as much time per request as a quota of the client's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Group:
     """A group and its members.
 
     Attributes:
-        name: of the group.
-        users, client_ids: names; one that ends in ``*`` stands for all names that begin so.
+        name: the group's name.
+        users, client_ids: names; one that ends in ``*`` stands for all names with that beginning.
         addresses: addresses and blocks.
     """
 
@@ -47,10 +47,10 @@ class Groups:
     __slots__ = ("_addresses", "_by_address", "_clients", "_names", "_users", "all")
 
     def __init__(self, groups: Iterable[Group] = ()) -> None:
-        """These groups; each name once.
+        """Args: groups: the groups, each name once.
 
         Raises:
-            ValueError: an address is none.
+            ValueError: an address is not valid.
         """
         self.all = tuple(groups)
         self._names = frozenset(group.name for group in self.all)
@@ -73,7 +73,7 @@ class Groups:
         return isinstance(other, Groups) and self.all == other.all
 
     def __hash__(self) -> int:
-        """As the groups."""
+        """The hash of the groups."""
         return hash(self.all)
 
     def __bool__(self) -> bool:
@@ -83,17 +83,17 @@ class Groups:
         return name in self._names
 
     def of(self, user: str, client_id: str, address: str) -> tuple[str, ...]:
-        """The groups that a client is in, in the order in which they count.
+        """The groups of a client, in the order of the module's docstring.
 
         Args:
             user: the principal's name.
             client_id: of its request.
-            address: "": it is not known.
+            address: the client's address; "": not known.
         """
         if not self.all:
             return ()
         found = dict.fromkeys(self._users.of(user))
-        with suppress(ValueError):  # it is not known
+        with suppress(ValueError):  # the address is not known
             for name in self._addresses.covering(address_spelling(address)):
                 found |= dict.fromkeys(self._by_address[name])
         found |= dict.fromkeys(self._clients.of(client_id))
@@ -116,7 +116,7 @@ class _ByName:
 
     def of(self, name: str) -> list[str]:
         groups, prefixes = self._groups, self._prefixes
-        # A client that is called ``team-*`` is the prefix for nothing but itself: it begins so, too.
+        # A client that is really called ``team-*`` is found by both look-ups, because it begins with ``team-`` too.
         found = [*groups.get(cut_name(name), ())]
         for prefix in prefixes.of(name) if prefixes else ():
             found += groups[prefix]

@@ -1,7 +1,7 @@
-"""The file of groups, which gateway and pipeline share: clients, and who answers for them. Pure.
+"""The file of groups, which gateway and pipeline share: clients, and the people responsible for them. Pure.
 
-A file is TOML with ``[[groups]]`` alone. A group has the keys that the gateway's own ``[[groups]]`` have, and four
-more that the gateway checks and does not use: `topics`, `cost_center`, `owner` and `tier`. Variables are not
+A file is TOML that has only ``[[groups]]``. A group has the keys of ``[[groups]]`` in the gateway's configuration,
+and four more that the gateway checks but does not use: `topics`, `cost_center`, `owner` and `tier`. Variables are not
 replaced, so that the text means the same on each machine.
 """
 
@@ -31,11 +31,11 @@ Fault: TypeAlias = tuple[Key, str]
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A group, and who answers for it.
+    """A group, and who is responsible for it.
 
     Attributes:
         group: its name and its members.
-        topics: names of its topics; one that ends in ``*`` stands for all names that begin so.
+        topics: names of its topics; one that ends in ``*`` stands for all names with that beginning.
         cost_center, owner: "": not given.
         tier: 0, the most important, to 3; None: not given.
     """
@@ -51,7 +51,7 @@ class GroupsFileError(ValueError):
     """The text is no file of groups.
 
     Attributes:
-        faults: the key of each fault, and what is wrong there.
+        faults: each fault's key and text.
     """
 
     def __init__(self, faults: list[Fault]) -> None:
@@ -97,7 +97,7 @@ def read_teams(text: str) -> tuple[Team, ...]:
 
 
 def group_faults(group: Group) -> Iterator[Fault]:
-    """What is wrong with a group: keys of it, and why."""
+    """The faults of a group, each with its key."""
     if (fault := group_name_fault(group.name)) is not None:
         yield ("name",), fault
     if not (group.users or group.client_ids or group.addresses):

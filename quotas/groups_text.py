@@ -1,7 +1,8 @@
-"""Changes one group in the text of a file of groups, and leaves the rest as people wrote it. Pure.
+"""Changes one group in the text of a file of groups, and keeps the rest as people wrote it. Pure.
 
 The file is that of `quotas.groups_file`. tomlkit keeps comments, blank lines and the order, also within the group.
-For it, what stands behind a table is a part of it. Here that belongs to what follows, so it stays without the group.
+tomlkit treats comments after a table as a part of that table. Here they belong to the next table, so they stay when
+the group is removed.
 """
 
 from __future__ import annotations
@@ -19,28 +20,30 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 _MOST_STEPS: Final = 100
-"""Names that come or go one by one, each in the time of the whole list; with more the list is written anew."""
+"""The most names that are added or removed one by one. Each takes the time of the whole list, so with more names the
+list is written again."""
 
 Members: TypeAlias = Mapping[str, Sequence[str]]
-"""By the names in `MEMBERS`."""
+"""Names of members, by the keys in `MEMBERS`."""
 
 
 class NoSuchMember(ValueError):
-    """A group or a member that is to go is not in the file."""
+    """A group or a member to remove is not in the file."""
 
 
 def changed(text: str, name: str, *, add: Members, remove: Members) -> str:
-    """The file with other members of a group; a group that it does not have is made.
+    """The file's text with other members of a group; a missing group is added.
 
     Args:
-        text: of the file, valid.
-        name: of the group.
-        add: members that it has afterwards, also if it has them already.
-        remove: members that it has not afterwards.
+        text: the file's text, valid.
+        name: the group's name.
+        add: members to add; the group may have them already.
+        remove: members to remove.
 
     Raises:
-        NoSuchMember: one to remove is not there.
-        GroupsFileError: the text is or would be no file of groups; a group without members is none.
+        NoSuchMember: a member to remove is not in the group.
+        GroupsFileError: the text before or after the change is no valid file, for example because the group would
+            have no members.
     """
     teams = list(read_teams(text))
     at = _place(teams, name)
@@ -52,7 +55,7 @@ def changed(text: str, name: str, *, add: Members, remove: Members) -> str:
     wanted_teams = [*teams[:at], wanted, *teams[at + 1 :]]
     try:
         return _text(_edited(text, at, team, members, anew=False), text, wanted_teams)
-    except GroupsFileError:  # tomlkit breaks some lists that names are put into, such as behind a comment
+    except GroupsFileError:  # tomlkit breaks some lists when it adds names, for example after a comment
         return _text(_edited(text, at, team, members, anew=True), text, wanted_teams)
 
 
@@ -71,11 +74,11 @@ def _edited(text: str, at: int, team: Team, members: Members, *, anew: bool) -> 
 
 
 def without(text: str, name: str) -> str:
-    """The file without a group.
+    """The file's text without a group.
 
     Raises:
-        NoSuchMember: it is not there.
-        GroupsFileError: the text is no file of groups.
+        NoSuchMember: the group is not in the file.
+        GroupsFileError: the text is no valid file of groups.
     """
     teams = list(read_teams(text))
     at = _place(teams, name)
@@ -101,7 +104,7 @@ def _place(teams: Sequence[Team], name: str) -> int:
 
 
 def _members(team: Team, key: str, add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
-    """Of a group after the change, each in one spelling and once."""
+    """The members of a group after the change, each once and in its one spelling."""
     names = list(getattr(team.group, key))
     for text in remove:
         name = _spelling(key, text)
@@ -112,16 +115,16 @@ def _members(team: Team, key: str, add: Sequence[str], remove: Sequence[str]) ->
 
 
 def _spelling(key: str, text: str) -> str:
-    """As the file's reader spells it."""
+    """The spelling that the file's reader uses."""
     try:
         return one_spelling(text) if key == "addresses" else text
     except ValueError:
-        return text  # the rules of the file say what is wrong
+        return text  # the check of the file reports the fault
 
 
 def _parsed(text: str) -> TOMLDocument:
-    """It has groups, be it none."""
-    import tomlkit  # a tenth of a second that no start of a gateway has to wait for
+    """The document, with an array of groups that may be empty."""
+    import tomlkit  # takes a tenth of a second, which the start of a gateway does not need
 
     try:
         document = tomlkit.parse(text if text.endswith("\n") or not text else text + "\n")
@@ -132,7 +135,7 @@ def _parsed(text: str) -> TOMLDocument:
 
 
 def _taken_from_end(table: Any) -> list[Any]:
-    """Blank lines and comments behind the last key."""
+    """Removes and returns the blank lines and comments after the last key."""
     body = table.value.body
     last = max((at for at, (key, _) in enumerate(body) if key is not None), default=-1)
     rest = list(body[last + 1 :])

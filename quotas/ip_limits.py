@@ -1,7 +1,7 @@
 """Client addresses: one name per client, and its configured connection rate (KIP-612).
 
-An exact address beats a block, the longest block beats a shorter one, any block beats the default. The default
-gives every address a counter of its own; the addresses of a block share one, which is what blocks are for.
+An exact address beats a block, the longest block beats a shorter one, any block beats the default. With the default
+every address has a counter of its own. The addresses of a block share one counter; that is the purpose of blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY: Final = QuotaKey.CONNECTION_CREATION_RATE
 UNLIMITED: Final = 2**31 - 1  # Kafka's Int.MAX: such a limit is off
 
 IPV6_PREFIX_BITS: Final = 64
-"""IPv6 addresses that agree in so many leading bits are one client unless configured otherwise."""
+"""IPv6 addresses with the same leading bits, by default 64 of them, are one client."""
 
 _REMEMBERED: Final = 4096
 _SITE_BITS: Final = 48
@@ -31,25 +31,25 @@ def normalise(text: str, ipv6_prefix_bits: int = 128) -> str:
     """The one name of an address.
 
     Args:
-        text: in any spelling. An IPv4 address mapped into IPv6 is its IPv4 address, a zone is dropped.
-        ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client: the owner of a
-            /64 can take a new address for every connection.
+        text: in any spelling. An IPv4 address mapped into IPv6 becomes its IPv4 address, and a zone is dropped.
+        ipv6_prefix_bits: IPv6 addresses with the same leading bits, this many, are one client. The owner of a /64
+            can use a new address for every connection.
 
     Raises:
         ValueError: the text is no address.
     """
     address = parse_address(text)
     if isinstance(address, ipaddress.IPv6Address) and ipv6_prefix_bits < 128:
-        # Asked of IPv6, since a small number could be an IPv4 address as well.
+        # The class is explicit, because a small number could be an IPv4 address as well.
         return str(ipaddress.IPv6Network((int(address), ipv6_prefix_bits), strict=False))
     return str(address)
 
 
 @lru_cache(maxsize=4096)
 def network_of(text: str) -> str:
-    """The network whose addresses are taken to be of one kind: a /24 of IPv4, a /48 of IPv6.
+    """The network whose addresses are one kind: a /24 of IPv4, a /48 of IPv6.
 
-    Sites get a /48 or less of IPv6: one that had each /64 as a kind of its own would be 65,536 of them.
+    A site gets a /48 of IPv6 or less. If each /64 were a kind of its own, one site could have 65,536 kinds.
 
     Raises:
         ValueError: the text is no address.
@@ -65,19 +65,19 @@ class IpLimit:
     rate_per_s: int  # UNLIMITED is off
     tracker_key: str  # the address, or the block whose addresses are counted together
     observe: bool = False  # computed and reported, and no connection is throttled
-    # Of the addresses that share a counter when there are too many; a block is of its own.
+    # Addresses of one kind share a counter when the table is full; a block is a kind of its own.
     kind: str = field(default="", compare=False)
-    entity: QuotaEntity | None = field(default=None, compare=False)  # what it is set for
+    entity: QuotaEntity | None = field(default=None, compare=False)  # the entity with this quota
 
 
 class IpLimits:
-    """Looks up connection rates; what was found is kept until `Limits.address_version` is another."""
+    """Looks up connection rates, and caches them until `Limits.address_version` changes."""
 
     def __init__(self, limits: Limits, *, ipv6_prefix_bits: int = IPV6_PREFIX_BITS) -> None:
         """Reads nothing yet.
 
         Args:
-            limits: where connection_creation_rate is configured.
+            limits: the quotas with connection_creation_rate.
             ipv6_prefix_bits: see `normalise`.
         """
         self._limits = limits
@@ -86,7 +86,7 @@ class IpLimits:
         self._found: dict[str, IpLimit] = {}
 
     def limit(self, address: str) -> IpLimit:
-        """The connection rate of an address, given in any form that `normalise` takes."""
+        """The connection rate of an address in any spelling that `normalise` accepts."""
         if self._version != self._limits.address_version:
             self._version = self._limits.address_version
             self._found.clear()
@@ -98,16 +98,16 @@ class IpLimits:
         return found
 
     def of_counter(self, tracker_key: str) -> IpLimit | None:
-        """The rate of the addresses with this counter; None: they have none, or are counted by another one by now."""
+        """The rate of the addresses with this counter; None: no rate, or another counter counts them now."""
         if self._limits.enabled(KEY) and "/" in tracker_key:
             entity = QuotaEntity(ip=tracker_key)
             rate = self._limits.get(entity, KEY)
             if rate is not None:
                 return IpLimit(int(rate), tracker_key, self._limits.observes(entity), tracker_key, entity)
         try:
-            # Of an IPv6 network that is one client, each address has its rate.
+            # In an IPv6 network that is one client, each address has the network's rate.
             found = self.limit(tracker_key.partition("/")[0])
-        except ValueError:  # of another process
+        except ValueError:  # another process has sent an invalid key
             return None
         return found if found.rate_per_s < UNLIMITED and found.tracker_key == tracker_key else None
 

@@ -1,8 +1,8 @@
 """A table of addresses and blocks with a quota; the time of a lookup does not grow with its size.
 
-A look-up asks for the address itself and then once for each prefix length in use, the longest first: at most 33
-times for IPv4 and 129 for IPv6. What the quotas are is in `quotas.limits`; this table changes with them, one name at
-a time, and is never built again.
+A look-up tries the address itself and then each prefix length in use, the longest first: at most 33 times for IPv4
+and 129 for IPv6. The quotas themselves are in `quotas.limits`. This table changes with them, one name at a time, and
+is never built again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class IpTable:
     __slots__ = ("_addresses", "_blocks")
 
     def __init__(self) -> None:
-        """No address has a quota."""
+        """Starts without addresses."""
         self._addresses: set[str] = set()
         # version -> length, longest first -> leading bits of a block
         self._blocks: dict[int, dict[int, set[int]]] = {4: {}, 6: {}}
 
     def add(self, name: Name | None) -> None:
-        """An entity has this name; nothing happens unless it is an address or a block."""
+        """Add the name of an entity, if it is an address or a block."""
         if not isinstance(name, str):
             return
         if (block := _block(name)) is None:
@@ -39,7 +39,7 @@ class IpTable:
         by_length[length].add(bits)
 
     def discard(self, name: Name | None) -> None:
-        """The entity with this name is gone."""
+        """Remove the name of an entity."""
         if not isinstance(name, str):
             return
         if (block := _block(name)) is None:
@@ -52,7 +52,7 @@ class IpTable:
             del self._blocks[version][length]
 
     def find(self, address: str) -> str | None:
-        """Whose quota an address has: its own or that of the longest block it is in; None when there is none.
+        """The name whose quota applies to an address: the address or its longest block; None if there is neither.
 
         Args:
             address: in its one spelling.
@@ -60,7 +60,7 @@ class IpTable:
         return next(self.covering(address), None)
 
     def covering(self, address: str) -> Iterator[str]:
-        """The address, if it is in the table, and then all blocks that it is in, the longest first."""
+        """The address, if it is in the table, and then all blocks that contain it, the longest first."""
         if address in self._addresses:
             yield address
         version, most = (6, 128) if ":" in address else (4, 32)
@@ -86,6 +86,6 @@ def _block(name: str) -> tuple[int, int, int] | None:
 
 
 def _bits_of_ipv4(address: str) -> int:
-    # A fifth of what `ipaddress` takes, which checks what has been checked.
+    # This takes a fifth of the time of `ipaddress`, which would check the address again.
     first, second, third, fourth = map(int, address.split("."))
     return first << 24 | second << 16 | third << 8 | fourth

@@ -1,8 +1,8 @@
 """Two layers of quotas: the configuration file is the base, the quota store's overrides win.
 
-Key by key: an entity may have its producer_byte_rate from the store and its request_percentage from the file. What
-is in force is always in `Limits`, which all counters read; this only knows where each value came from, and what
-comes back when an override goes. Counters keep their samples throughout.
+Overrides win key by key: an entity may have its producer_byte_rate from the store and its request_percentage from the
+file. The values in force are always in `Limits`, which all counters read. This module knows the source of each value,
+and the value that applies again when an override is removed. Counters keep their samples throughout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quotas.limits import Limits, guarantee_faults, validate
 Source: TypeAlias = Literal["file", "store"]
 
 OF_GUARANTEES: Final = (*GUARANTEE_KEYS, *GUARANTEE_KEYS.values())
-"""Keys whose values have to go together."""
+"""Keys whose values must be consistent: a guarantee needs a rate that is not below it."""
 
 _Values: TypeAlias = dict[QuotaKey, dict[QuotaEntity, float]]
 
@@ -26,14 +26,14 @@ _Values: TypeAlias = dict[QuotaKey, dict[QuotaEntity, float]]
 class Owner(StrEnum):
     """How an override got its value."""
 
-    APPLY = "apply"  # from a file of quotas, by `sluice quotas apply`
-    SET = "set"  # by the admin port otherwise, such as `sluice quotas set`
-    API = "api"  # by AlterClientQuotas
-    UNKNOWN = ""  # before owners were kept
+    APPLY = "apply"  # from a file of quotas, with `sluice quotas apply`
+    SET = "set"  # otherwise through the admin port, for example with `sluice quotas set`
+    API = "api"  # through AlterClientQuotas
+    UNKNOWN = ""  # by a version that did not store owners
 
     @classmethod
     def of(cls, text: str) -> Owner:
-        """The owner of this name; unknown if a later version has named it."""
+        """The owner of this name; unknown if only a later version has it."""
         return cls(text) if text in _OWNERS else cls.UNKNOWN
 
 
@@ -42,13 +42,13 @@ _OWNERS = frozenset(Owner)
 
 @dataclass(frozen=True, slots=True)
 class QuotaChange:
-    """One override that is set or goes.
+    """One override that is set or removed.
 
     Attributes:
-        entity: the quota is for it.
-        key: of the quota.
+        entity: the entity of the quota.
+        key: the key of the quota.
         value: in the key's unit; None: the override is removed.
-        owner: of the override from now on.
+        owner: the override's owner from now on.
     """
 
     entity: QuotaEntity
@@ -62,10 +62,10 @@ class LayeredSnapshot:
     """All quotas at one moment, by key.
 
     Attributes:
-        in_force: what counts.
-        overrides: what the store says.
-        base: what the configuration file says.
-        owners: of overrides, as far as they are known.
+        in_force: the values in force.
+        overrides: the values of the store.
+        base: the values of the configuration file.
+        owners: the owners of overrides, if known.
     """
 
     in_force: Mapping[QuotaKey, Mapping[QuotaEntity, float]]
@@ -74,7 +74,7 @@ class LayeredSnapshot:
     owners: Mapping[QuotaKey, Mapping[QuotaEntity, Owner]]
 
     def rows(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float, Source, float | None, Owner]]:
-        """Each quota in force with where it came from, what the file says of it, and the override's owner."""
+        """Each quota in force with its source, its value in the file, and the override's owner."""
         for entity, key, value in _items(self.in_force):
             source: Source = "store" if entity in self.overrides[key] else "file"
             owner = self.owners[key].get(entity, Owner.UNKNOWN)
@@ -85,11 +85,11 @@ class LayeredQuotas:
     """See the module.
 
     Attributes:
-        limits: what is in force; only this sets and removes quotas in it.
+        limits: the values in force; only this object sets and removes quotas there.
     """
 
     def __init__(self, limits: Limits) -> None:
-        """Takes what is set already as the base.
+        """Takes the quotas that are already set as the base.
 
         Args:
             limits: kept up to date from now on.
@@ -100,10 +100,10 @@ class LayeredQuotas:
         self._owners: dict[QuotaKey, dict[QuotaEntity, Owner]] = {key: {} for key in QuotaKey}
 
     def replace_base(self, items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> bool:
-        """Makes this the whole base, or changes nothing: the start and every reload of the configuration.
+        """Replaces the whole base, or changes nothing; for the start and every reload of the configuration.
 
         Returns:
-            Whether anything that is in force differs from before.
+            Whether any value in force has changed.
 
         Raises:
             ValueError: an item is not valid; its entity and key are in the text. Nothing was changed.
@@ -124,10 +124,10 @@ class LayeredQuotas:
         return self.limits.version != before
 
     def apply(self, changes: Iterable[QuotaChange], *, checked: bool = False) -> None:
-        """Sets and removes overrides, all or none. Takes as long as there are changes, however many quotas there are.
+        """Sets and removes overrides, all or none. The time depends on the number of changes, not of quotas.
 
         Args:
-            changes: the later of two for the same quota counts.
+            changes: of two for the same quota, the later one counts.
             checked: `quotas.limits.validate` has found no fault in any of them.
 
         Raises:
@@ -141,51 +141,51 @@ class LayeredQuotas:
             self._apply(change)
 
     def guarantee_fault(self, entity: QuotaEntity, new: Mapping[QuotaKey, float | None]) -> str | None:
-        """Why the guarantees of an entity would not go with its rates; None: they would, or it is not about these.
+        """Why changes would make guarantees of an entity contradict its rates; None: they would not.
 
         Args:
-            entity: whose.
-            new: what is to change of it; None: the override goes.
+            entity: the entity.
+            new: the changes, by key; a value of None removes the override.
         """
         if not any(key in new for key in OF_GUARANTEES):
             return None
         values: dict[QuotaKey, float] = {}
         for key in OF_GUARANTEES:
             value = new.get(key) if key in new else self.limits.get(entity, key)
-            # One that goes leaves what the configuration file says.
+            # Without the override, the configuration file's value applies.
             value = self.base(entity, key) if value is None else value
             if value is not None:
                 values[key] = value
         return next((f"{key} {fault}" for key, fault in guarantee_faults(values)), None)
 
     def source(self, entity: QuotaEntity, key: QuotaKey) -> Source | None:
-        """Where the value in force came from; None: there is none."""
+        """The source of the value in force; None: there is no value."""
         if entity in self._overrides[key]:
             return "store"
         return "file" if entity in self._base[key] else None
 
     def override(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
-        """What the store says; None: nothing."""
+        """The store's value; None: it has none."""
         return self._overrides[key].get(entity)
 
     def base(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
-        """What the configuration file says; None: nothing."""
+        """The configuration file's value; None: it has none."""
         return self._base[key].get(entity)
 
     def owner(self, entity: QuotaEntity, key: QuotaKey) -> Owner:
-        """Of the override; unknown without one."""
+        """The override's owner; unknown without an override."""
         return self._owners[key].get(entity, Owner.UNKNOWN)
 
     def override_count(self, key: QuotaKey) -> int:
-        """How many quotas of one key the store says."""
+        """The number of overrides of one key."""
         return len(self._overrides[key])
 
     def overrides(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float]]:
-        """Everything that the store says, by key and then in the order it was set first."""
+        """All overrides, by key and then in the order in which they were first set."""
         return _items(self._overrides)
 
     def snapshot(self) -> LayeredSnapshot:
-        """What is set now, for work that takes longer than until the next change."""
+        """A copy of the current quotas, for work during which quotas may change."""
         overrides = {key: values.copy() for key, values in self._overrides.items()}
         owners = {key: values.copy() for key, values in self._owners.items()}
         return LayeredSnapshot(self.limits.snapshot(), overrides, self._base, owners)

@@ -1,14 +1,14 @@
-"""Guarantees, and what of a capacity is lent beyond them: weighted max-min fair shares.
+"""Guarantees and lending: a capacity is divided into weighted max-min fair shares.
 
 An entity has a guarantee, a ceiling and a weight, as in mClock (Gulati, Merchant, Varman: *mClock: Handling
-Throughput Variability for Hypervisor IO Scheduling*, OSDI 2010: reservation, limit, weight). What the
-guarantees leave of the capacity is divided by weight, and none gets more than it wants (weighted max-min fairness;
-Bertsekas and Gallager, *Data Networks*, 1992, section 6.5.2).
+Throughput Variability for Hypervisor IO Scheduling*, OSDI 2010: reservation, limit, weight). The capacity beyond the
+guarantees is divided by weight, and no entity gets more than it wants (weighted max-min fairness; Bertsekas and
+Gallager, *Data Networks*, 1992, section 6.5.2).
 
-A division is a function of what the counters show, so all processes of a fleet come to nearly the same one without a
-message. While guarantees fit into the capacity, no limit is below its guarantee: a lender has it back with its next
-request, and the borrowers follow with the next division. Until then entities may add to their use. All limits beyond
-guarantees together are at most three times the capacity meanwhile, however many entities there are.
+A division depends only on the counters, so all processes of a fleet compute nearly the same one without messages.
+While guarantees fit into the capacity, no limit is below its guarantee. So a lender can use its guarantee again with
+its next request, and the borrowers' limits shrink with the next division. Until then use may grow: all limits beyond
+guarantees together are at most three times the capacity, for any number of entities.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from typing import Final
 from quotas.entities import QuotaKey
 
 TIERS: Final = 4
-"""0 to 3, the most important first."""
+"""Tiers are 0 to 3, the most important first."""
 
 DEFAULT_TIER: Final = 2
 
 LEAST_PART: Final = 0.05
-"""Of the capacity, for all entities together: a client that gets no answer at all would reconnect, and a debt at a
-limit near 0 would last for hours."""
+"""The part of the capacity that all entities together always have. A client that gets no response at all would
+reconnect, and a debt at a limit near 0 would last for hours."""
 
 
 MOST_BRAKE_S: Final = 24 * 3_600
-"""One that is forgotten ends by itself after a day."""
+"""The longest time of a brake: one that an operator forgets ends after a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """What an operator leaves to a tier.
+    """A brake: an operator limits a tier to a part of its use.
 
     Attributes:
-        part: of what the tier used when this began, above 0 and at most 1.
+        part: the part of the tier's use when the brake began, above 0 and at most 1.
         until_ms: its end, on the clock of the quotas.
         by: its author.
-        used: by quota, what the tier used then, per second. A quota that is not in it has no brake.
+        used: by quota, the tier's use per second when the brake began. A quota that is not in it has no brake.
     """
 
     part: float
@@ -54,7 +54,7 @@ class Brake:
 
 
 class CutBy(StrEnum):
-    """What leaves a tier less than its share of the capacity."""
+    """The reason why a tier has less than its share of the capacity."""
 
     BRAKE = "brake"
     OVERLOAD = "overload"
@@ -66,11 +66,11 @@ class Cut:
 
     Attributes:
         by: see `CutBy`.
-        tier: which.
-        part: what is left, at most 1: of its use when the brake began, or of its share without the overload.
-        from_ms: since when brokers are slow; None: it is a brake.
+        tier: the tier.
+        part: the part that is left, at most 1: of its use when the brake began, or of its share without the overload.
+        from_ms: when brokers became slow; None: it is a brake.
         until_ms: when the brake ends; None: it is no brake.
-        author: of the brake.
+        author: the brake's author.
     """
 
     by: CutBy
@@ -81,21 +81,21 @@ class Cut:
     author: str = ""
 
     def shifted(self, by_ms: int) -> Cut:
-        """The same with times on a clock that is ahead by so much."""
+        """The same cut with times on a clock that is ahead by `by_ms`."""
         from_ms, until_ms = (None if each is None else each + by_ms for each in (self.from_ms, self.until_ms))
         return replace(self, from_ms=from_ms, until_ms=until_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one entity may have, and what it wants; per second, in the unit of the quota.
+    """The settings of one entity, and its demand; per second, in the unit of the quota.
 
     Attributes:
-        guarantee: what it gets in any case; 0: nothing.
-        ceiling: what it never gets more than, at least the guarantee; infinite: there is none.
+        guarantee: the least that it can use; 0: no guarantee.
+        ceiling: the most that it gets, at least the guarantee; infinite: no ceiling.
         weight: its part of the surplus, > 0.
-        tier: its importance, below `TIERS`; divides nothing unless it has a brake.
-        demand: what it uses; infinite: it wants more than its limit lets through.
+        tier: its importance, below `TIERS`. Without brakes or slow brokers it does not affect the division.
+        demand: its use; infinite: it wants more than its limit allows.
     """
 
     guarantee: float = 0.0
@@ -106,25 +106,26 @@ class Claim:
 
     @property
     def wanted(self) -> float:
-        """What it would use if nothing else did."""
+        """What the entity would use if no other used anything."""
         return min(self.demand, self.ceiling)
 
     @property
     def certain(self) -> float:
-        """What it uses of its guarantee."""
+        """The part of the guarantee that the entity uses."""
         return min(self.guarantee, self.wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a capacity is divided; `limit` says what that means for one entity.
+    """How a capacity is divided. `limit` computes the limit of one entity.
 
     Attributes:
         level: what an entity of weight 1 gets beyond its guarantee; infinite: all that it wants.
-        spare: what is left then.
-        part: of what is left, or of the capacity if nothing is, for each entity; up to there it may use it at once.
-        guarantees_kept: which part of guarantees is in force.
-        floor: no limit is below, unless its ceiling is.
+        spare: the rest of the capacity if every entity gets all that it wants.
+        part: an equal part for each entity, of the rest, or of the capacity if there is no rest. An entity may raise
+            its use to this part at once.
+        guarantees_kept: the part of each guarantee that is in force.
+        floor: the least limit, except where a ceiling is lower.
     """
 
     level: float = math.inf
@@ -134,16 +135,16 @@ class Division:
     floor: float = 0.0
 
     def limit(self, claim: Claim) -> float:
-        """The limit in force for an entity; infinite: none. More than it gets now, where it wants less."""
+        """The limit in force for an entity; infinite: none. It is above the entity's share if its demand is lower."""
         guarantee = claim.guarantee * self.guarantees_kept
         most = claim.wanted + self.spare if self.level == math.inf else guarantee + claim.weight * self.level
-        # With all of that at once, many that double their use would use what is left many times, and a lender that
-        # returns has its guarantee at once and the rest when the others have given it back.
+        # Growth is bounded: otherwise many entities that grow at the same time would each use the whole rest. A
+        # lender that returns has its guarantee at once, and more when the others' limits have shrunk.
         growing = min(most, max(2 * claim.wanted, self.part))
         return min(max(guarantee, growing, self.floor), claim.ceiling)
 
     def share(self, claim: Claim) -> float:
-        """What the entity gets of what it wants."""
+        """The part of its demand that the entity gets."""
         return min(self.limit(claim), claim.wanted)
 
 
@@ -152,10 +153,10 @@ def divide(capacity: float, claims: Sequence[Claim]) -> Division:
 
     Args:
         capacity: per second, > 0.
-        claims: of all that use it.
+        claims: the claims of all entities that use it.
 
     Returns:
-        The division. Guarantees that add up to more than the capacity are cut alike.
+        The division. If the used guarantees exceed the capacity, all guarantees shrink by the same factor.
     """
     certain = math.fsum(claim.certain for claim in claims)
     floor = LEAST_PART * capacity / max(1, len(claims))
@@ -170,15 +171,15 @@ def divide(capacity: float, claims: Sequence[Claim]) -> Division:
 
 
 def shed(shares: Sequence[float], certain_of_tier_0: float, usable: float) -> dict[int, float]:
-    """What tiers may use where their shares are more than can be used: the lowest lose first.
+    """The most that tiers may use when their shares exceed the usable capacity: the least important lose first.
 
     Args:
-        shares: by tier, what its entities get.
-        certain_of_tier_0: what tier 0 uses of its guarantees, and keeps.
-        usable: by all tiers together.
+        shares: by tier, the sum that its entities get.
+        certain_of_tier_0: the part of its guarantees that tier 0 uses, and keeps.
+        usable: the capacity that all tiers together can use.
 
     Returns:
-        By tier, of those that lose. Each keeps `LEAST_PART` of its share.
+        The most that each tier may use, for tiers that lose. Each keeps `LEAST_PART` of its share.
     """
     excess = math.fsum(shares) - usable
     most = {}
@@ -192,9 +193,9 @@ def shed(shares: Sequence[float], certain_of_tier_0: float, usable: float) -> di
 
 
 def _level(amount: float, vessels: Iterable[tuple[float, float]]) -> float:
-    """Up to where an amount fills vessels, each of a volume and a width; infinite: it fills them all."""
+    """The level to which an amount fills vessels, each of a volume and a width; infinite: it fills them all."""
     tops = sorted((volume / width, width) for volume, width in vessels)
-    # How wide those are that are not full below a top; added up from the end, so that no rounding is left there.
+    # The total width of the vessels that are not full below each top. Summing from the end leaves no rounding there.
     widths = list(itertools.accumulate(width for _, width in reversed(tops)))
     level = 0.0
     for (top, _), width in zip(tops, reversed(widths), strict=True):

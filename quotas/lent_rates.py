@@ -1,13 +1,14 @@
 """The limits that guarantees and lending give to counters, once per interval; the arithmetic is in `quotas.lending`.
 
-What an entity wants is what it used since the last division, or more than its limit if its counter asked anybody to
-wait meanwhile or its bucket is nearly full. A counter of a fleet holds what all members record, so each member sees
-the same use.
+An entity's demand is its use since the last division. If its counter made a client wait since then, or if its bucket
+is nearly full, the demand is above its limit. In a fleet each counter includes the records of all members, so each
+member knows the same use.
 
-A division knows only counters that were used. Those that are new, or come back, also count in one counter that they
-share until the next division (`RateQuotas.shared_by_new`): otherwise each new name would have what is left to itself.
-A tier that has a brake, or loses for slow brokers, has such a counter of its own. There a counter is *young* until
-`YOUNG_FOR` divisions have found it used: a known counter passes one request of any size, and names cost nothing.
+A division knows only counters that were used. New and returning counters are also counted in one shared counter until
+the next division (`RateQuotas.shared_by_new`). Otherwise each new name could use the whole rest of the capacity. A
+tier that has a brake, or loses for slow brokers, has a shared counter of its own. There a counter is *young* until
+`YOUNG_FOR` divisions have found it used, because a known counter passes one request of any size, and a client can
+invent any number of names.
 """
 
 from __future__ import annotations
@@ -25,49 +26,49 @@ from quotas.limits import Limits
 from quotas.resolution import Match, Rule, TrackerKey, entity_of
 
 _SAME: Final = 0.002
-"""A limit that would change by less stays: each change costs, and is within the error of a rate."""
+"""A limit does not change by less than this part: changes cost time, and smaller ones are within a rate's error."""
 
 
 LENT_BURST_S: Final = 1.0
-"""Of a bucket where the quota has none. Kafka's window lets a client use ten seconds of its limit in one, and mutes
-it for ten then: no guarantee could be seen to be kept."""
+"""The burst of a counter whose quota has none. With Kafka's window a client may use ten seconds of its limit in one
+second and is then muted for ten. So it would not be visible whether a guarantee is kept."""
 
 _NEW_BURST_S: Final = 0.2
-"""Of the bucket that new counters share: they may all begin at once, and have buckets of their own from the next
-division on."""
+"""The burst of the counter that new counters share. They may all begin at once. From the next division on they have
+buckets of their own."""
 
 _DIVISIONS_BEFORE_A_BRAKE: Final = 10
-"""Their mean is what a tier uses when its brake begins."""
+"""The mean use of a tier over so many divisions is its use when a brake begins."""
 
 _LEAST_OF_TIER: Final = 0.001
-"""Of the capacity: what a brake leaves to a tier in any case."""
+"""The part of the capacity that a brake always leaves to a tier."""
 
 
 MOST_SHARES: Final = 50
-"""Of which a division is remembered counter by counter."""
+"""The number of counters whose shares a division keeps one by one."""
 
 _NEARLY_FULL_MS: Final = 500.0
-"""A bucket that is full after so much more use belongs to a client that wants more. One that holds a request or two
-does not: a client that uses less than its limit would keep a part that nothing uses."""
+"""A client wants more if its bucket would be full after this much more time at the limit. A bucket with only a
+request or two in it does not count: otherwise a client below its limit would keep a part that nothing uses."""
 
 
 YOUNG_FOR: Final = 3
-"""Divisions. Names that live shorter pass no more together than is left for them."""
+"""Divisions. Names that live shorter together pass no more than the rest that is left for them."""
 
 _OF_ONE_COUNTER: Final = frozenset({Rule.USER_CLIENT, Rule.USER, Rule.CLIENT})
-"""A guarantee of such a rule is for one counter: names that are invented do not have it."""
+"""A guarantee of such a rule is for one counter, so invented names do not have it."""
 
 
 class LentCounter(Protocol):
     """A counter whose limit is divided.
 
     Attributes:
-        good_until_ms: a look-up before then need not be made again; minus infinity: the counter was dropped.
-        shared: by clients that have none of their own.
+        good_until_ms: until then the result of a look-up is valid; minus infinity: the counter was dropped.
+        shared: whether clients without a counter of their own share it.
         match: its limit, with `Match.lent`.
-        version: of all limits, when this one was found.
-        owed_until_ms: the end of the longest wait that it has asked for.
-        blocked_until_ms: nothing of it passes before.
+        version: the version of all limits when `match` was found.
+        owed_until_ms: the end of the longest wait that it has computed.
+        blocked_until_ms: no request of it passes before this time.
     """
 
     good_until_ms: float
@@ -79,7 +80,7 @@ class LentCounter(Protocol):
 
     @property
     def recorded(self) -> float:
-        """All that was ever recorded, by this process or others."""
+        """The sum of all records so far, by this process and others."""
 
     def bind(self, match: Match, version: int, *, now_ms: int) -> None:
         """Puts a limit in force."""
@@ -90,13 +91,13 @@ class _Seen:
     """One counter at the last division.
 
     Attributes:
-        recorded: see there.
-        used_per_s: between the two last divisions.
-        wanting_until_ms: the end of the longest wait that it has asked for.
+        recorded: see `LentCounter.recorded`.
+        used_per_s: its use between the last two divisions.
+        wanting_until_ms: the end of the longest wait that it has computed.
         divided: it has a share of the capacity.
-        came: it had none or is young, and was looked up since.
-        tier: in which its share was divided; of no account where it has none.
-        young_for: so many more divisions have to find it used.
+        came: it had no share or is young, and was looked up since.
+        tier: the tier in which its share was divided; without meaning if it has no share.
+        young_for: the number of further divisions that have to find it used.
     """
 
     recorded: float
@@ -110,13 +111,13 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the last division made of one counter; per second, in the unit of the quota.
+    """The result of the last division for one counter; per second, in the unit of the quota.
 
     Attributes:
-        name: of the counter.
-        guarantee: what is in force of its guarantee.
-        used: since the division before.
-        limit: from now on; infinite: none.
+        name: the counter's name.
+        guarantee: the part of its guarantee that is in force.
+        used: its use since the division before.
+        limit: its limit from now on; infinite: none.
     """
 
     name: Hashable
@@ -126,27 +127,27 @@ class Share:
 
     @property
     def lent(self) -> float:
-        """What it leaves of its guarantee to others."""
+        """The part of the guarantee that others may use."""
         return max(0.0, self.guarantee - self.used)
 
     @property
     def borrowed(self) -> float:
-        """What it used beyond its guarantee."""
+        """The use beyond the guarantee."""
         return max(0.0, self.used - self.guarantee)
 
     @property
     def reclaimed(self) -> float:
-        """What the division took back of that."""
+        """The part of the use that the division took back."""
         return max(0.0, self.used - self.limit)
 
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """The same of all clients of a tier together, and what slow brokers take from it.
+    """The sums of `Share` over the clients of a tier, and the tier's loss for slow brokers.
 
     Attributes:
-        lent, borrowed, reclaimed: sums of its clients; see `Share`.
-        shed: of its share of the capacity, what it loses for slow brokers, or would if that were in force.
+        lent, borrowed, reclaimed: sums over its clients; see `Share`.
+        shed: the part of its share that it loses for slow brokers, or would lose if that were enforced.
     """
 
     lent: float = 0.0
@@ -160,14 +161,14 @@ class Lent:
     """The sums of a division, for metrics; per second, in the unit of the quota.
 
     Attributes:
-        capacity: what there is.
-        guaranteed: what entities use of their guarantees.
-        lent: what they use beyond.
-        waiting: how many want more than they get.
-        by_tier: what each tier uses.
-        braked: what tiers with a brake may use.
-        shed: what tiers may use that lose for slow brokers, or would if that were in force.
-        shares: of at most `MOST_SHARES` counters; those with a guarantee first, then those that use most.
+        capacity: the whole capacity.
+        guaranteed: the use within guarantees.
+        lent: the use beyond guarantees.
+        waiting: how many counters want more than they get.
+        by_tier: the use of each tier.
+        braked: for each tier with a brake, the most that it may use.
+        shed: the same for each tier that loses for slow brokers, or would lose if that were enforced.
+        shares: shares of at most `MOST_SHARES` counters; first those with a guarantee, then those with the most use.
         tiers: what each tier lends, borrows and loses.
     """
 
@@ -183,31 +184,31 @@ class Lent:
 
 
 _Use: TypeAlias = tuple[Hashable, Claim, float]
-"""The name of a counter, its claim, and what it used since the last division, per second."""
+"""The name of a counter, its claim, and its use per second since the last division."""
 
 
 class Lender:
     """Divides the capacity of one key.
 
     Attributes:
-        capacity: per second.
+        capacity: the capacity per second.
         observe: the division is only computed.
-        division: the last one.
-        last: its sums; None: there was none.
-        usable_part: of the capacity, what brokers can take; see `quotas.overload`.
-        sheds: whether tiers lose the rest. Otherwise it is only computed.
-        slow_since_ms: since when brokers can't take all of it; None: they can.
+        division: the last division.
+        last: the sums of the last division; None: there was none.
+        usable_part: the part of the capacity that brokers can take; see `quotas.overload`.
+        sheds: whether tiers lose the rest. Otherwise the loss is only computed.
+        slow_since_ms: the time from which brokers can't take the whole capacity; None: they can.
     """
 
     def __init__(
         self, limits: Limits, key: QuotaKey, capacity: float, *, observe: bool = False, now_ms: int
     ) -> None:
-        """Nothing is known to be used: everybody may have all of it.
+        """Starts without known use: every client may use the whole capacity.
 
         Args:
-            limits: with the guarantees, weights and tiers.
+            limits: the limits with the guarantees, weights and tiers.
             key: a key of `GUARANTEE_KEYS`.
-            capacity: > 0.
+            capacity: the capacity per second, > 0.
             observe: see `Lender`.
             now_ms: the present.
         """
@@ -220,46 +221,46 @@ class Lender:
         self.last: Lent | None = None
         self._seen: dict[Hashable, _Seen] = {}
         self._divided_ms = now_ms
-        self._used_by_known = 0.0  # by counters that the division before has seen
-        self._shared_by_old = [0.0] * TIERS  # what counters have that are not young
+        self._used_by_known = 0.0  # use of the counters that the previous division knew
+        self._shared_by_old = [0.0] * TIERS  # shares of the counters that are not young
         self._used_by_tier: deque[tuple[float, ...]] = deque(maxlen=_DIVISIONS_BEFORE_A_BRAKE)
-        self._of_tiers: dict[int, Division] = {}  # that have a brake, or lose for slow brokers
+        self._of_tiers: dict[int, Division] = {}  # of tiers that have a brake, or lose for slow brokers
         self._most_of_tiers: dict[int, float] = {}
         self._usable_of_tiers: dict[int, float] = {}
         self.usable_part = 1.0
         self.sheds = False
         self.slow_since_ms: int | None = None
         self._shed: dict[int, float] = {}
-        self._lost: dict[int, float] = {}  # of their shares, by tiers that lose for slow brokers
+        self._lost: dict[int, float] = {}  # the part of a tier's share that it loses for slow brokers
         self._cuts: dict[int, Cut] = {}
 
     def lend(self, match: Match, name: Hashable) -> Match:
-        """The limit that is in force for a client by the last division.
+        """The limit that the last division gives to a client.
 
         Args:
             match: its configured limit.
-            name: of its counter.
+            name: the name of its counter.
         """
         if self.observe:
             return match
         seen = self._seen.get(name)
         claim = replace(self._claim(match), demand=0.0 if seen is None else seen.used_per_s)
-        # Until the next division in its tier of the last one: others have what is left of another tier.
+        # A counter that changes its tier keeps the old one until the next division: others use the new tier's rest.
         if seen is not None and seen.divided:
             return self._lent(match, claim, seen.tier)
         lent = self._lent(match, claim, claim.tier)
         if claim.guarantee and match.rule in _OF_ONE_COUNTER:
-            # What is left is for the counter that new ones share, and this one does not count there.
+            # The rest is for the counter that new counters share. A counter with a guarantee is not counted there.
             kept = max(claim.guarantee * self.division.guarantees_kept, self.division.floor)
             return replace(lent, limit=min(kept, lent.limit or kept))
         return lent
 
     def is_new(self, match: Match, name: Hashable) -> bool:
-        """Whether a counter that is looked up counts in the one that new counters share, until the next division.
+        """Whether a counter is also counted in the one that new counters share, until the next division.
 
         Args:
-            match: its limit, as `lend` gave it.
-            name: of the counter.
+            match: its limit, as `lend` returned it.
+            name: the counter's name.
         """
         seen = self._seen.get(name)
         if seen is not None and seen.divided:
@@ -268,7 +269,7 @@ class Lender:
         return not match.observe and _can_be_new(match)
 
     def is_young(self, match: Match, name: Hashable) -> bool:
-        """Whether it counts in the one that young counters of its tier share; see `is_new`."""
+        """Whether a counter is also counted in the one that young counters of its tier share; see `is_new`."""
         seen = self._seen.get(name)
         if seen is not None and seen.divided and not seen.young_for:
             return False
@@ -280,26 +281,27 @@ class Lender:
             self._seen[name] = replace(seen, came=True)
 
     def used_by(self, tier: int) -> float | None:
-        """What a tier used lately, per second; for `quotas.lending.Brake`. None: it is not known yet."""
+        """The recent use of a tier, per second, for `quotas.lending.Brake`. None: it is not known yet."""
         if not self._used_by_tier:
             return None
         return math.fsum(each[tier] for each in self._used_by_tier) / len(self._used_by_tier)
 
     def replaces(self, before: Lender) -> None:
-        """Other settings are in force from now on; what tiers used stays known."""
+        """Takes over the use of tiers from the lender before, when the settings change."""
         self._used_by_tier.extend(before._used_by_tier)
 
     @property
     def left(self) -> Match:
-        """The limit of all new counters together, until the next division: what those that are known did not use."""
+        """The limit of all new counters together until the next division: the part that known counters leave."""
         capacity = self.capacity * self._limits.share
         usable = capacity * (self.usable_part if self.sheds else 1.0)
         return self._of_new(max(usable - self._used_by_known, LEAST_PART * capacity))
 
     @property
     def left_of_tiers(self) -> Mapping[int, Match]:
-        """By tier, the limit of all young counters together: what its others leave of what a brake, or slow brokers,
-        leave to it. Tiers without either are not in it.
+        """By tier, the limit of all young counters together: the part that the tier's other counters do not have.
+
+        Only tiers that have a brake, or lose for slow brokers, are in it.
         """
         return {
             tier: self._of_new(max(usable - self._shared_by_old[tier], LEAST_PART * usable))
@@ -313,10 +315,10 @@ class Lender:
     def _lent(self, match: Match, claim: Claim, tier: int) -> Match:
         under = self._under_brake(claim, tier)
         limit = self.division.limit(under)
-        # Others may have so much of the capacity that the cut makes no difference.
+        # The cut makes no difference if the use of others leaves even less of the capacity.
         cut = self._cuts.get(tier) if under.ceiling < claim.ceiling and limit >= under.ceiling else None
         burst_s = LENT_BURST_S if match.burst_s is None else match.burst_s
-        # No quota says of a client without one that it is only observed.
+        # A client without a quota has none that is only observed, so the mode of all quotas decides.
         observe = match.observe or self._limits.observes(None)
         claimed = replace(claim, demand=0.0)
         return replace(match, limit=limit, burst_s=burst_s, observe=observe, lent=claimed, cut=cut)
@@ -345,11 +347,11 @@ class Lender:
         new_waited: Container[int] = (),
         now_ms: int,
     ) -> Iterator[None]:
-        """Divide the capacity anew, and put the limits in force, counter by counter.
+        """Divide the capacity again, and put the limits in force, one counter at a time.
 
         Args:
-            counters: all of the key, with what names them.
-            new_waited: the tiers whose new counters had to wait for what they share: they want more than they used.
+            counters: all counters of the key, with their names.
+            new_waited: tiers whose new counters had to wait for the shared counter. They want more than they used.
             now_ms: the present.
         """
         elapsed_s = (now_ms - self._divided_ms) / 1000
@@ -361,14 +363,14 @@ class Lender:
         for name, counter in counters:
             yield
             before = self._seen.get(name)
-            # A counter that was there before the capacity has not come now.
+            # A counter that is older than this lender is not new.
             came = counter.good_until_ms < math.inf if before is None else before.came
             recorded = counter.recorded
             wanting_until_ms = float(counter.owed_until_ms)
             if counter.blocked_until_ms > now_ms - _NEARLY_FULL_MS:
                 wanting_until_ms = max(wanting_until_ms, counter.blocked_until_ms)
             used_per_s = last_per_s = 0.0
-            # What a counter has recorded before it was seen first, or before its place was taken, is no use of now.
+            # Records from before this lender knew the counter, or of an earlier counter of the name, are not recent.
             if before is not None and recorded >= before.recorded:
                 used_per_s = (recorded - before.recorded) / elapsed_s
                 wanting_until_ms = max(wanting_until_ms, before.wanting_until_ms)
@@ -384,7 +386,7 @@ class Lender:
             bounded = match.lent is not None and match.lent.tier in self._usable_of_tiers
             asked = not divided or (young_for > 0 and bounded)
             if not (counter.shared or self.observe or counter.good_until_ms == -math.inf):
-                # Each look-up of a new one asks `is_new`, of a young one `is_young`.
+                # Each request of a new or young counter has to call `is_new` or `is_young`.
                 counter.good_until_ms = float(now_ms) if asked else math.inf
             if not divided:
                 seen[name] = _Seen(recorded, used_per_s, wanting_until_ms, divided)
@@ -398,7 +400,7 @@ class Lender:
             wants_more = wanting_until_ms > self._divided_ms or (came and claim.tier in new_waited)
             demand = math.inf if wants_more and not match.observe else max(used_per_s, last_per_s)
             claims.append(replace(claim, demand=demand))
-            # A name that lives for less than a division is used too, but it says nothing of what it wants next.
+            # A name that lives for less than a division has use too, but that does not show its demand.
             passed_per_s = recorded / elapsed_s if before is None and came else used_per_s
             active.append((name, counter, match, passed_per_s))
             if not (young_for and _can_be_new(match)):
@@ -406,7 +408,7 @@ class Lender:
         self._seen = seen
         self._divided_ms = now_ms
         capacity = self.capacity * self._limits.share
-        # At the first division it is not known when counters have recorded what they hold.
+        # At the first division it is not known when the counters' records were made.
         is_known = self.last is not None or not counters
         self._brake(claims, now_ms)
         self._divide(capacity, claims)
@@ -430,11 +432,11 @@ class Lender:
                 or lent.cut != match.cut
                 or not math.isclose(lent.limit or 0.0, match.limit, rel_tol=_SAME)
             ):
-                # A quota that has changed is found with the next request.
+                # If a quota has changed meanwhile, the next request finds it.
                 counter.bind(lent, counter.version, now_ms=now_ms)
 
     def _brake(self, claims: Sequence[Claim], now_ms: int) -> None:
-        """Divide what brakes leave to their tiers."""
+        """Divide the part that each brake leaves to its tier."""
         self._of_tiers, self._most_of_tiers, self._usable_of_tiers, self._cuts = {}, {}, {}, {}
         for tier, brake in self._limits.brakes.items():
             used = brake.used.get(self._key)
@@ -451,11 +453,11 @@ class Lender:
 
     @property
     def used_part(self) -> float:
-        """Of the capacity, what was used before the last division."""
+        """The part of the capacity that was used before the last division."""
         return 0.0 if self.last is None else (self.last.guaranteed + self.last.lent) / self.last.capacity
 
     def _divide(self, capacity: float, claims: Sequence[Claim]) -> None:
-        """Divide what the brokers can take. A brake that leaves less stays."""
+        """Divide the part that brokers can take. A brake that leaves less stays in force."""
         braked = [self._under_brake(claim, claim.tier) for claim in claims]
         self.division = divide(capacity, braked)
         self._shed, self._lost = {}, {}
@@ -471,7 +473,7 @@ class Lender:
         self._lost = {tier: shares[tier] - most for tier, most in self._shed.items()}
         if not self.sheds or not self._shed:
             return
-        # The tiers that lose nothing do not get what the others lose. One that has no clients now keeps its limits.
+        # Tiers that lose nothing do not get the loss of the others. A tier without clients now keeps its limits.
         for tier, share in enumerate(shares):
             if share:
                 most = max(self._shed.get(tier, share), _LEAST_OF_TIER * capacity)
@@ -482,7 +484,7 @@ class Lender:
         self.division = divide(capacity, [self._under_brake(claim, claim.tier) for claim in braked])
 
     def _under_brake(self, claim: Claim, tier: int) -> Claim:
-        """The claim with what a tier has left for it as its ceiling: others have the rest."""
+        """The claim, with the limit that its tier's own division gives it as the ceiling."""
         division = self._of_tiers.get(tier)
         if division is None:
             return claim
@@ -520,7 +522,7 @@ class Lender:
         return Share(name, claim.guarantee * self.division.guarantees_kept, used_per_s, limit)
 
     def _tier_uses(self, uses: Iterable[_Use]) -> tuple[TierUse, ...]:
-        # All counters in one step, so nothing is asked of those that the division has given all they want.
+        # All counters are one step, so `limit` is not computed when the division gave all counters all they want.
         kept = self.division.guarantees_kept
         divides = self.division.level < math.inf or bool(self._of_tiers)
         lent, borrowed, reclaimed = [0.0] * TIERS, [0.0] * TIERS, [0.0] * TIERS
@@ -542,5 +544,5 @@ class Lender:
 
 
 def _can_be_new(match: Match) -> bool:
-    """Whether it may be of an invented name: it has no guarantee of its own."""
+    """Whether the counter may belong to an invented name: it has no guarantee of its own."""
     return match.lent is not None and (not match.lent.guarantee or match.rule not in _OF_ONE_COUNTER)

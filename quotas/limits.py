@@ -1,13 +1,13 @@
 """Every configured quota, validated by Kafka's rules, with a version number for caches.
 
 A quota is per key: the same entity may have a producer_byte_rate and no request_percentage. For each key
-the set also knows which entity families have at least one quota, because that decides what a client's use
-is counted by (see `quotas.resolution`). Removing the last quota of a family makes the family inactive again,
+the set also knows which entity families have at least one quota, because that decides the counter of a client
+(see `quotas.resolution`). Removing the last quota of a family makes the family inactive again,
 and a key without any quota is off: nothing is counted for it. That is what Kafka does.
 
-NaN and infinity are refused, as by Kafka since 4.4: a NaN quota silently limits nothing.
-Wider on purpose: an address entity may be a CIDR block. Host names are refused: what a name leads to may change, and
-each broker that looks it up at its start may find another address.
+NaN and infinity are refused, as in Kafka since 4.4: a NaN quota silently limits nothing.
+Two rules differ from Kafka. An address entity may be a CIDR block. Host names are refused: the address of a name may
+change, and each broker looks the name up when it starts and may find another address.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EmptyClientId: TypeAlias = Literal["kafka", "as_named"]
 
 
 class Enforcement(StrEnum):
-    """What is done with all quotas at once. Closed: it is a metric label."""
+    """The mode of all quotas. Closed: it is a metric label."""
 
     ENFORCE = "enforce"
     OBSERVE = "observe"  # computed and reported; no client waits, nothing is refused
@@ -49,7 +49,7 @@ class Enforcement(StrEnum):
 
 IP_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
 CONNECTION_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE, QuotaKey.CONNECTION_COUNT})
-"""Those of users alone: a connection has no client id."""
+"""Quotas of connections are set for users alone, or addresses: a connection has no client id."""
 CLIENT_KEYS: Final = frozenset(QuotaKey) - CONNECTION_KEYS
 USER_KEYS: Final = CLIENT_KEYS | CONNECTION_KEYS
 TOPIC_KEYS: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
@@ -80,15 +80,15 @@ class Limits:
     Attributes:
         version: grows with every change; a cached `quotas.resolution.Match` is good for one version.
         address_version: grows with the changes among them that can matter to an address.
-        empty_client_id: what a client without a client id is. ``kafka``: as Kafka does, it matches
+        empty_client_id: how to treat a client without a client id. ``kafka``: as in Kafka, it matches
             "(user, default client)" but is then looked up as the bare user, and as a client id alone it
             matches nothing. ``as_named``: it is a client like any other, called "". The default is
-            ``kafka``: the other choice closes no door, since a client that wants to leave a counter shared
-            by its peers can name itself anything, and answers here can be compared with a broker's.
-        prefixes: whether users and client ids that end in ``*`` stand for all names that begin so.
-        groups: of clients, with their members.
-        brakes: of tiers, also those that have ended. Where no capacity is divided, they do nothing.
-        share: by what the limits of clients are multiplied, in a gateway that has no touch with its fleet.
+            ``kafka``, so that results can be compared with a broker's. ``as_named`` would not protect more: a
+            client that wants a counter of its own can choose any name.
+        prefixes: whether users and client ids that end in ``*`` stand for all names with that beginning.
+        groups: the groups of clients, with their members.
+        brakes: the brakes of tiers, also those that have ended. Without a divided capacity they do nothing.
+        share: the factor of clients' limits in a gateway that is isolated from its fleet.
     """
 
     def __init__(self, *, empty_client_id: EmptyClientId = "kafka", prefixes: bool = False) -> None:
@@ -110,7 +110,7 @@ class Limits:
         self._observed: frozenset[QuotaEntity] = frozenset()
 
     def set(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
-        """Sets a quota; no new version when it has this value already.
+        """Sets a quota. The version stays the same if the quota has this value already.
 
         Raises:
             ValueError: `validate` finds a fault; the text is Kafka's.
@@ -150,10 +150,10 @@ class Limits:
         return self._values[key].get(entity)
 
     def burst_s(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
-        """For how many seconds the bucket of an entity's rate lasts; None: Kafka's window counts it.
+        """The size of the bucket of an entity's rate, in seconds; None: Kafka's window counts the rate.
 
         Args:
-            entity: the one whose rate decides. What is set for any other level does not matter.
+            entity: the entity whose rate decides. A burst of any other level does not matter.
             key: the rate.
         """
         burst_key = BURST_KEYS.get(key)
@@ -173,7 +173,7 @@ class Limits:
         yield from self._values[key].items()
 
     def topic_entities(self, key: QuotaKey) -> Iterator[QuotaEntity]:
-        """Those with a topic that have a quota of one key; a look at them does not look at the others."""
+        """The entities with a topic that have a quota of one key. The time does not depend on other entities."""
         yield from self._of_topics[key]
 
     @property
@@ -186,10 +186,10 @@ class Limits:
         return {key: values.copy() for key, values in self._values.items()}
 
     def replace_all(self, items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> bool:
-        """Makes this the whole set, or changes nothing: a configuration reload.
+        """Replaces all quotas, or changes nothing; for a configuration reload.
 
         Returns:
-            Whether anything differs from before; only then is there a new version.
+            Whether anything has changed; only then is there a new version.
 
         Raises:
             ValueError: an item is not valid; its entity and key are in the text. Nothing was changed.
@@ -216,36 +216,36 @@ class Limits:
         return True
 
     def prefixes_of(self, key: QuotaKey, entity_type: EntityType, name: str) -> list[str]:
-        """The names that are set for this key and stand for `name` among others, longest first."""
+        """The prefixes with a quota for this key that match `name`, longest first."""
         if not self.prefixes:
             return []
         by_prefix = self._users_by_prefix if entity_type is EntityType.USER else self._clients_by_prefix
         return by_prefix[key].of(name)
 
     def find_address(self, address: str) -> str | None:
-        """Whose connection rate an address has, other than the default's; see `IpTable.find`."""
+        """The address or block whose rate applies to an address; None: the default's. See `IpTable.find`."""
         return self._addresses.find(address)
 
     def enabled(self, key: QuotaKey) -> bool:
-        """Whether any quota of this key is set, or a capacity, and not switched off. When not, nothing is counted.
+        """Whether this key has a quota or a divided capacity, and is not switched off. Otherwise nothing is counted.
 
-        Those of topics and of groups are other questions.
+        Quotas of topics and of groups are not included.
         """
         return (bool(self._families[key]) or key in self._divided) and self._mode is not Enforcement.OFF
 
     @property
     def limits_user_connections(self) -> bool:
-        """Whether the connections of any user are limited, and that is not switched off."""
+        """Whether the connections of any user are limited, and quotas are not switched off."""
         return self._mode is not Enforcement.OFF and any(
             Family.USER in self._families[key] for key in CONNECTION_KEYS
         )
 
     def topics_enabled(self, key: QuotaKey) -> bool:
-        """The same of quotas of topics."""
+        """Whether this key has a quota of a topic, and is not switched off."""
         return bool(self._topic_families[key]) and self._mode is not Enforcement.OFF
 
     def groups_enabled(self, key: QuotaKey) -> bool:
-        """The same of quotas of groups; it does not say whether any group has members."""
+        """Whether this key has a quota of a group, and is not switched off. The group may have no members."""
         return bool(self._group_families[key]) and self._mode is not Enforcement.OFF
 
     def topic_families(self, key: QuotaKey) -> frozenset[Family]:
@@ -263,20 +263,20 @@ class Limits:
 
     @property
     def mode(self) -> Enforcement:
-        """What is done with all quotas."""
+        """The mode of all quotas."""
         return self._mode
 
     def set_mode(self, mode: Enforcement) -> None:
-        """Enforces all quotas, only watches them, or switches them off: the kill switch of a running gateway."""
+        """Enforces all quotas, only observes them, or switches them off: the kill switch of a running gateway."""
         if mode is not self._mode:
             self._mode = mode
             self._changed()
 
     def set_observed(self, entities: Iterable[QuotaEntity] = ()) -> None:
-        """Sets the entities whose quotas are only watched: computed and reported as ever, without a wait.
+        """Sets the entities whose quotas are only observed: computed and reported as usual, without a wait.
 
         Args:
-            entities: the quotas of exactly these entities. Replaces what was said before.
+            entities: exactly these entities. They replace those set before.
         """
         observed = frozenset(entities)
         if observed != self._observed:
@@ -284,24 +284,24 @@ class Limits:
             self._changed()
 
     def set_divided(self, keys: Iterable[QuotaKey]) -> None:
-        """Sets the keys of which a capacity is divided; see `quotas.lent_rates`. Their clients are found again."""
+        """Sets the keys that have a divided capacity; see `quotas.lent_rates`. Their clients are looked up again."""
         self._divided = frozenset(keys)
         self._changed()
 
     def set_groups(self, groups: Groups) -> None:
-        """Says which clients are members of which groups. Replaces what was said before."""
+        """Sets the groups and their members. They replace those set before."""
         if groups != self.groups:
             self.groups = groups
             self._changed()
 
     def set_share(self, share: float) -> None:
-        """Multiplies the limits of clients; what is configured stays as it is."""
+        """Sets the factor of clients' limits. The configured numbers do not change."""
         if share != self.share:
             self.share = share
             self._changed()
 
     def observes(self, entity: QuotaEntity | None) -> bool:
-        """Whether the quotas of this entity are only watched; None asks for everything."""
+        """Whether the quotas of this entity are only observed; None: whether all quotas are."""
         return self._mode is Enforcement.OBSERVE or entity in self._observed
 
     def _families_like(self, family: Family) -> dict[QuotaKey, dict[Family, int]]:
@@ -310,7 +310,7 @@ class Limits:
         return self._topic_families if family in TOPIC_FAMILIES else self._families
 
     def _changed(self, key: QuotaKey | None = None) -> None:
-        """A quota of this key is another now; None: of any."""
+        """Raises the versions after a change of a quota of this key; None: of any key."""
         self.version += 1
         if key is None or key in IP_KEYS:
             self.address_version += 1
@@ -340,12 +340,12 @@ def validate(entity: QuotaEntity, key: str, value: float) -> str | None:
     """The first fault of a quota, None when it may be set.
 
     Args:
-        entity: the quota is for it.
+        entity: the entity of the quota.
         key: as the client wrote it, so it may be unknown.
         value: in the key's unit.
 
     Returns:
-        Kafka's own error text where Kafka has the rule. In Kafka's order: entity first, then key, then value.
+        Kafka's own error text if the rule is Kafka's. The order of checks is Kafka's: entity, key, value.
     """
     fault = validate_entity(entity)
     if fault is not None:
@@ -356,10 +356,10 @@ def validate(entity: QuotaEntity, key: str, value: float) -> str | None:
 
 
 def guarantee_faults(values: Mapping[QuotaKey, float]) -> Iterator[tuple[QuotaKey, str]]:
-    """Which guarantees of an entity do not go with its rates, and why.
+    """The guarantees of an entity that contradict its rates, and why.
 
     Args:
-        values: of the entity.
+        values: all quotas of the entity.
     """
     for rate, guarantee in GUARANTEE_KEYS.items():
         if guarantee in values and rate not in values:
@@ -392,7 +392,7 @@ def validate_entity(entity: QuotaEntity) -> str | None:
             and not name.isascii()
             and any(0xD800 <= ord(each) <= 0xDFFF for each in name)
         ):
-            # Half a character, which JSON can hold and no answer on the wire.
+            # A lone surrogate: JSON can contain it, but a response on the wire cannot.
             return f"The {entity_type} is no valid text"
     if entity.group is not None:
         return _group_fault(entity)
@@ -401,7 +401,7 @@ def validate_entity(entity: QuotaEntity) -> str | None:
     if isinstance(entity.topic, str) and not _TOPIC_NAME.fullmatch(entity.topic):
         return f"{entity.topic[:250]} is not a valid name of a topic"
     if entity.family is None:
-        # Kafka's text, with its missing blank: clients and tests compare it.
+        # Kafka's text, with its missing space: clients and tests compare it.
         return "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
     return None if entity.ip is None or isinstance(entity.ip, Default) else _address_fault(entity.ip)
 
@@ -415,7 +415,7 @@ def _group_fault(entity: QuotaEntity) -> str | None:
 
 
 def group_name_fault(name: str) -> str | None:
-    """Why a group cannot be called so."""
+    """The fault of a group's name, None if it is valid."""
     if _GROUP_NAME.fullmatch(name):
         return None
     return f"{name[:100]} is not a valid name of a group: letters, digits, dot, _ and -, at most 100"

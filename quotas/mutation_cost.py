@@ -1,7 +1,7 @@
 """How many permits one topic of a CreateTopics, CreatePartitions or DeleteTopics request costs (KIP-599).
 
-The unit is partitions; the replication factor plays no role. Kafka validates before it charges, so what it
-would refuse for these reasons costs nothing: such a topic yields the refusal instead of a number.
+The unit is partitions; the replication factor plays no role. Kafka validates before it charges, so a topic that it
+would refuse for one of these reasons costs nothing. The functions then return the reason instead of a number.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Final
 
 INTERNAL_TOPICS: Final = frozenset({b"__consumer_offsets", b"__transaction_state", b"__share_group_state"})
 INTERNAL_TOPIC_PARTITIONS: Final = 50
-"""What brokers create them with unless configured otherwise (offsets.topic.num.partitions and its sisters)."""
+"""The number of partitions that brokers create them with by default (offsets.topic.num.partitions and others)."""
 
 
 class CostError(StrEnum):
-    """Why a topic will be refused by the broker, and is therefore not charged; Kafka's error names."""
+    """Why the broker will refuse a topic, which is therefore not charged; Kafka's error names."""
 
     INVALID_REQUEST = "INVALID_REQUEST"
     INVALID_PARTITIONS = "INVALID_PARTITIONS"
@@ -34,10 +34,10 @@ def create_topics_permits(
     """The permits for one topic of a CreateTopics request.
 
     Args:
-        num_partitions: as in the request; -1 asks for the broker's default.
+        num_partitions: as in the request; -1 means the broker's default.
         assignment_count: entries of the manual assignment, 0 when there is none.
         default_num_partitions: the broker's num.partitions.
-        replication_factor: as in the request; -1 asks for the broker's default.
+        replication_factor: as in the request; -1 means the broker's default.
     """
     if assignment_count:
         return assignment_count if num_partitions == replication_factor == -1 else CostError.INVALID_REQUEST
@@ -49,7 +49,7 @@ def create_topics_permits(
 
 
 def auto_create_permits(name: bytes, default_num_partitions: int) -> int:
-    """The permits for a topic that a broker creates because Metadata names it."""
+    """The permits for a topic that a broker creates because a Metadata request names it."""
     if name in INTERNAL_TOPICS:
         return max(default_num_partitions, INTERNAL_TOPIC_PARTITIONS)
     return default_num_partitions
@@ -62,7 +62,7 @@ def create_partitions_permits(
 
     Args:
         current: the topic's partitions now, None when there is no such topic.
-        count: the partitions asked for in total.
+        count: the requested total number of partitions.
         assignment_count: entries of the manual assignment, None when there is none.
     """
     if current is None:

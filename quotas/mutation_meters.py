@@ -1,7 +1,7 @@
 """The meters of controller mutations: token bucket, plain Rate, and the draft's spread Rate.
 
-KIP-599 was released with the bucket. The two others are what it replaced, here under the same interface: their
-"tokens" are what the window can still take, so below zero means too many for all three.
+KIP-599 was released with the bucket. The bucket replaced the other two, which have the same interface here. Their
+"tokens" are the permits that the window can still take. So for all three, a number below zero means too many permits.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Meter(Protocol):
     rate_per_s: float
 
     def tokens(self, *, now_ms: int) -> float:
-        """What may still be taken; negative when too much was."""
+        """The permits that may still be taken; negative after too many were."""
 
     def record(self, permits: float, *, now_ms: int) -> None:
-        """Takes permits, whatever is there; gives back when negative."""
+        """Takes permits, even if there are too few; gives back when negative."""
 
     def throttle_time_ms(self, *, now_ms: int) -> int:
         """How long until permits may be taken; 0 is now."""
@@ -40,10 +40,10 @@ class Meter(Protocol):
         """Whether forgetting this meter would change nothing."""
 
     def taken(self, *, now_ms: int) -> float:
-        """The permits that a new meter would have to record to stand where this one does."""
+        """The permits that a new meter would have to record to be in this meter's state."""
 
     def divide(self, rate_per_s: float, part: float, *, now_ms: int) -> None:
-        """Puts another limit in force, and keeps a part of what is taken."""
+        """Puts another limit in force, and keeps a part of the taken permits."""
 
 
 class _RateMeter:
@@ -56,7 +56,7 @@ class _RateMeter:
         return self.rate_per_s * window_ms / 1000 - self._rate.total(now_ms=now_ms)
 
     def record(self, permits: float, *, now_ms: int) -> None:
-        # What is given back cannot be more than what is still remembered.
+        # A refund cannot exceed the permits that are still remembered.
         self._rate.record(max(permits, -self._rate.total(now_ms=now_ms)), now_ms=now_ms)
 
     def throttle_time_ms(self, *, now_ms: int) -> int:

@@ -1,15 +1,15 @@
 """The controller mutation quota (KIP-599; Kafka's ControllerMutationQuotaManager).
 
-Topics are charged one by one, in the order of the request. A *strict* charge looks first: in debt the topic
-is refused and costs nothing, otherwise it is accepted whatever its size. A *permissive* charge, for clients
-too old to know error 89, always accepts and looks afterwards. So a strict request that goes into debt is not
-throttled itself, and the same request from an old client is.
+Topics are charged one by one, in the order of the request. A *strict* charge checks the debt first. If there is a
+debt, the topic is refused and costs nothing. Otherwise it is accepted whatever its size. A *permissive* charge, for
+clients too old to know error 89, always accepts and checks the debt afterwards. So a strict request that causes a
+debt is not throttled itself, but the same request from an old client is.
 
-A client's groups have counters of their own (`quotas/group_quotas.py`). A topic that one of them refuses is charged
-to none, and every other topic to each. The longest wait is the client's.
+A client's groups have counters of their own (`quotas/group_quotas.py`). If one of them refuses a topic, no counter is
+charged for it. Every other topic is charged to each counter. The client waits for the longest time.
 
-The number of counters is bounded. Only one that is full may be forgotten, since forgetting a debt would be a
-way to get rid of it; when every counter holds a debt, clients of one kind share one (`quotas/trackers.py`).
+The number of counters is bounded. A counter may be forgotten only when its bucket is full, because otherwise clients
+could lose a debt that way. If every counter has a debt, clients of one kind share a counter (`quotas/trackers.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE
 
 
 class ValidateOnly(StrEnum):
-    """What a request that only validates costs: nothing, as KIP-599 says, or the same, as KRaft does."""
+    """The cost of a request that only validates: nothing, as in KIP-599, or the full cost, as in KRaft."""
 
     KIP = "kip"
     KRAFT = "kraft"
@@ -55,10 +55,10 @@ class MutationSettings:
 
 @dataclass(frozen=True, slots=True)
 class MutationDecision:
-    """What was decided for one topic."""
+    """The decision about one topic."""
 
     accepted: bool
-    throttle_time_ms: int  # 0 for an accepted strict charge even when it went into debt
+    throttle_time_ms: int  # 0 for an accepted strict charge even if it causes a debt
     permits: float
     tracker_key: TrackerKey
     rule: Rule
@@ -66,26 +66,26 @@ class MutationDecision:
     charged: float = 0.0  # permits taken, 0 when refused, free or not counted
     shared: bool = False  # charged to the counter that overflowing clients of this kind share
     kind: Kind = ""
-    groups: tuple[str, ...] = ()  # whose counters were charged too
-    group: str = ""  # whose counter has refused it or asked for the wait; "": the client's own
+    groups: tuple[str, ...] = ()  # the groups whose counters were charged too
+    group: str = ""  # the group whose counter refused it or needs the wait; "": the client's own counter
     own: bool = True  # whether the client's own counter was charged, if any was
 
     @property
     def is_limited(self) -> bool:
-        """Whether something was charged that a limit counts."""
+        """Whether permits were charged to a counter with a limit."""
         return self.charged > 0 and (self.limit is not None or bool(self.groups))
 
 
 @dataclass(frozen=True, slots=True)
 class RequestDecision:
-    """What was decided for one request, topic by topic in the order given."""
+    """The decisions about one request, topic by topic in the given order."""
 
     topics: tuple[MutationDecision, ...]
     throttle_time_ms: int  # of the last violation, at decided_ms
     decided_ms: int
 
     def throttle_time_ms_at(self, *, now_ms: int) -> int:
-        """What is left of the throttle when the answer leaves: time spent waiting for the broker counts."""
+        """The rest of the throttle when the response is sent: time spent waiting for the broker counts."""
         return max(0, self.throttle_time_ms - (now_ms - self.decided_ms))
 
 
@@ -96,19 +96,19 @@ class TrackerSnapshot:
     user: str
     client_id: str
     rule: Rule
-    limit: float | None  # permits per second; None when unlimited, or of no one limit
+    limit: float | None  # permits per second; None when unlimited, or when limits differ
     tokens: float | None  # None when unlimited
     mutation_rate: float  # permits per second over Kafka's metric windows
     throttle_time_ms: float | None  # average over the same windows, None when nothing was throttled
     throttled_total: int  # requests
     throttled_ms_total: int
     refused_total: int  # topics
-    would_throttle_total: int  # what observe mode let through
-    other: bool  # the one row for all that have no counter of their own, so that totals add up
+    would_throttle_total: int  # throttles that observe mode did not enforce
+    other: bool  # the row of all clients without a counter of their own; with it totals add up
 
 
 class MutationTracker:
-    """One counter; for the exchange of a fleet. Others use `MutationQuotas`."""
+    """One counter. Only the exchange of a fleet uses it directly; other code uses `MutationQuotas`."""
 
     __slots__ = (
         "_aside",
@@ -130,32 +130,32 @@ class MutationTracker:
         self.kind: Kind = ""
         self.last_ms = now_ms
         self.match = Match(None, Rule.NONE, TrackerKey("", ""))
-        self.version = 0  # of the limits that `match` was found in
+        self.version = 0  # the version of the limits when `match` was found
         self.rate = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
         self.throttles = ThrottleStats()
-        self._settled = 0.0  # of what was charged here: what the other members of a fleet know
+        self._settled = 0.0  # the part of the charges here that the other members of a fleet know
         self._aside: SetAside | None = None  # while only a part of the limit is in force
         self._forgotten = forgotten
 
     def untold(self, *, now_ms: int) -> float:
-        """The permits that were charged here, are not back yet, and were not sent; below 0: given back."""
+        """The permits that were charged here, were not regained yet, and were not sent; below 0: refunded."""
         recorded = self.rate.recorded
         untold = recorded - self._settled
         taken = max(0.0, self.meter.taken(now_ms=now_ms))
-        if untold > taken:  # others would take what has come back since for a debt
+        if untold > taken:  # other members would count permits that were regained meanwhile as a debt
             untold = taken
             self._settled = recorded - untold
         return untold
 
     @property
     def group(self) -> str:
-        """Whose counter it is; "": a client's, or one that clients share."""
+        """The group whose counter this is; "": a client's counter, or one that clients share."""
         beside = self.match.beside
         return beside.group if beside is not None and isinstance(beside.group, str) else ""
 
     @property
     def stirred(self) -> bool:
-        """Whether others may need a message."""
+        """Whether other members may need a message."""
         return self.rate.recorded != self._settled
 
     def near(self, untold: float, members: int, *, now_ms: int) -> bool:
@@ -163,14 +163,14 @@ class MutationTracker:
         return True
 
     def settle(self, told: float) -> None:
-        """So much was sent to the others."""
+        """Counts permits as sent to the other members."""
         self._settled += told
 
     def delivered(self, told: float, *, now_ms: int) -> None:
-        """No mutation waits for messages."""
+        """Does nothing: no mutation waits for messages."""
 
     def record_others(self, value: float, *, now_ms: int) -> None:
-        """Takes the permits that another member of the fleet has charged, as a debt where there are none."""
+        """Takes the permits that another member of the fleet has charged, even if that causes a debt."""
         self.last_ms = now_ms
         if self._aside is not None:
             self._aside.add(value, 0.0, now_ms=now_ms)
@@ -178,7 +178,7 @@ class MutationTracker:
             self.meter.record(value, now_ms=now_ms)
 
     def give_back(self, permits: float, *, now_ms: int) -> None:
-        """Takes back what was charged here; a part of it may have been put aside since."""
+        """Refunds permits that were charged here; a part of them may have been put aside since."""
         taken = max(0.0, self.meter.taken(now_ms=now_ms))
         self.meter.record(-permits, now_ms=now_ms)
         self.rate.record(-permits, now_ms=now_ms)
@@ -187,29 +187,29 @@ class MutationTracker:
 
     @property
     def recorded_here(self) -> float:
-        """All permits that were ever charged here, less those given back; what others charged is left out."""
+        """All permits charged here so far, minus refunds, without those that other members charged."""
         return self.rate.recorded
 
     @property
     def left_until_ms(self) -> int:
-        """Nothing of this counter's is left behind by connections."""
+        """Always 0: closed connections leave no mute of this counter behind."""
         return 0
 
     def state(self, *, now_ms: int) -> CounterState:
-        """Where it stands, for the process that replaces this one."""
+        """The counter's state, for the new process in an upgrade."""
         return CounterState(fill=self.level(now_ms=now_ms)[0])
 
     def take_over(self, state: CounterState, *, now_ms: int) -> None:
-        """Stand at least where the counter of the process stands that this one replaces."""
+        """Raises this counter to at least the state of the old process's counter."""
         self.raise_to(state.fill, 0.0, now_ms=now_ms)
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
-        """The permits that are taken; the second is of byte rates."""
+        """The permits that are taken, and 0: only byte rates have the second number."""
         taken = self.meter.taken(now_ms=now_ms)
         return max(0.0, taken if self._aside is None else taken + self._aside.fill(now_ms=now_ms)), 0.0
 
     def raise_to(self, total: float, fill: float, *, now_ms: int) -> None:
-        """Stands at least where the counter of another member stands; see `level`."""
+        """Raises this counter to at least the level of another member's counter; see `level`."""
         more = total - self.level(now_ms=now_ms)[0]
         if more > 0:
             self.record_others(more, now_ms=now_ms)
@@ -311,11 +311,11 @@ class MutationQuotas:
         Args:
             user: the principal's name.
             client_id: of this request, "" for none.
-            permits: partitions created or deleted. 0 is a topic that the broker will refuse anyway: always
-                accepted, nothing is looked at.
+            permits: partitions created or deleted. 0 is a topic that the broker will refuse anyway; it is always
+                accepted, and no counter is checked.
             strict: whether the client can read error 89.
-            kind: which clients it shares a counter with when there are too many; None: those of its user.
-            address: where the client comes from; "": it is not known, so it is in no group by address.
+            kind: the kind of clients that it shares a counter with when the table is full; None: those of its user.
+            address: the client's address; "": it is not known, so no group by address applies.
             now_ms: the present.
 
         Raises:
@@ -343,7 +343,8 @@ class MutationQuotas:
                 asking.throttles.refused_total += 1
                 group = asking.group
                 return MutationDecision(False, throttle_time_ms, permits, *names, shared=shared, group=group)
-            # Not charged, as if it had been refused: no debt piles up that would be due later.
+            # An observed counter in debt is not charged, as if it had refused the topic. Otherwise its debt would
+            # grow, and clients would have to pay it when the quota is enforced.
             counters = tuple([each for each in counters if not _observed_debt(each, now_ms)])
         if not counters:
             return MutationDecision(True, 0, permits, *names)
@@ -383,7 +384,7 @@ class MutationQuotas:
             client_id: of this request, "" for none.
             permits: per topic; 0 for one that the broker will refuse anyway.
             strict: whether the client can read error 89.
-            validate_only: the request's flag; what it costs is a setting.
+            validate_only: the request's flag; `MutationSettings.validate_only` decides the cost.
             kind, address: as for `charge`.
             now_ms: the present.
         """
@@ -397,11 +398,11 @@ class MutationQuotas:
         return RequestDecision(topics, violations[-1] if violations else 0, now_ms)
 
     def refund(self, decision: MutationDecision, permits: float | None = None, *, now_ms: int) -> None:
-        """Gives permits back for a topic that the broker refused; nothing when none were taken.
+        """Gives permits back for a topic that the broker refused; does nothing when none were taken.
 
         Args:
-            decision: what `charge` answered.
-            permits: how many, at most what was charged; None is all of them.
+            decision: the result of `charge`.
+            permits: how many, at most the charge; None is all of them.
             now_ms: the present.
         """
         amount = decision.charged if permits is None else min(permits, decision.charged)
@@ -419,11 +420,11 @@ class MutationQuotas:
             else self._trackers.find_own(decision.tracker_key)
         )
         if tracker is None:
-            return  # it was full and forgotten; there is nothing to give back to
+            return  # the counter's bucket was full, and the counter was forgotten
         tracker.give_back(amount, now_ms=now_ms)
 
     def is_limited(self, user: str, client_id: str, address: str = "") -> bool:
-        """Whether this client has a limit that is enforced, and not only observed or switched off."""
+        """Whether this client has an enforced limit, which is not only observed or switched off."""
         if not self.enabled:
             return False
         match = resolve(self._limits, KEY, user, client_id)
@@ -436,8 +437,8 @@ class MutationQuotas:
     def throttle_time_ms(
         self, user: str, client_id: str, *, kind: Kind | None = None, address: str = "", now_ms: int
     ) -> int:
-        """How long the debts last that make this client wait, 0 when there is none. Charges nothing."""
-        if not self.enabled:  # a debt outlives that
+        """How long this client has to wait for its debts, 0 when there are none. Charges nothing."""
+        if not self.enabled:  # a debt may outlive the quotas
             return 0
         counters = self.groups.trackers(user, client_id, address, now_ms=now_ms)
         match = resolve(self._limits, KEY, user, client_id)
@@ -451,17 +452,17 @@ class MutationQuotas:
     def held_ms(
         self, user: str, client_id: str, *, kind: Kind | None = None, address: str = "", now_ms: int
     ) -> int:
-        """How long a permissive request has to wait before it is decided, 0 for not at all.
+        """How long a permissive request has to wait before it is decided, 0 for no wait.
 
-        A client that cannot be refused goes into debt by one more request on each new connection. Within one window
-        of debt that is Kafka's own behaviour; beyond it the debt is worked off first.
+        A client that cannot be refused increases its debt by one request on each new connection. Up to a debt of one
+        window this is Kafka's own behaviour. With a larger debt the request waits until the debt is one window again.
         """
         debt_ms = self.throttle_time_ms(user, client_id, kind=kind, address=address, now_ms=now_ms)
         return max(0, debt_ms - self.window_ms)
 
     @property
     def window_ms(self) -> int:
-        """How long the windows of a counter are together."""
+        """The length of all windows of a counter together."""
         return self._settings.window_num * self._settings.window_ms
 
     def count_throttle(
@@ -474,12 +475,12 @@ class MutationQuotas:
         group: str = "",
         now_ms: int,
     ) -> None:
-        """Counts a request that this quota made wait, once `quotas.combine` has counted it for this family.
+        """Counts a request that waited for this quota, after `quotas.combine` has counted it for this family.
 
         Args:
             user, client_id, kind: as for `charge`.
             throttle_time_ms: > 0.
-            group: whose counter asked for it; "": the client's own.
+            group: the group whose counter needed the wait; "": the client's own counter.
             now_ms: the present.
         """
         if group:
@@ -493,11 +494,11 @@ class MutationQuotas:
     def level(
         self, tracker_key: TrackerKey, group: str = "", *, now_ms: int
     ) -> tuple[float | None, float | None, bool]:
-        """Limit, tokens and whether it is only observed, of a counter; no limit and None without one.
+        """Limit and tokens of a counter, and whether it is only observed; None, None, False without a limit.
 
         Args:
-            tracker_key: of a client's own counter.
-            group: the counter is that of this group; "": it is the client's own.
+            tracker_key: the key of a client's own counter.
+            group: the group whose counter it is; "": the client's own counter.
             now_ms: the present.
         """
         tracker = self.groups.find(GroupKey(None, group)) if group else self._trackers.find_own(tracker_key)
@@ -506,7 +507,7 @@ class MutationQuotas:
         return tracker.match.whole_limit, tracker.meter.tokens(now_ms=now_ms), tracker.match.observe
 
     def expire(self, *, now_ms: int) -> None:
-        """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
+        """Forgets clients that have long been silent. Call it from time to time; see `TrackerTable.expire`."""
         self._trackers.expire(now_ms=now_ms)
         self.groups.expire(now_ms=now_ms)
 
@@ -516,15 +517,15 @@ class MutationQuotas:
         return len(self._trackers.own())
 
     def own(self) -> ItemsView[TrackerKey, MutationTracker]:
-        """The counters of one client or group of clients each, for the exchange of a fleet."""
+        """The counters that are not shared, for the exchange of a fleet."""
         return self._trackers.own()
 
     def stirred(self) -> list[tuple[TrackerKey, MutationTracker]]:
-        """Those that others need a message about."""
+        """The counters that other members need a message about."""
         return [item for item in self._trackers.own() if item[1].stirred]
 
     def counter_of(self, key: TrackerKey, kind: Kind, *, now_ms: int) -> MutationTracker | None:
-        """The counter for what others have charged; None when nothing limits it here, or none is left for it."""
+        """The counter to which charges of other members are added; see `RateQuotas.counter_of`."""
         tracker = self._trackers.find_own(key)
         version = self._limits.version
         if tracker is not None and tracker.version == version:
@@ -540,15 +541,15 @@ class MutationQuotas:
         return tracker
 
     def loads(self, *, now_ms: int) -> Iterator[tuple[TrackerKey, float]]:
-        """The permits charged lately, by counter; 0 for all others. One by one: see `RateQuotas.loads`."""
+        """The recently charged permits of each counter, one at a time: see `RateQuotas.loads`."""
         for key, tracker in list(self._trackers.own()):
             yield key, _recent_charges(tracker, now_ms)
 
     def snapshot(self, *, only: Container[TrackerKey] | None = None, now_ms: int) -> list[TrackerSnapshot]:
-        """Every counter; last, when there is anything to show, the one row for all others.
+        """A row for each counter, and a last row for all others if there are any.
 
         Args:
-            only: counters to give a row of their own; None is all. The rest is added up in the last row.
+            only: the counters that get a row of their own; None means all. The last row adds up the rest.
             now_ms: the present.
         """
         return [row for row in self.rows(only=only, now_ms=now_ms) if row is not None]
@@ -556,7 +557,7 @@ class MutationQuotas:
     def rows(
         self, *, only: Container[TrackerKey] | None = None, now_ms: int
     ) -> Iterator[TrackerSnapshot | None]:
-        """The same, counter by counter; None for one without a row. Other work may be done in between."""
+        """As `snapshot`, one counter at a time; None for one without a row. Other work may be done in between."""
         shared = list(self._trackers.shared())
         totals = ThrottleStats()
         for each in [self._forgotten, *(tracker.throttles for tracker in shared)]:
@@ -568,7 +569,7 @@ class MutationQuotas:
         )
         hidden = False
         for key, tracker in list(self._trackers.own()):
-            # It may have been used since this began.
+            # The counter may have been used since this generator began.
             at_ms = max(now_ms, tracker.last_ms)
             if only is None or key in only:
                 yield self._snapshot(key, tracker, now_ms=at_ms)
@@ -600,7 +601,7 @@ class MutationQuotas:
         return tracker
 
     def _snapshot(self, key: TrackerKey, tracker: MutationTracker, *, now_ms: int) -> TrackerSnapshot:
-        # While the key is off Kafka leaves its sensors alone, so a debt outlives its quota's removal.
+        # While the key is off, Kafka does not change its sensors. So a debt outlives the removal of its quota.
         if tracker.version != self._limits.version and self._limits.enabled(KEY):
             tracker.bind(match_of_tracker(self._limits, KEY, key), self._limits.version, now_ms=now_ms)
         match = tracker.match
@@ -646,7 +647,7 @@ def _snapshot_other(
 
 
 def _longest(counters: Iterable[MutationTracker], now_ms: int) -> tuple[MutationTracker | None, int]:
-    """Which of these makes its clients wait for longest, and for how long; None: none does."""
+    """The counter with the longest wait, and that wait in ms; None: no counter makes its clients wait."""
     asking, longest_ms = None, 0
     for each in counters:
         if each.match.limit is not None and not each.match.observe:
@@ -657,7 +658,7 @@ def _longest(counters: Iterable[MutationTracker], now_ms: int) -> tuple[Mutation
 
 
 def _observed_debt(tracker: MutationTracker, now_ms: int) -> bool:
-    """Whether this one would make its clients wait, and only observes; it is counted."""
+    """Whether an observed counter would make its clients wait. If so, counts it in `would_throttle_total`."""
     match = tracker.match
     if not match.observe or match.limit is None or not tracker.meter.throttle_time_ms(now_ms=now_ms):
         return False

@@ -1,7 +1,8 @@
 """Quota names that end in ``*`` and stand for every name with that beginning; opt-in, not in Kafka.
 
-Only which prefixes are set, and the longest ones of a name first. What a prefix means for precedence and for counters
-is in `quotas.resolution`. A single ``*`` is a name like any other: it would say the same as the default.
+This module knows the prefixes that are set, and finds those of a name, the longest first. Precedence and counters of
+prefixes are in `quotas.resolution`. A single ``*`` is an ordinary name: as a prefix it would mean the same as the
+default.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ _MARK: Final = "*"
 
 
 def is_prefix(name: Name | None) -> bool:
-    """Whether this name stands for all that begin so."""
+    """Whether this name stands for all names with its beginning."""
     return isinstance(name, str) and len(name) > 1 and name.endswith(_MARK)
 
 
 class NamePrefixes:
-    """The prefixes that are set, of one quota and one type of entity. A name takes one look-up per length in use."""
+    """The prefixes of one quota key and one type of entity. Finding those of a name takes one look-up per length."""
 
     __slots__ = ("_lengths", "_names")
 
     def __init__(self) -> None:
-        """None is set."""
+        """Starts without prefixes."""
         self._names: Counter[str] = Counter()
         self._lengths: Counter[int] = Counter()
 
@@ -33,14 +34,14 @@ class NamePrefixes:
         return bool(self._names)
 
     def add(self, name: Name | None) -> None:
-        """One more entity has this name; nothing happens unless it is a prefix."""
+        """Add the name of an entity, if it is a prefix."""
         if is_prefix(name):
             assert isinstance(name, str)
             self._names[name] += 1
             self._lengths[len(name) - 1] += 1
 
     def discard(self, name: Name | None) -> None:
-        """One entity less has this name."""
+        """Remove the name of one entity."""
         if is_prefix(name):
             assert isinstance(name, str)
             self._names[name] -= 1

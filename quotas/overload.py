@@ -1,20 +1,26 @@
 """Whether brokers are slow or short, and how much of a capacity they can take then. Pure.
 
-`BrokerTimes` looks at Produce requests: how long brokers take, which part of their answers says that they can't store
-what they get, and whether requests pile up. A client can make its own requests slow or fail: it does not read, it
-breaks the in-sync replicas of its topic, it sends in drips. So each client counts once in a window, by its fastest
-request, its part of failed answers, and the shortest queue that a request of it met. The lower median of all clients
-is the signal: up to half of the clients may lie, and it is not above the worst of the others. Of two clients it is
-the faster one. One alone is no signal: it could take from all others that only fetch. A request that does not come in
-one piece is not measured. No other API is: brokers let a Fetch and members of groups wait, and answers to Metadata
-and FindCoordinator cost them nearly nothing.
+`BrokerTimes` measures Produce requests: how long brokers take, which part of the responses reports that brokers can't
+store the records, and whether requests pile up.
 
-`Overload` makes a part of the capacity of it: multiplicative decrease below what was used when brokers became slow,
-less where they are only a little worse than they should be (TIMELY: Mittal et al., *RTT-based Congestion Control for
-the Datacenter*, SIGCOMM 2015: no further decrease while times fall), then half of the way back with each window, and
-small steps beyond, and large ones far beyond (BIC: Xu, Harfoush and Rhee, *Binary Increase Congestion Control*,
-INFOCOM 2004). While requests pile up the part does not grow. It does not shrink for that alone: clients that begin to
-send more look the same.
+A client can make its own requests slow or make them fail. For example it does not read, it breaks the in-sync
+replicas of its topic, or it sends a few bytes at a time. So each client counts once in a window: with its fastest
+request, its part of failed responses, and the shortest queue in front of one of its requests. The signal is the lower
+median of all clients. Even if half of the clients lie, it is not above the worst of the others. Of two clients it is
+the faster one. One client alone is no signal: it could take capacity from clients that only fetch.
+
+A request that does not arrive in one piece is not measured. Other APIs are not measured either: brokers delay
+responses to Fetch and to members of groups on purpose, and Metadata and FindCoordinator cost them nearly nothing.
+
+`Overload` computes the usable part of the capacity from the signal:
+
+* When brokers are slow, the part falls by a factor below the use at which they became slow. The factor is closer to 1
+  if the signal is only a little above its target. While times fall there is no further decrease (TIMELY: Mittal et
+  al., *RTT-based Congestion Control for the Datacenter*, SIGCOMM 2015).
+* Then each window takes half of the way back. Beyond that use the part grows by small steps, and far beyond it by
+  large ones (BIC: Xu, Harfoush and Rhee, *Binary Increase Congestion Control*, INFOCOM 2004).
+* While requests pile up, the part does not grow. It does not shrink for that reason alone, because clients that begin
+  to send more look the same.
 """
 
 from __future__ import annotations
@@ -25,58 +31,60 @@ from typing import Final, NamedTuple, Protocol
 from quotas.lent_rates import Lender
 
 LEAST_CLIENTS: Final = 2
-"""That a signal needs: of two, one may lie."""
+"""The clients that a signal needs. Of two, one may lie."""
 
 LEAST_USABLE: Final = 0.05
-"""Of a capacity: brokers that take nothing at all would never look fast again."""
+"""The least usable part of a capacity. Brokers that get no requests at all would never be measured as fast again."""
 
 LEAST_FOR_ERRORS: Final = 0.5
-"""Of a capacity: replicas that are lost stay lost when clients send less, so errors alone take no more."""
+"""The least part that errors alone leave. Lost replicas do not come back when clients send less."""
 
 _SAMPLES_PER_CLIENT: Final = 4
 _MAX_CLIENTS: Final = 10_000
 _DECREASE: Final = 0.5
-"""Of what was used, where brokers are infinitely slow."""
+"""The part of the use that is taken away when brokers are infinitely slow."""
 
 _FALLING: Final = 0.98
-"""Times that are below this part of the ones before are falling."""
+"""Times below this part of those in the window before are falling."""
 
 _STALLED: Final = 0.5
-"""Brokers that took less of what they might be sent stand still: what was used then says nothing of too much."""
+"""If brokers take less than this part of the usable capacity, they stall. The use then does not show what is too
+much."""
 
 _STEP: Final = 0.015
-"""Of the usable part: how fast it grows near what was too much, and less the nearer the target is."""
+"""How fast the usable part grows near the use that was too much, per window. It grows less near the target."""
 
 _REFUTED: Final = 1.5
-"""Brokers that are fast with so many times what made them slow can take more now, or something else had done it."""
+"""If brokers are fast with this many times the use that made them slow, they can take more now, or another cause had
+made them slow."""
 
 _FAST: Final = 0.4
-"""As `_STEP`, where nothing is known to be too much: a few percent grow to all of the capacity in ten windows."""
+"""As `_STEP`, if no use is known to be too much. A few percent grow to the whole capacity in ten windows."""
 
 _RISES: Final = 0.1
-"""Of the target: times that rise by more between two windows say that what is too much is near."""
+"""In units of the target. If times rise by more than this between two windows, the use is nearly too much."""
 
 _CAUTIOUS: Final = 0.5
-"""Growth after a decrease for errors alone: they come all at once, where times rise before they are too long."""
+"""Factor of the growth after a decrease for errors alone. Errors start all at once, while times rise gradually."""
 
 _NEAR: Final = 0.1
-"""Of the usable part: nearer to what was too much, it grows by steps."""
+"""If the use that was too much is nearer than this part of the usable part, the part grows by steps."""
 
 
 class Sample:
     """One request that is measured.
 
     Attributes:
-        began_ms: when its broker could begin with it; None: that is not known.
-        answered_ms: when its reply came; None: it has not.
-        short: its reply says that brokers can't store what they get.
-        dropped: there will be no reply.
+        began_ms: when its broker could begin with it; None: not known.
+        answered_ms: when its response arrived; None: not yet.
+        short: its response reports that brokers can't store the records.
+        dropped: there will be no response.
     """
 
     __slots__ = ("_after", "_sent_ms", "answered_ms", "dropped", "short")
 
     def __init__(self, sent_ms: int | None, after: Sample | None) -> None:
-        """Sent at a time, unless that is None, or at once behind another one on the same connection."""
+        """Args: sent_ms: when it was sent; None if it waits. after: the request before it on its connection."""
         self._sent_ms = sent_ms
         self._after = after
         self.answered_ms: int | None = None
@@ -89,9 +97,9 @@ class Sample:
         return self._sent_ms if self._after is None else self._after.answered_ms
 
     def answer(self, *, now_ms: int) -> None:
-        """Its reply is here."""
+        """Records that the response has arrived."""
         self.answered_ms = now_ms
-        # Else a connection that always has requests would keep all that it ever sent.
+        # Otherwise a connection that is never idle would keep references to all its earlier requests.
         self._sent_ms, self._after = self.began_ms, None
 
     def took_ms(self, *, now_ms: int) -> int | None:
@@ -103,13 +111,13 @@ class Sample:
 
 
 class Health(NamedTuple):
-    """What a window says of the brokers: lower medians of clients, as the module says. None: too few of them.
+    """The signals of a window: lower medians of clients, see the module. None: too few clients.
 
     Attributes:
-        time_ms: that brokers took for a request they stored.
-        clients: whose requests have a time.
-        errors: part of the answers that say that brokers can't store what they get, 0 to 1.
-        growing: requests met a longer queue than in the window before.
+        time_ms: the time that brokers took for a request they stored.
+        clients: the number of clients whose requests have a time.
+        errors: the part of responses that report that brokers can't store the records, 0 to 1.
+        growing: requests were behind a longer queue than in the window before.
     """
 
     time_ms: float | None = None
@@ -119,22 +127,22 @@ class Health(NamedTuple):
 
 
 class Connection(Protocol):
-    """What carries requests to a broker."""
+    """A connection that carries requests to a broker."""
 
     @property
     def oldest(self) -> object | None:
-        """Its oldest request without a reply; None: there is none, or it does not say how long brokers take."""
+        """Its oldest request without a response; None: there is none, or it does not show how long brokers take."""
 
 
 class _Client:
-    """What one client sent in a window.
+    """The requests of one client in a window.
 
     Attributes:
         samples: its measured requests.
-        ahead: the fewest requests without a reply that one of it found on its connection; None: it sent none.
-        connection: one that it sends on; None: none is looked at.
-        oldest: the oldest request on it when the window before ended.
-        seen_ms: when that was seen first.
+        ahead: the fewest unanswered requests in front of one of its requests; None: it sent none.
+        connection: one of its connections; None: no connection is observed.
+        oldest: the oldest request on that connection when the window before ended.
+        seen_ms: when that request was first observed.
     """
 
     __slots__ = ("ahead", "connection", "oldest", "samples", "seen_ms")
@@ -150,22 +158,22 @@ class _Client:
         """How long brokers took for its requests, at the end of a window; None: not known."""
         answered = [each for each in self.samples if each.answered_ms is not None]
         stored = [each for each in answered if not each.short]
-        # What has no reply counts only where nothing has: it may have been sent a moment ago. An error comes at
-        # once, or when a time is over that the client has chosen.
+        # Requests without a response count only if none has one, because they may have been sent a moment ago.
+        # Errors do not count: they arrive at once, or after a timeout that the client has chosen.
         took = [each.took_ms(now_ms=now_ms) for each in stored or (() if answered else self.samples)]
         known = [each for each in took if each is not None]
         oldest = None if self.connection is None else self.connection.oldest
         if oldest is not self.oldest:
             self.oldest, self.seen_ms = oldest, now_ms
         elif oldest is not None and not answered:
-            # A client that awaits replies may send nothing more. What it awaits is mostly not measured.
+            # A client that waits for responses may send nothing more. Most of its requests are not measured.
             known.append(now_ms - self.seen_ms)
         if not known:
             return None
         return min(known) if stored else max(known)
 
     def left(self) -> _Client | None:
-        """It, for the next window: with what has no reply; None: everything has."""
+        """The client with its unanswered requests, for the next window; None: all are answered."""
         left = _Client()
         left.samples = [each for each in self.samples if each.answered_ms is None and not each.dropped]
         if self.oldest is not None:
@@ -174,14 +182,14 @@ class _Client:
 
 
 class BrokerTimes:
-    """The requests of one window after the other.
+    """Measures requests, window by window.
 
     Attributes:
-        window: stands for the present one; another object for each.
+        window: identifies the current window; each window has another object.
     """
 
     def __init__(self) -> None:
-        """Nothing has been sent."""
+        """Starts without requests."""
         self.window = object()
         self._clients: dict[Hashable, _Client] = {}
         self._ahead_before: dict[Hashable, int] = {}
@@ -195,14 +203,18 @@ class BrokerTimes:
         ahead: int = 0,
         now_ms: int,
     ) -> Sample | None:
-        """A request is sent to its broker; None: its time is not measured, nor that of others in this window.
+        """Records that a request is sent to its broker.
 
         Args:
-            client: its user, or its address where there is none.
-            before: of the request before it on its connection, if that one is measured and has no reply.
-            idle: its connection awaits no reply.
-            ahead: how many requests without a reply are before it on its connection.
+            client: its user, or its address without a user.
+            before: the sample of the request before it on its connection, if that is measured and unanswered.
+            idle: its connection has no unanswered request.
+            ahead: the number of unanswered requests before it on its connection.
             now_ms: the time.
+
+        Returns:
+            The sample to report the response to. None: neither this request nor further ones of this client are
+            measured in this window.
         """
         found = self._clients.get(client)
         if found is None:
@@ -218,18 +230,18 @@ class BrokerTimes:
         return sample
 
     def look_at(self, connection: Connection, client: Hashable) -> None:
-        """Look at what is left on a connection when windows end; for each client it is one connection at a time.
+        """Observe the unanswered requests of a connection at the ends of windows, one connection per client.
 
         Args:
-            connection: on which a measured request is sent.
-            client: of that request.
+            connection: the connection on which a measured request is sent.
+            client: the client of that request.
         """
         found = self._clients[client]
         if found.connection is None:
             found.connection = connection
 
     def close(self, *, now_ms: int) -> Health:
-        """End a window; requests without a reply are measured on."""
+        """End a window; unanswered requests are still measured."""
         fastest, failed, grew = [], [], []
         left, ahead = {}, {}
         for name, client in self._clients.items():
@@ -252,7 +264,7 @@ class BrokerTimes:
 
 
 def _lower_median(values: Sequence[float]) -> float | None:
-    """Of at least `LEAST_CLIENTS`."""
+    """The lower median; None for fewer than `LEAST_CLIENTS` values."""
     if len(values) < LEAST_CLIENTS:
         return None
     return sorted(values)[(len(values) - 1) // 2]
@@ -262,18 +274,18 @@ class Overload:
     """The part of a capacity that brokers can take, window by window.
 
     Attributes:
-        times: where requests are measured.
+        times: measures the requests.
         target_ms: brokers that take longer are slow.
-        target_errors: part of the answers; brokers that fail more often are short.
-        enforce: clients lose what brokers can't take; otherwise it is only computed.
-        health: of the last window.
-        slow: whether brokers were slow or short in it.
-        usable: the part, at most 1.
-        since_ms: since when not all of it can be used; None: all of it can.
+        target_errors: part of the responses; brokers that fail more often are short.
+        enforce: clients lose the part that brokers can't take; otherwise it is only computed.
+        health: the signals of the last window.
+        slow: whether brokers were slow or short in the last window.
+        usable: the usable part of the capacity, at most 1.
+        since_ms: the time from which the usable part is below 1; None: it is 1.
     """
 
     def __init__(self, target_ms: int, *, target_errors: float = 0.1, enforce: bool) -> None:
-        """All of it can be used.
+        """Starts with the whole capacity usable.
 
         Args:
             target_ms: see the class, > 0.
@@ -290,15 +302,15 @@ class Overload:
         self.since_ms: int | None = None
         self._pressure: float | None = None
         self._too_much: float | None = None
-        self._slow_with = 0.0  # of what was used when they were slow last; 0: use did not make them slow
+        self._slow_with = 0.0  # the use when brokers were slow last; 0: use did not make them slow
         self._errors_first = False
-        self._used = 0.0  # in the last window
+        self._used = 0.0  # the use in the last window
 
     def close(self, lenders: Iterable[Lender | None], *, now_ms: int) -> None:
-        """End a window, and have what can be used divided from now on.
+        """End a window, and give the new usable part to the lenders.
 
         Args:
-            lenders: of all capacities.
+            lenders: the lenders of all capacities.
             now_ms: the time.
         """
         divided = [lender for lender in lenders if lender is not None]
@@ -314,15 +326,15 @@ class Overload:
             lender.slow_since_ms = self.since_ms
 
     def step(self, time_ms: float | None, used: float) -> None:
-        """As `follow`, where the time is all that is known."""
+        """As `follow`, if only the time is known."""
         self.follow(Health(time_ms), used)
 
     def follow(self, health: Health, used: float) -> None:
-        """Follow the signals of one window: the worst one counts.
+        """Adapt the usable part to the signals of one window. The worst signal counts.
 
         Args:
-            health: without any signal the brokers count as fast.
-            used: the part of the capacity that was used in it, of the one that was used most.
+            health: the signals; without any signal the brokers count as fast.
+            used: the used part of the capacity in the window; with several capacities, the largest part.
         """
         self.health = health
         of_time = 0.0 if health.time_ms is None else health.time_ms / self.target_ms
@@ -333,14 +345,14 @@ class Overload:
         if not self.slow:
             if not health.growing:
                 rises = before is not None and pressure - before > _RISES
-                # Of what is not used nothing is known.
+                # A part of the capacity that is not used shows nothing about the brokers.
                 slowly = rises or used < _STALLED * self.usable
                 self._grow((1 - pressure) * (_CAUTIOUS if self._errors_first else 1), slowly=slowly)
         elif before is None or health.growing or pressure >= _FALLING * before:
             least = LEAST_USABLE if of_time > 1 else min(self.usable, LEAST_FOR_ERRORS)
             left = 1 - _DECREASE * (1 - 1 / pressure)
             at_least = self.usable <= LEAST_USABLE
-            # Brokers that stall take nothing for the rest of their first window.
+            # Brokers that stall take nothing in the rest of that window, so the use of the window before counts too.
             self._slow_with = used if was_slow else max(used, used_before)
             self._errors_first = of_time <= 1
             if was_slow and used < _STALLED * self.usable:
@@ -350,11 +362,11 @@ class Overload:
                 self.usable = self._too_much * left
             self.usable = max(least, self.usable)
             if self._slow_with <= LEAST_USABLE or (at_least and was_slow):
-                # They are slow with the least that is left, so use does not make them slow.
+                # Brokers are slow even with the least use, so use does not make them slow.
                 self._slow_with = 0.0
 
     def _of_errors(self, part: float | None) -> float:
-        """As the time is in units of its target; beyond it less steep, as a client has few answers in a window."""
+        """The errors in units of their target; flatter beyond it, because a client has few responses in a window."""
         if part is None or part <= self.target_errors:
             return 0.0 if part is None else part / self.target_errors
         return 1 + part - self.target_errors

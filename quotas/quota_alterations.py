@@ -1,12 +1,15 @@
 """The result of an AlterClientQuotas request: Kafka's checks entry by entry, then the changed overrides.
 
-Pure, after ClientQuotaControlManager: the first fault of an entity is its answer, one bad value spoils its whole
-entry, other entries are carried out. An entity that stands twice in a request is carried out once, as its first entry
-says, and yet is answered with an error; that is Kafka's way too, and clients that look at the answer see the same.
+Pure, after ClientQuotaControlManager. The response has the first fault of each entity. One bad value prevents its
+whole entry; other entries are carried out. If a request has an entity twice, its first entry is carried out, and the
+response still has an error for it. Kafka does the same, so clients get the same response.
 
-Three rules are ours. A value that only the configuration file sets can't be removed here, since nothing that the
-store holds would make it go. Two spellings of one address are two entities to Kafka and one here: the second one in a
-request is answered with an error, and nothing of it is done. A guarantee needs a rate that is not below it.
+Three rules are Sluice's own:
+
+* A value that only the configuration file sets can't be removed here: the store cannot express its removal.
+* Two spellings of one address are two entities in Kafka and one in Sluice. The second one in a request gets an error
+  and is not carried out.
+* A guarantee needs a rate that is not below it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from quotas.layered_quotas import LayeredQuotas, Owner, QuotaChange
 from quotas.limits import validate, validate_entity
 
 Names: TypeAlias = Mapping[str, str | None]
-"""Entity type -> name, None for the default; as on the wire, so both may be anything."""
+"""Entity type -> name, None for the default; as on the wire, so neither is checked."""
 
 Operation: TypeAlias = tuple[str, float, bool]
 """(key, value, whether the key is removed)."""
@@ -37,8 +40,8 @@ class EntityPlan:
 
     Attributes:
         names: as on the wire.
-        fault: Kafka's text when the answer is INVALID_REQUEST.
-        changes: what is to be done; there may be some beside a fault, see the module.
+        fault: Kafka's text when the error is INVALID_REQUEST.
+        changes: the changes to carry out; there may be some beside a fault, see the module.
     """
 
     names: Names
@@ -48,11 +51,11 @@ class EntityPlan:
 
 @dataclass(slots=True)
 class Planned:
-    """What is planned so far.
+    """The plans of a request so far.
 
     Attributes:
         by_names: plans by their entity, as on the wire.
-        addresses: entities of addresses, by their one spelling as they were written.
+        addresses: for each entity of an address, the spelling in the request.
     """
 
     by_names: dict[frozenset[tuple[str, str | None]], EntityPlan] = field(default_factory=dict)
@@ -66,17 +69,17 @@ def plan_alterations(
     shared: bool = False,
     planned: Planned | None = None,
 ) -> list[EntityPlan]:
-    """What is to be answered and done.
+    """The errors and changes of a request.
 
     Args:
-        entries: of the request, in its order.
-        quotas: what is set now; setting a value again that is set already changes nothing.
-        shared: other gateways set values too, and `quotas` may not have the latest: what seems to change nothing is a
-            change too, and the store decides.
-        planned: of earlier entries of the same request, for one that is gone through in parts; filled.
+        entries: the request's entries, in its order.
+        quotas: the current quotas; setting a value that is already set changes nothing.
+        shared: other gateways set values too, so `quotas` may be out of date. Then a value that seems to be set
+            already is a change too, and the store decides.
+        planned: plans of earlier entries, if the same request is processed in parts; it is filled.
 
     Returns:
-        One plan for each distinct entity, in the order they came first.
+        One plan for each distinct entity, in the order of their first entries.
     """
     planned = Planned() if planned is None else planned
     plans = planned.by_names
@@ -95,7 +98,7 @@ def plan_alterations(
 
 
 def _same_address(names: Names, planned: Planned) -> str | None:
-    """How the address of these names was written before in the request; None: it was not, or they have none."""
+    """The other spelling of the same address earlier in the request; None: there is none."""
     written = names.get(EntityType.IP)
     if written is None or not known_types(names):
         return None
@@ -134,12 +137,12 @@ def _plan(
 
 
 def known_key(key: str) -> QuotaKey | None:
-    """The quota of this name."""
+    """The quota key of this name; None: there is none."""
     return QuotaKey(key) if key in _KEYS else None
 
 
 def known_types(names: Names) -> bool:
-    """Whether all types are ones that an entity can have."""
+    """Whether all types are known entity types."""
     return names.keys() <= _PRINTED.keys()
 
 

@@ -1,7 +1,8 @@
 """The quotas that a DescribeClientQuotas filter selects, and the filters that Kafka refuses (KIP-546).
 
-A filter names entity types, each with a name, with its default or with anything. Not strict, an entity may have more
-types than the filter names. Nothing is resolved: an answer lists what is set, not what applies to a client.
+A filter names entity types, each with a name, with its default or with any name. Unless the filter is strict, an
+entity may have more types than it names. Nothing is resolved: a response lists the quotas that are set, not those
+that apply to a client.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class FilterError(ValueError):
 
 
 class UnsupportedEntityType(FilterError):
-    """One that Kafka refuses with UNSUPPORTED_VERSION: a newer broker might know the type."""
+    """A filter that Kafka refuses with UNSUPPORTED_VERSION, because a newer broker might know the type."""
 
 
 Grouped: TypeAlias = dict[QuotaEntity, dict[QuotaKey, float]]
@@ -44,8 +45,8 @@ class QuotaFilter:
     """A valid filter.
 
     Attributes:
-        named: types that must have just this name, or be the default.
-        specified: types that must be there.
+        named: types that the entity must have with exactly this name or default.
+        specified: types that the entity must have, with any name.
         strict: the entity may have no other types.
     """
 
@@ -55,7 +56,7 @@ class QuotaFilter:
 
     @property
     def entity(self) -> QuotaEntity | None:
-        """The one entity that can match, None when it may be any number."""
+        """The only entity that can match; None when several can."""
         return None if self.specified or not self.strict else entity_of_names(self.named)
 
     def select(self, limits: Limits) -> Iterator[tuple[QuotaEntity, dict[QuotaKey, float]]]:
@@ -77,7 +78,7 @@ class QuotaFilter:
         yield from found.items()
 
     def group(self, key: QuotaKey, quotas: Iterable[tuple[QuotaEntity, float]], found: Grouped) -> None:
-        """Add what matches of these quotas to `found`; a part of them at a time, where all would take too long."""
+        """Add the matching ones of these quotas to `found`; for a part of them if all would take too long."""
         user_test, client_test = self._test(EntityType.USER), self._test(EntityType.CLIENT_ID)
         ip_test, topic_test = self._test(EntityType.IP), self._test(EntityType.TOPIC)
         group_test = self._test(EntityType.GROUP)
@@ -92,7 +93,7 @@ class QuotaFilter:
                 found.setdefault(entity, {})[key] = value
 
     def _test(self, entity_type: EntityType) -> Callable[[Name | None], bool]:
-        """What a component of this type must be."""
+        """A test for a component of this type."""
         if entity_type in self.named:
             wanted = self.named[entity_type]
             return lambda name: name == wanted
@@ -104,7 +105,7 @@ class QuotaFilter:
 
 
 def make_filter(components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> QuotaFilter:
-    """The filter that a request asks for.
+    """The filter of a request.
 
     Args:
         components: (entity type, match type, name) as on the wire.
@@ -150,6 +151,6 @@ def make_filter(components: Iterable[tuple[str, int, str | None]], *, strict: bo
 
 
 def _spelled(address: str) -> str:
-    with suppress(ValueError):  # as Kafka: a name that nothing can have selects nothing
+    with suppress(ValueError):  # as in Kafka, a name that no entity can have selects nothing
         return one_spelling(address)
     return address

@@ -1,11 +1,11 @@
 """Averages over sampled windows (KIP-13; Kafka's SampledStat and Rate), and the spread Rate of KIP-599's draft.
 
-`SampledRate` is Kafka's arithmetic to the last detail, because clients get its result in milliseconds
-and operators compare it with a broker's: a sample begins at its first event and not on a grid, it is
-forgotten S windows after its *last* event, and a young meter pretends that S - 1 whole windows have passed.
+`SampledRate` copies Kafka's arithmetic in every detail, because clients receive its result in milliseconds
+and operators compare it with a broker's. A sample begins at its first event and not on a grid. It is
+forgotten S windows after its *last* event. A young meter counts as if S - 1 whole windows had passed.
 
-`SpreadRate` was never released by Kafka. It is offered for comparison: one burst is poured over the
-windows before it, so that the average falls a little with every window and not all at once.
+Kafka never released `SpreadRate`. It is offered for comparison: a burst is spread over the windows before it, so that
+the average falls a little with every window and not all at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 from librt.vecs import append, vec
 
-# Of each sample: its start, its last event, its value.
+# Each sample is three numbers: its start, its last event, its value.
 _LAST: Final = 1
 _VALUE: Final = 2
 _SAMPLE: Final = 3
@@ -26,12 +26,12 @@ MAX_THROTTLE_MS: Final = 2**31 - 1  # the field is an int32; Kafka lets longer t
 
 
 def round_half_up(value: float) -> int:
-    """Java's Math.round: floor(value + 0.5), where Python's round goes to the even neighbour."""
+    """Java's Math.round: floor(value + 0.5). Python's round would return the even neighbour."""
     return math.floor(value + 0.5)
 
 
 def clamp_throttle_ms(value_ms: float) -> int:
-    """A computed time as a throttle_time_ms: rounded, in [0, 2**31 - 1], whatever came out of a division."""
+    """A computed time as a throttle_time_ms: rounded, in [0, 2**31 - 1], also for NaN and infinity."""
     if not value_ms > 0:  # also NaN
         return 0
     return MAX_THROTTLE_MS if value_ms >= MAX_THROTTLE_MS else round_half_up(value_ms)
@@ -45,11 +45,11 @@ def throttle_time_ms(rate_per_s: float, limit_per_s: float, window_ms: float) ->
 
     Args:
         rate_per_s: observed average, in the quota's unit per second.
-        limit_per_s: the limit, same unit. Zero, which only a truncated connection rate can be, is never.
-        window_ms: length of the window the rate was really taken over.
+        limit_per_s: the limit, same unit. Only a truncated connection rate can be 0; the wait is then the longest.
+        window_ms: the time that the rate was really computed over.
 
     Returns:
-        Milliseconds; 0 when the rate is within the limit. The caller caps where its family has a cap.
+        Milliseconds; 0 when the rate is within the limit. The caller applies its family's cap.
     """
     if rate_per_s <= limit_per_s:
         return 0
@@ -61,8 +61,8 @@ def throttle_time_ms(rate_per_s: float, limit_per_s: float, window_ms: float) ->
 class SampledRate:
     """Rate over a ring of at most ``window_num`` + 1 samples; the extra one overlaps the window's old edge.
 
-    Every look first resets the samples whose last event is S windows ago: they stay, empty, and begin anew
-    at that moment. So an empty sample can be the one that the average's time is counted from, as in Kafka.
+    Every read first resets the samples whose last event is S windows ago. They stay in the ring, empty, and begin
+    again at that moment. So the average's time may be counted from an empty sample, as in Kafka.
     """
 
     __slots__ = (
@@ -88,19 +88,17 @@ class SampledRate:
             window_ms: length of one sample.
             now_ms: when the first sample begins.
         """
-        # Compiled, fields lie in this order: thousands of meters are touched in turn, and what a record costs is
-        # mostly the cache misses of what it touches. So those of every record come first.
-        self._next_ms = now_ms + window_ms  # when a record begins the next sample
-        self._total = 0.0  # of which the current sample's value is what exceeds _past_sum
+        # In compiled code, fields are in memory in this order. Records go to thousands of meters in turn, so a
+        # record's cost is mostly its cache misses. So the fields that every record uses come first.
+        self._next_ms = now_ms + window_ms  # from then on a record begins the next sample
+        self._total = 0.0  # the sum of all samples; the current sample's value is _total - _past_sum
         self._last_ms = now_ms
         self._looked_ms = now_ms  # when due samples were last reset, or should have been
-        self._gone = 0.0  # what was forgotten, so that a record need not be added up twice
+        self._gone = 0.0  # the sum of forgotten values, so that `recorded` needs no sum of its own
         self._past_sum = 0.0
-        # Start, last event and value of each sample, as `_SAMPLE` says: one piece of memory for the same reason.
+        # Start, last event and value of each sample, in one piece of memory for the same reason.
         self._samples = vec[float]([now_ms, now_ms, 0.0])
-        self._at = (
-            0  # where the current sample is, whose last event and value are kept above until it is left
-        )
+        self._at = 0  # index of the current sample; its last event and value are in the fields above
         self._start_ms = now_ms
         self._window_num = window_num
         self._window_ms = window_ms
@@ -108,12 +106,12 @@ class SampledRate:
 
     @property
     def windows(self) -> tuple[int, int]:
-        """How many samples, and how long one is, ms."""
+        """The number of samples, and the length of one in ms."""
         return self._window_num, self._window_ms
 
     @property
     def last_ms(self) -> int:
-        """When something was recorded last."""
+        """The time of the last record."""
         return self._last_ms
 
     def record(self, value: float, *, now_ms: int) -> None:
@@ -124,14 +122,14 @@ class SampledRate:
         self._last_ms = now_ms
 
     def record_and_check(self, value: float, limit_per_s: float, allowance: float, *, now_ms: int) -> int:
-        """Records, and says how long to wait for it: `record` and `throttle_time_ms` in one, for the hot path.
+        """Records, and returns the wait: `record` and `throttle_time_ms` in one call, for the hot path.
 
         Args:
-            value: what to record.
+            value: the value to record.
             limit_per_s: the limit.
-            allowance: ``limit_per_s`` over the S - 1 windows that an average is at least taken over. A total
-                within it cannot violate, and a sample that is due to be reset only makes the total larger.
-                So the reset waits for a look that needs it.
+            allowance: ``limit_per_s`` times S - 1 windows, the shortest time of an average. A total within it cannot
+                exceed the limit, and samples that are due to be reset only make the total larger. So the reset is
+                postponed until a read needs it.
             now_ms: the present.
         """
         if now_ms >= self._next_ms:
@@ -142,16 +140,16 @@ class SampledRate:
 
     @property
     def held(self) -> float:
-        """What all samples add up to, those that are due to be forgotten included. Cheap, and changes nothing."""
+        """The sum of all samples, including those due to be forgotten. Cheap, and changes nothing."""
         return self._total
 
     @property
     def recorded(self) -> float:
-        """All that was ever recorded. Cheap, and changes nothing."""
+        """The sum of all records so far. Cheap, and changes nothing."""
         return self._total + self._gone
 
     def keep(self, part: float, *, now_ms: int) -> None:
-        """Forgets the rest of each sample."""
+        """Keeps this part of each sample, and forgets the rest."""
         self._purge(now_ms)
         samples = self._samples
         for i in range(_VALUE, len(samples), _SAMPLE):
@@ -161,12 +159,12 @@ class SampledRate:
         self._past_sum *= part
 
     def total(self, *, now_ms: int) -> float:
-        """What the samples not yet forgotten add up to."""
+        """The sum of the samples that are not yet forgotten."""
         self._purge(now_ms)
         return self._total
 
     def window_size_ms(self, *, now_ms: int) -> int:
-        """The time the average is taken over: at least S - 1 windows plus what the current one has lasted."""
+        """The time of the average: at least S - 1 windows plus the age of the current one."""
         self._purge(now_ms)
         elapsed = now_ms - int(self._samples[self._first(0)])
         missing = self._window_num - 1 - elapsed // self._window_ms
@@ -193,14 +191,14 @@ class SampledRate:
         return [*past, (self._start_ms, self._last_ms, self._total - self._past_sum)]
 
     def take_over(self, samples: Sequence[tuple[int, int, float]], *, now_ms: int) -> float:
-        """Stand where a meter of another process on this machine stands, unless more was recorded here.
+        """Copies the samples of another process's meter on this machine, unless this meter has recorded more.
 
         Args:
-            samples: of that meter, by the same clock. Those of other windows count as recorded now.
+            samples: the samples of that meter, by the same clock. If its windows differ, they count as recorded now.
             now_ms: the present.
 
         Returns:
-            By how much the total grew.
+            The growth of the total.
         """
         before = self.total(now_ms=now_ms)
         more = math.fsum(value for _, _, value in samples) - before
@@ -214,7 +212,7 @@ class SampledRate:
         return more
 
     def join(self, samples: Sequence[tuple[int, int, float]], *, now_ms: int) -> None:
-        """Hold what another meter with the same windows holds, too; each sample's for about as long as there."""
+        """Adds the samples of another meter with the same windows. Each is kept for about as long as there."""
         both = sorted(each for each in [*self.samples(now_ms=now_ms), *samples] if each[2])
         while len(both) > self._window_num + 1:
             gaps_ms = [after[0] - before[0] for before, after in itertools.pairwise(both)]
@@ -257,7 +255,7 @@ class SampledRate:
         self._next_ms = now_ms + self._window_ms
 
     def _first(self, number: int) -> int:
-        """Where that number of a sample is the lowest."""
+        """The index, within the samples, of the lowest start (0) or last event (1)."""
         samples = self._samples
         lowest = number
         for i in range(number, len(samples), _SAMPLE):
@@ -270,9 +268,9 @@ class SampledRate:
         samples[self._at + _LAST] = self._last_ms
         first = self._first(_LAST)
         if samples[first] <= now_ms - self._expiry_ms:
-            # What `record_and_check` put off is reset as of the latest of those records. Kafka would have done
-            # it at an earlier one, with the same results: while the sample that was recorded to counts, time
-            # is counted from its start, and when it is due the emptied ones are due again.
+            # Resets that `record_and_check` postponed are done as of the latest of those records. Kafka would have
+            # done them at an earlier record, with the same results: while the sample of that record counts, time
+            # is counted from its start, and when it is due the emptied samples are due again.
             for moment_ms in (self._looked_ms, now_ms):
                 while samples[first] <= moment_ms - self._expiry_ms:
                     self._reset(first - _LAST, moment_ms)
@@ -281,7 +279,7 @@ class SampledRate:
                 if samples[i]:
                     break
             else:
-                # No rounding error outlives the samples it came from.
+                # All samples are empty, so the rounding errors in the sums are removed too.
                 self._total -= self._past_sum
                 self._gone += self._past_sum
                 self._past_sum = 0.0
@@ -304,9 +302,9 @@ class SampledRate:
 
 
 class SpreadRate:
-    """KIP-599's draft: a value fills the windows before it, each up to the limit, the rest goes into the current.
+    """KIP-599's draft: a value fills the earlier windows, each up to the limit; the rest goes into the current one.
 
-    Windows lie on a grid that begins with the meter. The average is over all S of them.
+    Windows are on a grid that begins with the meter. The average is over all S of them.
     """
 
     __slots__ = ("_start_ms", "_values", "_window_ms")
@@ -315,10 +313,10 @@ class SpreadRate:
         """An empty meter; the arguments are those of `SampledRate`."""
         self._window_ms = window_ms
         self._values = [0.0] * window_num  # oldest first, the current one last
-        self._start_ms = now_ms  # of the current window
+        self._start_ms = now_ms  # start of the current window
 
     def record(self, value: float, limit_per_s: float, *, now_ms: int) -> None:
-        """Adds a value; a negative one takes back, newest window first, down to nothing."""
+        """Adds a value; a negative one is taken from the windows, newest first, down to 0."""
         self._advance(now_ms)
         if value < 0:
             self._take_back(-value)
@@ -331,12 +329,12 @@ class SpreadRate:
         self._values[-1] += value
 
     def total(self, *, now_ms: int) -> float:
-        """What the windows add up to."""
+        """The sum of the windows."""
         self._advance(now_ms)
         return math.fsum(self._values)
 
     def keep(self, part: float, *, now_ms: int) -> None:
-        """Forgets the rest of each window."""
+        """Keeps this part of each window, and forgets the rest."""
         self._advance(now_ms)
         self._values = [value * part for value in self._values]
 
@@ -351,7 +349,7 @@ class SpreadRate:
 
     @property
     def window_size_ms(self) -> int:
-        """The time the average is taken over."""
+        """The time of the average."""
         return len(self._values) * self._window_ms
 
     def throttle_time_ms(self, limit_per_s: float, *, now_ms: int) -> int:

@@ -1,8 +1,8 @@
 """The quotas counted by a sampled Rate: byte rates (KIP-13) and request time (KIP-124).
 
-The hot path of the gateway: every Produce, every Fetch answer and every request passes here. Looking up a
-counter is one dictionary access as long as the limits stay the same; recording is a few additions as long
-as the client stays within its limit. Measured by ``benchmarks/accounting.py``.
+This is the gateway's hot path: every Produce request, every Fetch response and the time of every request is recorded
+here. While the limits stay the same, looking up a counter is one dictionary access. While a client stays within its
+limit, recording is a few additions. ``benchmarks/accounting.py`` measures both.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ Scope: TypeAlias = int | None
 
 AnyKey = TypeVar("AnyKey")
 
-# How long a client that shares a counter is content with it before a place of its own is looked for again.
+# After this time a client that shares a counter is looked up again: it may get a counter of its own.
 _SHARED_RECHECK_MS: Final = 1_000
 
 PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
 
 ANY_SHARE: Final = 2**60
-"""In the place of a share that is not bounded. No None: an optional number is an object where it is compiled."""
+"""Stands for an unbounded share. It is not None, because an optional number is an object in compiled code."""
 
 _DIVISION_MS: Final = 1_000
-"""A capacity is divided so often."""
+"""The interval between two divisions of a capacity."""
 
 _BOUND_WINDOWS: Final = 2
 _URGENT_PART: Final = 64
-"""Of what may pass at once: so much is sent at once, and more than a client within its limit uses in an interval."""
-_MOST_MS_PER_UNIT: Final = 1e12  # of a limit near 0, so that no product of it is infinite
+"""Use above this part (1/64) of what may pass at once is sent to the fleet at once. A client within its limit uses
+less in an interval."""
+_MOST_MS_PER_UNIT: Final = 1e12  # for a limit near 0, so that no product is infinite
 
 
 class ScopedKey(NamedTuple):
@@ -72,25 +73,25 @@ class RateSnapshot:
     client_id: str
     rule: Rule
     limit: float | None
-    tokens: float | None  # left in the bucket, below 0 a debt; None: there is none
+    tokens: float | None  # left in the bucket, below 0 a debt; None without a bucket
     rate: float
     utilisation: float | None  # rate over limit, None when unlimited
     throttle_time_ms: float | None  # average over Kafka's metric windows, None when nothing was throttled
     throttled_total: int
     throttled_ms_total: int
-    would_throttle_total: int  # what observe mode let through
-    other: bool  # the one row for all that have no counter of their own, so that totals add up
+    would_throttle_total: int  # requests that observe mode did not throttle
+    other: bool  # the row of all clients without a counter of their own; with it totals add up
 
 
 class CounterState(NamedTuple):
-    """Where a counter stands, for the process that replaces this one; times are of the machine's monotonic clock.
+    """The state of a counter, for the new process in an upgrade; times are of the machine's monotonic clock.
 
     Attributes:
-        samples: see `SampledRate.samples`; of a mutation counter none.
-        fill: what the bucket holds, in units of the quota.
+        samples: see `SampledRate.samples`; empty for a mutation counter.
+        fill: the use in the bucket, in units of the quota.
         owed_until_ms, left_until_ms, last_value: see `RateTracker`.
-        bound_ms: how long the bucket lasts at the limit; 0: the process is of a version that does not say it.
-        debt: what of `fill` is beyond that.
+        bound_ms: the bucket's size, as time at the limit; 0: the old process's version does not report it.
+        debt: the part of `fill` above that size.
     """
 
     samples: Sequence[tuple[int, int, float]] = ()
@@ -103,14 +104,15 @@ class CounterState(NamedTuple):
 
 
 class Urgent:
-    """Counters that used so much since the last message to others that these should not wait for the interval.
+    """Counters whose use since the last message is so high that the next message should not wait for the interval.
 
     Attributes:
-        found: they and their keys, each once until a message is sent; its sender clears it.
-        wake: called when one is added.
-        members: of the fleet, while counters hold back what the others do not know of; below 2 they do not.
-        exchange_ms: the time from one message about a counter to the next, and of its delivery.
-        again_ms: a request that waits for the others asks again so much later.
+        found: these counters with their keys, each once per message; the message's sender clears the list.
+        wake: called when a counter is added.
+        members: the members of the fleet. From 2 on, a counter delays requests while too much of its use is unknown
+            to the other members.
+        exchange_ms: the time from one message about a counter to the next, plus its delivery.
+        again_ms: a request that waits for the other members is tried again after this time.
     """
 
     __slots__ = ("again_ms", "exchange_ms", "found", "members", "wake")
@@ -123,40 +125,40 @@ class Urgent:
         self.again_ms = 0
 
     def add(self, key: Any, tracker: RateTracker) -> None:
-        """This one too."""
+        """Add a counter, and wake the sender."""
         self.found.append((key, tracker))
         self.wake()
 
 
 def _nobody() -> None:
-    """There is no fleet."""
+    """Do nothing: there is no fleet."""
 
 
 class RateTracker:
-    """One counter. Get it from `RateQuotas.tracker` for every event; that call is cheap and always right.
+    """One counter. Get it from `RateQuotas.tracker` for every event: limits may have changed, and the call is cheap.
 
-    Kafka's Rate says how long a connection is muted, and forgets a record S windows after it. What it does not bound
-    is the sum over many connections, each of which gets one more request through. So the counter has a second
-    measure, a leaky bucket: every unit fills it by its time at the limit, it empties with time, and while it holds
-    more than two windows (2 x S samples) nothing passes. In any span of time the counter thus passes at most
-    limit x (time + 2 windows), and the one request that went beyond (hazards K03, K04).
+    Kafka's Rate decides how long a connection is muted. It forgets a record after one window of S samples. It does
+    not bound the sum over many connections, because each of them passes one more request. So the counter has a second
+    measure, a leaky bucket. Every unit fills the bucket by the unit's time at the limit, and the bucket empties with
+    time. While it contains more than two windows (2 x S samples), nothing passes. In any span of time the counter
+    thus passes at most limit x (time + 2 windows), plus the one request that exceeded it (hazards K03, K04).
 
-    Where the quota has a burst (`Match.burst_s`), the bucket alone decides and holds so many seconds: the counter
-    passes at most limit x (time + burst) and one request. A client that is silent collects no more than that. Where
-    it is only observed, what goes beyond is counted and forgotten, as no client has waited for it.
+    If the quota has a burst (`Match.burst_s`), the bucket alone decides, and its size is the burst in seconds. The
+    counter then passes at most limit x (time + burst) plus one request. A silent client collects no more than the
+    burst. If the quota is only observed, an excess is counted and forgotten, because no client has waited for it.
 
-    In a fleet (`Urgent.members`) the others learn late of what passes here. So a counter passes at most an equal part
-    of what is left before it waits until the messages about that are delivered (`most_alone`).
+    In a fleet (`Urgent.members`) the other members learn late what passes here. So a counter passes at most an equal
+    part of the rest. Then it waits until its messages are delivered (`most_alone`).
 
     Attributes:
-        key: whose it is; None: it is shared.
-        blocked_until_ms: nothing of this counter passes before.
-        queue: the connections that wait at the bound; None: there are none.
-        owed_until_ms: the end of the longest wait that the Rate has asked for.
-        left_until_ms: the end of the longest mute that a connection left behind when it ended; see `ThrottleState`.
-        fetches: requests under way whose answers will be recorded.
-        asked: how much these answers may bring together.
-        last_value: of the Fetch answer, or the request's time, that was recorded last: what the next may cost.
+        key: the key of its clients; None: the counter is shared.
+        blocked_until_ms: no request of this counter passes before this time.
+        queue: the connections that wait at the bound; None: no connection waits.
+        owed_until_ms: the end of the longest wait that the Rate has computed.
+        left_until_ms: the latest end of a mute whose connection has closed; see `ThrottleState`.
+        fetches: Fetch requests in flight, whose responses will be recorded.
+        asked: the most bytes that these responses may have together.
+        last_value: the last recorded Fetch response or request time, as an estimate of the next.
         window_ms: how long a record is remembered: S samples.
     """
 
@@ -208,27 +210,27 @@ class RateTracker:
         key: object | None,
         now_ms: int,
     ) -> None:
-        # What every record touches comes first: see `SampledRate`.
-        self.good_until_ms: float = math.inf  # a look-up before then need not be made again
+        # The attributes that every record uses come first: see `SampledRate`.
+        self.good_until_ms: float = math.inf  # until then the result of a look-up is valid
         self._meter = SampledRate(settings.window_num, settings.window_ms, now_ms=now_ms)
         self._limit = UNLIMITED
         self._allowance = UNLIMITED
-        self._settled = 0.0  # of all that was recorded: what others have recorded, or know
-        self._urgent_from = math.inf  # from so much on others soon need a message
+        self._settled = 0.0  # the part of all records that other members have made, or know
+        self._urgent_from = math.inf  # unsent use from which other members soon need a message
         self.window_ms = settings.window_num * settings.window_ms
         self._bound_ms = float(_BOUND_WINDOWS * self.window_ms)
-        self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
+        self.blocked_until_ms = now_ms - self._bound_ms  # the value of an empty bucket
         self._ms_per_unit = 0.0  # 0: not bounded
         self.key = key
         self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
-        self._most_at_once = UNLIMITED  # by a client that has used nothing; within it no average can violate
-        self._others = 0.0  # of all that was recorded: what was not recorded by clients of this process
-        self._quiet = 0.0  # until so much was recorded, what others do not know cannot matter
+        self._most_at_once = UNLIMITED  # after a silence; below it no average exceeds the limit
+        self._others = 0.0  # the part of all records that clients of this process did not cause
+        self._quiet = 0.0  # below this total the use that other members do not know cannot matter
         self._urgent = urgent
-        self._is_urgent = False  # it has been added to `urgent`, and was not looked at since
-        self._on_way = 0.0  # what messages have that the others may not have yet
-        self._most_alone = math.inf  # see `most_alone`, as of the last look
-        self._holds = False  # nothing more passes until they have
+        self._is_urgent = False  # added to `urgent`, and not examined since
+        self._on_way = 0.0  # sent, but perhaps not delivered yet
+        self._most_alone = math.inf  # result of the last call of `most_alone`
+        self._holds = False  # requests wait until messages are delivered
         self._aside: SetAside | None = None  # while only a part of the limit is in force
         self.queue: BoundQueue | None = None
         self.owed_until_ms = 0
@@ -246,12 +248,12 @@ class RateTracker:
 
     @property
     def last_ms(self) -> int:
-        """When something was recorded last."""
+        """The time of the last record."""
         return self._meter.last_ms
 
     @property
     def recorded(self) -> float:
-        """All that was ever recorded, here or by others."""
+        """The sum of all records so far, by this member and others."""
         return self._meter.recorded
 
     @property
@@ -260,7 +262,7 @@ class RateTracker:
         return self.match.shared_by
 
     def bind(self, match: Match, version: int, *, now_ms: int) -> None:
-        """Puts a limit in force, also on what was recorded before."""
+        """Puts a limit in force, also for earlier records."""
         old = self.match
         self.match = match
         self.version = version
@@ -280,15 +282,16 @@ class RateTracker:
         alike = match.share == old.share and burst_s == old.burst_s and match.observe == old.observe
         if ms_per_unit == self._ms_per_unit and alike:
             return
-        if self.queue is not None:  # its costs are those of the old limit
+        if self.queue is not None:  # its costs were computed with the old limit
             self.blocked_until_ms -= self.queue.promised_ms
             self.queue = None
         fill = self._fill(self.blocked_until_ms, now_ms)
         if burst_s != old.burst_s:
             fill = self._resize(fill, now_ms)
         elif match.lent is not None and match.limit is not None and old.limit is not None:
-            # What was lent was within the limit, and stays the same part of it when the lender takes it back. A debt
-            # is paid at the new limit where that is higher.
+            # When the limit shrinks because the lender uses its guarantee again, the bucket stays full to the same
+            # part: the use was within the limit when it was recorded. When the limit grows, a debt keeps its amount
+            # and is paid at the new limit.
             part = match.limit / old.limit
             debt = max(0.0, fill - old.limit * self._bound_ms / 1000) if part > 1 else 0.0
             fill = (fill - debt) * part + debt
@@ -304,7 +307,7 @@ class RateTracker:
             self._put_aside(now_ms).change(self._rest_of_limit(), 0.0, now_ms=now_ms)
 
     def _resize(self, fill: float, now_ms: int) -> float:
-        """What the bucket holds of this in its new size: what fits, and the debt, all beyond the old size."""
+        """The fill in the bucket's new size: the part that fits, plus the debt, which is all above the old size."""
         burst_s = self.match.burst_s
         debt = min(fill, max(0.0, self.blocked_until_ms - now_ms) / self._ms_per_unit) if fill else 0.0
         self._bound_ms = _BOUND_WINDOWS * self.window_ms if burst_s is None else burst_s * 1000
@@ -324,7 +327,7 @@ class RateTracker:
         return self._limit / self.match.share - self._limit
 
     def _divide(self, fill: float, old: float, new: float, now_ms: int) -> float:
-        """What the bucket holds of this, now that another share of the limit is in force; see `SetAside`."""
+        """The bucket's part of a fill when another share of the limit comes into force; see `SetAside`."""
         aside = self._put_aside(now_ms)
         back = max(0.0, new - old) / (1 - old) if old < 1 else 0.0
         filled = aside.change(self._rest_of_limit(), back, now_ms=now_ms)
@@ -344,17 +347,17 @@ class RateTracker:
         self._others += value
 
     def record(self, value: float, waiter: object = None, *, now_ms: int) -> int:
-        """Counts, and says how long the client has to wait for it.
+        """Counts a value, and returns how long the client has to wait for it.
 
         Args:
-            value: bytes, or whatever the key counts.
-            waiter: the connection, which keeps a place among those that wait at the bound; None: it has none.
+            value: bytes, or the unit that the key counts.
+            waiter: the connection, which gets a place in the queue at the bound; None: it needs no place.
             now_ms: the present.
 
         Returns:
-            throttle_time_ms: until the average is within the limit and the next request may pass; where the family
-            has a cap, up to that and for the average alone. With a bucket that is what it holds beyond its size,
-            divided by the limit. 0 in observe mode, which only counts it.
+            throttle_time_ms: until the average is within the limit and the next request may pass. A key with a cap
+            waits for the average alone, at most until the cap. With a burst, it is the excess over the bucket's size
+            divided by the limit. Observe mode only counts and returns 0.
         """
         meter = self._meter
         throttle_time_ms = meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)
@@ -388,8 +391,9 @@ class RateTracker:
 
         Args:
             waiter: its connection.
-            value: what it will be recorded as; None: about what was recorded last.
-            most_held_ms: a longer wait is sent to the client, and not waited for here; None: none is.
+            value: the value that will be recorded for it; None: about as much as the last one.
+            most_held_ms: the gateway sends a longer wait to the client instead of delaying the request; None: it
+                delays every request itself.
             now_ms: the present.
         """
         queue = self.queue
@@ -415,10 +419,11 @@ class RateTracker:
         return clamp_throttle_ms(wait_ms)
 
     def empties(self, waiter: object, *, now_ms: int) -> int:
-        """Whether an answer that has come must not pass, since others have used up the bound meanwhile.
+        """Whether a response must be emptied, because other connections have used up the bound meanwhile.
 
         Returns:
-            0 if it may pass; else when its client is to come back, as the first of all, in milliseconds.
+            0 if the response may pass. Otherwise the milliseconds after which the client should try again; it is then
+            the first in the queue.
         """
         queue = self.queue
         if queue is not None:
@@ -432,18 +437,18 @@ class RateTracker:
         return clamp_throttle_ms(wait_ms)
 
     def owe_at_most(self, most_ms: int, *, now_ms: int) -> None:
-        """Forgets a debt beyond this: no client is asked to wait for longer."""
+        """Forgets the part of a debt that takes longer than this to pay."""
         self.blocked_until_ms = min(self.blocked_until_ms, float(now_ms + most_ms))
 
     def leave(self, waiter: object) -> None:
-        """A connection has ended or is counted elsewhere; what was kept for it is free."""
+        """Frees the place of a connection that has ended, or that another counter counts now."""
         queue = self.queue
         if queue is not None:
             queue.leave(waiter)
             self.blocked_until_ms -= queue.settle(waiter, now_ms=0)
 
     def _next_cost_ms(self, value: float) -> float:
-        """Of a request that follows one like this. The largest are rare, and would keep others away for long."""
+        """The estimated cost of the next request. Very large requests are rare, so they do not raise it further."""
         return min(value, self._most_at_once) * self._ms_per_unit
 
     def _tell(self, value: float, waiter: object, *, now_ms: int) -> int:
@@ -459,33 +464,33 @@ class RateTracker:
         self.blocked_until_ms = max(self.blocked_until_ms, empty_ms) + value * self._ms_per_unit
 
     def record_unchecked(self, value: float, *, now_ms: int) -> None:
-        """Counts what no answer can carry any more, or not yet; it weighs on the next request."""
+        """Counts a value without a wait: no response can carry one any more, or not yet. The next request waits."""
         self._meter.record(value, now_ms=now_ms)
         self._pour(value, now_ms)
 
     def record_part(self, value: float, *, now_ms: int) -> None:
-        """Counts a part of a request that has come; its last part is recorded, and gives the wait for the whole."""
+        """Counts a part of a request. `record` counts the last part and returns the wait for the whole request."""
         self.record_unchecked(value, now_ms=now_ms)
         self._look_for_urgency(now_ms)
 
     def expect(self, value: float, *, now_ms: int) -> None:
-        """Of what was recorded just now so much is still to come: the average counts it as it comes.
+        """Takes from the average the part of the last record that has not arrived yet; `arrived` adds it again.
 
-        The bound keeps counting it, since others must not pass meanwhile.
+        The bucket keeps counting it, because other requests must not pass meanwhile.
         """
         self._meter.record(-value, now_ms=now_ms)
 
     def arrived(self, value: float, *, now_ms: int) -> None:
-        """So much has come of what is expected."""
+        """Counts an expected part that has arrived."""
         self._meter.record(value, now_ms=now_ms)
         self._look_for_urgency(now_ms)
 
     def give_up(self, value: float, *, since_ms: int, now_ms: int) -> None:
-        """So much of what is expected will not come.
+        """Takes back an expected part that will not arrive.
 
         Args:
-            value: what the average has not counted.
-            since_ms: when it was recorded: what the bound has let pass in its place since then is gone.
+            value: the part that the average has not counted.
+            since_ms: when it was recorded. The part that has drained from the bucket since then is not returned.
             now_ms: the present.
         """
         if not self._ms_per_unit:
@@ -493,7 +498,7 @@ class RateTracker:
         back_ms = value * self._ms_per_unit - (now_ms - since_ms)
         if back_ms > 0:
             self.blocked_until_ms -= back_ms
-        # A mute that is left behind ends when what has come is paid for.
+        # The mute of a closed connection ends when the part that arrived is paid for.
         still_ms = max(self._average_ms(now_ms), self.blocked_until_ms - now_ms)
         self.owed_until_ms = min(self.owed_until_ms, now_ms + max(0, math.ceil(still_ms)))
 
@@ -502,13 +507,13 @@ class RateTracker:
             self._be_urgent(now_ms)
 
     def untold(self, *, now_ms: int) -> float:
-        """What was recorded here, is remembered yet, and was not sent to the other members of a fleet."""
+        """The use that was recorded here, is still remembered, and was not sent to the other members of the fleet."""
         meter = self._meter
         recorded = meter.recorded
         untold = recorded - self._settled
-        # What is forgotten need not be sent; a sample that is not over has forgotten none of it.
+        # Forgotten use need not be sent. Until the current sample ends, nothing of it has been forgotten.
         held = meter.held if now_ms < meter._next_ms else meter.total(now_ms=now_ms)
-        if untold > held or untold < 0:  # below: sums of sums are rounded
+        if untold > held or untold < 0:  # below 0: sums are rounded
             untold = max(0.0, min(untold, held))
             self._settled = recorded - untold
         return untold
@@ -522,12 +527,12 @@ class RateTracker:
             self._look_alone(now_ms)
 
     def _look_alone(self, now_ms: int) -> None:
-        """Holds back what comes next if the others do not know enough of what came; else, from when to look again."""
+        """Delays requests if the other members do not know enough of the use here; else sets when to look again."""
         most = self._most_alone = self.most_alone(now_ms=now_ms)
         self._holds = self._unheard > most
         if self._holds:
             self._urgent_from = math.inf
-            if self.queue is None:  # so that requests ask
+            if self.queue is None:  # so that requests call `wait_ms`
                 self.queue = BoundQueue()
         elif self._is_urgent:
             self._urgent_from = most - self._on_way
@@ -536,15 +541,15 @@ class RateTracker:
 
     @property
     def _unheard(self) -> float:
-        """What came here and the others may not know of."""
+        """The use here that other members may not know yet."""
         return max(0.0, self._meter.recorded - self._settled) + self._on_way
 
     def most_alone(self, *, now_ms: int) -> float:
-        """How much may pass here before the others have heard of it, in units of the quota.
+        """How much may pass here before the other members know of it, in units of the quota.
 
-        Each of n members passes an n-th of what it knows to be left. So all of them together pass at most once more
-        what may pass at once, however late their messages are. What the limit allows in one exchange may always pass:
-        a client within the limit waits for no message.
+        Each of n members passes an n-th of the rest of the limit that it knows of. So all members together exceed the
+        limit by at most the amount that may pass at once, however late their messages are. The amount that the limit
+        allows in one exchange may always pass: a client within the limit waits for no message.
         """
         urgent = self._urgent
         if urgent.members < 2 or self._observe or not self._ms_per_unit:
@@ -553,25 +558,25 @@ class RateTracker:
         return max(urgent.exchange_ms / self._ms_per_unit, room / urgent.members)
 
     def hold_ms(self, *, now_ms: int) -> int:
-        """After how long to ask again, if requests wait until the others know what came here; 0: they do not."""
+        """When to try again if requests wait until other members know the use here; 0: requests do not wait."""
         if self._holds:
             self._look_alone(now_ms)
         return self._urgent.again_ms if self._holds else 0
 
     def free_ms(self, *, now_ms: int) -> int:
-        """From when on it lets something pass."""
+        """The time from which requests pass."""
         until_ms = now_ms + max(self.throttle_time_ms(now_ms=now_ms), self.hold_ms(now_ms=now_ms))
         return max(until_ms, math.ceil(self.blocked_until_ms))
 
     def near(self, untold: float, members: int, *, now_ms: int) -> bool:
-        """Whether others should know now what was recorded here: so far it cannot matter, or it can.
+        """Whether other members need the unsent use now, because it can matter to their decisions.
 
-        While each member keeps less to itself than a fourth of its share of what is left, all of them together keep
-        less than a third of what is really left: nothing when the limit is reached.
+        Each member keeps less unsent use than a fourth of its share of the rest of the limit that it knows of. Then
+        all members together keep less than a third of the real rest: nothing when the limit is reached.
 
         Args:
-            untold: see there.
-            members: of the fleet.
+            untold: the unsent use; see the method of that name.
+            members: the number of members of the fleet.
             now_ms: the present.
         """
         self._is_urgent = False
@@ -579,19 +584,19 @@ class RateTracker:
         room = self._room(now_ms)
         if untold * 4 * members >= room:
             return True
-        # What is recorded adds to the one and takes from the other.
+        # A record raises the unsent use and lowers the rest of the limit.
         self._quiet = self._meter.recorded + (room - untold * 4 * members) / (4 * members + 1)
         return False
 
     def _room(self, now_ms: int) -> float:
-        """What may pass until the average or the bucket is at its limit."""
+        """How much may pass until the average or the bucket reaches its limit."""
         room = self._most_at_once - (self._meter.held if self.match.burst_s is None else 0.0)
         if self._ms_per_unit:
             room = min(room, (now_ms - self.blocked_until_ms) / self._ms_per_unit)
         return room
 
     def settle(self, told: float) -> None:
-        """So much was sent to the others."""
+        """Counts use as sent to the other members."""
         self._settled += told
         self._quiet = 0.0
         self._on_way += told
@@ -600,22 +605,22 @@ class RateTracker:
             self._urgent_from = min(self._most_at_once / _URGENT_PART, self._most_alone - self._on_way)
 
     def delivered(self, told: float, *, now_ms: int) -> None:
-        """A message with so much has come back from where all members read it."""
+        """Counts sent use as delivered: this member has read back its own message."""
         self._on_way = max(0.0, self._on_way - told)
         self._look_alone(now_ms)
 
     def record_others(self, value: float, *, now_ms: int) -> None:
-        """Counts what another member of the fleet has recorded; it weighs on the next request here."""
+        """Counts the use that another member of the fleet has recorded. The next request here waits for it."""
         if self._aside is not None:
             self._aside.add(value, value, now_ms=now_ms)
             return
         self._count_others(value)
         self.record_unchecked(value, now_ms=now_ms)
         if self._urgent.members > 1:
-            self._look_alone(now_ms)  # less is left
+            self._look_alone(now_ms)  # the rest of the limit has shrunk
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
-        """What the average comes from, and what the bucket holds, in units of the quota."""
+        """The total in the average's window, and the fill of the bucket, in units of the quota."""
         total, fill = self._meter.total(now_ms=now_ms), self._fill(self.blocked_until_ms, now_ms)
         if self._aside is not None:
             total += self._aside.told.total(now_ms=now_ms)
@@ -623,18 +628,18 @@ class RateTracker:
         return max(0.0, total), fill
 
     def _fill(self, blocked_until_ms: float, now_ms: int) -> float:
-        """What a bucket holds that is blocked until then."""
+        """The fill of a bucket that is blocked until this time."""
         held_ms = blocked_until_ms - (now_ms - self._bound_ms)
         return held_ms / self._ms_per_unit if held_ms > 0 and self._ms_per_unit else 0.0
 
     def _fill_to(self, fill: float, now_ms: int) -> None:
-        """The bucket holds at least so much."""
+        """Raises the bucket to at least this fill."""
         self._quiet = 0.0
         empty_ms = now_ms - self._bound_ms
         self.blocked_until_ms = max(self.blocked_until_ms, empty_ms + fill * self._ms_per_unit)
 
     def raise_to(self, total: float, fill: float, *, now_ms: int) -> None:
-        """Stands at least where the counter of another member stands; see `level`."""
+        """Raises this counter to at least the level of another member's counter; see `level`."""
         held, filled = self.level(now_ms=now_ms)
         more = max(0.0, total - held)
         if self._aside is not None:
@@ -647,15 +652,15 @@ class RateTracker:
 
     @property
     def recorded_here(self) -> float:
-        """All that clients of this process ever used; what others did is left out."""
+        """The sum of all records of this process's clients so far, without those of other members."""
         return self._meter.recorded - self._others
 
     def state(self, *, now_ms: int) -> CounterState:
-        """Where it stands, for the process that replaces this one."""
+        """The counter's state, for the new process in an upgrade."""
         promised_ms = 0.0 if self.queue is None else self.queue.promised_ms
         fill = self._fill(self.blocked_until_ms - promised_ms, now_ms)
         samples = self._meter.samples(now_ms=now_ms)
-        if self._aside is not None:  # as if the others had done as this process did
+        if self._aside is not None:  # as if each other member had the same use as this process
             fill += self._aside.fill(now_ms=now_ms)
             samples = _times(samples, 1 / self.match.share)
         debt = max(0.0, fill - self._bound_ms / self._ms_per_unit) if self._ms_per_unit else 0.0
@@ -664,10 +669,10 @@ class RateTracker:
         )
 
     def take_over(self, state: CounterState, *, now_ms: int) -> None:
-        """Stand at least where the counter of the process stands that this one replaces."""
+        """Raises this counter to at least the state of the old process's counter."""
         share = self.match.share if self._aside is not None else 1.0
         more = self._meter.take_over(_times(state.samples, share), now_ms=now_ms)
-        # A meter that took over has forgotten nothing yet: what it was given before is part of what it has.
+        # The samples taken over include this meter's earlier records. All of them count as settled use of others.
         self._settled = self._meter.recorded if more else self._settled
         self._others = self._meter.recorded if more else self._others
         fill = self._fitting(state)
@@ -680,7 +685,7 @@ class RateTracker:
         self.last_value = self.last_value or state.last_value
 
     def _fitting(self, state: CounterState) -> float:
-        """What the bucket holds, in units of the quota, of what that of another process had; see `_resize`."""
+        """The part of another process's fill that fits this bucket, in units of the quota; see `_resize`."""
         if self.match.burst_s is None or self.match.limit is None or state.bound_ms == self._bound_ms:
             return state.fill
         limit = self.match.limit / self.match.share
@@ -690,13 +695,13 @@ class RateTracker:
         return min(state.fill - debt, limit * self.match.burst_s) + debt
 
     def throttle_time_ms(self, *, now_ms: int) -> int:
-        """How long a client would have to wait now, without recording anything; 0 in observe mode."""
+        """How long a client has to wait now. Records nothing; 0 in observe mode."""
         if self._observe:
             return 0
         return min(self._average_ms(now_ms), self._cap_ms)
 
     def _average_ms(self, now_ms: int) -> int:
-        """The wait that Kafka's window asks for; with a bucket there is none."""
+        """The wait by Kafka's window; 0 if the quota has a burst."""
         return (
             0 if self.match.burst_s is not None else self._meter.throttle_time_ms(self._limit, now_ms=now_ms)
         )
@@ -706,10 +711,11 @@ class RateTracker:
         return self._meter.rate(now_ms=now_ms)
 
     def reading(self, *, now_ms: int) -> tuple[float, float, int, int, float | None]:
-        """What decides now.
+        """The numbers that decide a wait now.
 
         Returns:
-            Rate, what it comes from, the milliseconds it was taken over, those for which nothing passes; `tokens`.
+            The rate, the total that it is computed from, the milliseconds that it covers, the milliseconds for which
+            nothing passes, and `tokens`.
         """
         meter = self._meter
         window_ms = meter.window_size_ms(now_ms=now_ms)
@@ -718,23 +724,23 @@ class RateTracker:
         return held / (window_ms / 1000), held, window_ms, blocked_ms, self.tokens(now_ms=now_ms)
 
     def tokens(self, *, now_ms: int) -> float | None:
-        """What is left in the bucket, below 0 a debt; None: the quota has no burst."""
+        """The tokens left in the bucket, below 0 a debt; None: the quota has no burst."""
         if self.match.burst_s is None or self.match.limit is None:
             return None
         return self._most_at_once - self._fill(self.blocked_until_ms, now_ms)
 
     def load(self, *, now_ms: int) -> float:
-        """Roughly which part of the limit is in use. Cheap enough to ask thousands of counters at once."""
+        """Roughly the part of the limit that is in use. Cheap enough for thousands of counters at once."""
         return self.rough_rate(now_ms=now_ms) / self._limit
 
     def rough_rate(self, *, now_ms: int) -> float:
-        """The average per second, up to a window too high; cheap."""
-        # A sample is forgotten so long after its last event: then nothing is left to look at.
+        """The average per second, too high for up to one window; cheap."""
+        # A window after the last event all samples are forgotten.
         idle = now_ms - self.last_ms >= self.window_ms
         return 0.0 if idle or not self._allowance_s else self._meter.held / self._allowance_s
 
     def max_in_window(self) -> int | None:
-        """The most that passes unthrottled when nothing has been used; None without a wait."""
+        """The most that passes unthrottled when nothing has been used; None if this counter throttles nothing."""
         if self.match.limit is None or self._observe:
             return None
         if self._urgent.members > 1:
@@ -742,16 +748,16 @@ class RateTracker:
         return int(self._most_at_once)
 
     def room_beside(self, fetches: int, asked: int, *, now_ms: int) -> int:
-        """How much one more answer may bring beside others, so that none of them waits.
+        """How large one more Fetch response may be, beside others in flight, so that none of them waits.
 
         Args:
-            fetches: how many others; each may bring as much as the last answer, whatever it asked for.
-            asked: what they asked for together.
+            fetches: the number of others; each response may be as large as the last one, whatever was requested.
+            asked: the most that these requests allow together.
             now_ms: the present.
 
         Returns:
-            In units of the quota; 0 where requests wait in turn, and where the last answer brought more;
-            `ANY_SHARE` where nothing waits.
+            The size in units of the quota. 0 if requests are queued, or if the last response was larger than the
+            result. `ANY_SHARE` if the counter throttles nothing.
         """
         if self.match.limit is None or self._observe:
             return ANY_SHARE
@@ -766,7 +772,7 @@ class RateTracker:
         return int(left) if left < ANY_SHARE else ANY_SHARE
 
     def forgettable(self, *, now_ms: int) -> bool:
-        """Whether a new counter would decide the same."""
+        """Whether a new counter would decide the same as this one."""
         if self.match.limit is None:
             return True
         empty = self.blocked_until_ms <= now_ms - self._bound_ms and self.left_until_ms <= now_ms
@@ -774,7 +780,7 @@ class RateTracker:
         return empty and self._meter.total(now_ms=now_ms) <= 0
 
     def absorb(self, other: RateTracker, *, now_ms: int) -> None:
-        """Counts what another counter of the same limit holds, as if it were recorded now."""
+        """Counts the use of another counter with the same limit as if it were recorded now."""
         bind_alike(self, other, now_ms=now_ms)
         held = other._meter.total(now_ms=now_ms)
         self._count_others(held)
@@ -790,54 +796,54 @@ class RateTracker:
             self._put_aside(now_ms).add(aside.fill(now_ms=now_ms), told, now_ms=now_ms)
 
     def forget(self) -> None:
-        """The table dropped this counter: its totals live on, and its holders look again."""
+        """The table dropped this counter: its totals are kept, and sessions that hold it look up another."""
         self.good_until_ms = -math.inf
         self._forgotten.add_totals(self.throttles)
 
 
 class NewCountersTracker(RateTracker):
-    """What new counters share: bytes count here beside their own counter.
+    """A counter that all new counters share: their bytes are counted here too.
 
-    Nothing passes while it is blocked. Those that wait have places, and ask again once a second. It sends no client a
-    throttle time: what it holds is no debt of the one whose request came last.
+    Nothing passes while it is blocked. Waiting requests have places and try again once a second. It sends no throttle
+    time to clients: its fill is not the debt of the client that sent the last request.
 
     Attributes:
-        waited: whether any request had to wait.
+        waited: whether any request had to wait since the last division.
     """
 
     __slots__ = ("waited",)
 
     def __init__(self, settings: RateSettings, *, now_ms: int) -> None:
-        """Nothing is limited before `leave_to_new`."""
+        """Limits nothing before `leave_to_new`."""
         super().__init__(settings, _DIVISION_MS, ThrottleStats(), Urgent(), key=Rule.CAPACITY, now_ms=now_ms)
         self.waited = False
 
     def leave_to_new(self, match: Match, version: int, *, known: bool, now_ms: int) -> None:
-        """A division leaves so much. Whatever was sent, the first of those that wait passes now.
+        """Puts in force the limit that a division leaves to new counters. The first waiting request passes now.
 
         Args:
-            match: what it leaves.
-            version: of the limits.
-            known: those that wait are known from now on and do not ask again.
+            match: the limit.
+            version: the version of the limits.
+            known: whether the division now knows the waiting counters, so that they do not try again here.
             now_ms: the present.
         """
         now_ms = max(now_ms, self.last_ms)
         queue = None if known else self.queue
         self.bind(match, version, now_ms=now_ms)
-        self.queue = queue  # all places cost more or less alike, so their order stays
+        self.queue = queue  # all places have about the same cost, so their order stays
         self.owe_at_most(0, now_ms=now_ms)
         self.waited = False
 
     def wait_ms(
         self, waiter: object, value: float | None = None, *, most_held_ms: float | None = None, now_ms: int
     ) -> int:
-        """See `RateTracker`: a second at most, and then it asks again."""
+        """See `RateTracker`. The wait is a second at most; then the request tries again."""
         wait_ms = super().wait_ms(waiter, value, now_ms=now_ms)
         self.waited = self.waited or wait_ms > 0
         return min(wait_ms, _DIVISION_MS)
 
     def empties(self, waiter: object, *, now_ms: int) -> int:
-        """See `RateTracker`: without places, since its client asks again soon."""
+        """See `RateTracker`. The connection gets no place, because its client tries again soon."""
         if now_ms >= self.blocked_until_ms or self._observe:
             return 0
         self.waited = True
@@ -849,14 +855,14 @@ def _waited(tracker: NewCountersTracker | None) -> bool:
 
 
 def _as_lent(match: Match, tracker: RateTracker) -> Match:
-    """The same with the limit that the last division gave to the counter, where nothing else of it has changed."""
+    """The match with the limit of the counter's last division, if nothing else of the claim has changed."""
     if match.lent is None or match.lent != tracker.match.lent:
         return match
     return replace(match, limit=tracker.match.limit)
 
 
 def _same(limit: float | None, other: float | None) -> bool:
-    """Whether two limits are one, of which other shares were taken."""
+    """Whether two whole limits are equal, apart from rounding of their shares."""
     if limit is None or other is None:
         return limit is other
     return math.isclose(limit, other)
@@ -867,7 +873,7 @@ def _times(samples: Sequence[tuple[int, int, float]], factor: float) -> list[tup
 
 
 def stirred(items: Iterable[tuple[AnyKey, RateTracker]]) -> list[tuple[AnyKey, RateTracker]]:
-    """Of these counters and their keys, those that others may need a message about."""
+    """The counters, with their keys, that other members may need a message about."""
     found = []
     for item in items:
         tracker = item[1]
@@ -881,20 +887,20 @@ def stirred(items: Iterable[tuple[AnyKey, RateTracker]]) -> list[tuple[AnyKey, R
 
 @lru_cache(maxsize=1024)
 def _allowance(limit_per_s: float, allowance_s: float) -> float:
-    """The product, as one object for all counters with this limit: one cache miss less per record."""
+    """The product, as one shared object for all counters with this limit: one cache miss less per record."""
     return limit_per_s * allowance_s
 
 
 _MOST_BOUND_BYTES: Final = 16 * 1024 * 1024
-"""Of client ids whose counter was looked up; clients choose them, up to 1 KiB each (hazard K07)."""
+"""Memory of client ids in the cache of look-ups. Clients choose their ids, up to 1 KiB each (hazard K07)."""
 
 
 class RateQuotas:
     """The quotas of one key.
 
     Attributes:
-        urgent: those of its counters that the other members of a fleet should know at once.
-        lender: divides a capacity among its clients; None: the limits are those that are set.
+        urgent: the counters whose use the other members of a fleet should know at once.
+        lender: divides a capacity among the clients; None: the configured limits are in force.
     """
 
     def __init__(
@@ -904,9 +910,9 @@ class RateQuotas:
 
         Args:
             limits: changes apply at once.
-            key: which of the limits' keys this enforces.
+            key: the key that this object enforces.
             settings: fixed for the life of this object.
-            cap_ms: the longest wait the family asks for at once.
+            cap_ms: the longest wait for one request.
         """
         self._limits = limits
         self._key = key
@@ -916,11 +922,11 @@ class RateQuotas:
         self.urgent = Urgent()
         self.lender: Lender | None = None
         self._new: NewCountersTracker | None = None
-        self._new_of_tiers: dict[int, NewCountersTracker] = {}  # of those that have less than the capacity
+        self._new_of_tiers: dict[int, NewCountersTracker] = {}  # of tiers with a brake, or slow brokers
         self._table: TrackerTable[ScopedKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
-        # The counter of each client that was looked up since the limits last changed.
+        # A cache: the counter of each client that was looked up since the limits last changed.
         self._bound: dict[tuple[Scope, str, str, Kind], RateTracker] = {}
         self._bound_version = limits.version
         self._bound_bytes = 0  # of client ids in it
@@ -928,12 +934,12 @@ class RateQuotas:
     def tracker(
         self, user: str, client_id: str, *, kind: Kind | None = None, scope: Scope = None, now_ms: int
     ) -> RateTracker | None:
-        """What this client is counted by, None when the key has no quota at all and nothing is counted.
+        """The counter of a client; None when the key has no quota at all, so that nothing is counted.
 
         Args:
             user: the principal's name.
             client_id: of this request, "" for none.
-            kind: which clients it shares a counter with when there are too many; None: those of its user.
+            kind: the kind of clients that it shares a counter with when the table is full; None: those of its user.
             scope: a broker id to count per broker, None to count for the whole gateway.
             now_ms: the present.
         """
@@ -949,7 +955,7 @@ class RateQuotas:
         return match if self.lender is None else self.lender.lend(match, key)
 
     def lend(self, lender: Lender | None, *, now_ms: int) -> None:
-        """Divide a capacity from now on; None: divide none."""
+        """Start to divide a capacity, or stop with None."""
         before, self.lender = self.lender, lender
         if before is not None and lender is not None:
             lender.replaces(before)
@@ -959,7 +965,7 @@ class RateQuotas:
             self._new = self._leave_to_new(None, lender.left, now_ms)
 
     def divide(self, *, now_ms: int) -> Iterator[None]:
-        """Divides the capacity anew, step by step; other work may be done in between. See `Lender`."""
+        """Divides the capacity again, in steps between which other work may be done. See `Lender`."""
         lender, new = self.lender, self._new
         if lender is None or not self._limits.enabled(self._key):
             return
@@ -967,7 +973,7 @@ class RateQuotas:
         waited = [tier for tier in range(TIERS) if _waited(new) or _waited(of_tiers.get(tier))]
         shared = [(id(tracker), tracker) for tracker in self._table.shared()]
         yield from lender.divide([*self._table.own(), *shared], new_waited=waited, now_ms=now_ms)
-        # Limits that came between two steps have another lender.
+        # A change of the limits between two steps sets another lender.
         if new is not None and self.lender is lender:
             self._leave_to_new(new, lender.left, now_ms, known=True)
             self._new_of_tiers = {
@@ -984,15 +990,15 @@ class RateQuotas:
         return tracker
 
     def shared_by_new(self, tracker: RateTracker | None, *, now_ms: int) -> tuple[RateTracker, ...]:
-        """What counts a client's use beside its counter, since no division knows it yet.
+        """The shared counters that also count a client's use, because no division knows its own counter yet.
 
         Args:
-            tracker: the counter, which was looked up just now.
+            tracker: the client's counter, which was looked up just now.
             now_ms: the present.
 
         Returns:
-            What all new counters share, and what the young ones of its tier share if a brake, or slow brokers, leave
-            a part to that. Nothing where a division knows it for long enough.
+            The counter of all new counters, and that of its tier's young counters if the tier has a brake or loses
+            for slow brokers. Empty if enough divisions have found the counter used.
         """
         lender = self.lender
         if tracker is None or lender is None or self._new is None:
@@ -1007,12 +1013,12 @@ class RateQuotas:
             if of_tier is not None:
                 found.append(of_tier)
         elif not found and -math.inf < tracker.good_until_ms <= now_ms:
-            # It has a guarantee. The next division knows it, and until then a look-up would find nothing else.
+            # The counter has a guarantee. The next division knows it; until then a look-up gives the same result.
             tracker.good_until_ms = float(now_ms + _DIVISION_MS)
         return tuple(found)
 
     def expire(self, *, now_ms: int) -> None:
-        """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
+        """Forgets clients that have long been silent. Call it from time to time; see `TrackerTable.expire`."""
         self._table.expire(now_ms=now_ms)
 
     @property
@@ -1021,23 +1027,23 @@ class RateQuotas:
         return len(self._table.own())
 
     def own(self) -> ItemsView[ScopedKey, RateTracker]:
-        """The counters of one client or group of clients each, for the exchange of a fleet."""
+        """The counters that are not shared, for the exchange of a fleet."""
         return self._table.own()
 
     def stirred(self) -> list[tuple[ScopedKey, RateTracker]]:
-        """Those that others may need a message about; quick, since it looks at all of them, ten times a second."""
+        """The counters that other members may need a message about. It reads all counters ten times a second."""
         return stirred(self._table.own())
 
     def counter_of(self, key: ScopedKey, kind: Kind, *, now_ms: int) -> RateTracker | None:
-        """The counter for what other members of a fleet have recorded.
+        """The counter to which records of other members of a fleet are added.
 
         Args:
-            key: of their counter.
-            kind: see `quotas.trackers`; of a counter that is made.
+            key: the key of their counter.
+            kind: the kind for a new counter; see `quotas.trackers`.
             now_ms: the present.
 
         Returns:
-            None when nothing limits it here, or no counter of its own is left for it.
+            None when no quota limits it here, or when the table has no room for a counter of its own.
         """
         tracker = self._table.find_own(key)
         version = self._limits.version
@@ -1054,25 +1060,25 @@ class RateQuotas:
         return tracker
 
     def loads(self, *, now_ms: int) -> Iterator[tuple[ScopedKey, float]]:
-        """Roughly how much of its limit each counter's client uses; see `RateTracker.load`.
+        """Roughly the part of its limit that each counter uses; see `RateTracker.load`.
 
-        One by one, so that other work can be done in between.
+        It yields one counter at a time, so that other work can be done in between.
         """
         for key, tracker in list(self._table.own()):
             yield key, tracker.load(now_ms=now_ms)
 
     def snapshot(self, *, only: Container[ScopedKey] | None = None, now_ms: int) -> list[RateSnapshot]:
-        """Every counter; last, when there is anything to show, the one row for all others.
+        """A row for each counter, and a last row for all others if there are any.
 
         Args:
-            only: counters to give a row of their own; None is all. The rest is added up in the last row, whose
-                rate is then a rough one.
+            only: the counters that get a row of their own; None means all. The last row adds up the rest, and its
+                rate is then approximate.
             now_ms: the present.
         """
         return [row for row in self.rows(only=only, now_ms=now_ms) if row is not None]
 
     def rows(self, *, only: Container[ScopedKey] | None = None, now_ms: int) -> Iterator[RateSnapshot | None]:
-        """The same, counter by counter; None for one without a row. Other work may be done in between."""
+        """As `snapshot`, one counter at a time; None for one without a row. Other work may be done in between."""
         shared = list(self._table.shared())
         totals = ThrottleStats()
         for stats in [self._forgotten, *(tracker.throttles for tracker in shared)]:
@@ -1081,7 +1087,7 @@ class RateQuotas:
         rest = len(shared)
         began_ms = now_ms
         for key, tracker in list(self._table.own()):
-            # It may have been used since this began.
+            # The counter may have been used since this generator began.
             now_ms = max(began_ms, tracker.last_ms)
             if only is not None and key not in only:
                 rest += 1
@@ -1103,7 +1109,7 @@ class RateQuotas:
 
     def _find(self, user: str, client_id: str, kind: Kind, scope: Scope, now_ms: int) -> RateTracker | None:
         version = self._limits.version
-        # Clients may outnumber counters, many ids to one user; the cache is dropped rather than managed.
+        # There may be more client ids than counters, for example many ids of one user. A full cache is dropped.
         if (
             self._bound_version != version
             or len(self._bound) >= 4 * self._settings.max_trackers
@@ -1139,9 +1145,9 @@ class RateQuotas:
 class ByteRateQuotas(RateQuotas):
     """producer_byte_rate or consumer_byte_rate (KIP-13; Kafka's ClientQuotaManager).
 
-    The bytes of a Produce are those of the whole frame without its length prefix, errors included. The wait is not
-    capped: one frame far over the quota can cost minutes. The caller may put a ceiling on how long it mutes at once,
-    because `RateTracker.blocked_until_ms` keeps the debt.
+    A Produce counts the bytes of the whole frame without its length prefix, also if the broker refuses it. The wait
+    is not capped: one frame far over the quota can cost minutes. The caller may bound each mute, because
+    `RateTracker.blocked_until_ms` keeps the debt.
     """
 
     def __init__(self, limits: Limits, key: QuotaKey, settings: RateSettings) -> None:
@@ -1158,15 +1164,15 @@ class ByteRateQuotas(RateQuotas):
 class RequestTimeQuotas(RateQuotas):
     """request_percentage (KIP-124; Kafka's ClientRequestQuotaManager).
 
-    Unit: percent of one thread, 100 being one core busy all the time. What counts as the time of a request is the
-    caller's to measure; it arrives here in nanoseconds. The wait is capped at one sample's time, so a client far over
-    its quota gets the same short time again and again, until the counter is blocked.
+    Unit: percent of one thread; 100 is one core that is always busy. The caller measures the time of a request and
+    passes it in nanoseconds. The wait is capped at one sample's time. So a client far over its quota gets the same
+    short wait again and again, until the counter is blocked.
     """
 
     def __init__(self, limits: Limits, settings: RateSettings) -> None:
         """Starts with no counters; see `RateQuotas` for the arguments."""
         super().__init__(limits, QuotaKey.REQUEST_PERCENTAGE, settings, cap_ms=settings.window_ms)
-        self.exempt_ns = 0  # time of requests that the quota does not apply to
+        self.exempt_ns = 0  # time of requests that are exempt from the quota
 
     def record(
         self,
@@ -1178,7 +1184,7 @@ class RequestTimeQuotas(RateQuotas):
         scope: Scope = None,
         now_ms: int,
     ) -> int:
-        """Counts the time of a request that is being answered, and returns how long its client has to wait."""
+        """Counts the time of a request, and returns how long its client has to wait."""
         tracker = self.tracker(user, client_id, kind=kind, scope=scope, now_ms=now_ms)
         if tracker is None:
             return 0

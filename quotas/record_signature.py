@@ -1,7 +1,8 @@
 """The signature of a record in a topic of the gateway: HMAC-SHA-256 under a shared secret. Pure.
 
-It stands in a header and covers the topic, the key, the value and its own version, each behind its length, so that no
-two records have the same bytes. It does not cover the order: what was signed once can be written again.
+The signature is in a header. It covers the topic, the key, the value and its own version. Key, value and topic follow
+their lengths, so no two different records have the same signed bytes. The signature does not cover the order: a
+signed record can be written again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class RecordSigner:
     def __init__(self, topic: str, secrets: Sequence[bytes]) -> None:
         """Args: topic: its name. secrets: the first one signs, each of them verifies; not empty."""
         start = b"sluice record" + _VERSION + _field(topic.encode())
-        # Copied for each record: the key and the topic are hashed once.
+        # These are copied for each record, so that the secret and the topic are hashed only once.
         self._started = [hmac.new(secret, start, hashlib.sha256) for secret in secrets]
 
     def sign(self, key: bytes | None, value: bytes | None) -> bytes:
@@ -32,7 +33,7 @@ class RecordSigner:
         return self._signature(0, key, value)
 
     def secret_of(self, signature: bytes | None, key: bytes | None, value: bytes | None) -> int | None:
-        """Which secret this record was signed with: 0 is the one that signs, None is none of them."""
+        """The index of the secret that this record was signed with; 0 is the one that signs. None: no secret fits."""
         if signature is not None:
             for at in range(len(self._started)):
                 if hmac.compare_digest(signature, self._signature(at, key, value)):

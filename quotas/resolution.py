@@ -1,12 +1,12 @@
 """Which quota applies to a client, and which counter it uses (KIP-55; Kafka's DefaultQuotaCallback).
 
-Two questions with two answers. The *limit* comes from the first configured of eight levels. The *tracker
-key* says which clients share the counter: a level that names user and client counts each pair alone, a user level
-counts all clients of that user together, a client level counts that client id across all users. A private
-counter exists for each client even when the matching entity is a default.
+A match has two parts. The *limit* comes from the first configured of eight levels. The *tracker key* decides which
+clients share the counter. A level of user and client counts each pair alone. A user level counts all clients of that
+user together. A client level counts that client id across all users. This holds for defaults too: each client that a
+default matches has its own counter.
 
-Where prefixes are allowed (`Limits.prefixes`), ``team-a-*`` stands between the exact name and the default: for the
-user first, then for the client id; a longer prefix goes before a shorter one. All its matches count as one.
+If prefixes are allowed (`Limits.prefixes`), ``team-a-*`` is between the exact name and the default, first for the
+user and then for the client id. A longer prefix precedes a shorter one. All clients that match a prefix count as one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from quotas.trackers import UNLIMITED, SharedBy
 
 
 class Rule(StrEnum):
-    """The eight levels, first match wins; topics and groups, which all apply; what new clients share; NONE.
+    """The eight levels, of which the first match wins; topics and groups, which all apply; CAPACITY; NONE.
 
-    Closed: it is a metric label.
+    CAPACITY is the counter that new clients share. Closed: it is a metric label.
     """
 
     USER_CLIENT = "user_client"
@@ -45,7 +45,7 @@ class Rule(StrEnum):
 
 
 class TrackerKey(NamedTuple):
-    """What use is counted by. An empty field is shared: ``("alice", "")`` is all clients of alice."""
+    """The key of a counter. An empty field stands for all: ``("alice", "")`` is all clients of alice."""
 
     user: str
     client_id: str
@@ -60,14 +60,14 @@ class Match:
     tracker_key: TrackerKey
     observe: bool = False  # computed and reported, without a wait
     beside: QuotaEntity | None = None  # the topic or group that a quota beside the eight levels is set for
-    share: float = 1.0  # the limit is so much of the configured one; see `Limits.set_share`
-    burst_s: float | None = None  # counted by a bucket of so many seconds; None: by Kafka's window
-    lent: Claim | None = None  # the limit is what this has of a capacity; None: it is the configured one
-    cut: Cut | None = None  # why that is less than its share
+    share: float = 1.0  # the limit's part of the configured one; see `Limits.set_share`
+    burst_s: float | None = None  # the size of the counter's bucket in seconds; None: Kafka's window
+    lent: Claim | None = None  # the limit is this claim's share of a capacity; None: the configured one
+    cut: Cut | None = None  # why the limit is less than that share
 
     @property
     def whole_limit(self) -> float | None:
-        """The configured one."""
+        """The configured limit."""
         limit = self.limit
         if self.lent is not None:
             limit = None if self.lent.ceiling == math.inf else self.lent.ceiling
@@ -82,7 +82,7 @@ class Match:
 
     @property
     def shared_by(self) -> SharedBy:
-        """The configured limit, in or out of touch with a fleet, by which clients share counters."""
+        """The configured limit, by which clients share counters. Isolation from a fleet does not change it."""
         whole_limit = self.whole_limit
         if whole_limit is None:
             return UNLIMITED
@@ -95,8 +95,8 @@ class Step:
 
     rule: Rule
     entity: QuotaEntity
-    limit: float | None  # what is configured for exactly this entity
-    applies: bool  # this is the level that decides
+    limit: float | None  # the limit configured for exactly this entity
+    applies: bool  # whether this level decides
 
 
 _FAMILY_OF_RULE: Final = {
@@ -126,14 +126,14 @@ def resolve(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
 
     Args:
         limits: the configured quotas.
-        key: any; for connection_creation_rate the answer is that of users, and addresses have their own
-            (`quotas.ip_limits`).
+        key: any key. For connection_creation_rate the result is the users' quota; those of addresses are in
+            `quotas.ip_limits`.
         user: the principal's name, ``ANONYMOUS`` without authentication.
-        client_id: of this very request; "" when it has none.
+        client_id: the client id of this request; "" when it has none.
 
     Returns:
-        The match; `Rule.NONE` with no limit when nothing applies. Its tracker key is right also then,
-        since unlimited clients are counted as long as the key has any quota.
+        The match; `Rule.NONE` with no limit when nothing applies. Its tracker key is valid then too, because
+        unlimited clients are counted as long as the key has any quota.
     """
     if limits.prefixes:
         user, client_id = _as_set(limits, key, user, client_id)
@@ -146,7 +146,7 @@ def resolve(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
 
 
 def match_of_tracker(limits: Limits, key: QuotaKey, tracker_key: TrackerKey) -> Match:
-    """The quota of an existing counter: what its own key alone can match, after the limits changed."""
+    """The quota of an existing counter after a change of the limits: the one that its own key alone can match."""
     user, client_id = tracker_key
     if user and (client_id or _shadowed_pair(limits, key, user)):
         family = Family.USER_CLIENT
@@ -181,7 +181,7 @@ def matches_of_groups(
         limits: the configured quotas and groups.
         key: one that groups may have.
         user, client_id: see `resolve`.
-        address: where the client comes from; "": it is not known, so groups by address are left out.
+        address: the client's address; "": it is not known, so groups by address are left out.
     """
     of_client = limits.groups.of(user, client_id, address)
     found = (match_of_group(limits, key, group) for group in of_client)
@@ -189,7 +189,7 @@ def matches_of_groups(
 
 
 def entity_of(match: Match) -> QuotaEntity | None:
-    """What the quota is set for that a match comes from; None without one."""
+    """The entity whose quota matched; None without a quota."""
     if match.beside is not None:
         return match.beside
     return _entity(match.rule, *match.tracker_key) if match.rule in _FAMILY_OF_RULE else None
@@ -211,7 +211,7 @@ def walk(limits: Limits, key: QuotaKey, user: str, client_id: str) -> list[Step]
 
 
 def _as_set(limits: Limits, key: QuotaKey, user: str, client_id: str) -> tuple[str, str]:
-    """The client by the names that decide: where that is a prefix, all that it stands for become one client."""
+    """The client by the names that decide. A deciding prefix makes all clients that match it one client."""
     users = limits.prefixes_of(key, EntityType.USER, user)
     clients = limits.prefixes_of(key, EntityType.CLIENT_ID, client_id)
     if users or clients:
@@ -253,11 +253,11 @@ def _tracker_key(family: Family, user: str, client_id: str) -> TrackerKey:
 
 
 def _match(limits: Limits, key: QuotaKey, family: Family, tracker_key: TrackerKey) -> Match:
-    """The level that gives a counter its limit.
+    """The match that gives a counter its limit.
 
-    Kafka looks the limit up by the counter's tags, so an empty field is indistinguishable from a shared
-    one: the pair (user, "") is looked up as the user, and ("", "") as no client. ``as_named`` keeps the
-    family that was matched instead.
+    Kafka looks the limit up by the counter's tags, so it cannot distinguish an empty name from a missing one: the
+    pair (user, "") is looked up as the user, and ("", "") as no client. ``as_named`` keeps the family that was
+    matched instead.
     """
     user, client_id = tracker_key
     if limits.empty_client_id == "kafka":

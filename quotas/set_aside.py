@@ -1,9 +1,10 @@
 """Use that does not count against clients while only a part of a limit is in force here.
 
-A gateway that is cut off from its fleet enforces a part of each limit (`Limits.set_share`), and its counters hold
-what all of the fleet has used. So a counter keeps the same part of that, as every member does: a client at its limit
-stays there. The rest is put aside, with what others report before the whole limit is in force again. Otherwise both
-would be waited for at a part of the rate: half a minute with four members, for a client that did nothing wrong.
+A gateway that is isolated from its fleet enforces a part of each limit (`Limits.set_share`). Its counters contain the
+use of the whole fleet. So each counter keeps the same part of that use, as on every member, and a client at its limit
+stays at its limit. The rest is put aside, with the use that others report before the whole limit is in force again.
+Otherwise clients would wait for both at a part of the rate: half a minute with four members, for a client that did
+nothing wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from quotas.resolution import Match
 
 
 class Bound(Protocol):
-    """A counter with the limit that was found for it last, as of a version of all limits."""
+    """A counter with its last limit, and the version of all limits when that was found."""
 
     match: Match
     version: int
@@ -25,7 +26,7 @@ class Bound(Protocol):
 
 
 def bind_alike(one: Bound, other: Bound, *, now_ms: int) -> None:
-    """Puts the same limit in force on two counters of which one is to count for both, the one looked up last."""
+    """Puts the newer of two counters' limits in force on both, before one of them counts for both."""
     if one.match.limit is None or one.version < other.version:
         one.bind(other.match, other.version, now_ms=now_ms)
     else:
@@ -33,21 +34,21 @@ def bind_alike(one: Bound, other: Bound, *, now_ms: int) -> None:
 
 
 class SetAside:
-    """One counter's.
+    """The use of one counter that is put aside.
 
     Attributes:
-        `told`: reported by others meanwhile, in units of the quota; not yet in the counter's average, and forgotten
-            as there.
+        `told`: the use that others have reported meanwhile, in units of the quota. It is not yet in the counter's
+            average, and is forgotten after the same time.
     """
 
     __slots__ = ("_fill", "_ms", "_rate_per_s", "told")
 
     def __init__(self, rate_per_s: float, told: SampledRate, *, now_ms: int) -> None:
-        """Nothing yet.
+        """Starts empty.
 
         Args:
-            rate_per_s: the rest of the limit, which empties it.
-            `told`: empty, with the windows of the counter's average.
+            rate_per_s: the rest of the limit, at which the fill drains.
+            `told`: an empty meter with the windows of the counter's average.
             now_ms: the present.
         """
         self.told = told
@@ -56,23 +57,23 @@ class SetAside:
         self._ms = now_ms
 
     def fill(self, *, now_ms: int) -> float:
-        """What is in it, in units of the quota."""
+        """The fill of the bucket that is put aside, in units of the quota."""
         passed_ms = max(0, now_ms - self._ms)
         self._fill = max(0.0, self._fill - self._rate_per_s * passed_ms / 1000)
         self._ms += passed_ms
         return self._fill
 
     def add(self, fill: float, told: float, *, now_ms: int) -> None:
-        """Puts more into it, of which others reported a part or all."""
+        """Adds to the fill, and to the use that others have reported."""
         self._fill = self.fill(now_ms=now_ms) + fill
         if told:
             self.told.record(told, now_ms=now_ms)
 
     def change(self, rate_per_s: float, part: float, *, now_ms: int) -> float:
-        """A part of it belongs to the counter again, and another rate empties the rest.
+        """Returns a part of the fill to the counter, and drains the rest at another rate.
 
         Returns:
-            What that part had. Of `told` the caller takes the same part.
+            The fill of that part. The caller takes the same part of `told`.
         """
         fill = self.fill(now_ms=now_ms) * part
         self._fill -= fill

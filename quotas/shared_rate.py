@@ -1,7 +1,7 @@
 """A sampled rate whose use the members of a fleet report to each other. Pure.
 
-For rates of connections, which have no bucket: what others have let in counts as if it had come here. How counters
-are used for that is in `gateway.fleet.exchange`.
+It is for rates of connections, which have no bucket. Connections that other members admit count as if this gateway
+had admitted them. `gateway.fleet.exchange` sends and receives the counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ConnectionKey(NamedTuple):
 
     Attributes:
         kind: ``gateway``, ``listener`` or ``ip``.
-        name: of the listener; the address or block; empty.
+        name: empty, the listener's name, or the address or block.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class SharedRate:
 
     Attributes:
         meter: the average.
-        match: the limit, as the exchange looks at it; None in it: there is none, and nothing is reported.
+        match: the limit in the form that the exchange reads. Without a limit nothing is reported.
     """
 
     __slots__ = ("_least_s", "_others", "_settled", "match", "meter")
@@ -43,36 +43,36 @@ class SharedRate:
         self.meter = SampledRate(window_num, window_ms, now_ms=now_ms)
         self.match = _UNLIMITED
         self._least_s = (window_num - 1) * window_ms / 1000
-        self._settled = 0.0  # of all that was recorded: what others have recorded, or know
-        self._others = 0.0  # of all that was recorded: what others have recorded
+        self._settled = 0.0  # the part of all records that other members have made, or know
+        self._others = 0.0  # the part of all records that other members have made
 
     def limit_to(self, limit_per_s: float | None) -> None:
-        """Put a limit in force; None: there is none."""
+        """Put a limit in force; None: no limit."""
         if limit_per_s != self.match.limit:
             self.match = Match(limit_per_s, Rule.NONE, _NO_CLIENT)
 
     @property
     def last_ms(self) -> int:
-        """When something was recorded last."""
+        """The time of the last record."""
         return self.meter.last_ms
 
     @property
     def left_until_ms(self) -> int:
-        """Connections leave no mute behind."""
+        """Always 0: connections leave no mute behind."""
         return 0
 
     @property
     def recorded_here(self) -> float:
-        """All that ever came here."""
+        """All connections so far that this gateway recorded itself."""
         return self.meter.recorded - self._others
 
     @property
     def stirred(self) -> bool:
-        """Whether others may need a message."""
+        """Whether other members may need a message."""
         return self.match.limit is not None and self.meter.recorded > self._settled
 
     def untold(self, *, now_ms: int) -> float:
-        """What came here, is remembered yet, and was not sent; a connection that was taken back is not."""
+        """The connections recorded here that are still remembered and were not sent, without those taken back."""
         recorded, remembered = self.meter.recorded, max(0.0, self.meter.total(now_ms=now_ms))
         untold = recorded - self._settled
         if untold > remembered:
@@ -86,33 +86,33 @@ class SharedRate:
         return limit is not None and untold * 4 * members >= limit * self._least_s - self.meter.held
 
     def settle(self, told: float) -> None:
-        """So much was sent to the others."""
+        """Counts connections as sent to the other members."""
         self._settled += told
 
     def delivered(self, told: float, *, now_ms: int) -> None:
-        """No connection waits for messages."""
+        """Does nothing: no connection waits for messages."""
 
     def record_others(self, value: float, *, now_ms: int) -> None:
-        """Counts what came to another member."""
+        """Counts connections that another member recorded."""
         self._settled += value
         self._others += value
         self.meter.record(value, now_ms=now_ms)
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
-        """What the average comes from; there is no bucket."""
+        """The total in the average's window, and 0: there is no bucket."""
         return max(0.0, self.meter.total(now_ms=now_ms)), 0.0
 
     def raise_to(self, total: float, fill: float, *, now_ms: int) -> None:
-        """Stands at least where the counter of another member stands."""
+        """Raises this rate to at least the level of another member's."""
         more = total - self.meter.total(now_ms=now_ms)
         if more > 0:
             self.record_others(more, now_ms=now_ms)
 
     def state(self, *, now_ms: int) -> CounterState:
-        """Where it stands."""
+        """The rate's state, for the new process in an upgrade."""
         return CounterState(self.meter.samples(now_ms=now_ms))
 
     def take_over(self, state: CounterState, *, now_ms: int) -> None:
-        """Stands at least where the counter of the process before stands, which has reported it to the others."""
+        """Raises this rate to at least the old process's state, which that has already reported to the fleet."""
         if self.meter.take_over(state.samples, now_ms=now_ms) > 0:
             self._settled = self._others = self.meter.recorded

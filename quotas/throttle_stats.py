@@ -1,4 +1,4 @@
-"""Throttle statistics of one counter: how many requests waited, how long, how many would have."""
+"""Throttle statistics of one counter: how many requests waited, for how long, and how many would have waited."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from quotas.rate import SampledRate
 
-# Kafka's metrics that are not quotas have no configuration of their own and take the broker's metric windows.
+# Kafka's metrics that are not quotas have no windows of their own and use the broker's metric windows.
 METRIC_WINDOW_NUM: Final = 2
 METRIC_WINDOW_MS: Final = 30_000
 
@@ -25,17 +25,17 @@ class ThrottleStats:
     )
 
     def __init__(self) -> None:
-        """Nothing recorded yet."""
+        """Starts at 0."""
         self.throttled_total = 0  # requests
         self.throttled_ms_total = 0
         self.refused_total = 0  # topics refused with error 89
-        self.would_throttle_total = 0  # what observe mode let through
-        # Made at the first throttle: most clients are never throttled.
+        self.would_throttle_total = 0  # throttles that observe mode did not enforce
+        # Created at the first throttle, because most clients are never throttled.
         self._counts: SampledRate | None = None
         self._times_ms: SampledRate | None = None
 
     def record(self, throttle_time_ms: int, *, again: bool = False, now_ms: int) -> None:
-        """Counts a request that waited, 0 is none; `again`: one that was counted before waited so much more."""
+        """Counts a request that waited; 0 does not count. `again`: more time of a request that was counted before."""
         if throttle_time_ms <= 0:
             return
         if self._counts is None or self._times_ms is None:
@@ -47,7 +47,7 @@ class ThrottleStats:
         self.throttled_ms_total += throttle_time_ms
 
     def add_totals(self, other: ThrottleStats) -> None:
-        """Takes over the totals of a counter that goes, so that no sum over all counters ever shrinks."""
+        """Adds the totals of a counter that is dropped, so that no sum over all counters ever shrinks."""
         self.throttled_total += other.throttled_total
         self.throttled_ms_total += other.throttled_ms_total
         self.refused_total += other.refused_total
@@ -65,7 +65,7 @@ class ThrottleStats:
 
 
 def average_throttle_ms(stats: Iterable[ThrottleStats], *, now_ms: int) -> float | None:
-    """The average wait of the requests that waited lately, None when none did (Kafka's throttle-time)."""
+    """The average wait of requests that waited recently, None when none did (Kafka's throttle-time)."""
     recent = [each.recent(now_ms=now_ms) for each in stats]
     count = sum(counted for counted, _ in recent)
     return sum(time_ms for _, time_ms in recent) / count if count else None

@@ -1,8 +1,8 @@
 """The token bucket of KIP-599 (Kafka's TokenBucket): starts full, may be overdrawn, refills with time.
 
-Two differences from Kafka, both deliberate. The bucket is full when it is made, where Kafka relies on a wall
-clock that is far from its epoch. And a debt that would round to a wait of no milliseconds counts as paid:
-a client that waited exactly as long as it should is served, where Kafka can refuse with a throttle time of 0.
+There are two deliberate differences from Kafka. The bucket is full when it is created, while Kafka relies on a wall
+clock that is far from its epoch. A debt that would round to a wait of 0 ms counts as paid. So a client that waited
+exactly as long as it should is served, while Kafka can refuse it with a throttle time of 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from quotas.rate import clamp_throttle_ms
 
 
 class TokenBucket:
-    """Tokens in permits; below zero is debt, without a bound."""
+    """A bucket of permits; below zero is an unbounded debt."""
 
     __slots__ = ("_burst_s", "_last_ms", "_rate_per_s", "_tokens")
 
@@ -36,8 +36,8 @@ class TokenBucket:
 
     @rate_per_s.setter
     def rate_per_s(self, rate_per_s: float) -> None:
-        # No refill at the old rate here: the time since the last use is priced at the new one, and the
-        # tokens stay until then. A raise does not top up, a cut clips, a debt is kept.
+        # There is no refill at the old rate here: the time since the last use counts at the new rate. A higher rate
+        # adds no tokens at once, a lower one clips them, and a debt is kept.
         self._rate_per_s = rate_per_s
 
     @property
@@ -53,24 +53,24 @@ class TokenBucket:
         return self._tokens
 
     def record(self, permits: float, *, now_ms: int) -> None:
-        """Takes permits, whatever is there; negative permits give back, never above the burst."""
+        """Takes permits, even if there are too few; negative permits are given back, up to the burst."""
         self._tokens = min(self.burst, self.tokens(now_ms=now_ms) - permits)
 
     def throttle_time_ms(self, *, now_ms: int) -> int:
-        """How long until the debt is paid; 0 when there is none, so 0 means that permits may be taken."""
+        """How long until the debt is paid; 0 means that there is no debt and permits may be taken."""
         tokens = self.tokens(now_ms=now_ms)
         return 0 if tokens >= 0 else clamp_throttle_ms(-tokens / self._rate_per_s * 1000)
 
     def full(self, *, now_ms: int) -> bool:
-        """Whether forgetting this bucket would change nothing: a new one starts like this."""
+        """Whether forgetting this bucket would change nothing, because a new one also starts full."""
         return self.tokens(now_ms=now_ms) >= self.burst
 
     def taken(self, *, now_ms: int) -> float:
-        """The permits that a new bucket would have to record to stand where this one does."""
+        """The permits that a new bucket would have to record to be in this bucket's state."""
         return self.burst - self.tokens(now_ms=now_ms)
 
     def divide(self, rate_per_s: float, part: float, *, now_ms: int) -> None:
-        """Puts another limit in force, and keeps a part of what is taken."""
+        """Puts another limit in force, and keeps a part of the taken permits."""
         taken = self.taken(now_ms=now_ms)
         self._rate_per_s = rate_per_s
         self._tokens = self.burst - taken * part

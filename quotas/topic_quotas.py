@@ -1,8 +1,9 @@
 """Byte rates of topics, alone and with a user or a client id: several may apply to the same bytes (after KIP-13).
 
-Kafka has no quota for topics (KAFKA-656). Of each family that has quotas (topic; user and topic; client id and
-topic) the most exact entity counts, a topic by name before the default one. Each has a counter for every topic by
-itself, and for every user or client id by itself where it names one. The longest wait of all is the client's.
+Kafka has no quota for topics (KAFKA-656). There are three families: topic; user and topic; client id and topic. In
+each family that has quotas the most exact entity applies, a topic by name before the default one. Each entity has a
+counter for every single topic and, if its family names a user or client id, for every single one of these. The client
+waits for the longest time of all.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _RULES: Final = {
 
 
 class TopicKey(NamedTuple):
-    """What is counted by; user or client id are empty where the family does not name them."""
+    """The key of a counter; user and client id are empty if the family does not name them."""
 
     scope: Scope
     family: Family
@@ -36,7 +37,7 @@ class TopicKey(NamedTuple):
 
     @property
     def tracker_key(self) -> TrackerKey:
-        """Whose bytes, as counters of clients have it."""
+        """The tracker key of the client, as counters of clients have it."""
         return TrackerKey(self.user, self.client_id)
 
 
@@ -53,7 +54,7 @@ class TopicQuotas:
         Args:
             limits: the configured quotas.
             key: producer_byte_rate or consumer_byte_rate.
-            settings: as of the other byte rates.
+            settings: those of the other byte rates.
         """
         self._limits = limits
         self._key = key
@@ -65,7 +66,7 @@ class TopicQuotas:
         )
         self._found: dict[tuple[Scope, str, str, str], tuple[RateTracker, ...]] = {}
         self._version = 0
-        # What quotas of topics name, as of that version, for the questions that most requests end with.
+        # The names in quotas of topics, as of that version. For most requests, no further look-up is needed.
         self._topics: frozenset[Name | None] = frozenset()
         self._users: frozenset[Name | None] = frozenset()
         self._clients: frozenset[Name | None] = frozenset()
@@ -76,7 +77,7 @@ class TopicQuotas:
         return self._limits.topics_enabled(self._key)
 
     def may_apply(self, user: str, client_id: str) -> bool:
-        """Whether any topic has a quota that counts this client's bytes."""
+        """Whether any quota of a topic may count this client's bytes."""
         if not self.enabled:
             return False
         if len(client_id) > MAX_NAME_CHARS:
@@ -92,18 +93,18 @@ class TopicQuotas:
         )
 
     def names(self, topic: str) -> bool:
-        """Whether any quota is for this topic, or for all; quick, since clients may name thousands."""
+        """Whether any quota is for this topic, or for all. It is fast, because clients may name thousands."""
         self._follow_limits()
         return DEFAULT in self._topics or cut_name(topic) in self._topics
 
     def trackers(
         self, user: str, client_id: str, topic: str, *, kind: Kind, scope: Scope = None, now_ms: int
     ) -> tuple[RateTracker, ...]:
-        """What these bytes are counted by; nothing when no quota applies.
+        """The counters of a client's bytes of a topic; empty when no quota applies.
 
         Args:
-            user, client_id: whose bytes.
-            topic: its name.
+            user, client_id: the client.
+            topic: the topic's name.
             kind: see `quotas.trackers`.
             scope: see `ScopedKey`.
             now_ms: the present.
@@ -138,7 +139,7 @@ class TopicQuotas:
         return stirred(self._table.own())
 
     def counter_of(self, key: TopicKey, kind: Kind, *, now_ms: int) -> RateTracker | None:
-        """The counter for what other members of a fleet have recorded; see `RateQuotas.counter_of`."""
+        """The counter to which records of other members of a fleet are added; see `RateQuotas.counter_of`."""
         limits = self._limits
         tracker = self._table.find_own(key)
         if tracker is not None and tracker.version == limits.version:
@@ -146,7 +147,7 @@ class TopicQuotas:
         if not limits.topics_enabled(self._key):
             return None
         match = self._match(key.family, key.user, key.client_id, key.topic)
-        # A key that names more than its family does is none that clients are counted by.
+        # No client has a counter with a key that names more than its family does.
         if match is None or match.limit is None or match.tracker_key != key.tracker_key:
             return None
         if tracker is None:

@@ -1,22 +1,22 @@
 """A bounded table of counters that keeps debts, and that no kind of client can fill for the others.
 
-Client ids and addresses are free to invent, so the number of counters needs a limit. Each counter belongs to a
+Clients can invent client ids and addresses, so the number of counters needs a bound. Each counter belongs to a
 *kind*: the clients whose names one party can invent, such as those of one user or of one network. When the table is
 full,
 
-* a counter that is as good as new goes;
-* else a newcomer whose kind has fewer counters than the largest kind gets the place of one of those. What that one
-  has counted goes into the counter that its kind shares;
-* else the newcomer is counted by the counter that its own kind shares.
+* a counter that is equivalent to a new one is dropped;
+* otherwise, if the new client's kind has fewer counters than the largest kind, it gets the place of one of the
+  largest kind's counters. The use in the dropped counter is added to the counter that its kind shares;
+* otherwise the new client is counted by the counter that its own kind shares.
 
-So a kind that stays below its share (the places divided by the kinds) has a counter for each of its clients. Nothing
-is forgiven: a new counter begins with what its kind's shared counter holds.
+So a kind that stays below its share (the places divided by the kinds) has a counter for each of its clients. No use
+is forgiven: a new counter begins with the use in its kind's shared counter.
 
-Shared counters are bounded too. Kinds beyond the bound share by a hash of their names, and where there are too many
-limits as well, by the limit alone (hazard K08).
+Shared counters are bounded too. Kinds beyond the bound share counters by a hash of their names. If there are too many
+limits as well, they share by the limit alone (hazard K08).
 
-Work per call is bounded: a few of the oldest are looked at whenever one is added (a second-chance sweep), and nothing
-ever walks the whole table.
+Work per call is bounded: whenever a counter is added, a few of the oldest are checked (a second-chance sweep). No
+call walks the whole table.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from quotas.group_sizes import GroupSizes
 
-UNLIMITED: Final = float(2**63 - 1)  # what Kafka's sensors are bound by when nothing is configured
+UNLIMITED: Final = float(2**63 - 1)  # the bound of Kafka's sensors when nothing is configured
 
 Kind: TypeAlias = str | tuple[str, str]
-"""A user or a network; of clients without a name of their own, the listener and the network that they come from."""
+"""A user or a network. For clients without a name of their own it is their listener and their network."""
 
 SharedBy: TypeAlias = float | tuple[float, float]
-"""What clients that share a counter have in common: their limit, and the seconds of their bucket where it has one."""
+"""The limit that clients of a shared counter have in common, with the size of their bucket in seconds if any."""
 
 _SWEEP: Final = 4
 _SWEEP_WHEN_FULL: Final = 8
@@ -43,7 +43,7 @@ _MIN_SHARED: Final = 16
 
 
 class Tracked(Protocol):
-    """What the table needs to know of a counter.
+    """A counter as the table uses it.
 
     Attributes:
         kind: set by the table.
@@ -53,7 +53,7 @@ class Tracked(Protocol):
 
     @property
     def last_ms(self) -> int:
-        """When it was used last."""
+        """The time of its last use."""
 
     @property
     def limit_per_s(self) -> SharedBy:
@@ -63,10 +63,10 @@ class Tracked(Protocol):
         """Whether a new counter would decide the same."""
 
     def absorb(self, other: Self, *, now_ms: int) -> None:
-        """Count what another counter holds, as if it were recorded now; the other keeps it."""
+        """Count the use of another counter as if it were recorded now. The other counter does not change."""
 
     def forget(self) -> None:
-        """Called when the table drops it: save what must not be lost, turn its holders away."""
+        """Called when the table drops the counter: keep its totals, and make its holders look up another."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -80,9 +80,9 @@ class TrackerTable(Generic[K, T]):
         """An empty table.
 
         Args:
-            make: a new counter from its key (None: a shared one), its limit per second and now_ms.
-            max_trackers: how many counters of their own there may be.
-            idle_expiry_ms: an unused counter goes after this time at the earliest, unless its place is needed.
+            make: returns a new counter for a key (None: a shared one), a limit per second and now_ms.
+            max_trackers: the most counters that are not shared.
+            idle_expiry_ms: an unused counter is dropped after this time at the earliest, unless its place is needed.
         """
         self._make = make
         self._max_trackers = max_trackers
@@ -91,7 +91,7 @@ class TrackerTable(Generic[K, T]):
         self._own: dict[K, T] = {}
         self._by_kind: dict[Kind, dict[K, T]] = {}
         self._sizes: GroupSizes[Kind] = GroupSizes()
-        # By kind, by the hash of a kind, by nothing but the limit.
+        # Three levels: by kind, by the hash of a kind, by the limit alone.
         self._shared: tuple[dict[tuple[Kind | int | None, SharedBy], T], ...] = ({}, {}, {})
 
     def own(self) -> ItemsView[K, T]:
@@ -103,7 +103,7 @@ class TrackerTable(Generic[K, T]):
         return chain.from_iterable(level.values() for level in self._shared)
 
     def find(self, key: K, limit_per_s: SharedBy, kind: Kind) -> T | None:
-        """The counter with what a client has used, None when there is none yet."""
+        """The counter of a client's use, None when there is none yet."""
         return self._own.get(key) or self.find_shared(limit_per_s, kind)
 
     def find_own(self, key: K) -> T | None:
@@ -111,7 +111,7 @@ class TrackerTable(Generic[K, T]):
         return self._own.get(key)
 
     def find_shared(self, limit_per_s: SharedBy, kind: Kind) -> T | None:
-        """The shared counter that clients of this kind with this limit use or would begin with."""
+        """The shared counter that clients of this kind with this limit use, or would start from."""
         found = self._shared[0].get((kind, limit_per_s))
         if found is None and not self._has_place_for(kind):
             found = self._shared[1].get((_bucket(kind), limit_per_s))
@@ -119,10 +119,10 @@ class TrackerTable(Generic[K, T]):
         return found
 
     def find_or_make(self, key: K, limit_per_s: SharedBy, kind: Kind, *, now_ms: int) -> T:
-        """The counter of this key; one that its kind shares when the table is full.
+        """The counter of this key, or one that its kind shares when the table is full.
 
         Args:
-            key: what is counted.
+            key: the counter's key.
             limit_per_s: the configured limit.
             kind: see the module.
             now_ms: the present.
@@ -148,13 +148,13 @@ class TrackerTable(Generic[K, T]):
         return tracker
 
     def expire(self, *, now_ms: int) -> None:
-        """Drops what has long been unused, a bounded number at a time; so idle counters go without newcomers too."""
+        """Drops a bounded number of counters that have long been unused, also if no counter is added."""
         self._sweep(_SWEEP_NOW_AND_THEN, self._idle_expiry_ms, now_ms=now_ms)
         for level in self._shared:
             _sweep_shared(level, _SWEEP_NOW_AND_THEN, now_ms=now_ms)
 
     def _has_place_for(self, kind: Kind) -> bool:
-        # Two more: otherwise both kinds would take the place from each other in turns.
+        # The largest kind has two counters more: otherwise two kinds would take a place from each other in turns.
         return len(self._own) < self._max_trackers or self._sizes.largest >= self._sizes[kind] + 2
 
     def _take_from_largest(self, *, now_ms: int) -> None:
@@ -181,7 +181,7 @@ class TrackerTable(Generic[K, T]):
         tracker.kind = kind
         for level, name in places:
             _sweep_shared(level, _SWEEP, now_ms=now_ms)
-            # The number of limits in force is bounded by the configuration; those of the past are swept.
+            # The configuration bounds the number of limits in force. Counters of earlier limits are swept.
             if len(level) < self._max_shared or name[0] is None:
                 level[name] = tracker
                 break

@@ -1,7 +1,7 @@
 """Amounts with units, such as ``10MB``, ``10MiB``, ``5/s`` and ``250%``: read and written exactly.
 
-Nothing is rounded on the way: ``1.1MB`` is 1,100,000 bytes. A number without a unit is no matter of this module: it
-counts bytes, bytes per second, percent of one core, or a number per second, as it always did.
+Nothing is rounded: ``1.1MB`` is 1,100,000 bytes. This module does not handle numbers without a unit. They count
+bytes, bytes per second, percent of one core, or a number per second.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _AMOUNT: Final = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?) ?([A-Za-z%/]+)")
 _MOST_CHARS: Final = 64
 _WRITTEN: Final = (*_DECIMAL.items(), *_BINARY.items())
 _SHORT: Final = 8
-"""Characters: beyond them an amount is one that no person has thought of, and a number."""
+"""The most characters of an amount with a unit. No person chooses a longer one, so it is written as a number."""
 _EXACT: Final = 2**53
 
 
 class Kind(Enum):
-    """What a setting counts: its units, how errors list them, and whether it has to be a whole number."""
+    """The kind of a setting's amount: its units, the text that errors list, and whether it must be a whole number."""
 
     SIZE = (_SIZES, f"a number of bytes, alone or with B, {_SIZES_TEXT}", True)
     BYTE_RATE = (
@@ -63,11 +63,11 @@ KINDS: Final = {
     QuotaKey.WEIGHT: Kind.NUMBER,
     QuotaKey.TIER: Kind.NUMBER,
 }
-"""Of each quota."""
+"""The kind of each quota."""
 
 
 class UnitError(ValueError):
-    """A text is no amount of the kind; says what is allowed."""
+    """A text is no amount of the kind. The message lists the allowed forms."""
 
 
 def has_unit(text: str) -> bool:
@@ -76,15 +76,15 @@ def has_unit(text: str) -> bool:
 
 
 def amount_of(text: str, kind: Kind) -> int | float:
-    """The number that an amount with a unit is.
+    """The number of an amount with a unit.
 
     Args:
         text: such as ``10MB``.
-        kind: what is counted.
+        kind: the kind of the amount.
 
     Raises:
-        UnitError: it is no number with a unit, the unit is not one of the kind, or the amount is no whole number of
-            what can only be whole.
+        UnitError: the text is no number with a unit, the kind does not have this unit, or the amount must be a whole
+            number and is not.
     """
     parts = _parts(text)
     if parts is None:
@@ -102,10 +102,10 @@ def amount_of(text: str, kind: Kind) -> int | float:
 
 
 def amount_text(key: QuotaKey, value: float) -> str:
-    """A short text that is exactly this value; with a unit, except where a number alone is easier to read.
+    """A short text of exactly this value, with a unit unless a number alone is easier to read.
 
     Args:
-        key: of a quota.
+        key: the quota's key.
         value: in the key's unit.
     """
     kind = KINDS[key]
@@ -115,7 +115,7 @@ def amount_text(key: QuotaKey, value: float) -> str:
     if kind is not Kind.BYTE_RATE:
         return number if "e" in number else number + next(iter(kind.units), "")
     whole = int(value)
-    # Of two that are equally short the first, so 512kB and not 500KiB.
+    # Of two equally short texts the first wins, so 512kB and not 500KiB.
     texts = (f"{whole // factor}{unit}" for unit, factor in _WRITTEN if whole % factor == 0)
     short = [text for text in texts if len(text) <= _SHORT]
     return min(short, key=lambda text: len(text.rstrip("BKMGTik")), default=str(whole))

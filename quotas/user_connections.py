@@ -1,16 +1,17 @@
-"""Connections of users: how many of one are open, and how fast they come. Pure.
+"""Connections of users: how many a user has open, and how fast it opens them. Pure.
 
-A connection counts when its user is known: at once without a login, else when the login has succeeded. The count
-comes first (`connection_count`): over it the connection is refused, and uses up no rate. Then the rate
-(`connection_creation_rate`), a bucket of `quotas.entities.API_BURST_S` seconds: over it the connection waits until it
-is its turn, in the order in which they came (`quotas.bound_queue`).
+A connection counts when its user is known: at once without a login, otherwise after a successful login. The count is
+checked first (`connection_count`). Above it the connection is refused and uses no rate. Then the rate is checked
+(`connection_creation_rate`), with a bucket of `quotas.entities.API_BURST_S` seconds. Above it connections wait for
+their turn, in the order of their arrival (`quotas.bound_queue`).
 
-Each connection has a name, and what is counted is the set of names. So a second login of the same user counts once,
-and an end that is reported twice gives back one place.
+Each connection has a name, and the set of names is counted. So a second login of the same user on a connection counts
+once, and an end that is reported twice frees one place.
 
-Three bounds: a connection that would wait for longer than `LONGEST_WAIT_MS` is refused. So many wait at once as
-`ConnectionLimits.max_held` says, and of one user a quarter of that. Beyond the latter two a connection is refused at
-once; else it stays unread for `REFUSED_HOLD_MS` first, since most clients come back at once.
+There are three bounds. A connection that would wait longer than `LONGEST_WAIT_MS` is refused. At most
+`ConnectionLimits.max_held` connections wait at once, and a quarter of that for one user. Beyond these two bounds a
+connection is refused at once. Otherwise a refused connection first stays unread for `REFUSED_HOLD_MS`, because most
+clients connect again at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from quotas.rate_quotas import RateQuotas, RateSettings, RateTracker
 from quotas.resolution import Match, resolve
 
 LONGEST_WAIT_MS: Final = 30_000
-"""Clients give a request up after this time, and connect again."""
+"""After this time clients give up a request and connect again."""
 
 REFUSED_HOLD_MS: Final = 1_000
 
@@ -39,19 +40,19 @@ _PART_OF_ONE: Final = 4
 OnDecided: TypeAlias = Callable[["Decision"], None]
 
 OnHeld: TypeAlias = Callable[[str, Admission, Match, float | None], None]
-"""Called with a user whose connection waits or is refused, the answer, the quota, and what is left in the bucket."""
+"""Called when a connection waits or is refused, with the user, the decision, the quota, and the tokens left."""
 
 
 class _Connection:
-    """One that is open.
+    """An open connection.
 
     Attributes:
         user: its user.
         counted: it was not refused.
-        `held`: it waits, or was refused.
+        `held`: it waits, or was refused and stays unread.
         waits_for: the counter of the rate that it waits for; None: it does not wait.
-        reported: a decision about it went to `UserConnections.on_decided`.
-        delayed: one of these made it wait.
+        reported: a decision about it was passed to `UserConnections.on_decided`.
+        delayed: one of these decisions made it wait.
     """
 
     __slots__ = ("counted", "delayed", "held", "reported", "user", "waits_for")
@@ -65,13 +66,13 @@ class _Connection:
 
 
 class Decision(NamedTuple):
-    """What becomes of a connection for now.
+    """A decision about a connection.
 
     Attributes:
         user: its user.
-        admission: the decision. REFUSE without a cause: it has ended while it waited.
-        tracker: the counter of the rate; None: no user has a limit of it.
-        first: it is the first about this connection.
+        admission: the decision. REFUSE without a cause: the connection ended while it waited.
+        tracker: the counter of the rate; None: no user has a limit of connections.
+        first: it is the first decision about this connection.
         again: the connection had to wait before.
         connections: open ones of the user, this one included if it was not refused.
     """
@@ -90,8 +91,8 @@ class UserCount(NamedTuple):
     Attributes:
         user: its name.
         connections: open ones, those that wait included.
-        limit: of its count; users of one prefix share it. None: there is none.
-        waiting: that wait, or are refused and still open.
+        limit: the limit of its count; users of one prefix share it. None: there is none.
+        waiting: connections that wait, or are refused and still open.
     """
 
     user: str
@@ -109,17 +110,17 @@ class UserConnections:
         `held`: connections that wait, or are refused and still open.
         would_refuse: connections that only an observed count would have refused.
         on_held: see `OnHeld`; None: none is called.
-        on_decided: called with each decision while any user has a limit, and with those that follow from it; None:
-            none is called.
+        on_decided: called with each decision while any user has a limit, and later with further decisions about the
+            same connections; None: none is called.
     """
 
     def __init__(self, limits: Limits, settings: RateSettings, most_held: Callable[[], int]) -> None:
-        """There is no connection.
+        """Starts without connections.
 
         Args:
             limits: changes apply at once.
-            settings: how many users have a counter of their own.
-            most_held: see the module.
+            settings: with the number of users that have a counter of their own.
+            most_held: returns `ConnectionLimits.max_held`; see the module.
         """
         self.rates = RateQuotas(limits, QuotaKey.CONNECTION_CREATION_RATE, settings)
         self.by_user: Counter[str] = Counter()
@@ -132,7 +133,7 @@ class UserConnections:
         self._held_by: Counter[str] = Counter()
         self._connections: dict[Hashable, _Connection] = {}
         self._carried: Mapping[str, int] = {}
-        # Only where prefixes stand for many users: what each is counted by, and how many connections that has.
+        # Used only with prefixes, which stand for many users: each user's counter, and the connections of a counter.
         self._counted_by: dict[str, str] = {}
         self._of_counter: Counter[str] = Counter()
         self._version = -1
@@ -141,12 +142,12 @@ class UserConnections:
         """Decides about a connection whose user is known, and again about one that waits.
 
         Args:
-            user: its name, cut as all names are.
+            user: the user's name, cut as all names are.
             connection: the name of the connection.
             now_ms: the present.
 
         Returns:
-            ADMIT; HOLD: ask again after `wait_ms`; REFUSE: close it after `wait_ms`.
+            ADMIT; HOLD: call again after `wait_ms`; REFUSE: close it after `wait_ms`.
         """
         known = self._connections.get(connection)
         if known is not None and known.user != user:
@@ -179,7 +180,7 @@ class UserConnections:
         self._count(user, 1)
 
     def leave(self, connection: Hashable) -> None:
-        """Reports the end of a connection. One that is not known, or has ended, changes nothing."""
+        """Reports the end of a connection. An unknown connection changes nothing."""
         known = self._connections.pop(connection, None)
         if known is None:
             return
@@ -190,7 +191,7 @@ class UserConnections:
         self._stop_waiting(known, connection)
 
     def leave_all(self, named: Callable[[Hashable], bool]) -> None:
-        """Reports the end of all connections with such names: their process is gone."""
+        """Reports the end of all connections with such names, because their process has ended."""
         for connection in [each for each in self._connections if named(each)]:
             self.leave(connection)
 
@@ -199,7 +200,7 @@ class UserConnections:
         return dict(self.by_user)
 
     def busiest(self, most: int) -> list[UserCount]:
-        """So many users with the most connections; none while no user has a quota of connections."""
+        """The users with the most connections, at most `most`; empty if no user has a quota of connections."""
         if not self._limits.limits_user_connections:
             return []
         found = []
@@ -209,7 +210,7 @@ class UserConnections:
         return found
 
     def carry(self, by_user: Mapping[str, int]) -> None:
-        """Counts connections that the process has yet that this one replaces; those reported before count no more."""
+        """Counts the connections that the old process in an upgrade still has, instead of those reported before."""
         before, self._carried = self._carried, by_user
         for user in {*by_user, *before}:
             self._count(user, by_user.get(user, 0) - before.get(user, 0))
@@ -236,11 +237,11 @@ class UserConnections:
     # -- the count -------------------------------------------------------------------------------------------
 
     def _of_count(self, user: str) -> Match | None:
-        """The quota by which this user may have no further connection; None: it may."""
+        """The count that allows this user no further connection; None: it may have one."""
         if not self._limits.limits_user_connections:
             return None
         match = resolve(self._limits, QuotaKey.CONNECTION_COUNT, user, "")
-        # A gateway that is cut off from its fleet has its whole count: counts are not shared.
+        # A gateway that is isolated from its fleet applies the whole count, because counts are not shared.
         most = match.whole_limit
         if most is None:
             return None
@@ -287,7 +288,7 @@ class UserConnections:
         if tracker is None or tracker.match.limit is None:
             self._stop_waiting(known, connection)
             return _ADMITTED
-        if known.waits_for is not tracker:  # the quota is another by now
+        if known.waits_for is not tracker:  # the quota has changed meanwhile
             self._stop_waiting(known, connection)
         wait_ms = tracker.wait_ms(connection, 1.0, now_ms=now_ms)
         if wait_ms <= 0:
