@@ -1,6 +1,6 @@
 """Runs alterations that the quota handlers submit, one task each.
 
-An alteration continues when the client that asked for it has left: it may be durable already.
+An alteration continues when its client has disconnected, because it may be durable already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = structlog.get_logger("gateway.quota_admin")
 
 
 class AlterationRunner:
-    """Alterations under way."""
+    """Alterations in progress."""
 
     def __init__(self, live: LiveQuotas, now_ms: NowMs) -> None:
         self._live = live
@@ -33,7 +33,7 @@ class AlterationRunner:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait for what is under way; a store on a disk that hangs has no bound of time."""
+        """Wait for the alterations in progress. With a store on a disk that hangs, this has no time limit."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 

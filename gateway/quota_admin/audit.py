@@ -1,6 +1,6 @@
 """Audit log lines for clients: changes of quotas and limits, and refusals.
 
-Written at every log level. A flood of refusals is cut; changes are written all.
+They are written at every log level. In a flood of refusals some lines are left out. Every change is written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Kafka's dynamic connection limits of a broker, applied as limits of this gateway (KIP-402, KIP-612).
 
-Brokers behind a gateway see its connections and not the clients', so a limit of theirs would hit the gateway itself.
-These settings are therefore the gateway's own unless the configuration says otherwise. The gateway has one set of
-them, whichever broker is named: its limits are of all its brokers together. They win over the configuration file.
+Brokers behind a gateway have its connections and not the clients', so a broker's limit would apply to the gateway
+itself. Unless the configuration says otherwise, these settings are therefore the gateway's own. The gateway has one
+set of them, whichever broker a request names: its limits are for all its brokers together. They win over the
+configuration file.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ PER_IP: Final = "max.connections.per.ip"
 PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
 UNLIMITED: Final = 2**31 - 1
 
-# What a DescribeConfigs answer of an old version can contain.
+# The longest string in a DescribeConfigs response of an old version.
 _MOST_CHARS: Final = 32_767
 
-# Where a setting came from and of what type it is, by Kafka's numbers.
+# Kafka's numbers for the source and the type of a setting.
 _DYNAMIC_BROKER, _DYNAMIC_DEFAULT, _STATIC_BROKER, _DEFAULT = 2, 3, 4, 5
 _STRING, _INT = 2, 3
 
@@ -44,17 +45,17 @@ _FIELDS: Final = {
 }
 
 Values: TypeAlias = Mapping[str, str]
-"""Setting -> its value as text, of what was set over the wire."""
+"""Setting -> its value as text, for settings that were set over the wire."""
 
 Changes: TypeAlias = Mapping[str, str | None]
-"""Setting -> its new value; None: as the configuration file has it."""
+"""Setting -> its new value; None: the configuration file's value applies again."""
 
 
 class LimitError(ValueError):
-    """A setting can't be made; the text is Kafka's where Kafka has the rule.
+    """A setting can't be changed so; the text is Kafka's if the rule is.
 
     Attributes:
-        code: as it is answered.
+        code: the error code of the response.
     """
 
     def __init__(self, code: ErrorCode, text: str) -> None:
@@ -63,11 +64,11 @@ class LimitError(ValueError):
 
 
 class BrokerLimits:
-    """What was set over the wire.
+    """The settings that were set over the wire.
 
     Attributes:
         values: see `Values`; in force.
-        keys: the settings of this gateway, those of its listeners among them.
+        keys: the settings of this gateway, including those of its listeners.
     """
 
     def __init__(
@@ -78,19 +79,19 @@ class BrokerLimits:
         apply: Callable[[Values], None],
         in_force: Callable[[], ConnectionLimits],
     ) -> None:
-        """Nothing is set.
+        """Starts without settings.
 
         Args:
-            listeners: names of the gateway's.
-            check: raises `config.ConfigError` when this machine can't do what would be in force.
+            listeners: names of the gateway's listeners.
+            check: raises `config.ConfigError` when this machine can't support the values.
             apply: puts values in force.
-            in_force: all limits, wherever they came from.
+            in_force: returns all limits in force, from any source.
         """
         self.values: Values = {}
         self._check = check
         self._apply = apply
         self._in_force = in_force
-        # Kafka writes listeners in lower case here.
+        # Kafka writes names of listeners in lower case here.
         prefixes = {f"listener.name.{name.lower()}.": name for name in listeners}
         self._listeners: Final = {
             prefix + key: (name, key) for prefix, name in prefixes.items() for key in _OF_LISTENER
@@ -98,13 +99,13 @@ class BrokerLimits:
         self.keys: Final = frozenset(_GLOBAL) | self._listeners.keys()
 
     def put_in_force(self, values: Values) -> None:
-        """These, and no others, are what was set over the wire.
+        """Replaces all settings that were set over the wire, and puts them in force.
 
         Args:
-            values: each is checked; those of listeners that this gateway does not have are left out.
+            values: valid values. Those of listeners that this gateway does not have are left out.
 
         Raises:
-            LimitError: they can't be in force together, or not on this machine. Nothing was changed.
+            LimitError: the values can't be in force together, or not on this machine. Nothing was changed.
         """
         own = self.own(values)
         self.check(own)
@@ -112,14 +113,14 @@ class BrokerLimits:
         self.values = own
 
     def own(self, values: Values) -> Values:
-        """Those that are of this gateway."""
+        """The values of this gateway's settings."""
         return {key: value for key, value in values.items() if key in self.keys}
 
     def check(self, wanted: Values) -> None:
-        """Look at values as a whole.
+        """Check values as a whole.
 
         Raises:
-            LimitError: they can't be in force together, or not on this machine.
+            LimitError: the values can't be in force together, or not on this machine.
         """
         self._require_overrides(wanted)
         try:
@@ -128,23 +129,23 @@ class BrokerLimits:
             raise LimitError(ErrorCode.INVALID_REQUEST, "; ".join(exc.lines)) from exc
 
     def merged(self, changes: Changes) -> Values:
-        """What is set over the wire after these changes."""
+        """The settings over the wire after these changes."""
         both = {**self.values, **changes}
         return {key: value for key, value in both.items() if value is not None}
 
     def planned(self, resource: str, ops: Iterable[ConfigOp], *, after: Changes) -> Changes:
-        """What the operations of one resource come to.
+        """The changes of a request after the operations of one more resource.
 
         Args:
             resource: a broker's id, or "" for all brokers.
-            ops: of settings in `keys`.
-            after: what the same request has come to so far.
+            ops: operations on settings in `keys`.
+            after: the changes of the same request so far.
 
         Returns:
-            That and theirs.
+            The changes so far and those of the operations.
 
         Raises:
-            LimitError: the first of them that can't be.
+            LimitError: an operation is not possible; the first one is reported.
         """
         if resource and not _is_int(resource):
             raise LimitError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {resource}")
@@ -159,7 +160,7 @@ class BrokerLimits:
         return changes
 
     def _require_overrides(self, wanted: Values) -> None:
-        # With no connection for any address there have to be some to which that does not apply.
+        # A limit of 0 for every address needs overrides, because otherwise no address could connect.
         if wanted.get(PER_IP) == "0" and not self._overrides(wanted):
             text = "requirement failed: max.connections.per.ip can be set to zero only if "
             raise LimitError(
@@ -172,7 +173,7 @@ class BrokerLimits:
         return bool(self._in_force().max_connections_per_ip_overrides)
 
     def over(self, config: Config, values: Values) -> Config:
-        """The configuration with these values in the place of its own."""
+        """The configuration with these values instead of its own."""
         of_all = {_FIELDS[key]: _native(key, values[key]) for key in _GLOBAL if key in values}
         own: dict[str, dict[str, Any]] = {}
         for key, value in values.items():
@@ -189,10 +190,10 @@ class BrokerLimits:
         )
 
     def shown(self, resource: str) -> dict[str, ShownConfig]:
-        """What DescribeConfigs says of a resource.
+        """The settings that DescribeConfigs returns for a resource.
 
         Args:
-            resource: a broker's id, which has everything; or "", which has only what was set over the wire.
+            resource: a broker's id for all settings; "" for those that were set over the wire.
         """
         source = _DYNAMIC_BROKER if resource else _DYNAMIC_DEFAULT
         found = {key: ShownConfig(value, source, _type_of(key)) for key, value in self.values.items()}
@@ -213,17 +214,17 @@ class BrokerLimits:
 
 
 def checked_limit(name: str, value: str) -> str:
-    """A limit that was set once, in this or another process, as if it were set now.
+    """Checks a limit that was set earlier, in this or another process, as if it were set now.
 
     Args:
-        name: the setting; that of a listener which this gateway does not have is checked as well.
+        name: the setting; it may be of a listener that this gateway does not have.
         value: as it was set.
 
     Returns:
-        The value as it is kept.
+        The value as the store keeps it.
 
     Raises:
-        LimitError: it can't be set, or is none of these settings.
+        LimitError: the value can't be set, or the name is none of these settings.
     """
     if not isinstance(name, str) or not isinstance(value, str):
         raise LimitError(ErrorCode.INVALID_REQUEST, "a limit of connections is a text")
@@ -241,12 +242,12 @@ def _number(limit: int | None) -> str:
 
 
 def _is_int(text: str) -> bool:
-    # Python refuses to read very many digits, in its own words.
+    # Python refuses to convert very many digits, with an error text of its own.
     return len(text) <= 20 and text.isascii() and text.removeprefix("-").isdigit()
 
 
 def _checked(op: ConfigOp) -> str:
-    """The value of a setting that is to be set, as text."""
+    """The value of an operation that sets a setting, as text."""
     if op.operation in (Operation.APPEND, Operation.SUBTRACT):
         what = Operation(op.operation).name.lower()
         raise LimitError(
@@ -283,7 +284,7 @@ def _checked_value(name: str, given: str) -> str:
 def _overrides_of(text: str) -> dict[str, int]:
     """The limits of single addresses in a text such as ``10.0.0.7:100,[::1]:5``. Host names are not looked up.
 
-    Of two spellings of one address the later one counts, as Kafka has it.
+    Of two spellings of one address the later one counts, as in Kafka.
     """
     found = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -304,7 +305,7 @@ def _overrides_of(text: str) -> dict[str, int]:
 
 
 def _native(key: str, value: str) -> Any:
-    """A value as the configuration has it."""
+    """A value in the configuration's type."""
     if key == PER_IP_OVERRIDES:
         return _overrides_of(value)
     number = int(value)

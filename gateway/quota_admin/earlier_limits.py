@@ -2,9 +2,9 @@
 
     {"format": 1, "limits": {"max.connections": "500"}, "sum": "..."}
 
-or, before there was a format, nothing but the limits. What is there is believed only when all of it fits, the sum
-over the limits too, and each limit could be set now: limits that are gone or are not as they were set are worse than
-a gateway that says why it does not start. The file is renamed once its limits are durable in the store.
+or, in versions without a format, only the limits. The file is accepted only if all of it is valid, including the sum
+over the limits, and if each limit could be set now. Lost or wrong limits would be worse than a gateway that does not
+start and reports why. The file is renamed once its limits are durable in the store.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _log = structlog.get_logger("gateway.broker_limits")
 
 
 async def take_over(config: Config, live: LiveQuotas, limits: BrokerLimits) -> None:
-    """Make the limits of the file those of the store, if there is a file.
+    """Import the limits of the file into the store, if there is a file.
 
     Args:
-        config: says where the store is.
+        config: the configuration, with the store's location.
         live: open; its limits are not followed yet.
-        limits: of this gateway.
+        limits: the limits of this gateway.
 
     Raises:
-        StoreError: there is a file, and it is not ours, not whole, has a limit that could not be set, or its limits
-            can't be made those of the store.
+        StoreError: the file was not written by Sluice, is incomplete, has a limit that could not be set, or its
+            limits can't be written to the store.
     """
     path = Path(config.quota_store.data_dir) / FILE_NAME
     if config.quota_store.kind != "sqlite" or not path.exists():
@@ -54,7 +54,7 @@ async def take_over(config: Config, live: LiveQuotas, limits: BrokerLimits) -> N
     except LimitError as exc:
         raise StoreError(f"{path}: {exc}; {_REMOVE_IT}") from exc
     if live.store.read_only is not None:
-        # Nothing can be altered, so they are in force as long as the directory is as it is.
+        # The store is read-only, so the limits of the file are in force without being imported.
         live.kept_limits.update(values)
         return
     changes = tuple(LimitChange(name, value) for name, value in values.items())
@@ -68,10 +68,10 @@ async def take_over(config: Config, live: LiveQuotas, limits: BrokerLimits) -> N
 
 
 def read_limits(path: Path) -> Values:
-    """What a file says; each limit is a text that is not checked.
+    """The limits of a file; each is a text that is not checked.
 
     Raises:
-        StoreError: it is not ours, or not whole.
+        StoreError: the file was not written by Sluice, or is incomplete.
     """
     try:
         text = path.read_text(encoding="utf-8") if path.stat().st_size <= _MOST_BYTES else ""
@@ -84,7 +84,7 @@ def read_limits(path: Path) -> Values:
         raise _not_ours(path)
     written = document.get("format")
     if not isinstance(written, int):
-        # As it was before there was a format: empty when the last limit had been deleted.
+        # A file of a version without a format: empty when the last limit had been deleted.
         return _texts(document, path)
     if written > _FORMAT:
         raise StoreError(

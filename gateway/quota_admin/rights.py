@@ -1,7 +1,7 @@
 """Rights to see and change quotas by Kafka's API, with their metrics and audit lines.
 
-Pure but for the functions it is given: they make an alteration durable, in its own time, and write the audit lines.
-Without authentication every client is ANONYMOUS, which has no rights unless it is given them.
+Pure except for the functions passed to it: they make an alteration durable, asynchronously, and write the audit
+lines. Without authentication every client is ANONYMOUS, which has no rights unless the configuration grants them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from quotas.entities import cut_name
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 
 OnAltered: TypeAlias = Callable[[str | None, int], Steps[None] | None]
-"""(why it is not in force, None when it is, and durable; now_ms); what takes long is a walk."""
+"""Arguments: why the alteration is not in force, None when it is in force and durable; now_ms. Long work is returned
+as steps."""
 
 Alter: TypeAlias = Callable[[Alteration, OnAltered], None]
-"""Begins to make an alteration; the answer comes later, never from within the call."""
+"""Starts an alteration. The result is reported later, never from within the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Asker:
     Attributes:
         principal: the name; ANONYMOUS without authentication.
         peer: the address.
-        listener: where the request came in.
+        listener: the listener that received the request.
     """
 
     principal: str
@@ -41,7 +42,7 @@ class Asker:
 
     @property
     def via(self) -> str:
-        """How it came, for the store's history."""
+        """The way of the request, for the store's history."""
         return f"listener {self.listener}, {self.peer}"
 
 
@@ -51,27 +52,27 @@ class Audit(Protocol):
     def changed(
         self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
     ) -> None:
-        """Durable and in force; None: not set."""
+        """A change is durable and in force. `old` and `new`: None means not set."""
 
     def refused(
         self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
     ) -> None:
-        """The client may not; nothing was changed."""
+        """The client has no right to a change; nothing was changed."""
 
     def description_refused(self, asker: Asker) -> None:
-        """The client may not see the quotas."""
+        """The client has no right to see the quotas."""
 
 
 class QuotaAdmin:
     """See the module.
 
     Attributes:
-        quotas: what is in force, and what of it the file says.
+        quotas: the quotas in force, and their values in the file.
         alter: see `Alter`.
         audit: see `Audit`.
-        shared: other gateways set quotas too, and `quotas` may not have the latest.
-        outcomes: how many requests came to what.
-        changes: quotas and limits changed so far.
+        shared: other gateways set quotas too, so `quotas` may be out of date.
+        outcomes: the number of requests by API and outcome.
+        changes: the number of quotas and limits changed so far.
     """
 
     def __init__(
@@ -84,14 +85,14 @@ class QuotaAdmin:
         admins: Iterable[str] = (),
         shared: bool = False,
     ) -> None:
-        """Nothing happens yet.
+        """Starts nothing yet.
 
         Args:
             quotas: see above.
             alter: see above.
             audit: see above.
-            authorize: for all but the admins.
-            admins: names of principals that always may.
+            authorize: decides for all principals except the admins.
+            admins: names of principals that always have the rights.
             shared: see above.
         """
         self.quotas: Final = quotas
@@ -106,20 +107,20 @@ class QuotaAdmin:
         """Replace the rights."""
         self._authorize = authorize
         self.asks_cluster = authorize is Authorize.ASK_CLUSTER
-        self._admins = frozenset(map(cut_name, admins))  # as the users of sessions are
+        self._admins = frozenset(map(cut_name, admins))  # users of sessions are cut in the same way
 
     def may(self, principal: str) -> bool | None:
-        """Whether a principal may look at quotas and change them; None: the cluster is to be asked."""
+        """Whether a principal may see quotas and change them; None: the cluster decides."""
         if principal in self._admins or self._authorize is Authorize.ANYONE:
             return True
         return None if self.asks_cluster else False
 
     def count(self, api: AdminApi, outcome: AdminOutcome) -> None:
-        """A request has come to this."""
+        """Count the outcome of a request."""
         self.outcomes[api, outcome] += 1
 
     def note_changes(self, asker: Asker, changes: Iterable[tuple[QuotaChange, float | None]]) -> None:
-        """Changes are in force, each with the value before it."""
+        """Count changes that are in force, and write their audit lines. Each comes with its previous value."""
         for change, old in changes:
             self.changes += 1
             new = self.quotas.limits.get(change.entity, change.key)

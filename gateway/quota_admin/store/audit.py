@@ -13,11 +13,11 @@ _log = audit_logger()
 
 
 def audit_change(change: StoredChange, old: Value | None, *, by: str, via: str, **more: object) -> None:
-    """The line of a change that did not come from a client of a listener here.
+    """Writes the line of a change that no client of this gateway's listeners has requested.
 
     Args:
-        change: durable and in force.
-        old: the override before it.
+        change: the change, durable and in force.
+        old: the previous override.
         by, via: see `gateway.quota_admin.store.interface.Alteration`.
         more: fields at the end of the line.
     """

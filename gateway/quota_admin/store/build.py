@@ -16,7 +16,7 @@ from quotas.record_signature import RecordSigner
 
 
 def build_store(config: Config, client: Mapping[str, Any], *, gateway: str | None = None) -> QuotaStore:
-    """One that is not open yet.
+    """The configured store, not open yet.
 
     Args:
         config: valid.
@@ -35,7 +35,7 @@ def build_store(config: Config, client: Mapping[str, Any], *, gateway: str | Non
             max_history=section.max_history,
         )
     if section.kind == "topic":
-        # librdkafka is only loaded where it is used.
+        # Imported here so that librdkafka is loaded only if it is used.
         from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 
         settings = TopicStoreSettings(

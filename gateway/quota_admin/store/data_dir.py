@@ -1,8 +1,8 @@
 """The directory of a quota store: created once, locked by one gateway, and marked once it has had a store.
 
 quotas.db     the quotas (see `gateway.quota_admin.store.sqlite_file`)
-quotas.id     says which store that is; where it is and quotas.db is not, quotas were lost
-quotas.lock   locked while a gateway runs; the kernel lets go of it however that gateway ends
+quotas.id     the id of that store; if it exists and quotas.db does not, quotas were lost
+quotas.lock   locked while a gateway runs; the kernel releases the lock however that gateway ends
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _NOT_WRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class DataDirectory:
-    """See the module. Everything blocks.
+    """See the module. All methods block.
 
     Attributes:
         path: the directory.
-        read_only: why nothing can be written here; None: it can.
+        read_only: why the directory can't be written; None: it can.
     """
 
     def __init__(self, path: Path) -> None:
-        """Nothing is touched yet."""
+        """Does not access the directory yet."""
         self.path = path
         self.read_only: str | None = None
         self._lock_fd: int | None = None
@@ -44,10 +44,10 @@ class DataDirectory:
         return self.path / "quotas.id"
 
     def acquire(self) -> None:
-        """Make the directory if need be and hold it.
+        """Create the directory if it is missing, and lock it.
 
         Raises:
-            StoreError: another gateway holds it, or it can be neither used nor read.
+            StoreError: another gateway has locked it, or it can be neither used nor read.
         """
         try:
             self._make()
@@ -56,7 +56,7 @@ class DataDirectory:
             if exc.errno not in _NOT_WRITABLE:
                 raise StoreError(f"{self.path}: {exc.strerror}") from exc
             self.read_only = f"the quota store can't be written: {self.path}: {exc.strerror}"
-            # Without a lock file no gateway ever wrote here, and none can.
+            # Without a lock file no gateway ever wrote here, and none can write now.
             try:
                 self._lock_fd = os.open(self.path / "quotas.lock", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
@@ -71,16 +71,16 @@ class DataDirectory:
                 'each gateway needs a quota_store.data_dir of its own, or all of them kind = "topic"'
             ) from exc
         if self.read_only is None:
-            # Only for the text above.
+            # The content of the lock file is used only for the text above.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._lock_fd, 0)
                 os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
 
     def store_id(self) -> str | None:
-        """Which store was made here; None: none yet.
+        """The id of the store that was created here; None: none yet.
 
         Raises:
-            StoreError: it can't be read.
+            StoreError: the id can't be read.
         """
         try:
             return self._id_file.read_text(encoding="ascii").strip() or None
@@ -90,10 +90,10 @@ class DataDirectory:
             raise StoreError(f"{self._id_file} can't be read: {exc}") from exc
 
     def set_store_id(self, store_id: str) -> None:
-        """Remember that there is a store from now on.
+        """Record the id of the new store.
 
         Raises:
-            OSError: it can't be written.
+            OSError: the id can't be written.
         """
         new = self._id_file.with_suffix(".id.new")
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -106,7 +106,7 @@ class DataDirectory:
         sync_directory(self.path)
 
     def release(self) -> None:
-        """Let go of it."""
+        """Unlock the directory."""
         fd, self._lock_fd = self._lock_fd, None
         if fd is not None:
             os.close(fd)

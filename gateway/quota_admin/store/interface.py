@@ -1,11 +1,11 @@
 """The interface of every quota store.
 
-A store holds *overrides*: what was changed in a running gateway, quotas and connection limits of brokers. What the
-configuration file says is not in it (see `quotas.layered_quotas`). It hands every change, its own and those of other
-gateways, to one function, in one order.
+A store contains *overrides*: quotas and connection limits of brokers that were changed in a running gateway. Values
+of the configuration file are not in it (see `quotas.layered_quotas`). The store passes every change, its own and
+those of other gateways, to one function, in one order.
 
-Each is a value in a slot: (entity, quota key) for a quota, (None, setting) for a connection limit (KIP-402, KIP-612),
-which is one of all brokers: every gateway that shares the store has it.
+Each override is a value in a slot: (entity, quota key) for a quota, (None, setting) for a connection limit (KIP-402,
+KIP-612). A connection limit is for all brokers: every gateway that shares the store applies it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from quotas.entities import QuotaEntity, QuotaKey, counted
 from quotas.layered_quotas import Owner, QuotaChange
 
 ALL_BROKERS: Final = "brokers"
-"""In the place of the entity, in the history, in audit lines and on disk."""
+"""Stands for the entity of a limit in the history, in audit lines and on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """A connection limit of brokers that is set or goes.
+    """A connection limit of brokers that is set or removed.
 
     Attributes:
         name: the setting, such as ``max.connections`` or ``listener.name.clients.max.connections``.
@@ -41,11 +41,11 @@ Value: TypeAlias = float | str
 
 
 class Kept(NamedTuple):
-    """What is kept in a slot.
+    """The content of a slot.
 
     Attributes:
-        value: None: nothing.
-        owner: of a quota's value.
+        value: the value; None: the slot is empty.
+        owner: the owner of a quota's value.
     """
 
     value: Value | None
@@ -56,7 +56,7 @@ NOTHING: Final = Kept(None)
 
 
 def changes_something(change: StoredChange, kept: Kept) -> bool:
-    """Whether a change makes any difference; a file that names a quota owns it also where the value is right."""
+    """Whether a change has an effect. A new owner is an effect too: a file owns the quotas that it names."""
     if change.value != kept.value:
         return True
     if not isinstance(change, QuotaChange) or change.value is None:
@@ -65,12 +65,12 @@ def changes_something(change: StoredChange, kept: Kept) -> bool:
 
 
 def slot_of(change: StoredChange) -> Slot:
-    """What the change is of."""
+    """The slot of a change."""
     return (None, change.name) if isinstance(change, LimitChange) else (change.entity, change.key)
 
 
 def owner_of(change: StoredChange) -> Owner:
-    """Of what the change sets; a limit of brokers has none."""
+    """The owner of the value that a change sets; a limit of brokers has none."""
     return change.owner if isinstance(change, QuotaChange) else Owner.UNKNOWN
 
 
@@ -90,18 +90,18 @@ def entity_text(entity: QuotaEntity | None) -> str:
 
 
 class StoreError(Exception):
-    """The store can't do it. The text may be shown to clients."""
+    """The store can't carry out an operation. The text may be shown to clients."""
 
 
 Expected: TypeAlias = Mapping[Slot, Value | None]
-"""What slots have to contain so that an alteration is made."""
+"""The values that slots must have for an alteration to be made."""
 
 
 class ChangedMeanwhileError(StoreError):
     """Slots do not contain what an alteration expects, so nothing of it is made.
 
     Attributes:
-        found: the slots, each with what was expected and what is there.
+        found: the slots, each with the expected value and the actual one.
     """
 
     def __init__(self, found: list[tuple[Slot, Value | None, Value | None]]) -> None:
@@ -112,15 +112,15 @@ class ChangedMeanwhileError(StoreError):
 def effective(
     changes: Iterable[StoredChange], kept_of: Callable[[Slot], Kept], expected: Expected
 ) -> list[tuple[StoredChange, Value | None]]:
-    """The changes that change something, each with the value it replaces; of two for one slot the later one.
+    """The changes with an effect, each with the value that it replaces; of two for one slot the later one.
 
     Args:
-        changes: of an alteration.
-        kept_of: what is kept so far.
+        changes: the changes of an alteration.
+        kept_of: returns the content of a slot.
         expected: see `Alteration`.
 
     Raises:
-        ChangedMeanwhileError: see there.
+        ChangedMeanwhileError: slots do not contain the expected values.
     """
     last = {slot_of(change): change for change in changes}
     found = [(change, kept_of(slot)) for slot, change in last.items()]
@@ -135,12 +135,12 @@ def effective(
 
 
 class Effective(NamedTuple):
-    """What an alteration comes to; see `effective`.
+    """The effect of an alteration; see `effective`.
 
     Attributes:
-        changes: those that change something, each with the value it replaces.
-        slots: how many it names.
-        growth: how many more quotas there are afterwards.
+        changes: the changes with an effect, each with the value that it replaces.
+        slots: the number of slots that the alteration names.
+        growth: the increase of the number of quotas.
     """
 
     changes: list[tuple[StoredChange, Value | None]]
@@ -151,7 +151,7 @@ class Effective(NamedTuple):
 async def effective_in_slices(
     changes: Iterable[StoredChange], kept_of: Callable[[Slot], Kept], expected: Expected
 ) -> Effective:
-    """`effective` and `growth`, in the loop."""
+    """`effective` and `growth`, in slices so that the event loop stays responsive."""
     slices = Slices()
     last = {}
     for change in changes:
@@ -178,7 +178,7 @@ async def effective_in_slices(
 
 
 def growth(changes: Iterable[tuple[StoredChange, Value | None]]) -> int:
-    """How many more quotas there are after these changes, which `effective` has returned."""
+    """The increase of the number of quotas by these changes, which `effective` has returned."""
     return sum(
         (change.value is not None) - (old is not None)
         for change, old in changes
@@ -187,7 +187,7 @@ def growth(changes: Iterable[tuple[StoredChange, Value | None]]) -> int:
 
 
 OnChange: TypeAlias = Callable[[Sequence[StoredChange], int], Awaitable[None]]
-"""Takes changes that are durable and valid, with the version that has them; runs on the loop, one call at a time."""
+"""Receives durable, valid changes, and the version that includes them; runs on the loop, one call at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +195,12 @@ class Alteration:
     """Changes that belong together: all of them are made or none.
 
     Attributes:
-        by: the principal that asked.
-        via: how, such as a listener and the peer's address, or the admin port.
-        changes: valid, quotas by `quotas.limits.validate`, limits by `broker_limits.checked_limit`; of two for the
-            same slot the later one counts.
-        expected: nothing is changed unless these slots contain this. Gateways that share a topic look at what was in
-            it a moment before.
+        by: the principal that requested it.
+        via: the way of the request, such as a listener and the peer's address, or the admin port.
+        changes: valid changes: quotas by `quotas.limits.validate`, limits by `broker_limits.checked_limit`. Of two
+            for the same slot the later one counts.
+        expected: nothing is changed unless these slots have these values. Gateways that share a topic compare with
+            its content a moment before.
     """
 
     by: str
@@ -211,10 +211,10 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One change that was made.
+    """A change in the history.
 
     Attributes:
-        version: the store's, from this change on.
+        version: the store's version from this change on.
         at_ms: wall clock, Unix time.
         by, via: see `Alteration`.
         entity, key: the slot that was changed; without an entity it is a connection limit of all brokers.
@@ -232,7 +232,7 @@ class HistoryEntry:
 
 
 def check_count(count: int, most: int, *, grows: bool) -> None:
-    """Refuse an alteration that makes a full store grow.
+    """Refuse an alteration that adds quotas to a full store.
 
     Raises:
         StoreError: there would be too many quotas.
@@ -242,14 +242,14 @@ def check_count(count: int, most: int, *, grows: bool) -> None:
 
 
 class QuotaStore(Protocol):
-    """A durable set of overrides. Used on the loop; nothing of it blocks.
+    """A durable set of overrides. It is used on the loop, and no method blocks.
 
     Attributes:
-        version: grows with every alteration that changes something; 0: nothing was ever changed.
-        read_only: why alterations are refused, for good or until the disk can be written; None: they are not.
-        bad_records: how many things in it were passed over because they are no quotas.
-        unsigned_records: how many were passed over because they have no valid signature.
-        stale: why what others change is not followed at the moment; None: it is, or there are no others.
+        version: grows with every alteration that has an effect; 0: there was none.
+        read_only: why alterations are refused, permanently or until the disk can be written; None: they are not.
+        bad_records: the number of records that were skipped because they are no quotas.
+        unsigned_records: the number of records that were skipped because they have no valid signature.
+        stale: why other gateways' changes are not followed now; None: they are, or there are no other gateways.
     """
 
     @property
@@ -273,38 +273,40 @@ class QuotaStore(Protocol):
         """See the class."""
 
     async def open(self, on_change: OnChange) -> None:
-        """Load everything, handing it to `on_change`, then follow what others change.
+        """Load everything and pass it to `on_change`, then follow changes of other gateways.
 
         Raises:
-            StoreError: there is a store and it can't be trusted, or another gateway has it.
+            StoreError: there is a store that can't be trusted, or another gateway has locked it.
         """
 
     async def write(self, alteration: Alteration) -> int:
-        """Make changes; returns when they are durable and were handed to `on_change`.
+        """Make changes; returns when they are durable and were passed to `on_change`.
 
-        What changes nothing is no new version and leaves no history. A shared store makes sure that it would change
-        nothing, and what was set already as far as was known here, and was not, has its audit lines from the store.
+        An alteration without effect makes no new version and no history. A shared store first makes sure that there
+        is really no effect. If a value seemed to be set already in this gateway but was not, the store itself writes
+        the audit line.
 
         Returns:
-            The version that has them.
+            The version that includes the changes.
 
         Raises:
-            StoreError: nothing of it is in force. With a shared store it may be later, and then the text says so.
+            StoreError: nothing is in force. With a shared store the changes may come into force later; then the text
+                says so.
         """
 
     async def catch_up(self) -> None:
-        """Returns when what others had made before the call is in force here too.
+        """Returns when all alterations that other gateways made before the call are in force here too.
 
         Raises:
-            StoreError: it can't be read at the moment.
+            StoreError: the store can't be read now.
         """
 
     async def history(self, limit: int) -> list[HistoryEntry]:
         """The latest changes, the last one first.
 
         Raises:
-            StoreError: it can't be read.
+            StoreError: the history can't be read.
         """
 
     async def close(self) -> None:
-        """Release everything. A second call does nothing."""
+        """Release all resources. A second call does nothing."""

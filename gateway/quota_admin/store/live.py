@@ -1,7 +1,8 @@
 """Quotas and broker limits of a running gateway: keeps the store and what is in force consistent.
 
-What the store says comes into force here and nowhere else: a counter never sees a change that is not durable, and a
-change that failed is not in force; of a shared store it may come later, as another gateway's does.
+The store's values are put in force here and nowhere else. So counters never use a change that is not durable, and a
+failed change is not in force. In a shared store a failed change may still come into force later, like a change of
+another gateway.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ MAX_WAITING: Final = 1_000
 """Alterations that wait for others; each connection has at most one."""
 
 ALTERATION: Final = "alter_quotas"
-"""The name of these traces."""
+"""The name of the traces of alterations."""
 
 _AT_ONCE: Final = 50
-"""Changes that come into force together: some tenths of a millisecond."""
+"""Changes that are put in force in one step, which takes some tenths of a millisecond."""
 
 _Rates: TypeAlias = Mapping[QuotaEntity, Mapping[QuotaKey, float | None]]
-"""What changes of rates and guarantees, by entity."""
+"""The changes of rates and guarantees, by entity."""
 
 _log = structlog.get_logger("gateway.store")
 
 
 @dataclass(slots=True)
 class StoreCounts:
-    """What has happened with the store.
+    """Counts of the store's operations.
 
     Attributes:
         writes: alterations that were made.
-        failures: alterations that were not, whatever the reason.
-        changed_at_ms: when the set last changed, monotonic clock, by any gateway; None: never since the start.
+        failures: alterations that failed for any reason.
+        changed_at_ms: the last change by any gateway, monotonic clock; None: none since the start.
     """
 
     writes: int = 0
@@ -63,13 +64,13 @@ class LiveQuotas:
     """See the module.
 
     Attributes:
-        quotas: what is in force and where it came from.
-        kept_limits: limits of brokers that the store has, those of other gateways' listeners among them.
-        store: what keeps the overrides.
+        quotas: the values in force and their sources.
+        kept_limits: the store's limits of brokers, including those of other gateways' listeners.
+        store: the store of the overrides.
         counts: for the metrics.
-        spread: hands changes that are in force here to other processes of this gateway, and returns when they are
-            there; None: there are none.
-        on_change: called with changes that are in force in all of them; None: nothing is.
+        spread: passes changes that are in force here to the other processes of this gateway, and returns when they
+            have them; None: there are no other processes.
+        on_change: called with changes that are in force in all processes; None: none is called.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class LiveQuotas:
         now_ms: Callable[[], int],
         traces: TraceSink | None = None,
     ) -> None:
-        """Nothing is read yet.
+        """Reads nothing yet.
 
         Args:
-            quotas: gets everything that the store says.
+            quotas: receives all values of the store.
             store: not open yet.
-            now_ms: monotonic.
-            traces: of alterations; None: none are made.
+            now_ms: the monotonic clock.
+            traces: receives traces of alterations; None: no traces are made.
         """
         self._traces = traces
         self.quotas = quotas
@@ -97,20 +98,20 @@ class LiveQuotas:
         self.on_change: Callable[[Sequence[StoredChange]], None] | None = None
         self._now_ms = now_ms
         self._opened = False
-        # None: those of the store are not in force.
+        # None: the store's limits are not in force.
         self._limits: BrokerLimits | None = None
-        # Two alterations may be possible each by itself and not together.
+        # Two alterations of limits may each be valid alone but not together, so one is made at a time.
         self._one_of_limits = asyncio.Lock()
-        # Alterations under way: by entity what changes of rates and guarantees, and where there is a guarantee.
+        # Alterations in progress: their changes of rates and guarantees, and the entities with a guarantee.
         self._rates_under_way: list[tuple[_Rates, set[QuotaEntity]]] = []
         self._draining = False
         self._waiting = 0
 
     async def open(self) -> None:
-        """Read the store; afterwards what it says is in force.
+        """Read the store; afterwards its quotas are in force.
 
         Raises:
-            StoreError: it can't be used.
+            StoreError: the store can't be used.
         """
         try:
             await self.store.open(self._on_change)
@@ -119,10 +120,10 @@ class LiveQuotas:
         self._opened = True
 
     def follow_limits(self, limits: BrokerLimits) -> None:
-        """Put the limits of brokers in force that the store has, now and whenever they change.
+        """Put the store's limits of brokers in force, now and after each change.
 
         Raises:
-            StoreError: they can't be in force here.
+            StoreError: the limits can't be in force here.
         """
         try:
             limits.put_in_force(self.kept_limits)
@@ -133,7 +134,7 @@ class LiveQuotas:
             _log.warning("connection_limits_without_listener", settings=",".join(sorted(elsewhere)))
 
     def stored(self) -> tuple[list[StoredChange], int]:
-        """Everything that the store says, as changes, and its version."""
+        """All values of the store, as changes, and its version."""
         quotas = [
             QuotaChange(entity, key, value, self.quotas.owner(entity, key))
             for entity, key, value in self.quotas.overrides()
@@ -142,21 +143,21 @@ class LiveQuotas:
         return [*quotas, *limits], self.store.version
 
     def why_not_ready(self) -> str | None:
-        """None once the store was read to its end and is followed, otherwise a few words for /readyz."""
+        """Why the gateway is not ready, for /readyz; None once the store was read to its end and is followed."""
         return self.store.stale or (None if self._opened else "quota store not read yet")
 
     def drain(self) -> None:
-        """Refuse alterations from now on: the answer might not reach the client."""
+        """Refuse alterations from now on, because the response might not reach the client."""
         self._draining = True
 
     async def alter(self, alteration: Alteration) -> int:
         """Change quotas; afterwards the change is durable and in force.
 
         Args:
-            alteration: the rights of its author are not looked at here.
+            alteration: the rights of its author are not checked here.
 
         Returns:
-            The store's version that has it.
+            The store's version that includes it.
 
         Raises:
             StoreError: nothing of it is in force; see `QuotaStore.write`.
@@ -191,7 +192,7 @@ class LiveQuotas:
             raise StoreError("too many alterations wait already")
         self._waiting += 1
         try:
-            # Once stored, what is not valid would be taken for damage at the next start.
+            # The next start would take a stored value that is not valid for damage.
             slices = Slices()
             guarantees: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
             for change in alteration.changes:
@@ -208,17 +209,17 @@ class LiveQuotas:
             self._waiting -= 1
 
     async def catch_up(self) -> None:
-        """Returns when what other gateways had made before the call is in force here too.
+        """Returns when all alterations that other gateways made before the call are in force here too.
 
         Raises:
-            StoreError: it can't be read at the moment.
+            StoreError: the store can't be read now.
         """
         if not self._opened:
             raise StoreError("the quota store was not read yet")
         await self.store.catch_up()
 
     async def follow(self, changes: Sequence[StoredChange]) -> None:
-        """Put in force what another process has in its store, which was this one's."""
+        """Put in force the changes of the process that has taken over this process's store."""
         await self._on_change(changes, self.store.version)
 
     async def history(self, limit: int) -> list[HistoryEntry]:
@@ -234,15 +235,16 @@ class LiveQuotas:
         await self.store.close()
 
     async def _write_guarantees(self, alteration: Alteration, new: _Rates) -> int:
-        """Write changes of rates and guarantees, which have to go together when they are in force.
+        """Write changes of rates and guarantees, which must be consistent when they are in force.
 
-        Two alterations of one entity at once are not waited for: a store that hangs would hold up each in turn.
+        Of two simultaneous alterations of one entity the second is refused and does not wait: with a store that
+        hangs, each would wait for the one before.
         """
         slices = Slices()
         guaranteed: set[QuotaEntity] = set()
         under_way = new, guaranteed
         self._refuse_beside(under_way)
-        # From here on: a guarantee that came while it looks at the next ones would not be seen.
+        # Registered before the checks below: otherwise a guarantee that is added meanwhile would be missed.
         self._rates_under_way.append(under_way)
         try:
             for entity, values in new.items():
@@ -283,7 +285,7 @@ class LiveQuotas:
             if at and slices.over:
                 await slices.next()
             part = changes[at : at + _AT_ONCE]
-            # They were looked at before they were written, and by the store when it read them.
+            # The changes were checked before they were written, and by the store when it read them.
             self.quotas.apply((c for c in part if isinstance(c, QuotaChange)), checked=True)
         if limits := [change for change in changes if isinstance(change, LimitChange)]:
             self.kept_limits = _merged(self.kept_limits, limits)
@@ -302,7 +304,7 @@ class LiveQuotas:
         try:
             self._limits.put_in_force(self.kept_limits)
         except LimitError as exc:
-            # Another gateway has set them, whose machine can do more. Those before stay.
+            # Another gateway, whose machine supports more, has set them. The previous limits stay in force.
             _log.error("connection_limits_not_in_force", error=str(exc))
 
 

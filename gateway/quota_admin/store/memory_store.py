@@ -1,4 +1,4 @@
-"""A quota store in memory that keeps nothing after the end: for tests and trials."""
+"""A quota store in memory that is lost when the gateway ends: for tests and trials."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class MemoryStore:
 
     Attributes:
         version, bad_records, unsigned_records, stale: see `QuotaStore`.
-        read_only: None; with a text, everything is refused with it.
+        read_only: None; if set to a text, all alterations are refused with it.
     """
 
     def __init__(
         self, *, now_ms: Callable[[], int], max_quotas: int = 200_000, max_history: int = 10_000
     ) -> None:
-        """Empty.
+        """Starts empty.
 
         Args:
             now_ms: Unix time, for the history.
-            max_quotas: how many overrides there may be.
-            max_history: how many changes are remembered.
+            max_quotas: the most overrides.
+            max_history: the most changes in the history.
         """
         self.version = 0
         self.bad_records = 0
@@ -104,11 +104,11 @@ class MemoryStore:
         )
 
     async def catch_up(self) -> None:
-        """There are no others."""
+        """Does nothing: no other gateway uses this store."""
 
     async def history(self, limit: int) -> list[HistoryEntry]:
         """See `QuotaStore`."""
         return list(itertools.islice(reversed(self._history), limit))
 
     async def close(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: there are no resources."""

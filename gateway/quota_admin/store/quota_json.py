@@ -10,19 +10,19 @@ from quotas.layered_quotas import QuotaChange
 from quotas.limits import validate, validate_entity
 
 BROKER: Final = "broker"
-"""The type of the entity in the history of limits of brokers."""
+"""The entity type of brokers' limits in the history."""
 
 MAX_FAULTS: Final = 100
 MAX_FAULT_CHARS: Final = 500
 
 
 def slot_entity_json(entity: QuotaEntity | None) -> list[dict[str, str | None]]:
-    """Of a slot of the store: without an entity, all brokers, whose name is null as that of other defaults."""
+    """The entity of a slot as JSON. Without an entity it is all brokers, with the name null like other defaults."""
     return [{"type": BROKER, "name": None}] if entity is None else entity_json(entity)
 
 
 def entity_json(entity: QuotaEntity) -> list[dict[str, str | None]]:
-    """As the entity is on the wire."""
+    """An entity as JSON, in its form on the wire."""
     return [
         {"type": entity_type.value, "name": None if isinstance(name, Default) else name}
         for entity_type, name in entity.components()
@@ -30,10 +30,10 @@ def entity_json(entity: QuotaEntity) -> list[dict[str, str | None]]:
 
 
 def entity_of(value: Any) -> QuotaEntity:
-    """What `entity_json` has written; not yet checked by `validate`.
+    """The entity of JSON that `entity_json` has written; not yet checked by `validate`.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the JSON has another form.
     """
     names: dict[EntityType, Name] = {}
     try:
@@ -48,7 +48,7 @@ def entity_of(value: Any) -> QuotaEntity:
 
 
 def change_json(change: QuotaChange, old: float | None) -> dict[str, Any]:
-    """A change and what it replaces."""
+    """A change and the value that it replaces."""
     return {
         "entity": entity_json(change.entity),
         "quota": change.key.value,
@@ -72,22 +72,18 @@ def history_json(entry: HistoryEntry) -> dict[str, Any]:
 
 
 class QuotaRows:
-    """Quotas that are read one by one.
+    """Reads quotas one by one.
 
     Attributes:
-        found: those that are valid.
+        found: the valid quotas.
         faults: a line for each of the first that are not.
         fault_count: how many are not.
-        removed: those that are to go.
-        expected: what some of them have to replace; None: nothing.
+        removed: the quotas to remove.
+        expected: the values that some of them must replace; None: no value.
     """
 
     def __init__(self, *, removals: bool = False) -> None:
-        """None was read.
-
-        Args:
-            removals: whether a limit may be null, for a quota that is to go.
-        """
+        """Args: removals: whether a limit may be null, which removes the quota."""
         self.removed: set[tuple[QuotaEntity, QuotaKey]] = set()
         self.expected: dict[tuple[QuotaEntity | None, str], float | None] = {}
         self._removals = removals
@@ -97,7 +93,7 @@ class QuotaRows:
         self._count = 0
 
     def add(self, row: Any) -> None:
-        """The next, from a client: ``{"entity": ..., "quota": ..., "limit": ...}``."""
+        """Read the next row of a client: ``{"entity": ..., "quota": ..., "limit": ...}``."""
         at, self._count = self._count, self._count + 1
         try:
             entity, key, limit = entity_of(row["entity"]), row["quota"], row["limit"]
@@ -133,7 +129,7 @@ class QuotaRows:
         self.removed.add((entity, QuotaKey(key)))
 
     def add_fault(self, at: int, text: str) -> None:
-        """What is wrong with one of them, by its place."""
+        """Add the fault of a row, by its position."""
         self.fault_count += 1
         if len(self.faults) < MAX_FAULTS:
             self.faults.append(f"quotas.{at}: {text[:MAX_FAULT_CHARS]}")
@@ -154,5 +150,5 @@ def _value(value: float | str | None) -> float | str | None:
 
 
 def _float(value: float | None) -> float | None:
-    # A whole number that a program passed as such is a limit as well.
+    # A program may have passed a whole number.
     return None if value is None else float(value)

@@ -1,12 +1,12 @@
 """The open SQLite file with overrides and history. Everything here blocks and belongs to one thread.
 
-Each alteration is one transaction, synced to the disk before it returns (WAL, synchronous=FULL), and is then moved
-from the log into the file: frames that stay in a log could be damaged there, and what SQLite then reads is older and
-looks whole.
+Each alteration is one transaction, synced to the disk before it returns (WAL, synchronous=FULL). It is then moved
+from the log into the file. If frames in the log were damaged, SQLite would read an older state that looks complete.
 
-When a write fails, nothing is tried again on that file descriptor, because after a failed fsync the kernel reports
-success for what it has dropped. A second connection is opened, *before* the first is closed so that SQLite does not
-recover half a transaction from the log; the log is cut off; and what is there is compared with what should be.
+After a failed write nothing is tried again on that file descriptor, because after a failed fsync the kernel reports
+success for data that it has dropped. A second connection is opened *before* the first is closed, so that SQLite does
+not recover half a transaction from the log. Then the log is truncated, and the content is compared with the expected
+one.
 """
 
 from __future__ import annotations
@@ -66,32 +66,32 @@ _NOT_THE_FILE: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-"""Errors, without their details, that say nothing about what is in the file."""
+"""Primary error codes that are not about the content of the file."""
 
 _IN_USE: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 class DiskError(StoreError):
-    """The file can't be opened for writing now, because the disk is full for instance; it may be read."""
+    """The file can't be opened for writing now, for instance because the disk is full; it may be readable."""
 
 
 class QuotaFile:
-    """One store file, open for writing or only read.
+    """One store file, open for writing or only for reading.
 
     Attributes:
-        state: of the file.
+        state: the state of the file.
     """
 
     def __init__(
         self, path: Path, *, max_quotas: int = 0, max_history: int = 0, read_only: bool = False
     ) -> None:
-        """Nothing is opened yet.
+        """Opens nothing yet.
 
         Args:
-            path: of the file.
-            max_quotas: how many quotas there may be.
-            max_history: how many changes are remembered.
-            read_only: nothing is written, neither to it nor beside it; `write` and `tidy` are not to be called.
+            path: the file.
+            max_quotas: the most quotas.
+            max_history: the most changes in the history.
+            read_only: neither the file nor one beside it is written; do not call `write` and `tidy`.
         """
         self.state = State("", 0, 0, 0)
         self._path = path
@@ -100,21 +100,21 @@ class QuotaFile:
         self._read_only = read_only
         self._database: sqlite3.Connection | None = None
         self._unsettled = False
-        # Rows of earlier versions, in which an address had other spellings: slot -> entity as written -> value.
+        # Rows of earlier versions with other spellings of an address: slot -> entity as written -> value.
         self._misspelled: dict[Slot, dict[str, float]] = {}
 
     def open(self, *, store_id: str | None) -> list[StoredChange]:
-        """Check the file and read all of it; one of an earlier format is upgraded.
+        """Check the file and read all of it; a file of an earlier format is upgraded.
 
         Args:
-            store_id: which store it has to be; None: any.
+            store_id: the expected store; None: any.
 
         Returns:
             Every quota and limit in it.
 
         Raises:
-            DiskError: see there.
-            StoreError: it can't be trusted.
+            DiskError: the file can't be opened for writing now.
+            StoreError: the file can't be trusted.
         """
         in_file = check_header(self._path)
         try:
@@ -134,12 +134,12 @@ class QuotaFile:
             if not self._read_only:
                 if written < FORMAT:
                     upgrade(self._database, written)
-                # A program of the earlier format looks at the file, not at the log: it has to refuse what follows.
+                # A program of the earlier format reads the file's header and not the log, and must refuse the file.
                 if not self._checkpoint(self._database) and in_file < FORMAT:
                     raise StoreError(f"{self._path} can't be upgraded while another program reads it")
         except (sqlite3.Error, ValueError, KeyError, TypeError) as exc:
             self.close()
-            # "Move it away" would be the wrong advice where the disk is full.
+            # The advice "move it away" would be wrong if the disk is full.
             if (code := getattr(exc, "sqlite_errorcode", 0) & 0xFF) in _NOT_THE_FILE:
                 kind = StoreError if code in _IN_USE else DiskError
                 raise kind(f"{self._path} can't be used: {exc}") from exc
@@ -153,11 +153,11 @@ class QuotaFile:
         """Make an alteration durable.
 
         Args:
-            alteration: see there.
+            alteration: the alteration.
             at_ms: Unix time, for the history.
 
         Returns:
-            What it changed; nothing when it was so already.
+            The changes that had an effect.
 
         Raises:
             StoreError: nothing was changed.
@@ -177,7 +177,7 @@ class QuotaFile:
             database.execute("ROLLBACK")
             raise
         except sqlite3.Error as exc:
-            # Whatever became of it is found out on another connection.
+            # Another connection finds out whether the transaction was written.
             self._unsettled = True
             found = self._settle()
             if found == before:
@@ -189,10 +189,10 @@ class QuotaFile:
         return changes
 
     def tidy(self) -> None:
-        """Move what was written from the log into the file; what an alteration leaves to be done after its answer.
+        """Move the log's content into the file, after the response to an alteration.
 
         Raises:
-            StoreError: it stays in the log for now, where it is durable as well.
+            StoreError: the content stays in the log for now, where it is durable too.
         """
         if self._database is None or self._unsettled:
             return
@@ -207,7 +207,7 @@ class QuotaFile:
         """The latest changes, the last one first.
 
         Raises:
-            StoreError: it can't be read.
+            StoreError: the history can't be read.
         """
         if self._database is None:
             raise StoreError(f"{self._path} is not open")
@@ -224,7 +224,7 @@ class QuotaFile:
             raise StoreError(f"{self._path}: the history can't be read: {exc}") from exc
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         database, self._database = self._database, None
         if database is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -236,19 +236,19 @@ class QuotaFile:
         pragmas = [
             "trusted_schema = OFF",
             "cell_size_check = ON",
-            "mmap_size = 0",  # a damaged disk shall be an error and not a signal
+            "mmap_size = 0",  # a damaged disk must cause an error and not a signal
         ]
         name = self._path.absolute().as_uri()
         if self._read_only:
-            # SQLite makes an index beside a file that has a log. It keeps it in memory where no other process comes,
-            # and without locks of its own it believes so; ours (`data_dir.py`) keeps writers away.
-            # "immutable" does without the log, and so without the latest alterations: only where there is none.
+            # SQLite creates an index beside a file that has a log. With "unix-none" it uses no locks, assumes that no
+            # other process uses the file, and keeps the index in memory. Our lock (`data_dir.py`) excludes writers.
+            # "immutable" ignores the log and with it the latest alterations, so it is used only without a log.
             logged = Path(f"{self._path}-wal").exists()
             name += "?mode=ro&vfs=unix-none" if logged else "?immutable=1"
             pragmas.insert(0, "locking_mode = EXCLUSIVE")
         else:
             pragmas += ["journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"]
-        # autocommit; transactions are begun by hand. One thread uses it, but not the one that made the object.
+        # Autocommit; transactions are begun explicitly. One thread uses it, but not the one that creates the object.
         database = sqlite3.connect(name, isolation_level=None, timeout=0.1, check_same_thread=False, uri=True)
         try:
             for pragma in pragmas:
@@ -259,18 +259,18 @@ class QuotaFile:
         return database
 
     def _checkpoint(self, database: sqlite3.Connection) -> bool:
-        """Whether all of the log is in the file now; not while another program, such as a backup, reads it."""
+        """Whether all of the log is in the file now. It is not while another program, such as a backup, reads it."""
         busy, _, _ = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 
     def _settle(self) -> State:
-        """After a failure: find out on a new connection what is there, and cut off what is not.
+        """After a failure: find out the state on a new connection, and truncate the log.
 
         Returns:
-            What is there.
+            The state of the file.
 
         Raises:
-            StoreError: that does not work either; the next alteration tries again.
+            StoreError: that fails too; the next alteration tries again.
         """
         failed = self._database
         fresh: sqlite3.Connection | None = None
@@ -296,7 +296,7 @@ class QuotaFile:
         return state
 
     def _sync_log(self) -> None:
-        """Make it durable that the log was cut off, because SQLite does not."""
+        """Make the truncation of the log durable, because SQLite does not."""
         with contextlib.suppress(FileNotFoundError):
             sync_file(Path(f"{self._path}-wal"))
 
@@ -322,7 +322,7 @@ class QuotaFile:
         ):
             total += number_of(text, key, value, owner)
             entity = entity_from(text)
-            # The checksum says that we wrote it, and what we write was valid; only the worst is looked for again.
+            # The checksum shows that Sluice wrote the value, which was valid then. Only the worst faults are checked.
             if not 0 < value < math.inf or entity.family is None:
                 raise StoreError(damaged(self._path, f"{text} {key} is {value}"))
             count += 1
@@ -345,7 +345,7 @@ class QuotaFile:
         return [*quotas.values(), *limits]
 
     def _value_of_misspelled(self, slot: Slot) -> float | None:
-        """What counts of several spellings where the right one is not there: the first in the alphabet."""
+        """The value of a slot that has only rows in other spellings: that of the first in the alphabet."""
         rows = self._misspelled.get(slot)
         return None if rows is None else rows[min(rows)]
 
@@ -379,7 +379,8 @@ class QuotaFile:
             text, key, new, owner = entity_text(slot[0]), str(slot[1]), change.value, owner_of(change)
             row = rows[slot]
             if misspelled := self._misspelled.get(slot):
-                # What counted in the place of a row is no row; these go.
+                # The value came from a misspelled row and not from a row of this slot. The misspelled rows are
+                # deleted.
                 count -= len(misspelled) - (row is NOTHING)
                 for other, value in misspelled.items():
                     total -= number_of(other, key, value)
@@ -416,7 +417,7 @@ def _put(database: sqlite3.Connection, entity: str, key: str, value: Value | Non
 
 
 def _native(value: Value | None) -> Value | None:
-    """As the history keeps it, whose columns take any type: a whole number is a limit as well."""
+    """The value for the history, whose columns accept any type: a number is stored as a float."""
     return float(value) if isinstance(value, int) else value
 
 

@@ -1,12 +1,12 @@
 """The layout of the SQLite file, and the marks by which it is recognised.
 
-A file is believed only when all of it fits: SQLite's own check, this program's mark, and a checksum over every value,
-the version and the store's name, since a flipped bit inside a value is no fault to SQLite. What does not fit is
-refused with a text that says what to do; it never reads as "no quotas".
+A file is accepted only if it passes all checks: SQLite's own check, this program's mark, and a checksum over every
+value, the version and the store's name. The checksum is needed because SQLite does not notice a flipped bit inside a
+value. Another file is refused with a text that says what to do. It is never read as "no quotas".
 
-Format 1 had quotas only; format 2 has connection limits of brokers as well, and a history with values of both; format
-3 has the owner of each quota, which is not known of those set before. A file of an earlier format is upgraded when it
-is opened for writing.
+Format 1 had quotas only. Format 2 has connection limits of brokers too, and a history with values of both. Format 3
+has the owner of each quota; owners of quotas that were set before are unknown. A file of an earlier format is
+upgraded when it is opened for writing.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ _UPGRADES: Final = {
     ),
     2: ("ALTER TABLE quotas ADD COLUMN owner TEXT NOT NULL DEFAULT ''",),
 }
-"""What makes a file of a format one of the next."""
+"""The statements that upgrade a file of a format to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a file says about itself.
+    """The state that a file records about itself.
 
     Attributes:
-        id: of the store, the same for its whole life.
-        version: of its latest alteration.
-        count: how many quotas it has.
-        sum: of a number made from each quota and each limit, so that an alteration needs to look only at what it
+        id: the store's id, which never changes.
+        version: the version of its latest alteration.
+        count: the number of quotas.
+        sum: the sum of a number for each quota and each limit. So an alteration reads only the values that it
             changes.
     """
 
@@ -93,20 +93,20 @@ class State:
 
     @property
     def seal(self) -> str:
-        """Changes with any of it."""
+        """A checksum over all attributes."""
         return hashlib.blake2b(
             f"{self.id} {self.version} {self.count} {self.sum}".encode(), digest_size=16
         ).hexdigest()
 
 
 def create(path: Path) -> str:
-    """Make an empty store; whenever this is interrupted, there is either the whole file or none.
+    """Create an empty store. If this is interrupted, there is either the whole file or none.
 
     Returns:
         The new store's id.
 
     Raises:
-        OSError, sqlite3.Error: it can't be made.
+        OSError, sqlite3.Error: the store can't be created.
     """
     new = path.with_name(f"{path.name}.new")
     for leftover in (new, *(Path(f"{new}-{kind}") for kind in ("journal", "wal", "shm"))):
@@ -126,11 +126,11 @@ def create(path: Path) -> str:
 
 
 def upgrade(database: sqlite3.Connection, written: int) -> None:
-    """Make a file of an earlier format one of this format, or change nothing.
+    """Upgrade a file of an earlier format to this one, or change nothing.
 
     Args:
         database: the open file.
-        written: its format.
+        written: the file's format.
 
     Raises:
         sqlite3.Error: nothing was changed once the connection is closed.
@@ -144,13 +144,13 @@ def upgrade(database: sqlite3.Connection, written: int) -> None:
 
 
 def check_header(path: Path) -> int:
-    """Look at the first bytes, before SQLite takes an empty file for a new database.
+    """Check the first bytes, before SQLite treats an empty file as a new database.
 
     Returns:
         The format of the file; the log beside it may have a newer one.
 
     Raises:
-        StoreError: it is no store of this version.
+        StoreError: the file is no store of this version.
     """
     try:
         with path.open("rb") as file:
@@ -172,7 +172,7 @@ def check_format(path: Path, written: int) -> None:
     """Refuse formats that this program does not read.
 
     Raises:
-        StoreError: it is one.
+        StoreError: the format is not supported.
     """
     if written > FORMAT:
         raise StoreError(
@@ -183,7 +183,7 @@ def check_format(path: Path, written: int) -> None:
 
 
 def number_of(entity: str, key: str, value: Value, owner: str = "") -> int:
-    """What one quota or limit adds to the sum of all; without an owner as in formats before there were any."""
+    """The number that a quota or limit adds to `State.sum`; without an owner as in formats that had no owners."""
     text = f"{entity}\0{key}\0{value if isinstance(value, str) else float(value).hex()}"
     if owner:
         text += f"\0{owner}"
@@ -193,10 +193,10 @@ def number_of(entity: str, key: str, value: Value, owner: str = "") -> int:
 
 
 def entity_from(text: str) -> QuotaEntity:
-    """`parse_entity` for what `str` has written of an entity: there are many at the start.
+    """A faster `parse_entity` for texts that `str` of an entity has written, of which a start reads many.
 
     Raises:
-        ValueError: another program has written it.
+        ValueError: another program has written the text.
     """
     if '"' in text:
         return parse_entity(text)
@@ -221,7 +221,7 @@ def entity_from(text: str) -> QuotaEntity:
 
 
 def damaged(path: Path, what: str) -> str:
-    """The text about a file that can't be trusted."""
+    """The error text about a file that can't be trusted."""
     return (
         f"{path} is damaged: {what}. Put a copy back, or move quotas.db and quotas.id away to begin without any "
         "quota of the store"

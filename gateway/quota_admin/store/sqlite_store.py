@@ -33,13 +33,13 @@ class SqliteStore:
     """
 
     def __init__(self, path: Path, *, now_ms: Callable[[], int], max_quotas: int, max_history: int) -> None:
-        """Nothing is touched yet.
+        """Accesses no file yet.
 
         Args:
             path: the data directory.
             now_ms: Unix time, for the history.
-            max_quotas: how many overrides there may be.
-            max_history: how many changes are remembered.
+            max_quotas: the most overrides.
+            max_history: the most changes in the history.
         """
         self.version = 0
         self.bad_records = 0
@@ -55,19 +55,19 @@ class SqliteStore:
         self._thread: ThreadPoolExecutor | None = None
         self._one_at_a_time = asyncio.Lock()
         self._writing = WritesInProgress()
-        # While the disk does not let it be written, but may do so later.
+        # Runs while the disk can't be written but may be writable again later.
         self._trying_again: asyncio.Task[None] | None = None
-        # `read_only` as it was before another process got the file.
+        # The value of `read_only` before another process got the file.
         self._lent: tuple[str | None] | None = None
 
     async def open(self, on_change: OnChange) -> None:
-        """See `QuotaStore`. A directory that can't be written serves what is in it and refuses alterations.
+        """See `QuotaStore`. With a directory that can't be written, its quotas apply and alterations are refused.
 
-        Where the disk is full that lasts until there is room again (hazard L03).
+        If the disk is full, alterations are possible again when there is space (hazard L03).
         """
         self._on_change = on_change
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="quota-store")
-        # A hundred thousand new objects that all stay would be walked through again and again.
+        # Without this the garbage collector would walk a hundred thousand new, permanent objects again and again.
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -104,7 +104,7 @@ class SqliteStore:
         return await self._writing.carry_out(self._write(alteration))
 
     async def catch_up(self) -> None:
-        """There are no others."""
+        """Does nothing: no other gateway uses this store."""
 
     async def history(self, limit: int) -> list[HistoryEntry]:
         """See `QuotaStore`."""
@@ -113,10 +113,10 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(self._open_thread, self._file.history, limit)
 
     async def lend(self) -> bool:
-        """Let the process have the file that replaces this one; until `take_back` alterations are refused.
+        """Release the file for the new process in an upgrade. Until `take_back` alterations are refused.
 
         Returns:
-            Whether it could be written.
+            Whether the file could be written before.
         """
         if self._thread is None:
             return False
@@ -131,10 +131,10 @@ class SqliteStore:
         return self._lent[0] is None
 
     async def take_back(self) -> None:
-        """The other process does not replace this one after all.
+        """Use the file again, because the new process does not replace this one.
 
         Raises:
-            StoreError: it can't be used again; alterations stay refused until it can, which is tried now and then.
+            StoreError: the file can't be used. Alterations are refused until a later attempt succeeds.
         """
         if self._lent is None:
             return
@@ -164,7 +164,7 @@ class SqliteStore:
             self._trying_again = asyncio.create_task(self._try_again())
 
     async def close(self) -> None:
-        """See `QuotaStore`; alterations on their way are made first."""
+        """See `QuotaStore`; alterations in progress are completed first."""
         thread = self._thread
         if thread is None:
             return
@@ -188,7 +188,7 @@ class SqliteStore:
             self.version = version
             if changes:
                 await self._on_change(changes, version)
-                # Not waited for; the next alteration comes after it in the same thread.
+                # There is no wait here; the next alteration follows in the same thread.
                 loop.run_in_executor(self._open_thread, self._tidy)
         return version
 
@@ -249,7 +249,7 @@ class SqliteStore:
         return changes
 
     def _open_for_writing(self) -> str | None:
-        """After a start that could only read: why it still can't be written; None: it can."""
+        """After a read-only start: why the file still can't be written; None: it can."""
         served = self._file.state
         if self.read_only is None:
             return None

@@ -1,7 +1,7 @@
-"""What the brokers say about the topic of quotas: its id, its end, and how far it can be read.
+"""Queries the brokers about the topic of quotas: its id, its end, and how far it can be read.
 
-A consumer alone does not notice that its topic was deleted and made again: librdkafka continues with what it has, or
-with nothing (hazard L01). So the brokers are asked every now and then, by a client that has nothing else to do.
+A consumer alone does not notice that its topic was deleted and created again: librdkafka continues with its position,
+or receives nothing (hazard L01). So a separate client queries the brokers at intervals.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _client_log = client_logger("gateway.store.kafka")
 
 
 class Found(NamedTuple):
-    """An answer.
+    """The brokers' response.
 
     Attributes:
-        topic_id: of the topic; None: there is none of this name.
-        end: where it ends, transactions under way included; 0 without a topic.
-        readable: how far it can be read: no further than the first transaction under way.
+        topic_id: the topic's id; None: there is no topic of this name.
+        end: the end offset, open transactions included; 0 without a topic.
+        readable: the offset up to which it can be read: that of the first open transaction, or the end.
     """
 
     topic_id: str | None
@@ -39,13 +39,13 @@ class Found(NamedTuple):
 
 
 class TopicIdentity:
-    """Asks. All of it belongs to one thread, and `poll` never waits."""
+    """Queries the brokers. All methods belong to one thread, and `poll` never waits."""
 
     def __init__(self, topic: str, client: Mapping[str, Any]) -> None:
-        """Nothing is connected yet.
+        """Connects to no broker yet.
 
         Args:
-            topic: its name.
+            topic: the topic's name.
             client: librdkafka's settings for reaching the cluster.
         """
         self._topic = topic
@@ -56,7 +56,7 @@ class TopicIdentity:
         self._next_s = 0.0
 
     def poll(self) -> Found | None:
-        """The answer to the question before if it has come, once; asks again when it is time."""
+        """The response to the last query, once, when it has arrived; starts the next query when it is due."""
         if self._asked is None:
             if time.monotonic() >= self._next_s:
                 try:
@@ -77,14 +77,14 @@ class TopicIdentity:
 
     @property
     def asking(self) -> bool:
-        """Whether an answer is awaited."""
+        """Whether a query is in progress."""
         return self._asked is not None
 
     def ask(self) -> Found:
-        """Ask now, and wait.
+        """Query now, and wait for the response.
 
         Raises:
-            KafkaException: the brokers do not say.
+            KafkaException: the query failed.
         """
         self._admin = None
         self._ask()
@@ -106,7 +106,7 @@ class TopicIdentity:
         (described,) = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=_ASK_S
         ).values()
-        # What is readable grows; asked for second, it could be beyond the end.
+        # The readable offset is queried first: it grows, so queried second it could be beyond the end.
         levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
         self._asked = (described, *(self._list_end(self._admin, level) for level in levels))
 
@@ -128,7 +128,7 @@ def _found(described: Future[Any], *listed: Future[Any]) -> Found:
             return Found(None, 0, 0)
         raise
     readable, end = (int(future.result(2 * _ASK_S).offset) for future in listed)
-    if min(readable, end) < 0:  # what librdkafka says when the time was over
+    if min(readable, end) < 0:  # librdkafka's value after a timeout
         raise KafkaException(
             KafkaError(KafkaError._TIMED_OUT, "the brokers did not say where the topic ends")
         )

@@ -6,16 +6,17 @@
     key {"history": ALTERATION, "part": N}                     value {"format": 1, "by": ..., "changes": [...],
                                                                      "limits": [...]}
 
-All records of an alteration are one transaction and carry its name in a header; the history comes last and ends it.
-The topic is compacted, so per quota and limit the record with the highest offset counts, whatever order transactions
-were begun in: a gateway that has followed and one that reads later come to the same. Versions are offsets, the same
-everywhere.
+All records of an alteration are one transaction and have its name in a header. The history comes last and ends the
+alteration. The topic is compacted, so for each quota and limit the record with the highest offset counts, in whatever
+order transactions were begun. So a gateway that has followed the topic and one that reads it later have the same
+result. Versions are offsets, the same everywhere.
 
-Records that do not fit are passed over and counted: one stray record must not stop every gateway. A format that is
-newer than this program is passed over as well, and remembered: what is missing then is not known. With a signer
-records without a valid signature are passed over before anything of them is read, their format included. Limits of
-brokers came later and are of format 1 nevertheless: programs that do not know them pass them over, count them, and go
-on with the quotas. So came the owner of a quota (`quotas.layered_quotas.Owner`), which they do not look at.
+* Invalid records are skipped and counted: one stray record must not stop every gateway.
+* Records of a newer format are skipped too, and that is remembered, because their content is not known.
+* With a signer, records without a valid signature are skipped before any part of them is read, even the format.
+* Limits of brokers were added later, still in format 1: programs that do not know them skip and count them, and apply
+  the quotas. The owner of a quota (`quotas.layered_quotas.Owner`) was added in the same way; older programs ignore
+  it.
 """
 
 from __future__ import annotations
@@ -51,13 +52,14 @@ ALTERATION_HEADER: Final = "alteration"
 
 _CHANGES_PER_PART: Final = 500
 _PART_BYTES: Final = 500_000
-"""Of one record of the history: librdkafka and brokers refuse those above a million, and names may be long."""
+"""The size of one record of the history. librdkafka and brokers refuse more than a million bytes, and names may be
+long."""
 _MAX_OPEN: Final = 1_000
-"""Alterations whose end was not seen yet; a foreign writer's never come to one."""
+"""The most alterations whose end was not read yet. Those of a foreign writer never end."""
 
 
 class Record(NamedTuple):
-    """One of the topic."""
+    """A record of the topic."""
 
     offset: int
     key: bytes | None
@@ -67,7 +69,7 @@ class Record(NamedTuple):
 
 
 class Written(NamedTuple):
-    """One to be written."""
+    """A record to write."""
 
     key: bytes
     value: bytes | None
@@ -75,12 +77,12 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """An alteration that has come to its end.
+    """An alteration that has ended.
 
     Attributes:
         alteration: its name; None: a record of another writer.
-        changes: what it changes that nothing later does.
-        version: from it on.
+        changes: its changes, without those that a later record has replaced.
+        version: the version from this alteration on.
     """
 
     alteration: str | None
@@ -119,28 +121,28 @@ class _Past:
 
 
 class TopicLog:
-    """What the topic says so far.
+    """The content of the topic so far.
 
     Attributes:
-        version: of the last record.
-        bad_records: how many were passed over.
-        newer: what a newer program wrote; None: nothing.
-        size: how many quotas there are.
-        signed, unsigned_records: how many had a valid signature, and how many were passed over because they had none.
+        version: the version of the last record.
+        bad_records: the number of skipped records.
+        newer: a record that a newer program wrote; None: there is none.
+        size: the number of quotas.
+        signed, unsigned_records: the numbers of records with a valid signature, and of those skipped without one.
     """
 
     def __init__(self, signer: RecordSigner | None = None, *, accept_unsigned: bool = False) -> None:
-        """Nothing was read.
+        """Starts without records.
 
         Args:
-            signer: knows the signatures; None: records need none.
+            signer: verifies signatures; None: records need none.
             accept_unsigned: records without any signature count too.
         """
         self.signed = 0
         self.unsigned_records = 0
         self._signer = signer
         self._accept_unsigned = accept_unsigned
-        # The last record of each key, where the secret that signs has not signed it.
+        # The last record of each key, unless it is signed with the secret that signs now.
         self._signed_otherwise: dict[bytes, Record] = {}
         self._watched: dict[bytes, bytes | None] = {}
         self._overtaken: dict[bytes, bytes | None] = {}
@@ -149,31 +151,31 @@ class TopicLog:
         self.newer: str | None = None
         self.size = 0
         self._latest: dict[Slot, tuple[int, Kept]] = {}
-        # Records of earlier versions, in which an address had other spellings: slot -> key as written -> value.
+        # Records of earlier versions with other spellings of an address: slot -> key as written -> value.
         self._misspelled: dict[Slot, dict[bytes, Value]] = {}
-        # Slots whose value is that of such a record: there is none with the right spelling.
+        # Slots whose value comes from such a record, because there is none with the right spelling.
         self._borrowed: set[Slot] = set()
-        # Removed while alterations were open; kept until there is none, for their offsets.
+        # Slots removed while alterations were open. They are kept for their offsets until none is open.
         self._removed: set[Slot] = set()
         self._open: dict[str, list[tuple[int, StoredChange]]] = {}
         self._past: dict[str, _Past] = {}
         self._was_at_end = False
 
     def value_of(self, slot: Slot) -> Value | None:
-        """What is set there."""
+        """The value of a slot."""
         return self.kept_of(slot).value
 
     def kept_of(self, slot: Slot) -> Kept:
-        """What is set there, and by whom."""
+        """The value of a slot and its owner."""
         found = self._latest.get(slot)
         return NOTHING if found is None else found[1]
 
     def values(self) -> list[StoredChange]:
-        """Everything that is set."""
+        """All values, as changes."""
         return [change_of(slot, *kept) for slot, (_, kept) in self._latest.items() if kept.value is not None]
 
     def differences(self, before: TopicLog) -> list[StoredChange]:
-        """What makes the values of another log those of this one."""
+        """The changes that turn the values of another log into those of this one."""
         gone = [slot for change in before.values() if self.value_of(slot := slot_of(change)) is None]
         return [
             *(change_of(slot, None) for slot in gone),
@@ -185,10 +187,10 @@ class TopicLog:
         ]
 
     def feed(self, records: Sequence[Record]) -> list[Applied]:
-        """Take the next records.
+        """Read the next records.
 
         Returns:
-            The alterations that they end, in order.
+            The alterations that these records end, in order.
         """
         applied = []
         for record in records:
@@ -200,7 +202,7 @@ class TopicLog:
         return applied
 
     async def feed_in_slices(self, record: Record) -> Applied | None:
-        """`feed` of one record, which may end an alteration of tens of thousands of changes, in the loop."""
+        """`feed` for one record, in slices on the loop. It may end an alteration of tens of thousands of changes."""
         ended = self._feed(record)
         if ended is None:
             return None
@@ -237,7 +239,7 @@ class TopicLog:
         return self._latest[slot_of(change)][0] == at
 
     def _counts(self, record: Record, signer: RecordSigner) -> bool:
-        """Whether the signature lets a record be read; notes whether it has to be signed anew."""
+        """Whether a record counts by its signature; notes whether it must be signed again."""
         key, value, signature = record.key, record.value, record.signature
         secret = signer.secret_of(signature, key, value)
         if secret is not None:
@@ -245,7 +247,7 @@ class TopicLog:
         elif not self._accept_unsigned or signature is not None:
             return False
         if key is not None:
-            # In the order of the log.
+            # This keeps the order of the log.
             self._signed_otherwise.pop(key, None)
             if secret != 0:
                 self._signed_otherwise[key] = record
@@ -254,12 +256,12 @@ class TopicLog:
         return True
 
     def sign_anew(self, most: int) -> list[Written]:
-        """Records that only count because another secret, or none, is accepted; to be written again as they are.
+        """Records that count only because another secret, or none, is accepted. Write them again as they are.
 
-        From now on it is noted when another gateway writes something else under their keys (`overtaken`).
+        From now on `overtaken` returns what another gateway writes under their keys.
 
         Args:
-            most: how many at once; they are in the order of the log.
+            most: the most records at once; they are in the order of the log.
         """
         found = itertools.islice(self._signed_otherwise.items(), most)
         again = [Written(key, record.value) for key, record in found]
@@ -267,16 +269,16 @@ class TopicLog:
         return again
 
     def overtaken(self) -> list[Written]:
-        """What others have written meanwhile under the keys that were written again: that is what they shall say."""
+        """Records of others under the keys that were written again, since then. Write these again, so that they win."""
         found = [Written(key, value) for key, value in self._overtaken.items()]
         self._watched, self._overtaken = dict(found), {}
         return found
 
     def read_to_end(self) -> None:
-        """The topic was read to its end for the first time: `quotas` are all that there are.
+        """Note that the topic was read to its end for the first time, so all quotas are known.
 
-        An alteration may still be open because its history was forgotten and compacted away. Its end never comes, and
-        what it says counts like all else.
+        An alteration may still be open because its history was removed by compaction. It never ends, and its records
+        count like all others.
         """
         self._was_at_end = True
         self._open.clear()
@@ -305,18 +307,18 @@ class TopicLog:
         at_ms: int,
         max_history: int,
     ) -> list[Written]:
-        """The records of an alteration, the history of what was too long ago removed. May be called in a thread.
+        """The records of an alteration, including removals of the oldest history. May be called in a thread.
 
         Args:
-            name: of the alteration; new.
-            alteration: its author is in the history.
-            changes: that change something, each with what it replaces.
+            name: a new name for the alteration.
+            alteration: the alteration, whose author is written to the history.
+            changes: the changes with an effect, each with the value that it replaces.
             at_ms: Unix time.
-            max_history: how many changes the history has afterwards.
+            max_history: the most changes in the history afterwards.
         """
         written: list[Written] = []
         for change, _ in changes:
-            # Before the one with the right spelling, which is the last word.
+            # These precede the record with the right spelling, which decides because it is the last.
             written.extend(Written(key, None) for key in self._misspelled.get(slot_of(change), ()))
             written.append(Written(_json(_record_key(change)), _record_value(change)))
         written.extend(
@@ -370,18 +372,18 @@ class TopicLog:
             return _Ended(None, [(record.offset, change)], self.version)
         self._open.setdefault(record.alteration, []).append((record.offset, change))
         while self._was_at_end and len(self._open) > _MAX_OPEN:
-            # Another writer gave names to records that no history follows.
+            # Another writer has written named records without a history.
             self._open.pop(next(iter(self._open)))
             self.bad_records += 1
         return None
 
     def _rightly_spelled(self, change: StoredChange, key: Any, written: bytes) -> StoredChange:
-        """What a record comes to where others have the same address in another spelling: the right one decides.
+        """The effect of a record if others have the same address in another spelling: the right spelling decides.
 
         Args:
-            change: what it says.
-            key: of the record.
-            written: the same, as bytes.
+            change: the record's change.
+            key: the record's key.
+            written: the key as bytes.
         """
         if isinstance(change, LimitChange) or change.entity.ip is None:
             return change
@@ -464,10 +466,10 @@ def _record_value(change: StoredChange) -> bytes | None:
 
 
 def _change(key: Any, value: Any) -> StoredChange:
-    """What a record that is no history says.
+    """The change of a record that is no history.
 
     Raises:
-        ValueError, TypeError, KeyError: it does not fit.
+        ValueError, TypeError, KeyError: the record is not valid.
     """
     if "broker_limit" in key:
         name = str(key["broker_limit"])
@@ -512,5 +514,5 @@ def _number(value: Any) -> float | None:
 
 
 def _json(value: Any) -> bytes:
-    # Keys are compared as bytes by the brokers, so they must not vary.
+    # Brokers compare keys as bytes, so the form must not vary.
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

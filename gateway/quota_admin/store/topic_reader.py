@@ -37,10 +37,10 @@ _POLL_S: Final = 0.2
 _AGAIN_S: Final = 1.0
 _ASK_S: Final = 5.0
 _MAX_AHEAD: Final = 8
-"""Batches that the loop has not looked at yet; the reader waits for it."""
+"""The most batches that the loop has not processed yet; then the reader waits."""
 
 _STUCK_S: Final = 2.0
-"""A reader that gets nothing for so long, though there is something, begins again (hazard L09)."""
+"""A reader that receives nothing for this time, though there are records, is replaced (hazard L09)."""
 
 TOMBSTONES_S: Final = 86_400.0
 """Kafka's default."""
@@ -48,10 +48,10 @@ TOMBSTONES_S: Final = 86_400.0
 _GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID)
 
 _ENDS: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
-"""After these librdkafka reads no further, or what comes is of another topic of the same name."""
+"""After these errors librdkafka stops reading, or reads another topic of the same name."""
 
 _OF_GROUPS: Final = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_NOT_AVAILABLE)
-"""librdkafka asks for a group's coordinator though no group is used; the answer is of no consequence."""
+"""librdkafka looks up a group's coordinator although no group is used. Errors of that do not matter."""
 
 _log = structlog.get_logger("gateway.store")
 _client_log = client_logger("gateway.store.kafka")
@@ -65,21 +65,21 @@ def have_topic(
     timeout_s: float,
     signed: bool = False,
 ) -> float:
-    """Make the topic if it is not there. Blocks.
+    """Create the topic if it is missing. Blocks.
 
     Args:
-        topic: its name.
+        topic: the topic's name.
         client: librdkafka's settings for reaching the cluster.
-        replication_factor: of one that is made; None: 3, or as many brokers as there are.
-        timeout_s: for each question.
-        signed: records of others do not count, so it does not matter who may write.
+        replication_factor: the factor of a new topic; None: 3, or the number of brokers if that is lower.
+        timeout_s: the timeout of each request.
+        signed: only signed records count, so it does not matter who may write to the topic.
 
     Returns:
-        For how many seconds at least a removed quota stays in it (its delete.retention.ms).
+        The least time for which a removed quota stays in the topic, in seconds (its delete.retention.ms).
 
     Raises:
-        KafkaException: the brokers did not answer; it can be tried again.
-        StoreError: it is there and can't keep quotas, or the brokers refuse.
+        KafkaException: the brokers did not respond; another attempt may succeed.
+        StoreError: the topic exists and can't keep quotas, or the brokers refuse.
     """
     seen: list[KafkaError] = []
     admin = AdminClient({**client, "error_cb": seen.append}, logger=_client_log)
@@ -90,7 +90,7 @@ def have_topic(
         raise KafkaException(KafkaError(exc.args[0].code(), why_not_reached(seen))) from exc
     replicas = replication_factor or min(3, len(brokers))
     settings = {"cleanup.policy": "compact", "min.insync.replicas": str(2 if replicas > 2 else 1)}
-    # Asking for its metadata first would make it, with the brokers' defaults.
+    # A metadata request first would create the topic with the brokers' defaults.
     wanted = NewTopic(topic, 1, replicas, config=settings)
     fallback = NewTopic(topic, 1, replication_factor or -1, config={"cleanup.policy": "compact"})
     not_made: KafkaError | None = None
@@ -100,7 +100,7 @@ def have_topic(
         if made is fallback:
             _log.warning("quota_topic_made_with_defaults", topic=topic, refused=settings, replicas=replicas)
     except KafkaException as exc:
-        # A gateway that may not make it may still use it.
+        # A gateway without the right to create the topic may still use it.
         if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             if _passes(exc.args[0]):
                 raise
@@ -144,17 +144,17 @@ def have_topic(
 
 
 def end_offset(topic: str, client: Mapping[str, Any], *, deadline: float) -> int:
-    """Where the topic ends now, transactions that are under way included. Blocks.
+    """The current end offset of the topic, open transactions included. Blocks.
 
-    A reader of what was committed is there when all that was begun before has ended, ours and other gateways'.
+    A reader of committed records reaches it when all transactions that were open have ended, of all gateways.
 
     Args:
-        topic: its name.
+        topic: the topic's name.
         client: librdkafka's settings for reaching the cluster.
-        deadline: by `time.monotonic`; asked once even after it.
+        deadline: by `time.monotonic`; there is one attempt even after it.
 
     Raises:
-        KafkaException: the brokers did not answer.
+        KafkaException: the brokers did not respond.
     """
     while True:
         try:
@@ -166,8 +166,8 @@ def end_offset(topic: str, client: Mapping[str, Any], *, deadline: float) -> int
 
 
 def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
-    # The consumer can be asked too, but librdkafka (2.16) waits for ever when its connection breaks meanwhile; and a
-    # client that once saw no leader continues to see none. So with a new one, and a bound of our own.
+    # The consumer could be used, but librdkafka (2.16) waits for ever when its connection breaks meanwhile. A client
+    # that once found no leader never finds one. So a new client is used, with a timeout of our own.
     admin = AdminClient(dict(client), logger=_client_log)
     (asked,) = admin.list_offsets(
         {TopicPartition(topic, 0): OffsetSpec.latest()},
@@ -178,7 +178,7 @@ def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
         end = int(asked.result(timeout_s).offset)
     except TimeoutError:
         end = -1
-    if end < 0:  # what librdkafka says when the time was over
+    if end < 0:  # librdkafka's value after a timeout
         raise KafkaException(
             KafkaError(KafkaError._TIMED_OUT, "the brokers did not say where the topic ends")
         )
@@ -186,26 +186,26 @@ def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
 
 
 def _passes(error: KafkaError) -> bool:
-    """Whether it can be tried again."""
+    """Whether another attempt may succeed."""
     passing = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-    # A topic that was made a moment ago is not known everywhere yet.
+    # Not every broker knows a new topic yet.
     return error.retriable() or error.code() in (*passing, *_GONE, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 class _Replaced(Exception):
-    """The topic is not the one, or not as far as, that was read."""
+    """The topic was replaced, or has lost records that were read."""
 
 
 def _both_clocks() -> tuple[float, float]:
-    """What one of them does not see, the other does: a machine that stood still, a wall clock that was set."""
+    """Both clocks: one misses a suspended machine, the other a change of the wall clock."""
     return time.monotonic(), time.time()
 
 
 class TopicReader:
-    """A thread that reads the topic from its beginning for as long as it runs; only what was committed.
+    """A thread that reads the committed records of the topic, from its beginning and then continuously.
 
-    When the topic can't be read on, it is read from its beginning again; so too when it is no longer the same one or
-    has lost its end (hazard L01), and when the brokers may have forgotten meanwhile what was removed (hazard L10).
+    It reads the topic from its beginning again when it can't continue, when the topic was replaced or has lost its
+    end (hazard L01), and when the brokers may have dropped removals meanwhile (hazard L10).
     """
 
     def __init__(
@@ -220,17 +220,17 @@ class TopicReader:
         tombstones_s: float = TOMBSTONES_S,
         each_turn: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing is read yet.
+        """Reads nothing yet.
 
         Args:
-            topic: its name.
+            topic: the topic's name.
             client: librdkafka's settings for reaching the cluster.
-            loop: where records are handed over.
-            receive: the next records, and the offset of the end if it was reached with them.
-            lost: why the topic can't be read on; what comes next is from its beginning. It, `begun` and `receive` are
-                called one at a time.
-            begun: the id of the topic that is read from its beginning now, and where it ends.
-            tombstones_s: for how long the topic keeps what was removed.
+            loop: the loop that receives the records.
+            receive: called with the next records, and the end offset if they reach it.
+            lost: called with the reason why reading can't continue; the next records are from the beginning. `lost`,
+                `begun` and `receive` are called one at a time.
+            begun: called with the id of the topic that is read from its beginning now, and its end offset.
+            tombstones_s: how long the topic keeps removals.
             each_turn: called in the thread a few times a second.
         """
         self._topic = topic
@@ -244,8 +244,8 @@ class TopicReader:
         self._topic_id: str | None = None
         self._missing = 0
         self._position = 0
-        self._asked_at = 0  # the position then
-        self._behind: tuple[int, float] | None = None  # a position before the end, and since when it is that
+        self._asked_at = 0  # the position at the last query
+        self._behind: tuple[int, float] | None = None  # a position before the end, and when it was reached
         self._at_end_s = (0.0, 0.0)
         self._doubt = ""
         self._stopped = threading.Event()
@@ -255,7 +255,7 @@ class TopicReader:
         self._client = client
         self._age = ClientAge(client)
         self._settings = {
-            # A group has to be named, but the partition is assigned by hand and nothing is committed.
+            # librdkafka requires a group, but the partition is assigned explicitly and no offset is committed.
             "group.id": "sluice-quotas",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -265,23 +265,23 @@ class TopicReader:
             "fetch.error.backoff.ms": 100,
             "topic.metadata.refresh.interval.ms": 30_000,
         }
-        self._told = ""  # why it can't be read on, as it was logged
+        self._told = ""  # the reason logged last why reading can't continue
         self._thread = threading.Thread(target=self._run, name="quota-reader", daemon=True)
 
     def start(self) -> None:
-        """Begin; to be called in the loop."""
+        """Start the thread; call it in the loop."""
         self._delivering = self._loop.create_task(self._deliver())
         self._thread.start()
 
     def doubt(self, why: str) -> None:
-        """What must be in the topic was not seen: read it again, unless a transaction that is under way is why."""
+        """Read the topic again, because expected records were not read; unless an open transaction is the reason."""
         self._doubt = why
 
     async def stop(self, executor: Executor) -> None:
-        """End it, and wait for that.
+        """End the thread, and wait until it has ended.
 
         Args:
-            executor: where the thread is waited for.
+            executor: runs the wait.
         """
         self._stopped.set()
         await self._loop.run_in_executor(executor, self._thread.join)
@@ -311,10 +311,10 @@ class TopicReader:
         begun = False
         while not self._stopped.is_set():
             self._age.begin()
-            # One that has lost its topic once does not find it again.
+            # A consumer that has lost its topic once does not find it again.
             consumer = Consumer({**self._client, **self._settings}, logger=_client_log)
             try:
-                # Asked for by itself, the partition's leader comes only with the next look of a second.
+                # This finds the partition's leader now. Otherwise librdkafka looks it up only once a second.
                 with contextlib.suppress(KafkaException):
                     consumer.list_topics(self._topic, _ASK_S)
                 if not begun:
@@ -326,10 +326,10 @@ class TopicReader:
                 consumer.close()
 
     def _check_identity(self) -> None:
-        """Whether it is still the topic that is read, and has what was read of it.
+        """Checks that the topic is still the same and still has the records that were read.
 
         Raises:
-            _Replaced: it is not.
+            _Replaced: it was replaced or has lost records.
         """
         if (
             max(now - then for now, then in zip(_both_clocks(), self._at_end_s, strict=True))
@@ -352,7 +352,7 @@ class TopicReader:
         if found.end <= self._position:
             self._at_end_s = _both_clocks()
         if self._position < found.end and self._position >= found.readable:
-            # Somebody's transaction: what others have written comes when it is over.
+            # A transaction is open. Records that others have written can be read when it has ended.
             self._doubt = ""
         elif self._doubt:
             raise _Replaced(self._doubt)
@@ -367,11 +367,11 @@ class TopicReader:
             raise _Replaced(f"nothing comes after {self._position}, though there is more up to {readable}")
 
     def _read_on(self, consumer: Any) -> None:
-        """Until the end, or until the consumer has to be replaced."""
+        """Reads until the thread is stopped or the consumer must be replaced."""
         while not self._stopped.is_set() and not self._age.outdated(consumer):
             self._check_identity()
             self._each_turn()
-            # Waiting for a whole batch would hold up the first one of it.
+            # Waiting for a whole batch would delay its first record.
             first = consumer.poll(_POLL_S)
             if first is None:
                 continue
@@ -400,7 +400,7 @@ class TopicReader:
         try:
             self._loop.call_soon_threadsafe(self._read.put_nowait, (take, what))
         except RuntimeError:
-            # The loop has ended before us.
+            # The loop has ended before this thread.
             self._stopped.set()
 
     async def _deliver(self) -> None:
@@ -415,17 +415,18 @@ class TopicReader:
                 self._ahead.release()
 
 
-# For names that are no UTF-8 confluent-kafka gives a list with holes and an error as well. An interpreter that has
-# specialised the call does not look for the error and falls into a hole, a segmentation fault. This one looks.
+# For header names that are not UTF-8, confluent-kafka returns a list with NULL entries and also sets an error. An
+# interpreter that has specialised the call does not check the error and crashes with a segmentation fault. A call
+# through `methodcaller` checks it.
 _headers_of: Final = operator.methodcaller("headers")
 
 
 def _record(message: Any) -> Record:
     try:
-        # Of several of one name the last counts.
+        # Of several headers with one name the last counts.
         headers = dict(_headers_of(message) or ())
     except Exception:  # noqa: BLE001  (a name that is no UTF-8, of a header that is none of ours, is a SystemError)
-        return Record(message.offset(), None, None, None)  # which is no quota, and counted as such
+        return Record(message.offset(), None, None, None)  # counted as a bad record
     name = headers.get(ALTERATION_HEADER)
     return Record(
         message.offset(),

@@ -1,12 +1,12 @@
 """The quota store that several gateways share: a compacted topic of the cluster behind them.
 
 Every gateway reads the topic to its end before it serves clients, and then follows it. An alteration is one
-transaction, so it is in the log as a whole or not at all, and it counts as made when it was read back: all gateways
-apply all alterations in the order of the log, their own included. When the outcome of a commit is not known, the
-transactional id is taken up again, which makes the brokers finish or end what was begun; then the log says what
-became of it.
+transaction, so the log has all of it or nothing. An alteration counts as made when it was read back: all gateways
+apply all alterations in the order of the log, their own included. If the outcome of a commit is not known, the
+gateway initializes the transactional id again. The brokers then complete or abort the transaction, and the log shows
+the outcome.
 
-librdkafka works in threads of its own, and its calls that wait are made in one of ours.
+librdkafka works in threads of its own. Its blocking calls run in a thread of this module.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from quotas.record_signature import RecordSigner
 _RETRY_S: Final = 1.0
 _ASK_S: Final = 5.0
 _SETTLE_S: Final = 2.0
-"""Time to learn what became of a transaction that failed, even when the alteration has had all of its own."""
+"""Further time to learn the outcome of a failed transaction, after the alteration's own time."""
 _REMEMBERED: Final = 1_000
 _UNSIGNED_LOG_S: Final = 60.0
 _SIGNED_AT_ONCE: Final = 2_000
-"""Records of one transaction; it holds up the alterations of other gateways."""
+"""Records per transaction of `_sign_anew`. Alterations of other gateways wait for it."""
 
 _log = structlog.get_logger("gateway.store")
 
@@ -64,14 +64,14 @@ class TopicStoreSettings:
     """How the topic is used.
 
     Attributes:
-        topic: its name.
-        replication_factor: when it is made; None: 3, or as many brokers as there are.
-        max_quotas: how many overrides there may be.
-        max_history: how many changes are remembered.
-        write_timeout_ms: how long an alteration may take, the wait for others before it included; when it fails,
-            up to 2 s more to learn what became of it.
+        topic: the topic's name.
+        replication_factor: the factor of a new topic; None: 3, or the number of brokers if that is lower.
+        max_quotas: the most overrides.
+        max_history: the most changes in the history.
+        write_timeout_ms: the timeout of an alteration, including the wait for earlier ones. After a failure up to 2 s
+            more, to learn the outcome.
         client: librdkafka's settings for reaching the cluster.
-        signer: signs records, and recognises those that count; None: all do.
+        signer: signs and verifies records; None: all records count.
         accept_unsigned: see `config.sections.quota_store`.
         gateway: see `TopicWriter`.
     """
@@ -88,7 +88,7 @@ class TopicStoreSettings:
 
 
 class _Doubt(Exception):
-    """An alteration may be in the log already, or come into it."""
+    """The outcome is not known: an alteration may be in the log now or later."""
 
 
 class TopicStore:
@@ -96,20 +96,20 @@ class TopicStore:
 
     Attributes:
         version, bad_records, stale: see `QuotaStore`.
-        log: what the topic says, as it is in force.
+        log: the content of the topic that is in force.
     """
 
     def __init__(self, settings: TopicStoreSettings, *, now_ms: Callable[[], int]) -> None:
-        """Nothing is connected yet.
+        """Connects to no broker yet.
 
         Args:
-            settings: see there.
+            settings: see `TopicStoreSettings`.
             now_ms: Unix time, for the history.
         """
         self._settings = settings
         self.log = self._new_log()
         self.stale: str | None = None
-        # What is read into: another one while the topic is read from its beginning again.
+        # The log that is being read; not `log` while the topic is read from its beginning again.
         self._reading = self.log
         self._now_ms = now_ms
         self._on_change: OnChange
@@ -120,14 +120,14 @@ class TopicStore:
         self._loaded = False
         self._one_at_a_time = asyncio.Lock()
         self._writing = WritesInProgress()
-        # Alterations that were seen in the log, the latest last, and those awaited.
+        # Alterations that were read in the log, the latest last, and those that are expected.
         self._seen: dict[str, int] = {}
         self._awaited: dict[str, asyncio.Event] = {}
-        # Alterations that were answered with an error and may still come into force.
+        # Alterations whose response was an error, but which may still come into force.
         self._doubtful: dict[str, tuple[Alteration, Sequence[tuple[StoredChange, Value | None]]]] = {}
-        # Up to where the topic was read, records that are none of ours included.
+        # The offset up to which the topic was read, including foreign records.
         self._reached = 0
-        # Which topic is in force, and how far it was read at least; and why what is read now may be another one.
+        # The topic in force, and how far it was read at least; and why the topic read now may be another one.
         self._topic_id: str | None = None
         self._reading_id = ""
         self._known_end = 0
@@ -144,22 +144,22 @@ class TopicStore:
 
     @property
     def read_only(self) -> str | None:
-        """What was written by a newer program, which this one cannot continue from."""
+        """Why alterations are refused: a newer program has written records that this one does not understand."""
         return self.log.newer
 
     @property
     def bad_records(self) -> int:
-        """How many records were passed over."""
+        """The number of skipped records."""
         return self.log.bad_records
 
     @property
     def unsigned_records(self) -> int:
-        """How many records were passed over because they have no valid signature."""
+        """The number of records that were skipped because they have no valid signature."""
         return self.log.unsigned_records
 
     @property
     def version(self) -> int:
-        """The offset after the last record, so the same in every gateway."""
+        """The offset after the last record; it is the same in every gateway."""
         return self.log.version
 
     async def open(self, on_change: OnChange) -> None:
@@ -200,7 +200,7 @@ class TopicStore:
             )
         self._loaded = True
         await on_change(self.log.values(), self.version)
-        # So that the first alteration does not wait for it; brokers that are away show there.
+        # Prepared now so that the first alteration does not wait. That alteration reports unreachable brokers.
         loop.run_in_executor(self._thread, self._prepare)
         if self.log.sign_anew(1):
             self._signing = asyncio.ensure_future(self._writing.carry_out(self._sign_anew()))
@@ -210,7 +210,7 @@ class TopicStore:
         """See `QuotaStore`."""
         if self.read_only is not None:
             raise StoreError(self.read_only)
-        # The caller takes these for made already, and won't write a line about them.
+        # The caller believes that these values are already set, and writes no audit lines for them.
         seem_made = set()
         slices = Slices()
         for change in alteration.changes:
@@ -230,7 +230,7 @@ class TopicStore:
         return self.log.history(limit)
 
     async def close(self) -> None:
-        """See `QuotaStore`; alterations on their way are made first."""
+        """See `QuotaStore`; alterations in progress are completed first."""
         thread = self._thread
         if thread is None or self._closing:
             return
@@ -254,7 +254,7 @@ class TopicStore:
             applied = await self._reading.feed_in_slices(record)
             if applied is None:
                 continue
-            # Before the end everything is handed over at once, from the log.
+            # Changes before the end are passed on together, from the log, when the end is reached.
             if self._follows and applied.changes:
                 await self._on_change(applied.changes, applied.version)
             if applied.alteration is not None:
@@ -274,7 +274,7 @@ class TopicStore:
             for name in self._awaited.keys() & self._seen.keys():
                 self._awaited[name].set()
             for name in self._doubtful.keys() & self._seen.keys():
-                # The caller knows that it is not sure, and has written no line.
+                # The caller was informed that the outcome was not known, and has written no audit line.
                 _write_audit(*self._doubtful.pop(name), late=True)
         self._progress.set()
 
@@ -307,7 +307,7 @@ class TopicStore:
             self._replaced = f"ends at {end} and was read up to {self._known_end}"
 
     async def _begin_again(self, why: str) -> None:
-        """The topic is read from its beginning again; until its end what was in force stays so."""
+        """The topic is read from its beginning again. Until its end is reached, the previous quotas stay in force."""
         self._reading = self._new_log()
         self._unsigned_logged = 0
         self._known_end = max(self._known_end, self._reached)
@@ -323,7 +323,7 @@ class TopicStore:
             return
         changes = await asyncio.get_running_loop().run_in_executor(self._thread, now.differences, before)
         if why := self._why_not_taken(before, now, changes):
-            # What is in force may be the only copy; an operator agrees by starting the gateway again.
+            # The quotas in force may be the only copy. An operator accepts the topic by restarting the gateway.
             if self.stale != (stale := f"quota topic {self._settings.topic} {why}"):
                 self.stale = stale
                 _log.error("quota_topic_not_taken", topic=self._settings.topic, reason=why)
@@ -394,7 +394,7 @@ class TopicStore:
             await self._catch_up(deadline)
         changes, slots, grown = await self._effective(alteration)
         if len(changes) < slots and not alteration.expected:
-            # What seems to change nothing may do so after what another gateway has made a moment ago.
+            # A change that seems to have no effect may have one after another gateway's last alteration.
             await self._catch_up(deadline)
             changes, _, grown = await self._effective(alteration)
         if not changes:
@@ -433,7 +433,7 @@ class TopicStore:
         return await effective_in_slices(alteration.changes, self.log.kept_of, alteration.expected)
 
     async def _sign_anew(self) -> int:
-        """Write what another secret has signed, or none, again as it is, until all of it is signed with ours."""
+        """Write records with another secret's signature, or none, again until all have the current secret's."""
         count = 0
         async with self._one_at_a_time:
             deadline = self._deadline()

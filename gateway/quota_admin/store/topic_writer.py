@@ -1,8 +1,9 @@
 """Writes the topic of quotas: one transaction per alteration. Everything here blocks, in one thread.
 
-When the outcome of a commit is not known, the transactional id is taken up again, which makes the brokers finish or
-end what was begun. So does a gateway that is started again after it was killed in the middle of a transaction: until
-that is over, which by itself takes the brokers up to 15 s, no one reads what others have written since (hazard L09).
+If the outcome of a commit is not known, the gateway initializes the transactional id again. The brokers then complete
+or abort the transaction. A gateway that restarts after it was killed in a transaction does the same. Until that
+transaction ends, no gateway can read later records. Without the restart the brokers need up to 15 s to end it
+(hazard L09).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gateway.runtime.client_settings import ClientAge
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _TRANSACTION_MS: Final = 5_000
-"""How long brokers wait for a gateway that died in a transaction; they look for those every 10 s."""
+"""How long brokers wait for a gateway that died in a transaction; they check every 10 s."""
 
 _TAKEN: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
@@ -40,12 +41,12 @@ _client_log = client_logger("gateway.store.kafka")
 
 
 def transactional_id(topic: str, gateway: str | None) -> str:
-    """By which brokers know that a gateway was started again."""
+    """The transactional id, by which brokers recognise a gateway that has restarted."""
     return f"sluice-quotas-{uuid.uuid4() if gateway is None else f'{topic}-{gateway}'}"
 
 
 def refusal_of(error: KafkaError) -> str | None:
-    """Why the brokers refuse to let the gateway write, with what it needs; None: they may do so later."""
+    """Why the brokers refuse the gateway's writes, and which right it needs; None: a later write may succeed."""
     if error.code() in _NO_RIGHT:
         return f"{error.str()}; {_RIGHTS}"
     if error.code() in _NO_TRANSACTIONS:
@@ -65,13 +66,13 @@ class TopicWriter:
         signer: RecordSigner | None = None,
         gateway: str | None = None,
     ) -> None:
-        """Nothing is connected yet.
+        """Connects to no broker yet.
 
         Args:
-            topic: its name.
+            topic: the topic's name.
             client: librdkafka's settings for reaching the cluster.
             signer: signs the records; None: they are not signed.
-            gateway: the same at each start of one gateway; None: this process alone.
+            gateway: a name that stays the same when the gateway restarts; None: the id is for this process alone.
         """
         self._signer = signer
         self._topic = topic
@@ -81,10 +82,10 @@ class TopicWriter:
         self._transactional_id = transactional_id(topic, gateway)
 
     def open(self, deadline: float) -> None:
-        """Take up the transactional id, if that was not done yet.
+        """Initialize the transactional id, if that was not done yet.
 
         Raises:
-            KafkaException: the brokers did not answer; nothing is under way.
+            KafkaException: the brokers did not respond; no transaction is open.
         """
         if self._producer is not None and self._age.outdated(self._producer):
             self.drop()
@@ -104,15 +105,15 @@ class TopicWriter:
             self._producer = producer
 
     def transaction(self, name: str | None, records: Sequence[Written], deadline: float) -> None:
-        """Write all records, or none; it is open.
+        """Write all records, or none. The writer must be open.
 
         Args:
-            name: of the alteration; None: they are none together.
-            records: of it.
+            name: the name of the alteration; None: the records are no alteration.
+            records: the records.
             deadline: when to give up.
 
         Raises:
-            KafkaException, BufferError: it failed, or may have; `settle` makes it known.
+            KafkaException, BufferError: the write failed or may have failed; `settle` makes the outcome certain.
         """
         producer = self._producer
         refused: list[KafkaError] = []
@@ -144,7 +145,7 @@ class TopicWriter:
                 return
             except KafkaException as exc:
                 error = exc.args[0]
-                if refused and error.code() == KafkaError._INCONSISTENT:  # only says how many were refused
+                if refused and error.code() == KafkaError._INCONSISTENT:  # reports only how many were refused
                     raise KafkaException(refused[0]) from exc
                 if not error.retriable() or time.monotonic() > deadline:
                     raise
@@ -156,7 +157,7 @@ class TopicWriter:
         return headers
 
     def give_way(self, exc: KafkaException | BufferError) -> bool:
-        """Whether another process has taken up our transactional id; from now on we have one of our own."""
+        """Whether another process has initialized the same transactional id. If so, this one uses another id."""
         error = exc.args[0]
         if not isinstance(error, KafkaError) or error.code() not in _TAKEN:
             return False
@@ -164,25 +165,25 @@ class TopicWriter:
         return True
 
     def settle(self, deadline: float) -> None:
-        """Take up the transactional id again: afterwards the transaction before is made or ended.
+        """Initialize the transactional id again: afterwards the previous transaction is committed or aborted.
 
         Raises:
-            KafkaException: the brokers do not say.
+            KafkaException: the brokers did not respond.
         """
         self.drop()
         self.open(deadline)
 
     def write_log(self) -> None:
-        """Log what the producer has to say; without that, it would be logged with the next change. In any thread."""
+        """Write the producer's log lines, which would otherwise wait for the next change. In any thread."""
         producer = self._producer
         if producer is not None:
             producer.poll(0)
 
     def drop(self) -> None:
-        """Let the producer go."""
+        """Drop the producer."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            # Nothing of it is waited for; brokers end what it has begun. One whose place was taken says so again.
+            # Nothing is waited for; brokers end its transaction. A fenced producer raises its error again.
             with suppress(KafkaException):
                 producer.purge(in_queue=True, in_flight=True, blocking=False)
                 producer.flush(0)

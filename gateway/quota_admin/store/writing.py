@@ -1,4 +1,4 @@
-"""Alterations in progress: each is completed even if its client leaves."""
+"""Alterations in progress: each is completed even if its client disconnects."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class WritesInProgress:
         self._tasks: set[asyncio.Task[int]] = set()
 
     async def carry_out(self, alteration: Coroutine[Any, Any, int]) -> int:
-        """Wait for an alteration; it continues when the waiting is cancelled.
+        """Run an alteration and wait for it. The alteration continues when the wait is cancelled.
 
         Args:
-            alteration: makes it durable and brings it into force; returns the new version.
+            alteration: makes the change durable and puts it in force; returns the new version.
 
         Returns:
-            What it returns; what it raises is raised here.
+            The new version. Exceptions of the alteration are raised here.
         """
         task = asyncio.create_task(alteration)
         self._tasks.add(task)
@@ -28,10 +28,10 @@ class WritesInProgress:
         return await asyncio.shield(task)
 
     async def done(self) -> None:
-        """Wait for all that are on their way, whatever becomes of them."""
+        """Wait for all alterations in progress, also for those that fail."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[int]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieved, even when its client is gone
+            task.exception()  # retrieved even if the client has disconnected, so that asyncio does not log it
