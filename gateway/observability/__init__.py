@@ -1,1 +1,1 @@
-"""Events as calls and fixed lists; the metrics that count them; journal, status, traces, logging."""
+"""Events as method calls and fixed lists; metrics that count them; journal, status, traces, logging."""

@@ -1,4 +1,4 @@
-"""The capacity that is divided among clients, and what brokers can take of it, for metrics and the status."""
+"""The capacity that is divided among clients, and the part that brokers can take, for metrics and the status."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from quotas.rate_quotas import RateQuotas, ScopedKey
 from quotas.resolution import TrackerKey
 
 PARTS: Final = ("guaranteed", "lent", "borrowed", "reclaimed")
-"""What there is to say of a share; see `quotas.lent_rates.Share`."""
+"""The values of a share; see `quotas.lent_rates.Share`."""
 
 
 TIER_PARTS: Final = ("lent", "borrowed", "reclaimed", "shed")
-"""What there is to say of a tier; see `quotas.lent_rates.TierUse`."""
+"""The values of a tier; see `quotas.lent_rates.TierUse`."""
 
 
 def shares_of(last: Lent) -> dict[TrackerKey, tuple[float, ...]]:
-    """By whose use it is, `PARTS`; counters of several brokers are added up."""
+    """The values `PARTS` by tracker key; counters of several brokers are added up."""
     found: dict[TrackerKey, tuple[float, ...]] = {}
     for share in last.shares:
         if isinstance(share.name, ScopedKey):
@@ -35,7 +35,7 @@ def shares_of(last: Lent) -> dict[TrackerKey, tuple[float, ...]]:
 
 
 def capacity_json(quotas: Mapping[str, RateQuotas]) -> dict[str, Any]:
-    """The last division of each quota, for the status; nothing of those without a capacity."""
+    """The last division of each quota that has a capacity, for the status."""
     found = {}
     for name, each in quotas.items():
         last = None if each.lender is None else each.lender.last
@@ -71,11 +71,11 @@ class CapacityMetrics(Collector):
     def __init__(
         self, quotas: Mapping[str, RateQuotas], overload: Callable[[], Overload | None] = lambda: None
     ) -> None:
-        """Show these.
+        """Show these quotas.
 
         Args:
-            quotas: by the word that their metrics begin with.
-            overload: what brokers can take; None: it is not looked at.
+            quotas: by the word with which their metrics begin.
+            overload: returns the part that brokers can take; None: brokers are not measured.
         """
         self._quotas = quotas
         self._overload = overload

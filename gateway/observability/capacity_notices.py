@@ -1,7 +1,7 @@
-"""What takes from tiers now, and what did lately, in plain words for the page, `sluice top` and `why`. Pure.
+"""Current and recent cuts of tiers, in plain words for the page, `sluice top` and `sluice why`. Pure.
 
-Brakes are set by people (`sluice shed`), the rest is what `quotas.overload` does, or would do where it only observes.
-Times are wall times; those of brakes and of the overload are on the clock of the quotas.
+People set brakes (`sluice shed`). The other cuts are those of `quotas.overload`, also if it only observes. Times are
+wall times; those of brakes and of the overload are on the clock of the quotas.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def _time(at_ms: int) -> str:
 
 @dataclass(slots=True)
 class Episode:
-    """A time in which slow brokers took from a tier, or would have.
+    """A time in which a tier lost for slow brokers, or would have lost.
 
     Attributes:
-        quota: its word in metrics.
-        tier: which.
-        enforced: clients lost it.
-        from_ms, until_ms: wall times; None: it lasts.
-        percent: of its share, what is left now.
-        least_percent: the least that was left.
+        quota: the quota's word in metrics.
+        tier: the tier.
+        enforced: clients really lost.
+        from_ms, until_ms: wall times; None: the episode has not ended.
+        percent: the part of its share that is left to the tier now.
+        least_percent: the least part that was left.
     """
 
     quota: str
@@ -73,12 +73,12 @@ class Episode:
 
     @property
     def json(self) -> dict[str, Any]:
-        """For the status."""
+        """The episode as JSON, for the status."""
         return {name: getattr(self, name) for name in self.__slots__} | {"text": self.text}
 
     @property
     def text(self) -> str:
-        """The same in words."""
+        """The episode in words."""
         until = "" if self.until_ms is None else f" until {_time(self.until_ms)}"
         kept = f"{self.percent:.3g} %" if self.until_ms is None else f"at least {self.least_percent:.3g} %"
         verb = "keeps" if self.enforced else "would keep"
@@ -88,21 +88,21 @@ class Episode:
 
 
 class Episodes:
-    """Those of now, and the last ones that are over."""
+    """The current episodes, and the last ones that have ended."""
 
     def __init__(self) -> None:
-        """There was none."""
+        """Starts without episodes."""
         self._now: dict[tuple[str, int], Episode] = {}
         self._over: deque[Episode] = deque(maxlen=MOST_EPISODES)
 
     def follow(
         self, overload: Overload | None, quotas: Mapping[str, RateQuotas], *, wall_ms: int
     ) -> list[Episode]:
-        """Take the last division of each quota; returns the episodes that begin or end with it.
+        """Follow the last division of each quota; returns the episodes that begin or end with it.
 
         Args:
-            overload: None: brokers are not looked at.
-            quotas: by the word that their metrics begin with.
+            overload: None: brokers are not measured.
+            quotas: by the word with which their metrics begin.
             wall_ms: the present.
         """
         found = {} if overload is None else dict(_left(quotas))
@@ -123,12 +123,12 @@ class Episodes:
         return changed
 
     def latest(self) -> list[Episode]:
-        """Those of now first, then those that are over, the last one first."""
+        """First the current episodes, then those that have ended, the last one first."""
         return [*self._now.values(), *reversed(self._over)][:MOST_EPISODES]
 
 
 def _left(quotas: Mapping[str, RateQuotas]) -> Iterator[tuple[tuple[str, int], float]]:
-    """By quota and tier, the percentage of its share that slow brokers leave to a tier that loses."""
+    """For each quota and tier that loses, the percentage of its share that slow brokers leave."""
     for name, each in quotas.items():
         last = None if each.lender is None else each.lender.last
         for tier, most in () if last is None else last.shed.items():
@@ -155,12 +155,12 @@ def brakes_json(brakes: Mapping[int, Brake], *, now_ms: int, wall_ms: int) -> li
 def overload_json(
     overload: Overload | None, episodes: Episodes, *, now_ms: int, wall_ms: int
 ) -> dict[str, Any] | None:
-    """What the brokers can take, and what tiers lose for it; None: it is not looked at.
+    """The part that brokers can take, and the losses of tiers; None: brokers are not measured.
 
     Args:
-        overload: None: see above.
-        episodes: of it.
-        now_ms: the present, on its clock.
+        overload: None: brokers are not measured.
+        episodes: the episodes of the overload.
+        now_ms: the present, on the clock of the overload.
         wall_ms: the present.
     """
     if overload is None:
@@ -184,7 +184,7 @@ def overload_json(
 
 
 def _overload_text(overload: Overload, *, now_ms: int, wall_ms: int) -> str:
-    """A sentence; "" while all of the capacity can be used, and brokers are measured where anything is produced."""
+    """A sentence about the overload; "" while the whole capacity can be used and producers are measured."""
     health = overload.health
     if overload.since_ms is None:
         if not 0 < health.clients < LEAST_CLIENTS:

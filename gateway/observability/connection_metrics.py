@@ -1,12 +1,12 @@
 """Metrics of connections: admitted, delayed, throttled, refused, muted, closed (KIP-612, KIP-402).
 
-Kafka's names are in the descriptions. Kafka shows averages and percentages; here they are counters to take the
-rate of. Two things hold at all times, for each listener:
+Kafka's names are in the descriptions. Kafka shows averages and percentages. Here they are counters, of which
+monitoring computes the rate. Two equations always hold for each listener:
 
     active   = opened - sum(closed by cause)
     accepted = opened + refused + throttled now + awaiting their header now + the one that waits for a slot
 
-(a throttled socket ends as refused, or is opened).
+(a throttled socket is refused or opened at the end).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from quotas.user_connections import UserConnections
 OTHER: Final = "other"
 
 MOST_USERS: Final = 50
-"""In the status."""
+"""The most users in the status."""
 
 
-# What each decision can be caused by: a series for each of them from the start, so that rates have a beginning.
+# The possible causes of each decision. Each has a series from the start, so that its first increase is visible.
 _DELAYED_BY: Final = (AdmissionCause.GATEWAY_RATE, AdmissionCause.LISTENER_RATE, AdmissionCause.NO_SLOT)
 _REFUSED_BY: Final = (
     AdmissionCause.IP_RATE,
@@ -67,7 +67,7 @@ class _Channel(Protocol):
 
 
 class WatchedListener(Protocol):
-    """The counts of a listener that become series."""
+    """The counts of a listener that are shown as series."""
 
     @property
     def channels(self) -> Collection[_Channel]: ...
@@ -91,21 +91,21 @@ class WatchedMemory(Protocol):
 
 
 class WatchedAnnouncements(Protocol):
-    """What requests under way have announced to brokers."""
+    """The bytes that requests in flight have announced to brokers."""
 
     limit_bytes: int
     collected: int
 
     @property
     def used_bytes(self) -> int:
-        """To all brokers together."""
+        """The bytes announced to all brokers together."""
 
 
 class ConnectionMetrics(Collector):
-    """A `ConnectionObserver` that answers scrapes."""
+    """A `ConnectionObserver` that provides series for scrapes."""
 
     def __init__(self, now_ms: NowMs, mute_reasons: Iterable[IntFlag]) -> None:
-        """Shows what is watched.
+        """Shows the objects that the `watch_` methods receive.
 
         Args:
             now_ms: the clock.
@@ -138,7 +138,7 @@ class ConnectionMetrics(Collector):
         self._listeners[name] = listener
 
     def watch_brokers(self, hidden: Callable[[], Mapping[str, int]]) -> None:
-        """Show, by listener, how many brokers its clients are not shown."""
+        """Show, by listener, the number of brokers that its clients are not shown."""
         self._hidden = hidden
 
     def watch_connections(self, connections: ConnectionQuotas, *, max_ip_series: int) -> None:
@@ -146,23 +146,23 @@ class ConnectionMetrics(Collector):
 
         Args:
             connections: shared by all listeners.
-            max_ip_series: how many addresses have a series of their own; those with the highest rates.
+            max_ip_series: the most addresses with a series of their own; these have the highest rates.
         """
         self._connections = connections
         self._max_ip_series = max_ip_series
 
     def watch_users(self, users: UserConnections, *, max_user_series: int) -> None:
-        """Show these connections of users; so many users with the most of them have a series of their own."""
+        """Show connections of users. At most `max_user_series` users, those with the most, have their own series."""
         self._users = users
         self._max_user_series = max_user_series
 
     def watch_memory(self, memory: WatchedMemory, announced: WatchedAnnouncements) -> None:
-        """Show what connections hold, and what their requests have announced to brokers."""
+        """Show the bytes that connections buffer, and those that requests have announced to brokers."""
         self._memory = memory
         self._announced = announced
 
     def broker_port_failed(self, listener: str) -> None:
-        """A broker is not shown to clients, since its port could not be bound (hazard E12)."""
+        """A broker is not shown to clients, because its port could not be bound (hazard E12)."""
         self._failed_ports[listener] += 1
 
     # -- ConnectionObserver ----------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class ConnectionMetrics(Collector):
             yield from self._collect_users(self._users)
 
     def collect_listeners(self) -> Iterator[Metric]:
-        """All series but those of addresses, of which there may be many."""
+        """All series except those of addresses, of which there may be many."""
         now_ms = self._now_ms()
         yield from self._collect_open()
         yield from self._collect_admission()
@@ -391,7 +391,7 @@ class ConnectionMetrics(Collector):
                 yield GaugeMetricFamily(name, text, value=value)
 
     def _collect_ip_rates(self, rates: Mapping[str, float]) -> Metric:
-        """Clients choose their addresses, so only some are shown; the others are added up."""
+        """Rates of some addresses, and the sum of the others: clients may have any number of addresses."""
         family = GaugeMetricFamily(
             "gateway_ip_connection_accept_rate",
             "Connections per second of addresses and blocks that have a limit; the slower ones are in 'other'.",
@@ -429,7 +429,7 @@ class ConnectionMetrics(Collector):
 
 
 def users_json(users: UserConnections) -> list[dict[str, Any]]:
-    """The users with the most connections, for the status; none while no user has a quota of connections."""
+    """The users with the most connections, for the status; empty if no user has a quota of connections."""
     return [
         {**each._asdict(), "user": label_value(each.user), "name": client_name(label_value(each.user))}
         for each in users.busiest(MOST_USERS)

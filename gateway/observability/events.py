@@ -1,7 +1,7 @@
 """Observable events as method calls, and the fixed lists that are labels of metrics.
 
-The lists are here so that metrics need not know the packages that count by them. Observers are called from the data
-path: they must be cheap and must not raise. Metrics implement both protocols; callers do not know them.
+The lists are here so that metrics need not import the packages that count with them. The data path calls observers,
+so they must be cheap and must not raise. Metrics implement both protocols. Callers know only the protocols.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ class AuthenticationResult(StrEnum):
 
 
 class TlsFailure(StrEnum):
-    """What a handshake failed of."""
+    """Why a handshake failed."""
 
     TIMEOUT = "timeout"  # silent, or too slow
-    CLOSED = "closed"  # the peer went away, or we did: a drain
+    CLOSED = "closed"  # closed by the peer, or by a drain of the gateway
     NOT_TLS = "not_tls"  # Kafka's own frames, HTTP, SSLv2, junk
     PROTOCOL_VERSION = "protocol_version"
     NO_SHARED_CIPHER = "no_shared_cipher"
-    NO_CERTIFICATE = "no_certificate"  # one was required
+    NO_CERTIFICATE = "no_certificate"  # the peer sent none, and one is required
     CERTIFICATE_EXPIRED = "certificate_expired"  # or not valid yet
     CERTIFICATE_REVOKED = "certificate_revoked"
     CERTIFICATE_PURPOSE = "certificate_purpose"  # not made for this side (extended key usage)
-    CERTIFICATE_HOST = "certificate_host"  # of another host
+    CERTIFICATE_HOST = "certificate_host"  # the certificate is for another host
     CERTIFICATE_UNTRUSTED = (
         "certificate_untrusted"  # not signed by a trusted authority, or otherwise not valid
     )
     NO_PRINCIPAL = "no_principal"  # no mapping rule fits the certificate's name
-    REJECTED_BY_PEER = "rejected_by_peer"  # it sent an alert
+    REJECTED_BY_PEER = "rejected_by_peer"  # the peer sent an alert
     OVERLOADED = "overloaded"  # too many handshakes wait already
-    NO_SERVER_NAME = "no_server_name"  # the listener knows brokers by name
-    WRONG_SERVER_NAME = "wrong_server_name"  # it is none of this listener
+    NO_SERVER_NAME = "no_server_name"  # the hello had none, and the listener finds brokers by name
+    WRONG_SERVER_NAME = "wrong_server_name"  # the name does not belong to this listener
     UNKNOWN_BROKER = "unknown_broker"  # the name of a node that the cluster does not have
     PROTOCOL = "protocol"  # anything else
 
@@ -95,7 +95,7 @@ class Side(StrEnum):
 
 
 class AdminOutcome(StrEnum):
-    """What came of a request about quotas."""
+    """The outcome of a request about quotas."""
 
     DONE = "done"
     INVALID = "invalid"  # for at least one entity
@@ -106,17 +106,17 @@ class AdminOutcome(StrEnum):
 class AdminRefusal(StrEnum):
     """Why the admin port refused a request."""
 
-    HOST = "host"  # asked under a name that is not ours
-    REMOTE = "remote"  # a change from another machine, without keys
+    HOST = "host"  # the Host header is not a name of this gateway
+    REMOTE = "remote"  # a change from another machine, and there are no keys
     NO_KEY = "no_key"
-    TOKEN = "token"  # no key has it
-    CERTIFICATE = "certificate"  # verified, and no key names it
+    TOKEN = "token"  # no key has this token
+    CERTIFICATE = "certificate"  # verified, but no key names it
     MALFORMED = "malformed"  # two headers, no token, or another scheme
     ROLE = "role"  # the key is valid and may not do this
 
 
 class AdminApi(StrEnum):
-    """What a request about quotas asked for."""
+    """The API of a request about quotas."""
 
     DESCRIBE_QUOTAS = "describe_client_quotas"
     ALTER_QUOTAS = "alter_client_quotas"
@@ -124,44 +124,44 @@ class AdminApi(StrEnum):
 
 
 class ReloadResult(StrEnum):
-    """What came of reading the configuration file again."""
+    """The outcome of reloading the configuration file."""
 
-    APPLIED = "applied"  # all that differs is in force now
-    NEEDS_RESTART = "needs_restart"  # what can be is in force now, the rest is not
+    APPLIED = "applied"  # all differences are in force
+    NEEDS_RESTART = "needs_restart"  # some differences are in force, the others need a restart
     INVALID = "invalid"  # nothing has changed
-    NO_FILE = "no_file"  # the gateway was started without one, so none is wrong
+    NO_FILE = "no_file"  # the gateway was started without a file, so there is no fault
 
 
 class ConnectionObserver(Protocol):
     """Events of listeners: connections that were admitted, delayed, throttled, refused or ended."""
 
     def connection_opened(self, listener: str) -> None:
-        """A client connection was let in."""
+        """A client connection was admitted."""
 
     def connection_closed(self, listener: str, cause: CloseCause) -> None:
-        """A client connection that was let in has ended; exactly one call for each opened one."""
+        """An admitted client connection has ended; there is exactly one call for each opened connection."""
 
     def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
-        """The listener accepts no connection for so long (KIP-612); 0: until a slot is free."""
+        """The listener will accept no connection for this time (KIP-612); 0: until a slot is free."""
 
     def accept_blocked(self, listener: str, blocked_ms: int) -> None:
-        """The listener accepted no connection for so long; Kafka's AcceptorBlockedPercent."""
+        """The listener accepted no connection for this time; Kafka's AcceptorBlockedPercent."""
 
     def connection_held(self, listener: str, hold_ms: int) -> None:
-        """A socket is kept unread: its address connects too often (KIP-612)."""
+        """A socket is kept unread, because its address connects too often (KIP-612)."""
 
     def connection_would_be_held(self, listener: str, hold_ms: int) -> None:
-        """A connection was admitted that would be throttled if the rate of its address were not only observed."""
+        """A connection was admitted that would be throttled if the rate of its address were enforced."""
 
     def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
-        """A socket was closed that was never let in."""
+        """A socket was closed that was never admitted."""
 
     def accept_failed(self, listener: str) -> None:
         """The system had no descriptor or no memory for a connection; accepting is tried again soon."""
 
 
 class RequestObserver(Protocol):
-    """Events of sessions and handlers: what quotas and brokers decided about requests."""
+    """Events of sessions and handlers: decisions of quotas and brokers about requests."""
 
     def mutations_decided(
         self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
@@ -171,10 +171,10 @@ class RequestObserver(Protocol):
     def throttled(
         self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy, again: bool = False
     ) -> None:
-        """A request made its client wait; `again`: it has done so before, and waits so much more."""
+        """A request made its client wait; `again`: more time of a request that was reported before."""
 
     def authenticated(self, listener: str, mechanism: Mechanism, result: AuthenticationResult) -> None:
-        """A SASL exchange has ended, as the broker said."""
+        """A SASL exchange has ended with the broker's result."""
 
     def topics_auto_created(self, count: int) -> None:
         """Topics that Metadata will create were charged to the client that named them."""

@@ -64,7 +64,7 @@ class _Fleet(Protocol):
 
 
 def members_json(fleet: _Fleet) -> list[dict[str, Any]]:
-    """Each member as the metrics have it, this one first; what only a member itself knows is null for others."""
+    """Each member as in the metrics, this one first. Values that only a member itself knows are null for others."""
     exchange = fleet.exchange
     used_by, me = exchange.used_by, exchange.member.id
 
@@ -94,14 +94,14 @@ def members_json(fleet: _Fleet) -> list[dict[str, Any]]:
 
 
 class FleetMetrics(Collector):
-    """What one member knows of the fleet."""
+    """Shows the fleet as one member knows it."""
 
     def __init__(self, fleet: _Fleet, name: Callable[[], str]) -> None:
-        """Of a member.
+        """Shows this member's view.
 
         Args:
-            fleet: what it knows.
-            name: of its fleet, as usage records have it; empty: not known yet.
+            fleet: the member's view of the fleet.
+            name: returns the fleet's name in usage records; empty: not known yet.
         """
         self._fleet = fleet
         self._name = name

@@ -1,8 +1,8 @@
-"""Where finished log lines go: a reader that stops reading costs lines, and never the loop's time (hazard F11).
+"""Writes finished log lines. If the reader stops, lines are lost, but the loop never waits (hazard F11).
 
-A pipe or a socket that is not read is full after some 64 KiB, and a write to it would wait for as long as its reader
-likes. So it is written without waiting. Lines that find no room are counted, and the next one that is written
-says how many there were. A file and a terminal are written as they are.
+A pipe or a socket that is not read is full after some 64 KiB, and a write would then block until its reader
+continues. So writes do not wait. Lines without room are counted, and the next written line reports their number.
+Files and terminals are written directly.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _Write: TypeAlias = Callable[[bytes], int]
 
 
 class LogOutput:
-    """What structlog calls with a finished line.
+    """Receives each finished line from structlog.
 
     Attributes:
-        lost: lines that found no room since the last one that was written.
+        lost: lines without room since the last written one.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -32,12 +32,12 @@ class LogOutput:
         self._rest = b""
 
     def msg(self, line: str) -> None:
-        """Write one line; one that there is no room or place for is counted."""
+        """Write one line, or count it if there is no room or the stream is closed."""
         try:
             if self._write is None:
                 self._stream.write(f"{line}\n")
                 self._stream.flush()
-            elif self._rest and not self._put(self._rest):  # the end of the line before
+            elif self._rest and not self._put(self._rest):  # the end of the previous line
                 self.lost += 1
                 return
             else:
@@ -45,17 +45,20 @@ class LogOutput:
         except BlockingIOError:
             self.lost += 1
         except (OSError, ValueError):
-            pass  # the reader of our log is gone, or the stream is closed: there is no place to report it
+            pass  # the log's reader has closed, or the stream is closed: the fault cannot be reported anywhere
         else:
             self.lost = 0
 
     debug = info = warning = error = critical = exception = warn = fatal = log = msg
 
     def _put(self, data: bytes) -> bool:
-        """Write what there is room for and keep the rest of it; whether all was written.
+        """Write as much as there is room for, and keep the rest.
+
+        Returns:
+            Whether all was written.
 
         Raises:
-            BlockingIOError: there is room for nothing.
+            BlockingIOError: there is no room at all.
         """
         assert self._write is not None
         self._rest = data[self._write(data) :]
@@ -63,9 +66,10 @@ class LogOutput:
 
 
 def _without_waiting(owner: LogOutput, stream: TextIO) -> _Write | None:
-    """How to write to a pipe or a socket without waiting; None: it is neither, or cannot be opened again.
+    """A function that writes to a pipe or a socket without waiting; None: neither, or it can't be opened again.
 
-    The pipe is opened again, since others share what we were given, and would not expect that it does not wait.
+    The pipe is opened again, because other processes share the given descriptor and do not expect it to be
+    non-blocking.
     """
     try:
         fd = stream.fileno()
@@ -77,7 +81,7 @@ def _without_waiting(owner: LogOutput, stream: TextIO) -> _Write | None:
         own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError, io.UnsupportedOperation):
         return None
-    weakref.finalize(owner, os.close, own).atexit = False  # there may be lines until the very end
+    weakref.finalize(owner, os.close, own).atexit = False  # there may be lines until the process ends
     return lambda data: os.write(own, data)
 
 

@@ -1,20 +1,20 @@
 """Structured logs on standard error: one line per event, logfmt or JSON.
 
-A line holds the event first, then level and time, then what the caller gave, in the caller's order::
+A line has the event first, then level and time, then the caller's values in the caller's order::
 
     event="client closed" level=info time=2026-07-29T12:00:00.123Z listener=default peer=127.0.0.1:51000
 
-Clients choose their names, so every value is escaped: whatever is in it, a line stays one line of printable ASCII
-with the keys that we wrote (hazard A23), of bounded length. Of one event at most a number of lines per second is
-written; what was left out is counted and reported with the event's next line. Lines for which the log had no room are
-counted in the next line of any event (`lost`). The standard library's logging, which other packages use, ends here as
-well.
+Clients choose their names, so every value is escaped. Whatever it contains, a line stays one line of printable ASCII
+of bounded length, and only the gateway sets its keys (hazard A23). The lines per second of one event are limited.
+Further lines are left out and counted, and the event's next line reports their number. Lines for which the log had no
+room are counted in the next line of any event (`lost`). The standard library's logging, which other packages use, is
+written here too.
 
-A traceback says where and what kind, without the data that an exception carries in its text (hazard H15):
-``KeyError(frame)`` or ``int(text)`` would write what a client sent, which may be its password. So text in quotes is
-left out, unless the kind of exception only ever quotes our own code or the system.
+A traceback shows the place and the class of an exception, but not the data in its text (hazard H15):
+``KeyError(frame)`` or ``int(text)`` would write bytes of a client, which may be its password. So text in quotes is
+left out, unless the class of exception only quotes our own code or the system.
 
-Wall time is read here, for the line, and monotonic time for the limiter; neither goes anywhere else.
+Wall time is read here for the line, and monotonic time for the limiter. Neither is used for anything else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from protocol.errors import ProtocolError
 MAX_VALUE_CHARS: Final = 512
 _MAX_TRACEBACK_CHARS: Final = 16_384
 
-# Printable ASCII without blank, quote, equals sign and backslash: reads the same with and without a parser.
+# Printable ASCII without space, quote, equals sign and backslash: it reads the same with and without a parser.
 _BARE: Final = re.compile(r"""[!#-<>-\[\]-~]+""")
 _KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LEVELS: Final = {
@@ -47,13 +47,13 @@ _LEVELS: Final = {
 }
 
 _LIMIT_WINDOW_MS: Final = 1001
-"""A second, by a clock of whole milliseconds: those of two readings that differ by 1000 may be 999.1 apart."""
+"""A second on a clock of whole milliseconds: two readings that differ by 1000 may be only 999.1 ms apart."""
 _OVERFLOW: Final = "other events"
 
 ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
 
 _QUOTED: Final = re.compile(r"""b?(?P<quote>['"]).*(?P=quote)""", re.DOTALL)
-# They quote names of our own code, the system's words, and what `protocol` has put into words itself.
+# These quote names of our own code, texts of the system, and texts that `protocol` has composed itself.
 _HARMLESS: Final = (AttributeError, NameError, TypeError, ImportError, OSError, ProtocolError)
 _MAX_CHAIN: Final = 5
 _BECAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
@@ -65,8 +65,8 @@ _Event = MutableMapping[str, Any]
 class EventLimiter:
     """Decides which lines are written. Pure: time is an argument.
 
-    The limit holds in every second, wherever it begins: a line waits until the one written
-    ``max_per_s`` lines before it is a second old.
+    The limit holds in any span of a second: a line is admitted only if the line written ``max_per_s`` lines before it
+    is a second old.
     """
 
     def __init__(self, max_per_s: int = 20, *, max_events: int = 1024) -> None:
@@ -74,8 +74,8 @@ class EventLimiter:
 
         Args:
             max_per_s: lines per second and event name.
-            max_events: names with a limit of their own; further ones share one limit, because names may come from
-                elsewhere (another library's log texts).
+            max_events: names with a limit of their own. Further names share one limit, because names may be log texts
+                of other libraries.
         """
         self._max_per_s = max_per_s
         self._max_events = max_events
@@ -83,9 +83,9 @@ class EventLimiter:
         self._suppressed: dict[str, int] = {}
 
     def drop(self, event: str, *, now_ms: int) -> bool:
-        """Counts a line as left out and says so if `admit` would; otherwise does nothing.
+        """Counts a line as left out and returns True if `admit` would leave it out; otherwise does nothing.
 
-        For callers whose lines come in floods and cost something to put together.
+        It is for callers that write floods of lines which take time to compose.
         """
         written = self._written_ms.get(event)
         if written is None or len(written) < self._max_per_s or now_ms - written[0] >= _LIMIT_WINDOW_MS:
@@ -97,8 +97,8 @@ class EventLimiter:
         """Whether a line may be written.
 
         Returns:
-            How many lines of this event were left out since the last one written; None when this one is left out
-            as well.
+            The number of lines of this event that were left out since the last written one; None when this one is
+            left out as well.
         """
         if event not in self._written_ms and len(self._written_ms) >= self._max_events:
             event = _OVERFLOW
@@ -131,17 +131,17 @@ def setup(
     limiter: EventLimiter | None = None,
     cluster: str | None = None,
 ) -> EventLimiter:
-    """Makes `structlog.get_logger()` and `logging.getLogger()` write our lines. May be called again.
+    """Makes `structlog.get_logger()` and `logging.getLogger()` write lines in this form. May be called again.
 
     Args:
-        level: debug, info, warning or error: the lowest that is written.
+        level: debug, info, warning or error: the lowest written level.
         format: logfmt or json.
         stream: standard error if not given.
         wall_clock: for the line's time.
         monotonic_ms: for the limiter.
-        max_lines_per_s: of one event name. Debug lines are not limited, nor are those with ``audit=True``.
-        limiter: of an earlier call, to continue its counts.
-        cluster: in each line, if the gateway has several.
+        max_lines_per_s: lines per event name. Debug lines and lines with ``audit=True`` are not limited.
+        limiter: that of an earlier call, to continue its counts.
+        cluster: the cluster's name in each line, if the gateway has several.
 
     Returns:
         The limiter, whose counts `report_suppressed` writes at the end.
@@ -178,7 +178,7 @@ def setup(
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=lambda *_: output,
-        cache_logger_on_first_use=False,  # a later call must reach loggers that exist already
+        cache_logger_on_first_use=False,  # a later call must apply to loggers that exist already
     )
     _route_standard_logging(_LEVELS[level])
     global _drop
@@ -187,32 +187,32 @@ def setup(
 
 
 def flooded(event: str) -> bool:
-    """Whether a line of this event would be left out now; if so it counts as left out, and need not be made.
+    """Whether a line of this event would be left out now. If so, it is counted and the caller need not compose it.
 
-    Only for lines above debug, and only asked right before the line.
+    Call it only for lines above debug, right before the line.
     """
     return _drop(event)
 
 
 def audit_logger() -> Any:
-    """A logger whose lines are written whatever the level; a flood of them is cut unless they say ``audit=True``."""
+    """A logger whose lines are written at every level. A flood of them is limited, except with ``audit=True``."""
     return structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
 
 
 def report_suppressed(limiter: EventLimiter) -> None:
-    """Writes what a flood left out and no later line has reported."""
+    """Writes the numbers of left-out lines that no later line has reported."""
     logger = structlog.get_logger()
     for event, count in limiter.take_suppressed().items():
         logger.warning("log lines left out", of_event=event, suppressed=count)
 
 
 def render_logfmt(_logger: Any, _method: str, event: _Event) -> str:
-    """The event as ``key=value`` pairs; see the module's text."""
+    """The event as ``key=value`` pairs; see the module."""
     return " ".join(f"{_key(key)}={_logfmt_value(key, value)}" for key, value in event.items())
 
 
 def render_json(_logger: Any, _method: str, event: _Event) -> str:
-    """The event as one JSON object; what JSON does not know is written as text."""
+    """The event as one JSON object; values that JSON does not support are written as text."""
     return _dumps({_key(key): _json_value(key, value) for key, value in event.items()})
 
 
@@ -230,7 +230,7 @@ def _logfmt_value(key: str, value: object) -> str:
 
 
 def _dumps(value: object) -> str:
-    # JSON leaves DEL as it is. It can only stand in a string, so it can be replaced afterwards.
+    # JSON does not escape DEL. It occurs only in strings, so it can be replaced afterwards.
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
@@ -246,18 +246,18 @@ def _shortened(key: str, text: str) -> str:
 
 
 class _ToStructlog(logging.Handler):
-    """Sends records of the standard library's logging down the same way."""
+    """Passes records of the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = record.getMessage()
         except (TypeError, ValueError):
-            text = str(record.msg)  # a record whose arguments do not fit its text
+            text = str(record.msg)  # the record's arguments do not fit its text
         if record.name == "asyncio":
-            # An event loop describes a lost exception with its text, and what it called with the arguments.
+            # An event loop's record contains the text of a lost exception, and the call with its arguments.
             text = without_quotes(text.partition("\n")[0] if record.exc_info else text)
         level = max((value for value in _LEVELS.values() if value <= record.levelno), default=logging.DEBUG)
-        # Texts have values in them, so a flood of them is a flood of one logger.
+        # Texts contain values and so differ. Therefore floods are limited per logger.
         structlog.get_logger().log(
             level, text, logger=record.name, limit_by=f"log of {record.name}", exc_info=record.exc_info
         )
@@ -270,12 +270,12 @@ def _route_standard_logging(level: int) -> None:
             root.removeHandler(handler)
     root.addHandler(_ToStructlog())
     root.setLevel(level)
-    # One line per request, which is what metrics are for.
+    # This logger writes one line per request, but metrics count requests already.
     logging.getLogger("aiohttp.access").setLevel(max(level, logging.WARNING))
 
 
 def without_data(exc_info: ExcInfo) -> str:
-    """The traceback of an exception and of those that led to it, in Python's usual form."""
+    """The traceback of an exception and its causes, in Python's usual form without data."""
     exception: BaseException | None = exc_info[1]
     parts: list[str] = []
     for _ in range(_MAX_CHAIN):
@@ -301,6 +301,6 @@ def _text(exception: BaseException) -> str:
 
 
 def without_quotes(text: str) -> str:
-    """The text without what it quotes, which may be data."""
-    # From the first quote to the last one: what is quoted may contain quotes.
+    """The text without its quoted parts, which may be data."""
+    # This removes everything from the first quote to the last one, because quoted text may contain quotes.
     return _QUOTED.sub(lambda found: f"<{len(found[0])} characters>", text)

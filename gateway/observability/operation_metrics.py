@@ -87,11 +87,11 @@ class ReloadMetrics(Collector):
         self._awaiting_restart = 0
 
     def config_reloaded(self, result: ReloadResult, *, awaiting_restart: int) -> None:
-        """The configuration file was read again.
+        """The configuration file was reloaded.
 
         Args:
             result: the result.
-            awaiting_restart: how many settings differ from those in force; not looked at when the file is invalid.
+            awaiting_restart: the number of settings that differ from those in force; ignored if the file is invalid.
         """
         self._reloads[result] += 1
         self._last_reload_failed = result is ReloadResult.INVALID
@@ -134,7 +134,7 @@ class ReadinessMetrics(Collector):
 
 
 class QuotaAdminMetrics(Collector):
-    """Requests about quotas. All series are there from the start, so that the first refusal shows as an increase."""
+    """Requests about quotas. All series exist from the start, so that the first refusal is an increase."""
 
     def __init__(self, admin: _QuotaAdmin) -> None:
         self._admin = admin

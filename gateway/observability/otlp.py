@@ -1,7 +1,8 @@
 """Traces as OpenTelemetry spans, sent by OTLP over HTTP. Imported only where `[traces] endpoint` is set.
 
-Spans are made when an operation is over and put into a bounded queue; a thread of opentelemetry-sdk sends them. A
-collector that is slow or away costs the queue and then spans, which are counted, and holds up nothing else.
+Spans are created when an operation has ended, and are put into a bounded queue. A thread of opentelemetry-sdk sends
+them. If a collector is slow or unreachable, the queue fills and further spans are lost and counted. Nothing else
+waits for it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gateway.observability.traces import SpanBudget, Trace
 from gateway.runtime.client_log import client_logger
 
 _BATCH: Final = 100
-"""Encoding so many spans takes about 5 ms of the interpreter, in its thread."""
+"""Spans per request. Encoding them takes about 5 ms of interpreter time, in the sending thread."""
 
 _EVERY_S: Final = 1.0
 _TIMEOUT_S: Final = 10.0
@@ -51,15 +52,15 @@ class OtlpTraces(Collector):
         resource: dict[str, str],
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """The thread runs from here on.
+        """Starts the thread.
 
         Args:
             endpoint: URL of the collector.
             ca: PEM file; None: the system's authorities.
             max_spans_per_second: see `SpanBudget`.
-            max_queued_spans: that wait for the collector.
-            resource: what all spans have in common, by OpenTelemetry's names.
-            wall_ns: the clock of people.
+            max_queued_spans: the most spans that wait for the collector.
+            resource: attributes of all spans, with OpenTelemetry's names.
+            wall_ns: the wall clock.
         """
         client_logger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
         self._budget = SpanBudget(max_spans_per_second)
@@ -135,7 +136,7 @@ class OtlpTraces(Collector):
         yield spans
 
     async def stop(self) -> None:
-        """Send what waits, for some seconds at most; the thread does not keep the process."""
+        """Send the waiting spans, for some seconds at most. The thread does not keep the process alive."""
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
@@ -150,7 +151,7 @@ class OtlpTraces(Collector):
 
 
 class _Counted(SpanExporter):
-    """Counts what became of spans. Only the thread that sends writes the counts."""
+    """Counts sent and lost spans. Only the sending thread writes the counts."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -158,7 +159,7 @@ class _Counted(SpanExporter):
 
     @property
     def done(self) -> int:
-        """Spans that wait no longer."""
+        """Spans that no longer wait, sent or lost."""
         return self.exported + self.failed
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -178,7 +179,7 @@ class _Counted(SpanExporter):
 
 
 def shown(text: str) -> str:
-    """A name as a span has it: cut as in /metrics; what can't be seen, or turns the direction, as an escape."""
+    """A name for a span: cut as in /metrics, with invisible characters and those that change direction escaped."""
     return _visible(label_value(text))
 
 

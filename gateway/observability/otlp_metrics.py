@@ -1,8 +1,8 @@
 """The series of /metrics, sent by OTLP over HTTP. Imported only where `[metrics] endpoint` is set.
 
-Nothing is counted a second time: each export takes the families that a scrape would get, and translates them as
-OpenTelemetry's page on compatibility with Prometheus says. Names and labels stay as they are. One export is under way
-at a time, in a thread; a collector that is slow or away costs exports, which are counted, and holds up nothing else.
+Nothing is counted a second time: each export takes the families of a scrape, and translates them by OpenTelemetry's
+page on compatibility with Prometheus. Names and labels do not change. One export runs at a time, in a thread. If a
+collector is slow or unreachable, exports are lost and counted. Nothing else waits for it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gateway.observability.otlp_session import BoundedSession
 from gateway.runtime.client_log import client_logger
 
 _POINTS: Final = 500
-"""Of one request. Encoding holds the interpreter in pieces; a request is serialized in one."""
+"""The most points of one request. Encoding can be interrupted by other threads, serializing a request can't."""
 
 _TIMEOUT_S: Final = 10.0
 _AT_THE_END_S: Final = 3.0
 _MOST_S: Final = 60.0
-"""For the requests of an export; then the next interval counts."""
+"""The time limit for the requests of an export; after it, the next interval applies."""
 
 _log = structlog.get_logger("gateway.metrics")
 
@@ -56,16 +56,16 @@ class OtlpMetrics(Collector):
         labels: dict[str, str] | None = None,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Nothing runs yet.
+        """Starts nothing yet.
 
         Args:
             endpoint: URL of the collector.
-            families: what a scrape would get now.
+            families: returns the families of a scrape.
             ca: PEM file; None: the system's authorities.
-            interval_ms: from one export to the next.
-            resource: what all series have in common, by OpenTelemetry's names.
-            labels: that each point gets besides its own.
-            wall_ns: the clock of people.
+            interval_ms: the time from one export to the next.
+            resource: attributes of all series, with OpenTelemetry's names.
+            labels: additional labels of each point.
+            wall_ns: the wall clock.
         """
         client_logger("opentelemetry.exporter.otlp.proto.http.metric_exporter")
         self._exporter = OTLPMetricExporter(
@@ -85,20 +85,20 @@ class OtlpMetrics(Collector):
         self._sent.set()
 
     def start(self) -> None:
-        """Begin; to be called in the running loop."""
+        """Start exporting; call it in the running loop."""
         self._points = Points(self._wall_ns())
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def replaced(self) -> None:
-        """Send nothing more: another process reports the same series from now on."""
+        """Stop sending, because another process reports the same series from now on."""
         self._replaced = True
         self._ending.set()
 
     async def stop(self) -> None:
-        """Send the last values, for some seconds at most; the thread does not keep the process."""
+        """Send the last values, for some seconds at most. The thread does not keep the process alive."""
         self._ending.set()
         if self._task is not None:
-            # What ended the export early must not keep other parts from being stopped.
+            # If the export task has failed, its exception must not prevent the stop of other parts.
             await asyncio.wait([self._task], timeout=_AT_THE_END_S)
             self._task.cancel()
 
@@ -129,12 +129,12 @@ class OtlpMetrics(Collector):
                     _log.error("metrics_not_exported", error=repr(exc))
             if last:
                 return
-            # An export that took longer than the interval is not made up for.
+            # After an export that took longer than the interval, missed exports are not repeated.
             due = max(due + self._interval_s, loop.time())
 
     async def _export(self) -> None:
         if not self._sent.is_set():
-            self._failed += 1  # a collector that does not come to an end: one thread waits for it
+            self._failed += 1  # the last export has not ended: a single thread waits for the collector
             return
         at_ns = self._wall_ns()
         families = [family async for family in self._families()]
@@ -153,7 +153,7 @@ class OtlpMetrics(Collector):
                 with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                     loop.call_soon_threadsafe(done.set)
 
-        # Daemonic, as the library's own: a collector that hangs must not keep the process from ending.
+        # A daemon thread like the library's own: a collector that hangs must not keep the process alive.
         threading.Thread(target=send, name="metrics-export", daemon=True).start()
         self._sent = done
         with contextlib.suppress(TimeoutError):
@@ -161,7 +161,7 @@ class OtlpMetrics(Collector):
                 await done.wait()
 
     def _send(self, metrics: Sequence[sdk.Metric]) -> bool:
-        # After a request that fails the rest of this export is left out: the next one has all of it.
+        # After a failed request the rest of this export is left out, because the next export has all series.
         return all(
             self._exporter.export(self._request(part)) is sdk.MetricExportResult.SUCCESS
             for part in in_requests(metrics, _POINTS)
@@ -173,7 +173,7 @@ class OtlpMetrics(Collector):
 
 
 class Points:
-    """Translates families; knows when each counter began, which Prometheus finds out by itself."""
+    """Translates families, and tracks the start time of each counter, which Prometheus infers itself."""
 
     def __init__(self, began_ns: int) -> None:
         """Args: began_ns: when counting began."""
@@ -184,14 +184,14 @@ class Points:
         """The families as OpenTelemetry's metrics; those without samples are left out.
 
         Args:
-            families: of one moment.
-            labels: that each point gets besides its own.
+            families: the families at one moment.
+            labels: additional labels of each point.
             at_ns: that moment, not before that of the last call.
         """
         counted: dict[tuple[str, _Labels], tuple[int, float]] = {}
 
         def began(name: str, own: _Labels, value: float) -> int:
-            # A client that comes back, or leaves `other`, begins at 0 again: a new start, at the last export.
+            # The counter of a client that returns, or leaves `other`, begins at 0 again, as of the last export.
             start_ns, last = self._counted.get((name, own), (self._before_ns, 0.0))
             start_ns = self._before_ns if value < last else start_ns
             counted[name, own] = (start_ns, value)
@@ -226,7 +226,7 @@ class _Histogram:
         self.count = self.sum = 0.0
 
     def take(self, end: str, le: str, value: float) -> None:
-        """One of its samples."""
+        """Add one of the histogram's samples."""
         if end == "_bucket":
             self._upper.append((float(le), value))
         elif end == "_sum":
@@ -235,11 +235,11 @@ class _Histogram:
             self.count = value
 
     def point(self, attributes: dict[str, str], start_ns: int, at_ns: int) -> sdk.HistogramDataPoint:
-        """Prometheus's buckets count all that is below; OpenTelemetry's each its own."""
+        """The point. Prometheus's buckets are cumulative, OpenTelemetry's are not."""
         below = [0, *(int(count) for _, count in sorted(self._upper))]
         counts = [upper - lower for lower, upper in itertools.pairwise(below)]
         bounds = [bound for bound, _ in sorted(self._upper) if not math.isinf(bound)]
-        # Prometheus knows neither the least nor the largest value; the encoder leaves out what is None.
+        # Prometheus has neither the minimum nor the maximum; the encoder leaves out values of None.
         unknown = cast("float", None)
         return sdk.HistogramDataPoint(
             attributes, start_ns, at_ns, int(self.count), self.sum, counts, bounds, unknown, unknown
@@ -264,7 +264,7 @@ def _data(kind: str, points: Sequence[_Point]) -> sdk.Sum | sdk.Gauge | sdk.Hist
 
 
 def in_requests(metrics: Sequence[sdk.Metric], most: int) -> Iterator[list[sdk.Metric]]:
-    """The metrics in parts with at most so many points; a large metric is divided."""
+    """The metrics in parts of at most `most` points each; a large metric is divided."""
     part: list[sdk.Metric] = []
     room = most
     for metric in metrics:

@@ -1,4 +1,4 @@
-"""The HTTP session of OpenTelemetry's exporters: reads no more of an answer than a collector has to say."""
+"""The HTTP session of OpenTelemetry's exporters: bounds the size and time of a collector's response."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _MOST_S: Final = 10.0
 
 
 class BoundedSession(requests.Session):
-    """Cuts bodies that are longer, or take longer. The library would read them to their end, which may never come."""
+    """Cuts response bodies that are too long or too slow. The library would read them to their end."""
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         """See `requests.Session`."""
         response = super().send(request, **kwargs | {"stream": True})
         body = bytearray()
         ends_s = time.monotonic() + _MOST_S
-        # One by one: a read of more would wait for all of it.
+        # Byte by byte: a larger read would wait until all of it has arrived.
         for byte in response.iter_content(1):
             body += byte
             if len(body) >= _MOST_BYTES or time.monotonic() >= ends_s:

@@ -1,9 +1,9 @@
-"""Metrics per user and client, as the KIPs ask for: use, limit, throttle time, `would_throttle`.
+"""Metrics per user and client, as the KIPs require: use, limit, throttle time, `would_throttle`.
 
-Clients choose their names and may be as many as they like, so there are three bounds. `quotas` bounds the
-counters; of those only the busiest have series of their own, all others share the row ``rule="other"``; and a long
-name is cut. Totals add up at every scrape, and what Prometheus takes for a counter never shrinks: a client that comes
-out of ``other`` begins at zero and leaves there what was shown of it, one that goes back takes its own along.
+Clients choose their names, and there may be any number of them, so there are three bounds. `quotas` bounds the number
+of counters. Only the busiest of these have series of their own; all others share the row ``rule="other"``. Long names
+are cut. Totals add up at every scrape, and no counter of Prometheus shrinks. A client that leaves ``other`` begins at
+zero, and its earlier totals stay in ``other``. A client that returns to ``other`` adds its totals there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_ENTITY_SERIES: Final = 250
 MAX_LABEL_CHARS: Final = 128
 _DIGEST_CHARS: Final = 16
 
-# Shown clients stay as long as they are among this many times the places: less coming and going of series.
+# Shown clients keep their series while they are among the busiest `_STAY` x places, so that series change less often.
 _STAY: Final = 2
 
 Totals: TypeAlias = tuple[int, ...]
@@ -64,7 +64,7 @@ class _Quotas(Protocol[K, R_co]):
 
 
 class Shown(NamedTuple, Generic[R]):
-    """One row of series: its labels, the snapshot behind it (None: there is none), the values of its counters."""
+    """One row of series: its labels, its snapshot (None: there is none), the values of its counters."""
 
     labels: list[str]
     row: R | None
@@ -72,7 +72,7 @@ class Shown(NamedTuple, Generic[R]):
 
 
 class ShownRows(Generic[K, R]):
-    """Which clients of one quota have series of their own."""
+    """Chooses the clients of one quota that have series of their own."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class ShownRows(Generic[K, R]):
         totals: Callable[[R], Totals],
         broker: Callable[[R], str] | None = None,
     ) -> None:
-        """None has any yet.
+        """Starts without rows.
 
         Args:
-            max_rows: how many may.
-            key: of a row's counter.
-            totals: a row's values that never shrink.
-            broker: of a row, where the series have that label.
+            max_rows: the most clients with series of their own.
+            key: returns the key of a row's counter.
+            totals: returns a row's values that never shrink.
+            broker: returns a row's broker, if the series have that label.
         """
         self._max_rows = max_rows
         self._key = key
@@ -96,18 +96,18 @@ class ShownRows(Generic[K, R]):
         self._broker = broker
         self._shown: set[K] = set()
         self._crowded = False
-        # What `other` has shown of clients that came out of it.
+        # Totals that `other` has shown of clients that have left it.
         self._left_behind: dict[K, Totals] = {}
 
     @property
     def label_names(self) -> list[str]:
-        """Of all series of this quota."""
+        """The labels of all series of this quota."""
         return ["user", "client_id", "rule", *(["broker"] if self._broker else [])]
 
     def look(self, quotas: _Quotas[K, R], *, now_ms: int) -> Generator[None, None, list[Shown[R]]]:
-        """What to show now of these counters; those of clients that are long gone are forgotten first.
+        """The rows to show now, after counters of long silent clients were forgotten.
 
-        A step for each counter, after each of which other work may be done, another look included.
+        It yields after each counter, so that other work may be done in between, including another `look`.
         """
         quotas.expire(now_ms=now_ms)
         wanted = None
@@ -137,7 +137,7 @@ class ShownRows(Generic[K, R]):
             left = left_behind.get(key)
             if self._crowded and key not in before:
                 left = totals
-            # Fewer than before: the counter was forgotten, with what it had left behind, and made again.
+            # If totals have shrunk, the counter was forgotten and created again, so nothing of it is in `other`.
             if left is not None and all(now >= then for now, then in zip(totals, left)):
                 self._left_behind[key] = left
                 totals = tuple(now - then for now, then in zip(totals, left))
@@ -154,7 +154,7 @@ class ShownRows(Generic[K, R]):
         most = self._max_rows * _STAY
         ranked: list[tuple[float, int, K]] = []
         for at, (key, load) in enumerate(loads):
-            # Of equal ones the first; keys need not be comparable.
+            # Of equal loads the first counter wins, because keys may not be comparable.
             if len(ranked) < most:
                 heappush(ranked, (load, -at, key))
             elif most and load > ranked[0][0]:
@@ -172,7 +172,7 @@ class ShownRows(Generic[K, R]):
 
 
 def _throttle_families(prefix: str, labels: list[str]) -> tuple[GaugeMetricFamily, CounterMetricFamily]:
-    """How long clients wait, and how often: the same of every quota."""
+    """The families of throttle times and counts, which every quota has."""
     return (
         GaugeMetricFamily(
             f"{prefix}_throttle_time_seconds", "Average throttle time (Kafka's throttle-time).", labels=labels
@@ -184,7 +184,7 @@ def _throttle_families(prefix: str, labels: list[str]) -> tuple[GaugeMetricFamil
 
 
 def label_value(name: str) -> str:
-    """A client's name as a label: cut when it is long, with a digest so that two such names stay two."""
+    """A client's name as a label. A long name is cut and gets a digest, so that two long names stay distinct."""
     if len(name) <= MAX_LABEL_CHARS:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
@@ -195,7 +195,7 @@ class RateSeries:
     """The series of one byte rate, or of the request percentage.
 
     Attributes:
-        name: of the quota's family.
+        name: the name of the quota's family.
         quota: see `__init__`.
     """
 
@@ -214,14 +214,14 @@ class RateSeries:
         """Shows nothing yet.
 
         Args:
-            prefix: of the names, after "gateway_".
-            rate_name: of the rate itself, after "gateway_".
-            rate_text: says what the rate is.
+            prefix: the prefix of the names, after "gateway_".
+            rate_name: the name of the rate itself, after "gateway_".
+            rate_text: the description of the rate.
             quotas: the counters.
-            quota: names the quota in a label of its own, where several have the same series; None: there is none.
-            bursts: whether they may have a burst.
+            quota: the quota's label, if several quotas share the same series; None: there is no such label.
+            bursts: whether the quotas may have a burst.
             max_rows: see `ShownRows`.
-            per_broker: whether each broker is counted by itself.
+            per_broker: whether use is counted per broker.
         """
         self.name = prefix
         self._prefix = f"gateway_{prefix}"
@@ -246,7 +246,7 @@ class RateSeries:
         rows: list[Shown[RateSnapshot]],
         others: Sequence[tuple[RateSeries, list[Shown[RateSnapshot]]]] = (),
     ) -> Iterator[Metric]:
-        """All series, of these rows, and of others that have the same series for other quotas."""
+        """All series of these rows, and of the other quotas' rows that share the same series."""
         labels = [*self._rows.label_names, *(["quota"] if self.quota else [])]
         prefix, rate_name = self._prefix, self._rate_name
         rate = GaugeMetricFamily(rate_name, self._rate_text, labels=labels)
@@ -296,7 +296,7 @@ class MutationSeries:
     """The series of the controller mutation quota (KIP-599).
 
     Attributes:
-        name: of the quota's family.
+        name: the name of the quota's family.
     """
 
     name: Final = "controller_mutation"
@@ -365,7 +365,7 @@ class Looked(NamedTuple):
 
 
 class QuotaMetrics(Collector):
-    """The series per client of all quotas, and what is done with quotas.
+    """The series per client of all quotas, and the mode of enforcement.
 
     Attributes:
         rates, mutations, further: the series.
@@ -389,16 +389,16 @@ class QuotaMetrics(Collector):
         """Show these counters per client.
 
         Args:
-            limits: what is enforced.
+            limits: the quotas in force.
             produce, fetch: byte rates.
-            request_time: of requests.
+            request_time: request time.
             mutations: controller mutations.
-            topics: byte rates of topics, which have no series; their old counters are forgotten with the others.
-            groups: of clients, each with the name that its quota has in series.
-            further: rates that Kafka has not, which have the same series with a label for the quota.
+            topics: byte rates of topics. They have no series; their old counters are forgotten here with the others.
+            groups: quotas of groups, each with its name in series.
+            further: rates that Kafka lacks. They share series with a label for the quota.
             now_ms: the clock.
-            per_broker: whether byte rates and request time are counted for each broker by itself.
-            max_entity_series: how many clients have series of their own, per quota.
+            per_broker: whether byte rates and request time are counted per broker.
+            max_entity_series: the most clients with series of their own, per quota.
         """
         self._limits = limits
         self._request_time = request_time
@@ -472,11 +472,11 @@ class QuotaMetrics(Collector):
         return Looked(rates, (yield from self.mutations.look(now_ms=self._now_ms())), further)
 
     def prepare(self, looked: Looked) -> None:
-        """The next `collect` shows these rows, which have just been looked at."""
+        """Make the next `collect` show these rows, which `look` has just returned."""
         self._prepared = looked
 
     def _collect_groups(self) -> Iterator[Metric]:
-        """What groups use and may use, and how often their quotas made members wait."""
+        """Use and limits of groups, and how often their quotas made members wait."""
         labels = ["group", "quota", "broker"] if self._per_broker else ["group", "quota"]
         used = GaugeMetricFamily(
             "gateway_group_use",

@@ -1,6 +1,6 @@
 """Metrics of requests: the throttle counters by API and rule, permits, SASL results.
 
-The data path counts in plain integers; series are made at a scrape. All labels come from closed sets.
+The data path counts in plain integers; series are created at a scrape. All labels are from closed sets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Route(Protocol):
 
 
 class RequestMetrics(Collector):
-    """A `RequestObserver` that answers scrapes."""
+    """A `RequestObserver` that provides series for scrapes."""
 
     def __init__(self) -> None:
         self._routes: dict[str, Collection[_Route]] = {}

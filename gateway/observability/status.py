@@ -1,7 +1,7 @@
 """The current state as one JSON snapshot, for the status page and `sluice top`.
 
-Every number is one of /metrics: rows of clients are those of `QuotaMetrics`, the rest is taken out of its families.
-The text is put together in slices, and is bounded by the number of series per client.
+Every number is one of /metrics: rows of clients are those of `QuotaMetrics`, the others are taken from the families
+of other collectors. The text is built in slices. The number of series per client bounds its length.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MUTATION_FIELDS: Final = (
 
 
 class Built(NamedTuple):
-    """A snapshot as JSON, and the time it took to make."""
+    """A snapshot as JSON, and the time that it took."""
 
     text: bytes
     spent_s: float
@@ -72,18 +72,18 @@ class Status:
         wall_ms: Callable[[], int],
         max_rows: int = MAX_ROWS,
     ) -> None:
-        """Nothing is looked at yet.
+        """Reads nothing yet.
 
         Args:
-            quotas: rows of clients.
-            journal: who waits now.
-            families: of what is not per client, each a part of /metrics.
+            quotas: the rows of clients.
+            journal: the throttles of clients.
+            families: functions that return families which are not per client, each a part of /metrics.
             gateway: facts that do not change.
-            state: facts that do: few, and cheap.
+            state: returns the facts that change: few, and cheap.
             capacity: see `capacity_json`.
             overload: see `overload_json`.
-            wall_ms: the clock of people.
-            max_rows: clients, those that are nearest to their limits.
+            wall_ms: the wall clock.
+            max_rows: the most clients; those nearest to their limits are shown.
         """
         self._quotas = quotas
         self._journal = journal
@@ -126,7 +126,7 @@ class Status:
         wall_ms = self._wall_ms()
         head = {
             "at_ms": wall_ms,
-            # One today. Each has its own state; rows of clients will name theirs.
+            # There is one member today. Each has its own state; rows of clients will name their member.
             "members": [{**self._gateway, **self._state()}],
             "rate_fields": RATE_FIELDS,
             "mutation_fields": MUTATION_FIELDS,
@@ -140,7 +140,7 @@ class Status:
         return Built(text.encode(), slices.spent_s)
 
     def _waiting(self, wall_ms: int) -> list[tuple[JournalClient, Throttles]]:
-        """Clients that are throttled now; of those that were throttled lately."""
+        """The clients of the journal that are throttled now."""
         latest = islice(self._journal.latest(), _LOOKED_AT)
         return list(islice((each for each in latest if each[1].until_ms > wall_ms), MAX_WAITING))
 
@@ -174,7 +174,7 @@ def _mutation_cells(rule: str, row: TrackerSnapshot | None, totals: tuple[int, .
 
 
 def urgency(client: Mapping[str, Any]) -> tuple[float, float]:
-    """How near to a limit, then how much."""
+    """A sort key: how near the client is to a limit, then its use."""
     used = rate = 0.0
     for name in ("produce", "fetch", "request"):
         cells = client.get(name)
@@ -223,12 +223,12 @@ def throttles_json(entry: Throttles) -> dict[str, Any]:
 
 
 def lent_json(claim: Claim) -> dict[str, Any]:
-    """What a client may have of a capacity; a ceiling of null: all of it."""
+    """A client's claim on a capacity; a ceiling of null: all of it."""
     ceiling = None if claim.ceiling == math.inf else claim.ceiling
     return {"guarantee": claim.guarantee, "ceiling": ceiling, "weight": claim.weight, "tier": claim.tier}
 
 
 def counter_json(key: TrackerKey) -> dict[str, str]:
-    """Whose use is counted together: what is empty stands for all."""
+    """The clients that a counter counts together; an empty name stands for all."""
     user, client_id = label_value(key.user), label_value(key.client_id)
     return {"name": counter_name(user, client_id), "user": user, "client_id": client_id}

@@ -1,11 +1,11 @@
 """The journal of throttles behind `sluice why`: bounded, and written only when a client is throttled.
 
-One entry stands for a client's throttles by one quota within a second; older entries are merged by the minute.
-Clients invent names, so there are three bounds: entries of a client, entries in all, and the length of a name. When
-all are taken, the kind of clients that has most loses the oldest one of the client that was silent for longest: a
-flood of invented names costs entries of its own kind (see `quotas.trackers` for kinds).
+One entry combines a client's throttles by one quota within a second. Older entries are merged per minute. Clients can
+invent names, so there are three bounds: the entries of a client, all entries, and the length of a name. When the
+journal is full, the kind with the most clients loses an entry: the oldest one of the client that was not throttled
+for longest. So a flood of invented names removes only entries of its own kind (see `quotas.trackers` for kinds).
 
-Wall time, since people ask by it.
+Times are wall times, because people query by them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SECONDS_KEPT: Final = 30
 MINUTES_KEPT: Final = 60
 
 CONNECTION: Final = "connection"
-"""The kind of throttle that `ThrottledBy` does not have: a connection was throttled or refused."""
+"""A kind of throttle that `ThrottledBy` lacks: a connection was throttled or refused."""
 
 CONNECTION_COUNT: Final = "connection_count"
 """The same, for the number of a user's connections."""
 
 
 class JournalClient(NamedTuple):
-    """Whose throttles are looked for: a user and a client id, or an address alone. Names are cut."""
+    """The client of an entry: a user and a client id, or an address alone. Names are cut."""
 
     user: str
     client_id: str
@@ -44,14 +44,14 @@ class JournalClient(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What was measured when the throttle time was sent; None: it has no part in this quota.
+    """The measured values when the throttle time was sent; None: the quota does not use the value.
 
     Attributes:
         rate: average per second over `window_ms`, in the unit of the quota.
         `held`: the sum over that window.
-        window_ms: what the average was taken over.
-        blocked_ms: for how long nothing passes this counter, which holds two windows' worth.
-        tokens: left in the bucket; below 0 is debt.
+        window_ms: the time of the average.
+        blocked_ms: how long nothing passes this counter, because its bucket has more than two windows of use.
+        tokens: the tokens left in the bucket; below 0 is debt.
     """
 
     rate: float | None = None
@@ -68,17 +68,17 @@ class Throttles:
     Attributes:
         first_ms, last_ms: wall time.
         by: the quota's family, or `CONNECTION`, or `CONNECTION_COUNT`.
-        api: of the request; for a connection what became of it.
+        api: the request's API; for a connection the outcome.
         rule, entity: the level that decided, and the quota's entity.
-        limit: in the unit of the quota; None: unlimited since.
-        lent: what the client may have of a capacity, of which the limit is a part; None: the limit is the quota's.
-        counter: whose use the counter holds.
-        shared: the counter is one that clients share because there are too many.
+        limit: in the unit of the quota; None: the client has become unlimited.
+        lent: the claim on a capacity, if the limit is a share of it; None: the limit is the quota's.
+        counter: the tracker key of the counter.
+        shared: clients share the counter because the table is full.
         reading: see `Reading`.
         told_ms: the longest throttle time.
-        total_ms, count: of all.
-        until_ms: when the last one is over.
-        cut: why the share is less than it would be, with wall times; None: it is not.
+        total_ms, count: sum and number of all throttles.
+        until_ms: the end of the last throttle.
+        cut: why the share is smaller, with wall times; None: it is not.
     """
 
     first_ms: int
@@ -99,7 +99,7 @@ class Throttles:
     cut: Cut | None = None
 
     def like(self, by: str, api: str, match: Match) -> bool:
-        """Whether it is about the same as another throttle of its client."""
+        """Whether another throttle of the same client belongs to this entry."""
         if self.by != by or self.api != api or self.rule is not match.rule or self.lent != match.lent:
             return False
         if self.lent is None and self.limit != match.limit:
@@ -110,7 +110,7 @@ class Throttles:
         return match.beside is None or self.entity is None or self.entity == match.beside
 
     def add(self, told_ms: int, reading: Callable[[], Reading], *, now_ms: int) -> None:
-        """Stand for one more."""
+        """Add a throttle to this entry."""
         self.last_ms = max(self.last_ms, now_ms)
         self.until_ms = max(self.until_ms, now_ms + told_ms)
         self.count += 1
@@ -119,7 +119,7 @@ class Throttles:
             self.told_ms, self.reading = told_ms, reading()
 
     def merge(self, later: Throttles) -> None:
-        """Stand for another entry too."""
+        """Add a later entry to this one."""
         self.last_ms = max(self.last_ms, later.last_ms)
         self.until_ms = max(self.until_ms, later.until_ms)
         self.count += later.count
@@ -131,14 +131,14 @@ class Throttles:
 
 
 def _kind_of(cut: Cut | None) -> tuple[str, int] | None:
-    """What a cut has throughout; how much is left changes each second."""
+    """The properties of a cut that do not change; the part that is left changes each second."""
     return None if cut is None else (cut.by.value, cut.tier)
 
 
 def latest_of(
     found: list[tuple[JournalClient, Throttles]], most: int
 ) -> list[tuple[JournalClient, Throttles]]:
-    """The latest so many entries, and the one with the longest throttle time if it is older; the oldest first."""
+    """At most `most` latest entries, and the one with the longest throttle time if it is older; the oldest first."""
     older, latest = found[:-most], found[-most:]
     longest = max(found, key=lambda each: each[1].told_ms, default=None)
     return [longest, *latest] if longest in older else latest
@@ -160,8 +160,8 @@ class ThrottleJournal:
     """See the module.
 
     Attributes:
-        since_ms: wall time from which on it has been kept.
-        forgotten: entries that went because all were taken.
+        since_ms: the wall time at which the journal began.
+        forgotten: entries that were removed because the journal was full.
     """
 
     def __init__(
@@ -171,30 +171,30 @@ class ThrottleJournal:
         *,
         max_entries: int = MAX_ENTRIES,
     ) -> None:
-        """Nothing has happened yet.
+        """Starts without entries.
 
         Args:
-            wall_ms: the clock.
-            cut: makes a long name short, and leaves a short one as it is.
+            wall_ms: the wall clock.
+            cut: shortens a long name, and returns a short one unchanged.
             max_entries: see the module.
         """
         self._wall_ms = wall_ms
         self._cut = cut
         self._max_entries = max_entries
-        # The client that was throttled last comes last, in all and among its kind.
+        # The client that was throttled last is the last one, in both dictionaries.
         self._clients: dict[JournalClient, _Client] = {}
         self._by_kind: dict[Kind, dict[JournalClient, None]] = {}
         self._sizes: GroupSizes[Kind] = GroupSizes()
         self._count = 0
-        # What connections of an address came to in this second, since a storm brings thousands of the same; empty
-        # whenever an entry has gone.
+        # The entries of connections by address and outcome in this second, because a storm brings thousands of equal
+        # ones. It is cleared when an entry is removed.
         self._connections: dict[tuple[str, str], Throttles] = {}
         self._connections_s = 0
         self.since_ms = wall_ms()
         self.forgotten = 0
 
     def __len__(self) -> int:
-        """Entries."""
+        """The number of entries."""
         return self._count
 
     def throttled(
@@ -210,16 +210,16 @@ class ThrottleJournal:
         shared: bool = False,
         now_ms: int,
     ) -> None:
-        """An answer throttles a client, or a request waits.
+        """Record that a response throttles a client, or that a request waits.
 
         Args:
-            client: whose.
-            kind: which clients it loses entries with; see the module.
+            client: the client.
+            kind: the client's kind; see the module.
             by: the quota's family.
-            api: of the request.
+            api: the request's API.
             match: the quota.
             throttle_time_ms: > 0.
-            reading: returns what was measured; asked when it is kept.
+            reading: returns the measured values; called only if they are kept.
             shared: see `Throttles`.
             now_ms: the present, on the clock of `match.cut`.
         """
@@ -238,16 +238,16 @@ class ThrottleJournal:
         hold_ms: int,
         reading: Reading,
     ) -> None:
-        """A connection was throttled, or refused.
+        """Record that a connection was throttled or refused.
 
         Args:
             ip: the address.
             kind: its network.
-            outcome: what became of it.
-            limit: the address's rate; None: it was not for a rate.
-            entity: what that rate is set for.
-            hold_ms: for how long; 0: refused.
-            reading: what was measured.
+            outcome: the outcome of the connection.
+            limit: the address's rate; None: the rate was not the reason.
+            entity: the entity of that rate.
+            hold_ms: the time for which it is throttled; 0: refused.
+            reading: the measured values.
         """
         now_ms = self._wall_ms()
         if now_ms // 1000 != self._connections_s:
@@ -266,7 +266,7 @@ class ThrottleJournal:
     def user_connection_held(
         self, user: str, admission: Admission, match: Match, tokens: float | None
     ) -> None:
-        """A connection of a user waits, or was refused; see `quotas.user_connections.OnHeld`."""
+        """Record that a connection of a user waits or was refused; see `quotas.user_connections.OnHeld`."""
         held = admission.decision is AdmissionDecision.HOLD
         self._add(
             JournalClient(user, ""),
@@ -289,7 +289,7 @@ class ThrottleJournal:
         return self._entries(JournalClient("", "", ip))
 
     def of_counter(self, key: TrackerKey, most: int) -> list[tuple[JournalClient, Throttles]]:
-        """The latest entries of all clients that this counter made wait, the oldest first. Looks at every entry."""
+        """The latest entries of all clients that this counter made wait, the oldest first. Reads every entry."""
         key = TrackerKey(*map(self._cut, key))
         found = [
             (client, entry)
@@ -304,9 +304,9 @@ class ThrottleJournal:
     def of_clients(
         self, user: str | None, client_id: str | None, most: int
     ) -> list[tuple[JournalClient, Throttles]]:
-        """The latest entries of all clients with this user and this client id (None: any), as `latest_of` cuts them.
+        """The latest entries of all clients with this user and this client id (None: any), as from `latest_of`.
 
-        Looks at every client.
+        Reads every client.
         """
         asked = [None if name is None else self._cut(name) for name in (user, client_id)]
         found = [
@@ -322,7 +322,7 @@ class ThrottleJournal:
     def entries(
         self, what: str, client: JournalClient, *values: Any
     ) -> list[tuple[JournalClient, Throttles]]:
-        """What a method `of...` has of its arguments, each entry with the client it is of."""
+        """The result of a method `of...`, each entry with its client."""
         if what == "of_counter":
             return self.of_counter(*values)
         if what == "of_clients":
@@ -331,7 +331,7 @@ class ThrottleJournal:
         return [(client, entry) for entry in found]
 
     def latest(self) -> Iterator[tuple[JournalClient, Throttles]]:
-        """Each client with its last entry, the latest first. What changes meanwhile ends it with a RuntimeError."""
+        """Each client with its last entry, the latest first. A change meanwhile raises RuntimeError."""
         for client, kept in reversed(self._clients.items()):
             yield client, (kept.seconds or kept.minutes)[-1]
 
@@ -356,7 +356,7 @@ class ThrottleJournal:
         *,
         shared: bool,
     ) -> Throttles:
-        """The entry that stands for it."""
+        """Add a throttle, and return its entry."""
         now_ms = self._wall_ms()
         named, client = client, self._cut_client(client)
         kept = self._clients.get(client)
@@ -375,7 +375,7 @@ class ThrottleJournal:
         of_kind = self._by_kind.setdefault(kept.kind, {})
         of_kind.pop(client, None)
         of_kind[client] = None
-        # Names in an entry are as bounded as the client's own, and mostly the same.
+        # Names in an entry are cut like the client's own, and are mostly the same names.
         names = {named.user: client.user, named.client_id: client.client_id}
         whose = entity()
         entry = Throttles(

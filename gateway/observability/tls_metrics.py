@@ -35,7 +35,7 @@ class _HandshakeLimiter(Protocol):
 
 
 class TlsMetrics(Collector):
-    """Counts, and shows what it watches."""
+    """Counts handshakes, and shows certificates and the handshake limiter."""
 
     def __init__(self) -> None:
         self._done: Counter[tuple[str, str]] = Counter()
@@ -54,13 +54,13 @@ class TlsMetrics(Collector):
         identities: Iterable[_Identity],
         handshake_limiter: _HandshakeLimiter,
     ) -> None:
-        """Show these, from the start on, so that rates have a beginning.
+        """Show series of these from the start, so that the first increase is visible.
 
         Args:
-            listeners: names of those with TLS.
-            upstreams: names of those with TLS.
-            identities: certificates and where they are used.
-            handshake_limiter: what handshakes wait at.
+            listeners: names of the listeners with TLS.
+            upstreams: names of the upstreams with TLS.
+            identities: certificates and their owners.
+            handshake_limiter: the limiter that handshakes wait for.
         """
         self._listeners = list(listeners)
         self._upstreams = list(upstreams)
@@ -68,15 +68,15 @@ class TlsMetrics(Collector):
         self._handshake_limiter = handshake_limiter
 
     def handshake_done(self, listener: str, version: str) -> None:
-        """A client and the gateway agreed."""
+        """A handshake of a client has succeeded."""
         self._done[listener, version if version in VERSIONS else "other"] += 1
 
     def handshake_failed(self, listener: str, failure: TlsFailure) -> None:
-        """They did not."""
+        """A handshake of a client has failed."""
         self._failed[listener, failure] += 1
 
     def upstream_failed(self, upstream: str, failure: TlsFailure) -> None:
-        """A broker and the gateway did not agree; nothing was sent to that broker."""
+        """A handshake with a broker has failed; nothing was sent to that broker."""
         self._upstream_failed[upstream, failure] += 1
 
     def collect(self) -> Iterator[Metric]:

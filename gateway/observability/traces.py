@@ -1,7 +1,7 @@
 """Traces of mutations, logins and quota changes. Pure. When off, nothing is created.
 
-A `Trace` is the record of one operation under way: when it began, which phases it went through, how it ended. It is
-handed to a sink once, at its end. Times are the loop's; the sink knows what time of day that is.
+A `Trace` records one operation: its beginning, its phases and its end. It is passed to a sink once, at its end. Times
+are the loop's; the sink converts them to wall time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 Attribute: TypeAlias = str | int | float | bool
 
 MAX_PHASES: Final = 16
-"""Of a SASL exchange the client decides how many there are."""
+"""The most phases of a trace. In a SASL exchange the client decides how many there are."""
 
 
 class Phase(NamedTuple):
@@ -28,10 +28,10 @@ class Phase(NamedTuple):
 
 
 class TraceSink(Protocol):
-    """Takes operations that are over."""
+    """Receives operations that have ended."""
 
     def take(self, trace: Trace, *, now_ms: int) -> None:
-        """It has just ended; must be cheap, and must not raise."""
+        """Receive a trace that has just ended; must be cheap, and must not raise."""
 
 
 class Trace:
@@ -39,10 +39,10 @@ class Trace:
 
     Attributes:
         name: the kind of operation, of a closed list.
-        began_ms, ended_ms: the loop's time; `ended_ms` is None while it lasts.
-        attributes: by OpenTelemetry's names where it has one; texts may be what a client chose.
-        phases: those that are over.
-        failure: why it failed, in words of ours; None: it did not.
+        began_ms, ended_ms: the loop's time; `ended_ms` is None until the end.
+        attributes: by OpenTelemetry's names where they exist; clients may have chosen the texts.
+        phases: the phases that have ended.
+        failure: why it failed, in the gateway's words; None: it did not.
     """
 
     __slots__ = ("_phase", "_sink", "attributes", "began_ms", "ended_ms", "failure", "name", "phases")
@@ -58,13 +58,13 @@ class Trace:
         self.failure: str | None = None
 
     def phase(self, name: str | None, *, now_ms: int) -> None:
-        """The phase before is over; this one begins, or None does."""
+        """End the current phase and begin this one; None: begin no phase."""
         if self._phase is not None and len(self.phases) < MAX_PHASES:
             self.phases.append(Phase(*self._phase, now_ms))
         self._phase = None if name is None else (name, now_ms)
 
     def end(self, failure: str | None = None, *, now_ms: int, **attributes: Attribute) -> None:
-        """It is over; a second end changes nothing."""
+        """End the operation; a second call changes nothing."""
         if self.ended_ms is not None:
             return
         self.phase(None, now_ms=now_ms)
@@ -75,7 +75,7 @@ class Trace:
 
 
 class OpenTraces:
-    """The traces of one connection that are under way, so that its end is theirs."""
+    """The open traces of one connection, which end with it."""
 
     __slots__ = ("_open", "_sink")
 
@@ -84,32 +84,32 @@ class OpenTraces:
         self._open: list[Trace] = []
 
     def begin(self, name: str, attributes: dict[str, Attribute], *, now_ms: int) -> Trace:
-        """A new one."""
+        """Begin a trace."""
         self._open = [trace for trace in self._open if trace.ended_ms is None]
         trace = Trace(self._sink, name, attributes, now_ms=now_ms)
         self._open.append(trace)
         return trace
 
     def connection_ended(self, *, now_ms: int) -> None:
-        """No answer will come."""
+        """End all open traces: no response will arrive."""
         for trace in self._open:
             trace.end("the connection ended", now_ms=now_ms)
         self._open.clear()
 
 
 class SpanBudget:
-    """How many operations of each kind are traced in a second."""
+    """Bounds the traced operations of each kind per second."""
 
     def __init__(self, per_second: int) -> None:
-        """Args: per_second: of one kind."""
+        """Args: per_second: operations of one kind."""
         self._per_second = per_second
         self._told: dict[str, tuple[int, int]] = {}
 
     def take(self, name: str, *, now_ms: int) -> bool:
-        """Whether one more may be traced.
+        """Whether one more operation may be traced.
 
         Args:
-            name: of a closed list.
+            name: the kind of operation, of a closed list.
             now_ms: the time.
         """
         second = now_ms // 1000

@@ -126,7 +126,7 @@ class TopicLog:
     Attributes:
         version: the version of the last record.
         bad_records: the number of skipped records.
-        newer: a record that a newer program wrote; None: there is none.
+        newer: a text about a record that a newer program wrote; None: there is none.
         size: the number of quotas.
         signed, unsigned_records: the numbers of records with a valid signature, and of those skipped without one.
     """
@@ -269,7 +269,7 @@ class TopicLog:
         return again
 
     def overtaken(self) -> list[Written]:
-        """Records of others under the keys that were written again, since then. Write these again, so that they win."""
+        """Records that others have written since then under the same keys. Write them again, so that they win."""
         found = [Written(key, value) for key, value in self._overtaken.items()]
         self._watched, self._overtaken = dict(found), {}
         return found
