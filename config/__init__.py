@@ -1,9 +1,9 @@
 """The configuration file, read and checked: its models, and the quota objects made from it.
 
-`sections/` has a module for each section of the file, `model.py` the rules between them, `clusters.py` several
-clusters in one file, `loader.py` the reading, `environment.py` the values from elsewhere, `faults.py` the error
-lines, `findings.py` what is allowed and can hardly be meant. The configuration is valid before a socket is opened.
-This package imports `quotas`, neither the gateway nor the protocol.
+`sections/` has a module for each section of the file. `model.py` has the rules between sections, `clusters.py`
+several clusters in one file, `loader.py` reads the file, `environment.py` inserts values from variables and files,
+`faults.py` writes the error lines, `findings.py` finds settings that are valid but hardly intended. The configuration
+is valid before a socket is opened. This package imports `quotas`, but neither the gateway nor the protocol.
 """
 
 from config.clusters import Clusters, cluster_findings

@@ -1,7 +1,7 @@
-"""[[clusters]]: several configurations in one file, and what two of them must not share.
+"""[[clusters]]: several configurations in one file, and the settings that two of them must not share.
 
-Each cluster is checked as a file of its own. [admin], [log], [traces] and [metrics] stand at the top and are for all
-of them.
+Each cluster is checked like a file of its own. [admin], [log], [traces] and [metrics] are at the top level and apply
+to all clusters.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from config.sections.traces import TraceSettings
 
 SECTION: Final = "clusters"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
-"""Of a cluster: it is a label of metrics, a part of a path and of file names."""
+"""The name of a cluster. It is a label of metrics, and a part of paths and file names."""
 
 _ANY_PORT: Final = AdminSettings(bind=HostPort("127.0.0.1", 0))
 
 
 class SharedSettings(Section, frozen=True):
-    """The sections that are for all clusters of a file."""
+    """The sections that apply to all clusters of a file."""
 
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
@@ -45,8 +45,8 @@ class Clusters:
     """A valid file with [[clusters]].
 
     Attributes:
-        shared: the sections for all of them.
-        by_name: a whole configuration for each, in the order of the file.
+        shared: the sections for all clusters.
+        by_name: the whole configuration of each cluster, in the order of the file.
     """
 
     shared: SharedSettings
@@ -54,7 +54,7 @@ class Clusters:
 
     @property
     def names(self) -> str:
-        """All of them, for people."""
+        """The names of all clusters, for people."""
         return ", ".join(self.by_name)
 
 
@@ -78,7 +78,7 @@ def read_clusters(tables: Mapping[str, Any], *, hidden: Collection[Key] = ()) ->
         hidden: keys whose values are not to be shown.
 
     Raises:
-        ClusterFaults: a rule is broken. Rules between clusters are only looked at once each cluster is right.
+        ClusterFaults: a rule is broken. Rules between clusters are only checked once each cluster is valid.
     """
     faults = list(_top_level_faults(tables))
     given = {key: value for key, value in tables.items() if key in SharedSettings.model_fields}
@@ -119,7 +119,7 @@ def read_clusters(tables: Mapping[str, Any], *, hidden: Collection[Key] = ()) ->
 
 
 def cluster_findings(clusters: Clusters) -> list[Finding]:
-    """What `findings` has of each cluster, errors first; what is about shared sections once."""
+    """The `findings` of each cluster, errors first. Findings about shared sections are listed once."""
     found: dict[Finding, None] = {}
     for name, config in clusters.by_name.items():
         for each in findings(config):
@@ -141,7 +141,7 @@ def _top_level_faults(tables: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _named(names: Sequence[Any], at: int) -> tuple[str, list[str]]:
-    """The path of a cluster as it may be shown, and what is wrong with its name."""
+    """The path of a cluster in a form that may be shown, and the faults of its name."""
     name = names[at]
     path = f"{SECTION}.{at}"
     if name is None:
@@ -154,7 +154,7 @@ def _named(names: Sequence[Any], at: int) -> tuple[str, list[str]]:
 
 
 def _completed(name: str, config: Config, shared: SharedSettings) -> Config:
-    """With what is shared, and with a directory of its own where the file names none."""
+    """The configuration with the shared sections, and with a directory of its own if the file names none."""
     store = config.quota_store
     if store.kind == "sqlite" and "data_dir" not in store.model_fields_set:
         store = store.model_copy(update={"data_dir": f"{store.data_dir}/{name}"})
@@ -180,7 +180,7 @@ def _faults_between(clusters: Clusters) -> Iterator[str]:
 
 
 def _port_faults(clusters: Clusters) -> Iterator[str]:
-    """Ports that two clusters, or a cluster and the admin port, want; brokers that are the gateway itself."""
+    """Ports that two clusters, or a cluster and the admin port, both use; brokers that are the gateway itself."""
     admin = clusters.shared.admin.bind
     claims: list[tuple[str, str, PortClaim]] = [
         ("", "admin.bind", PortClaim(("admin", "bind"), admin, admin.port))
@@ -191,7 +191,7 @@ def _port_faults(clusters: Clusters) -> Iterator[str]:
                 continue
             path = f"{SECTION}.{name}.{path_text(claim.key, config)}"
             for of, other_path, other in claims:
-                if of != name and claim.collides(other):  # those of one cluster were compared before
+                if of != name and claim.collides(other):  # claims of one cluster were compared before
                     yield f"{path}: {claim} overlaps {other_path} {other}"
             claims.append((name, path, claim))
     for name, config in clusters.by_name.items():

@@ -1,4 +1,4 @@
-"""What sections and keys mean, from the docstrings of their models: for the reference page and the JSON Schema."""
+"""Descriptions of sections and keys, from their models' docstrings: for the reference page and the JSON Schema."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _VALUE_FIRST: Final = re.compile(r"\w+: ")
 
 
 def summary(model: type[BaseModel]) -> str:
-    """What a section is: its paragraphs, each in one line."""
+    """The description of a section: its paragraphs, each in one line."""
     text = (inspect.getdoc(model) or "").partition("\n\nAttributes:")[0]
     return "\n\n".join(" ".join(_plain(each).split()) for each in text.split("\n\n"))
 
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """What each key of a section means, those of the section that it extends among them."""
+    """The meaning of each key of a section, including keys of the section that it extends."""
     docs = [inspect.getdoc(each) or "" for each in reversed(model.__mro__) if issubclass(each, Section)]
     found = [pair for text in docs for pair in _ATTRIBUTE.findall(text)]
     texts = {key: _plain(" ".join(text.split())) for key, text in found}

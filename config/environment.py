@@ -1,8 +1,8 @@
 """Values from the environment and from files: ``${NAME}`` and ``${file:/PATH}`` in the strings of a configuration.
 
-Variables are for what differs between gateways that share one file, such as the name of a pod. Files are for secrets.
-The strings of the parsed file are replaced, so a value can neither add a key nor change a type, and what it contains
-is not looked through again. The text of a file is hidden where the configuration is shown.
+Variables are for values that differ between gateways that share one file, such as the name of a pod. Files are for
+secrets. Only the strings of the parsed file are replaced, so a value can neither add a key nor change a type. The
+inserted text is not searched again. Where the configuration is shown, texts from files are hidden.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, Final
 from config.section_base import Key
 from config.value_files import ValueFiles
 
-# `$${` is the text `${`. A dollar before anything else is a dollar, as in principal mapping rules.
+# `$${` is the text `${`. Any other dollar is only a dollar, as in principal mapping rules.
 _REFERENCE: Final = re.compile(
     r"\$(?P<escaped>\$\{)|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|\$\{file:(?P<file>[^{}]+)\}|(?P<wrong>\$\{)"
 )
 _HIDDEN: Final = "(hidden)"
-_SHOWN_CHARS: Final = 80  # of a value in a message, at most (config.faults)
+_SHOWN_CHARS: Final = 80  # the most characters of a value in a message (config.faults)
 
 
 class Substitution:
     """The tables of a file with variables and files replaced.
 
     Attributes:
-        tables: as they are to be validated.
+        tables: the tables to validate.
         variables: the names of the variables in each string that has some, by the key of the string.
-        files: the same for the paths of files.
-        faults: strings that cannot be replaced: the key, and what is wrong.
+        files: the paths of the files in each string that has some, by the key of the string.
+        faults: strings that cannot be replaced: the key and the fault.
     """
 
     def __init__(self, tables: dict[str, Any], environment: Mapping[str, str]) -> None:
@@ -50,7 +50,7 @@ class Substitution:
         self._shown_secrets = _pattern(self._secrets)
 
     def hide(self, text: str) -> str:
-        """A message about the configuration without the texts that are from files."""
+        """A message about the configuration without texts from files."""
         return text if self._shown_secrets is None else self._shown_secrets.sub(_HIDDEN, text)
 
     def _replaced(self, value: Any, key: Key) -> Any:
@@ -92,11 +92,12 @@ class Substitution:
 
 
 def _pattern(secrets: set[str]) -> re.Pattern[str] | None:
-    """Finds secrets in a message, also the host of ``host:port``, and as `config.faults` shows a text."""
+    """A pattern for secrets in a message, also for the host of ``host:port``, in the form of `config.faults`."""
     forms = secrets | {text.rpartition(":")[0] for text in secrets}
     forms |= {text.lower() for text in forms}
     forms |= {json.dumps(text)[1:-1] for text in forms}
     forms |= {form[: _SHOWN_CHARS - 1] for form in forms}
     whole = "|".join(map(re.escape, sorted(forms - {""}, key=len, reverse=True)))
-    # Within a word a short secret would make messages unreadable, and is not recognised there anyway.
+    # Only whole words match. Replacing a short secret within words would make messages unreadable, and a reader would
+    # not recognise it there anyway.
     return re.compile(rf"(?<![A-Za-z0-9])(?:{whole})(?![A-Za-z0-9])") if whole else None

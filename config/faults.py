@@ -1,4 +1,4 @@
-"""Validation errors as text: key path, value, and what is allowed.
+"""Validation errors as text: key path, value, and the allowed values.
 
 Allowed values are read from the models, so a range is written down in one place.
 """
@@ -33,9 +33,9 @@ _NAMES_OF_QUOTAS: Final = (
     "group",
 )
 _UNIONS: Final = (Union, UnionType)
-# What stands between the slashes of a URL and its host; of the value as it is shown, so in JSON.
+# The part between the slashes of a URL and its host, in a value that is shown as JSON.
 _LOGIN_IN_URL: Final = re.compile(r"(?<=//).*@")
-_MAX_VALUE_CHARS: Final = 80  # with its key a line of a terminal or two
+_MAX_VALUE_CHARS: Final = 80  # with its key this is one or two lines of a terminal
 
 
 def lines(
@@ -44,10 +44,10 @@ def lines(
     """One line per fault, in the order of the file's sections, without the file's name.
 
     Args:
-        error: from validating `model`.
-        model: gives the ranges and the known keys.
-        data: what was validated: gives the names of listeners and upstreams.
-        hidden: keys whose values are not to be shown, not even in part.
+        error: the error of validating `model`.
+        model: the model, with the ranges and the known keys.
+        data: the validated data, with the names of listeners and upstreams.
+        hidden: keys whose values must not be shown, not even in part.
     """
     details = [
         each for each in error.errors(include_url=False) if each["type"] != "default_factory_not_called"
@@ -69,7 +69,7 @@ def _texts(error: ErrorDetails, model: type[BaseModel], hidden: Collection[Key])
     key: Key = error["loc"]
     from_file = any(key[:length] in hidden for length in range(len(key) + 1))
     if key[-1:] == ("[key]",) and error["type"] == "value_error":
-        key = key[:-1]  # the key of a table is at fault, and named just before
+        key = key[:-1]  # the key of a table is the fault, and is named just before
     context: dict[str, Any] = error.get("ctx", {})
     if error["type"] == FAULTS:
         for inner, text in context["faults"]:
@@ -92,12 +92,12 @@ def _texts(error: ErrorDetails, model: type[BaseModel], hidden: Collection[Key])
 
 
 def _shown(key: Key, value: object) -> str:
-    """A value, unless it may be a secret: a token may stand in the wrong place of its table."""
+    """A value, unless it may be a secret: a token may be in the wrong place of its table."""
     return "the value" if key[: len(_KEYS)] == _KEYS else value_text(value)
 
 
 def _hint_of_shape(key: Key, kind: Any, value: object) -> str:
-    """What to write for a table that has to be one of several, or for a quota that would limit nothing."""
+    """A hint for a table that must be one of several, or for a quota that would limit nothing."""
     if isinstance(value, dict) and get_origin(kind) is tuple and _is_model(kind):
         return f"; write [[{'.'.join(str(part) for part in key if isinstance(part, str))}]]"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -112,7 +112,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def _hint(key: str, text: str) -> str:
-    """How to write the number that was given as a text."""
+    """A hint how to write a number that was given as a text."""
     kind = kind_of(key)
     if kind is None or not has_unit(text):
         return number_hint(text)
@@ -124,13 +124,13 @@ def _hint(key: str, text: str) -> str:
 
 
 def path_text(key: Key, data: object) -> str:
-    """The path of a key as it may be shown.
+    """The path of a key in a form that may be shown.
 
-    A listener or an upstream is shown by its name, if no other has it. What names a quota's entity is added.
+    A listener or an upstream is shown by its name, if no other has the same. A quota is shown with its entity.
 
     Args:
-        key: its path.
-        data: what has the key: tables of a file, or a `Config`.
+        key: the key's path.
+        data: the tables of a file, or a `Config`, that contain the key.
     """
     parts = [part_text(part) for part in key]
     if len(key) > 1 and key[0] in _NAMED and isinstance(key[1], int):
@@ -155,14 +155,14 @@ def _member(of: Any, name: str) -> Any:
 
 
 def part_text(part: str | int) -> str:
-    """A part of a key's path as it may be shown."""
+    """A part of a key's path in a form that may be shown."""
     bare = str(part)
-    # Unknown keys are the operator's own words, so anything may be in them.
+    # Unknown keys are the operator's own words and may contain any characters.
     return bare if bare.replace("_", "").replace("-", "").isalnum() and bare.isascii() else value_text(bare)
 
 
 def value_text(value: object) -> str:
-    """A value as it may be shown: escaped, without the password of a URL, and not longer than a line."""
+    """A value in a form that may be shown: escaped, without the password of a URL, and at most a line long."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, (list, tuple)):
@@ -175,11 +175,11 @@ def value_text(value: object) -> str:
 
 
 def allowed(model: type[BaseModel], key: Key) -> str:
-    """What a key may be set to, in the words of the errors.
+    """The allowed values of a key, in the words of the errors.
 
     Args:
-        model: the one that has the key.
-        key: its path below `model`.
+        model: the model that has the key.
+        key: the key's path below `model`.
     """
     kind, metadata, _ = _found_at(model, key)
     return _allowed(kind, metadata, None)
@@ -193,16 +193,16 @@ def _unknown(name: str, parent: Any) -> str:
 
 
 def unknown_key(name: str, known: Sequence[str]) -> str:
-    """What is wrong with a key that does not exist, and which do."""
+    """The fault text of a key that does not exist, with the keys that do."""
     close = get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(known)}"
     return f"unknown key; {hint}"
 
 
 def _found_at(model: type[BaseModel], key: Key) -> tuple[Any, list[Any], int]:
-    """The type of a key, its constraints, and how many parts of the key are the file's.
+    """The type of a key, its constraints, and the number of the key's parts that are in the file.
 
-    A value that may be of several types has a fault for each, whose last part is the type's name.
+    A value that may have several types has a fault for each of them. The last part of that key is the type's name.
     """
     kind: Any = model
     metadata: list[Any] = []

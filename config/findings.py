@@ -1,8 +1,8 @@
 """Findings in a valid configuration: a gateway that would never be ready, settings without effect.
 
-An error: the gateway would never be ready, or would do something else than what is written. A note: it may be meant.
-What breaks a rule of the file itself is refused when it is read (`config.loader`) and is not here. `CHECKS` is the
-list. Pure.
+An error: the gateway would never be ready, or would do something else than the file says. A note: the setting may be
+intended. Settings that break a rule of the file are refused when it is read (`config.loader`) and are not findings.
+`CHECKS` is the list. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CIPHERS: Final = 'they are those of TLS 1.2 and minimum_version is "TLSv1.3"'
 
 
 class Severity(StrEnum):
-    """What a finding is."""
+    """The severity of a finding."""
 
     ERROR = "error"
     NOTE = "note"
@@ -48,7 +48,7 @@ class Finding:
     Attributes:
         severity: see the module.
         key: the path of a key in the file.
-        text: what is wrong with it, and what to do.
+        text: the fault, and what to do.
     """
 
     severity: Severity
@@ -56,12 +56,12 @@ class Finding:
     text: str
 
     def __str__(self) -> str:
-        """As all faults of a configuration are written."""
+        """The finding in the form of all faults of a configuration."""
         return f"{self.key}: {self.text}"
 
 
 def findings(config: Config) -> list[Finding]:
-    """Everything that is found, errors first."""
+    """All findings, errors first."""
     found = [each for check in CHECKS for each in check(config)]
     return sorted(found, key=lambda each: each.severity is Severity.NOTE)
 
@@ -112,10 +112,10 @@ def _named_like_the_default(config: Config) -> Iterator[Finding]:
 
 
 def name_notes(user: Name | None, client_id: Name | None, *, prefixes: bool, logins: bool) -> list[str]:
-    """Why no client can have these names of a quota; empty: one can.
+    """Why no client can match these names of a quota; empty: a client can.
 
     Args:
-        user, client_id: of the quota.
+        user, client_id: the names in the quota.
         prefixes: client_ids.prefixes.
         logins: whether clients can log in; see `any_authenticates`.
     """
@@ -178,7 +178,7 @@ def _guarantees_without_capacity(config: Config) -> Iterator[Finding]:
 def _guarantees_above_capacity(config: Config) -> Iterator[Finding]:
     for rate, capacity in config.capacity.by_quota().items():
         key = GUARANTEE_KEYS[rate]
-        # A default is a guarantee of each of its clients, so it has no sum.
+        # A default gives its guarantee to each of its clients, so it has no sum.
         named = (rule for rule in config.quotas if DEFAULT not in (rule.entity.user, rule.entity.client_id))
         together = sum(rule.values().get(key, 0.0) for rule in named)
         if together > capacity:
@@ -241,7 +241,7 @@ def _connection_limits(config: Config) -> Iterator[Finding]:
             if own > most:
                 yield _note(f'connections.max_connections_per_ip_overrides."{address}"', f"{own} {text}")
     for listener in config.listeners:
-        # The protected listener may go beyond the limits of all listeners together.
+        # The protected listener may exceed the limits of all listeners together.
         if listener.protected and len(config.listeners) > 1:
             continue
         for name in ("max_connections", "max_connection_creation_rate"):
@@ -345,7 +345,7 @@ def _trusted_twice(config: Config) -> Iterator[Finding]:
                     break
 
 
-# -- what lets others in --------------------------------------------------------------------------------------
+# -- access that may be unintended ----------------------------------------------------------------------------
 
 
 def _anyone_may_change_quotas(config: Config) -> Iterator[Finding]:
@@ -398,7 +398,7 @@ def _unverified_brokers(config: Config) -> Iterator[Finding]:
             yield _note(f"{upstream.path}.tls.verify", "false: any host can pose as the cluster")
 
 
-# -- settings in vain -----------------------------------------------------------------------------------------
+# -- settings without effect ----------------------------------------------------------------------------------
 
 
 def _own_clients(config: Config) -> Iterator[Finding]:
@@ -419,7 +419,7 @@ def _without_effect(config: Config) -> Iterator[Finding]:
 
 
 def _useless(config: Config) -> Iterator[tuple[str, Section, tuple[str, ...], str]]:
-    """(path, section, its keys that count for nothing, why); no keys: all of them."""
+    """(path, section, its keys without effect, why); no keys: all of them."""
     store, usage = config.quota_store, config.usage
     fleet = config.client_quota.scope == "fleet"
     if store.kind != "sqlite":

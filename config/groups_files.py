@@ -16,11 +16,11 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 
 
 class GroupsFiles:
-    """The same tables with the groups of files behind their own.
+    """The tables of a configuration, with the groups of files after their own.
 
     Attributes:
-        tables: as they are to be validated.
-        faults: of the configuration: each begins with its key.
+        tables: the tables to validate.
+        faults: the faults of the configuration; each begins with its key.
         faults_of_files: of files of groups: each begins with the file's name and the line.
     """
 
@@ -46,7 +46,7 @@ class GroupsFiles:
         section, own = tables.get(_FILE), tables.get(SECTION, [])
         path = section.get("path") if isinstance(section, dict) else None
         if not isinstance(path, str) or not path or not isinstance(own, list):
-            return dict(tables)  # the models say what is wrong
+            return dict(tables)  # the models report the fault
         try:
             text = read_at_once(path, MOST_BYTES).decode()
         except (OSError, ValueError) as exc:
@@ -78,7 +78,7 @@ class GroupsFiles:
 
 
 def _table(team: Team) -> dict[str, Any]:
-    """As [[groups]] of a configuration has it."""
+    """A team's group in the form of [[groups]] of a configuration."""
     return {"name": team.group.name, **{key: list(getattr(team.group, key)) for key in MEMBERS}}
 
 

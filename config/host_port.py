@@ -1,6 +1,6 @@
 """``host:port`` as operators write it: ``127.0.0.1:9092``, ``kafka-1.example:9092``, ``[::1]:9092``.
 
-Names are not resolved here. An IPv6 address needs its brackets, since its port cannot be recognised without them.
+Names are not resolved here. An IPv6 address needs its brackets, because its port cannot be recognised without them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 MAX_PORT: Final = 65_535  # 16 bits in TCP
 
-# Underscores are no host name characters, but container networks use them.
+# Host names have no underscores by their standard, but container networks use them.
 _NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _ONLY_DIGITS: Final = re.compile(r"[0-9.]+")
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})
@@ -23,8 +23,8 @@ class HostPort(NamedTuple):
     """Where to listen or to connect.
 
     Attributes:
-        host: a name or an address; IPv6 without brackets, as socket functions want it.
-        port: 0..65535; 0 only where any free port will do.
+        host: a name or an address; IPv6 without brackets, as socket functions need it.
+        port: 0..65535; 0 means any free port, where that is allowed.
     """
 
     host: str
@@ -32,7 +32,7 @@ class HostPort(NamedTuple):
 
     @property
     def wildcard(self) -> bool:
-        """Whether this means every address of the machine; it is no address to connect to."""
+        """Whether this means every address of the machine, so that clients cannot connect to it."""
         return self.host in _WILDCARDS
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def valid_host(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is an address of the machine that it alone reaches, or the name of one."""
+    """Whether this is a loopback address, which only the machine itself can reach, or the name of one."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -39,9 +39,9 @@ def check_address_or_block(text: str) -> str:
 
 
 def check_peer(text: str) -> str:
-    """As `check_address_or_block`, of a peer that is trusted: without short forms, and without zones.
+    """As `check_address_or_block`, for a trusted peer: without short forms, and without zones.
 
-    A byte that was forgotten would trust another peer, a zone that was dropped more of them.
+    With a forgotten byte the gateway would trust another peer, and with a dropped zone more peers.
 
     Raises:
         ValueError: as `check_address`.

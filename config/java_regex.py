@@ -1,7 +1,7 @@
 """Java's regular expressions and replacement texts, translated to Python: for Kafka's mapping rules.
 
-Most of both languages is the same. What is spelled differently is translated, what means something else here or does
-not exist is refused by name, so that no rule ever matches other names here than on the brokers.
+Most of both languages is the same. Constructs that are spelled differently are translated. Constructs that mean
+something else in Python or do not exist are refused by name. So no rule matches other names here than on the brokers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ANY: Final = f"[^{_TERMINATORS}]"
 _END: Final = r"(?:\Z|(?=[\r\u0085\u2028\u2029]\Z)|(?=\r\n\Z)|(?<!\r)(?=\n\Z))"
 _CONTROLS: Final = {"t": "\\t", "n": "\\n", "r": "\\r", "f": "\\f", "a": "\\x07", "e": "\\x1b"}
 _CLASSES: Final = frozenset("dDsSwW")
-# Not \\b: which letters are part of a word there depends on Java's version.
+# \\b is missing, because the letters that are part of a word depend on Java's version.
 _ASSERTIONS: Final = {"A": "\\A", "z": "\\Z", "Z": _END}
 _PROPERTIES: Final = {
     "Lower": "a-z",
@@ -45,7 +45,7 @@ def compile_java(pattern: str) -> re.Pattern[str]:
     Raises:
         JavaRegexError: the pattern is broken, or uses something that cannot be translated.
     """
-    flags = re.ASCII  # Java's \\d, \\w, \\s and (?i) are about ASCII
+    flags = re.ASCII  # Java's \\d, \\w, \\s and (?i) apply to ASCII
     if pattern.startswith("(?i)"):
         flags |= re.IGNORECASE
         pattern = pattern[4:]
@@ -66,12 +66,12 @@ class Replacement:
     parts: tuple[str | tuple[int | str], ...]
 
     def of(self, match: re.Match[str]) -> str:
-        """The text that takes the place of one match; a group that took no part is empty."""
+        """The text that replaces one match; a group that did not match is empty."""
         return "".join(part if isinstance(part, str) else match.group(part[0]) or "" for part in self.parts)
 
 
 def replace_all(pattern: re.Pattern[str], replacement: Replacement, text: str) -> str:
-    """Java's `Matcher.replaceAll`: an empty match moves the search on by a character, in Python it does not."""
+    """Java's `Matcher.replaceAll`. After an empty match Java continues one character later; Python does not."""
     parts: list[str] = []
     copied = at = 0
     while at <= len(text) and (found := pattern.search(text, at)) is not None:
@@ -86,7 +86,7 @@ def parse_replacement(text: str, pattern: re.Pattern[str]) -> Replacement:
 
     Args:
         text: ``$1`` and ``${name}`` are groups, ``\\`` makes the next character a literal one.
-        pattern: says which groups there are.
+        pattern: the pattern with the groups.
 
     Raises:
         JavaRegexError: Java would refuse it as soon as the pattern matches.
@@ -121,7 +121,7 @@ def _group_reference(text: str, at: int, pattern: re.Pattern[str]) -> tuple[int 
     at += 1
     if group > pattern.groups:
         raise JavaRegexError(f'"{text}" names group {group}, the pattern has {pattern.groups}')
-    # As many digits as there is a group for.
+    # Java reads as many digits as still make the number of a group.
     while at < len(text) and text[at] in "0123456789" and group * 10 + int(text[at]) <= pattern.groups:
         group = group * 10 + int(text[at])
         at += 1
@@ -260,5 +260,5 @@ class _Translation:
 
 
 def _escape_in_class(char: str) -> str:
-    # Python reserves some pairs of plain characters within classes for later.
+    # Python reserves some pairs of plain characters within classes for future use.
     return f"\\{char}" if char.isascii() and not char.isalnum() and char.isprintable() else char

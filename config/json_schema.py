@@ -1,7 +1,7 @@
-"""The JSON Schema of the configuration file (draft 2020-12), made from its models: for editors and pipelines.
+"""The JSON Schema of the configuration file (draft 2020-12), generated from its models: for editors and pipelines.
 
-It refuses less than the models do: rules between sections, and what depends on values of the environment or on files,
-are `sluice check-config`'s alone. It refuses nothing that the models accept.
+It refuses less than the models do. Only `sluice check-config` checks rules between sections, and rules that depend on
+the environment or on files. The schema refuses nothing that the models accept.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from quotas.units import Kind
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _ELSEWHERE: Final = r"\$\{"
-"""Begins a value from elsewhere."""
+"""The beginning of a value from the environment or from a file."""
 _CLUSTER: Final = "Cluster"
-_TITLES: Final = ("title", "writeOnly", "format")  # pydantic's own; no editor shows them better than the key
+_TITLES: Final = ("title", "writeOnly", "format")  # added by pydantic; they do not help in editors
 
 
 def _if(key: str, values: list[str], then: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _if(key: str, values: list[str], then: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without(key: str, of: list[str]) -> dict[str, Any]:
-    """A rule: with the key, none of the others."""
+    """A rule: a table with the key has none of the others."""
     return {"if": {"required": [key]}, "then": {"properties": dict.fromkeys(of, False)}}
 
 
@@ -54,7 +54,7 @@ _SPELLINGS: Final = {"client_id": ["client_id", "client-id"]}
 
 
 def _limits(*of: Container[QuotaKey]) -> list[str]:
-    """Quotas that none of some entities has."""
+    """The quotas that none of the given entities can have."""
     return [str(key) for key in ENFORCED_KEYS if not any(key in each for each in of)]
 
 
@@ -143,7 +143,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as a file has it."""
+    """The schema as the text of a file."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -160,11 +160,11 @@ def _models(model: type[BaseModel]) -> set[type[BaseModel]]:
 
 
 def _describe(schema: dict[str, Any], model: type[BaseModel], words: Mapping[str, Any]) -> None:
-    """Give a model's schema the meanings of its keys, units, and values from elsewhere.
+    """Add to a model's schema the meanings of its keys, units, and values from variables and files.
 
     Args:
-        schema: of the model.
-        model: with the meanings.
+        schema: the schema of the model.
+        model: the model, with the meanings.
         words: the types that are lists of words, by name.
     """
     schema.pop("title", None)
@@ -176,7 +176,7 @@ def _describe(schema: dict[str, Any], model: type[BaseModel], words: Mapping[str
         if isinstance(default, HostPort):
             described["default"] = str(default)
         elif isinstance(default, Section):
-            described.pop("default", None)  # they are those of its keys
+            described.pop("default", None)  # its keys have their own defaults
         schema["properties"][key] = described
     if model is QuotaRule:
         for other, key in OTHER_SPELLINGS.items():
@@ -188,7 +188,7 @@ def _describe(schema: dict[str, Any], model: type[BaseModel], words: Mapping[str
 def _value(
     schema: Mapping[str, Any], kind: Kind | None, words: Mapping[str, Any], text: str
 ) -> dict[str, Any]:
-    """What a key takes in a file: TOML has no null, numbers have units, texts may come from elsewhere."""
+    """The values of a key in a file: TOML has no null, numbers may have units, texts may contain variables."""
     found = {name: each for name, each in schema.items() if name not in _TITLES}
     if found.get("default", "") is None:
         del found["default"]
@@ -201,7 +201,7 @@ def _value(
     if choices:
         return _described({**found, "anyOf": [_value(each, kind, words, text) for each in choices]}, text)
     if found.get("type") in ("integer", "number") and kind is not None:
-        # A bound is for numbers and a pattern for texts, so editors have one choice to show.
+        # One type list with a bound for numbers and a pattern for texts, so that editors show a single choice.
         return _described(
             {**found, "type": [found["type"], "string"], "pattern": f"{_units(kind)}|{_ELSEWHERE}"}, text
         )
@@ -217,7 +217,7 @@ def _text(schema: dict[str, Any], text: str) -> dict[str, Any]:
         return _described(schema, text)
     default = {"default": schema.pop("default")} if "default" in schema else {}
     choices = [schema, {"type": "string", "pattern": _ELSEWHERE}]
-    # Editors show the meaning of a choice before that of its key.
+    # Editors prefer the meaning of a choice to that of its key, so each choice has the key's meaning.
     return _described({**default, "anyOf": [_described(each, text) for each in choices]}, text)
 
 

@@ -1,4 +1,4 @@
-"""Reads a configuration file and the files that it takes values from. No socket, no name lookup, no log."""
+"""Reads a configuration file, and the files with values for it. No socket, no name lookup, no log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConfigError(Exception):
     """The configuration can't be used.
 
     Attributes:
-        lines: one per fault, each complete: file and line, key path, value, what is allowed.
+        lines: one per fault, each complete: file and line, key path, value, allowed values.
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -43,21 +43,21 @@ def load(path: str | Path, *, cluster: str | None = None) -> Config:
     """The configuration in a TOML file, with values from this process's environment and from files.
 
     Args:
-        path: of the file.
-        cluster: which one of [[clusters]]; None: the file has none.
+        path: the file.
+        cluster: the name of one of [[clusters]]; None: the file has none.
 
     Raises:
-        ConfigError: as `load_file`; or the file has no such cluster, or has some and none is named.
+        ConfigError: as `load_file`; or the file has no such cluster, or has clusters and none is named.
     """
     return one_of(load_file(path), str(path), cluster)
 
 
 def load_file(path: str | Path) -> Config | Clusters:
-    """What is in a TOML file: one configuration, or several clusters.
+    """The content of a TOML file: one configuration, or several clusters.
 
     Raises:
-        ConfigError: the file can't be read, is not TOML, or breaks a rule. All broken rules are reported at once,
-            except those between sections, which are only looked at once every section is right.
+        ConfigError: the file can't be read, is not TOML, or breaks a rule. All broken rules are reported at once.
+            Rules between sections are only checked once every section is valid.
     """
     return parse_file(_text(path), name=str(path))
 
@@ -67,8 +67,8 @@ def parse(text: str, *, name: str, environment: Mapping[str, str] = os.environ) 
 
     Args:
         text: the whole file.
-        name: of the file, for error texts.
-        environment: of which the text may name variables.
+        name: the file's name, for error texts.
+        environment: the variables that the text may use.
 
     Raises:
         ConfigError: as `load`.
@@ -77,12 +77,12 @@ def parse(text: str, *, name: str, environment: Mapping[str, str] = os.environ) 
 
 
 def parse_file(text: str, *, name: str, environment: Mapping[str, str] = os.environ) -> Config | Clusters:
-    """What is in a TOML text: one configuration, or several clusters.
+    """The content of a TOML text: one configuration, or several clusters.
 
     Args:
         text: the whole file.
-        name: of the file, for error texts.
-        environment: of which the text may name variables.
+        name: the file's name, for error texts.
+        environment: the variables that the text may use.
 
     Raises:
         ConfigError: as `load_file`.
@@ -109,12 +109,12 @@ def one_of(found: Config | Clusters, name: str, cluster: str | None) -> Config:
     """One configuration of a file.
 
     Args:
-        found: what is in the file.
-        name: of the file, for error texts.
-        cluster: which one; None: there are no clusters.
+        found: the content of the file.
+        name: the file's name, for error texts.
+        cluster: the cluster's name; None: there are no clusters.
 
     Raises:
-        ConfigError: there is no such cluster, or there are some and none is named.
+        ConfigError: there is no such cluster, or there are clusters and none is named.
     """
     if isinstance(found, Config):
         if cluster is None:
@@ -128,7 +128,7 @@ def one_of(found: Config | Clusters, name: str, cluster: str | None) -> Config:
 
 
 class Source:
-    """A configuration file as it is written: where its keys are, and what of it comes from elsewhere.
+    """A configuration file as text: the lines of its keys, and its values from variables and files.
 
     Attributes:
         variables: each key with a variable of the environment, and the variable's name.
@@ -139,7 +139,7 @@ class Source:
         """Read the file.
 
         Raises:
-            ConfigError: as `load`, except for rules.
+            ConfigError: as `load`; rules are not checked.
         """
         self._text, self._name = _text(path), str(path)
         self._found = _substitution(self._text, self._name, os.environ)
@@ -148,11 +148,11 @@ class Source:
         self.files = self._shown(self._found.files)
 
     def located(self, lines: Sequence[str], *, kind: str = "") -> list[str]:
-        """Messages with the file and the line, and without texts of files.
+        """Messages with the file and the line, and without texts from files.
 
         Args:
-            lines: each begins with a key.
-            kind: stands before the key.
+            lines: the messages; each begins with a key.
+            kind: a word before the key.
         """
         return _located(lines, self._text, self._name, self._found, kind=kind)
 
@@ -181,7 +181,7 @@ def _text(path: str | Path) -> str:
 def _substitution(text: str, name: str, environment: Mapping[str, str]) -> Substitution:
     try:
         found = Substitution(tomllib.loads(text), environment)
-    except (ValueError, RecursionError) as exc:  # a plain ValueError is a number with thousands of digits
+    except (ValueError, RecursionError) as exc:  # plain ValueError: a number with thousands of digits
         raise ConfigError([f"{name}: not TOML: {exc}{toml_hint(text, str(exc))}"]) from exc
     if found.faults:
         faults = [f"{path_text(key, found.tables)}: {fault}" for key, fault in found.faults]
@@ -232,10 +232,10 @@ def replace_upstream(config: Config, bootstrap: tuple[HostPort, ...]) -> Config:
 
 
 def parse_bootstrap(text: str) -> tuple[HostPort, ...]:
-    """The brokers in a text such as ``kafka-1:9092,kafka-2:9092``, the form Kafka's own tools take.
+    """The brokers in a text such as ``kafka-1:9092,kafka-2:9092``, the form of Kafka's own tools.
 
     Raises:
-        ConfigError: a part of it is not host:port.
+        ConfigError: a part of the text is not host:port.
     """
     found = []
     for part in text.split(","):

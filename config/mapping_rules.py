@@ -2,8 +2,9 @@
 
     RULE:pattern/replacement/   RULE:pattern/replacement/L   RULE:pattern/replacement/U   DEFAULT
 
-separated by commas; the first rule whose pattern matches the whole name decides. Follows Kafka's SslPrincipalMapper
-to the letter, odd corners included. What Kafka would only find out when a client comes is refused when it is read.
+separated by commas. The first rule whose pattern matches the whole name decides. This module follows Kafka's
+SslPrincipalMapper exactly, including its oddities. Faults that Kafka would find only when a client connects are
+refused when the rules are read.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)
 _SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)", re.ASCII)
 _PARSER: Final = re.compile(_RULE)
 _REFERENCE: Final = re.compile(r"\$([0-9]+)")
-_TRIMMED: Final = "".join(map(chr, range(0x21)))  # what Java's String.trim takes away
+_TRIMMED: Final = "".join(map(chr, range(0x21)))  # the characters that Java's String.trim removes
 
-MAX_RULES: Final = 100  # each is a search per handshake
-MAX_NAME_CHARS: Final = 8_192  # a search costs more than a pass over the name, and clients choose names
+MAX_RULES: Final = 100  # each takes a search per handshake
+MAX_NAME_CHARS: Final = 8_192  # the time of a search may grow faster than the name, and clients choose names
 
 
 class NoRuleMatches(Exception):
@@ -44,7 +45,7 @@ class _Rule:
             return name
         if self.pattern.fullmatch(name) is None:
             return None
-        # The whole name must match, but what is replaced is each match that a search finds, as Kafka has it.
+        # The whole name must match, but each match that a search finds is replaced, as in Kafka.
         result = replace_all(self.pattern, self.replacement, name)
         if self.case == "L":
             return result.lower()
@@ -62,7 +63,7 @@ class MappingRules:
         """Read the value of Kafka's ssl.principal.mapping.rules.
 
         Raises:
-            ValueError: not a list of rules, or a pattern or replacement that can't be used; the text says which.
+            ValueError: the text is no list of rules, or a pattern or replacement can't be used; the message names it.
         """
         found = [split[1] for split in _SPLITTER.finditer(text.strip(_TRIMMED))]
         rules = [_parse_rule(each) for each in found if each]
@@ -116,8 +117,8 @@ def _literal_where_no_group(replacement: str, groups: int) -> str:
         while index > groups and index >= 10:
             index //= 10
         if index > groups:
-            # Kafka looks for the place in the text as it was, so a second one goes astray; what that gives is
-            # no replacement any more and refused with the rest.
+            # Kafka uses positions in the original text, so a second reference is escaped at the wrong position. The
+            # result is no valid replacement and is refused with the other faults.
             dollar = found.start(1) - 1
             value = f"{value[:dollar]}\\{value[dollar:]}"
     return value

@@ -84,7 +84,7 @@ class Config(Section, frozen=True):
         return [(rule.entity, key, value) for rule in self.quotas for key, value in rule.values().items()]
 
     def observed_entities(self) -> frozenset[QuotaEntity]:
-        """Entities with quotas that are only watched; for `Limits.set_observed`."""
+        """Entities with quotas that are only observed; for `Limits.set_observed`."""
         return frozenset(rule.entity for rule in self.quotas if rule.observe)
 
     def member_groups(self) -> Groups:
@@ -96,7 +96,7 @@ class Config(Section, frozen=True):
         return frozenset() if self.capacity.observe else frozenset(self.capacity.by_quota())
 
     def quota_limits(self) -> Limits:
-        """A new set of limits that holds the configured quotas."""
+        """A new set of limits with the configured quotas."""
         limits = Limits(empty_client_id=self.client_ids.empty, prefixes=self.client_ids.prefixes)
         limits.replace_all(self.quota_items())
         limits.set_observed(self.observed_entities())
@@ -132,7 +132,7 @@ class Config(Section, frozen=True):
         return (self.upstream, *self.upstreams)
 
     def upstream_of(self, listener: ListenerSettings) -> UpstreamSettings:
-        """The upstream that a listener leads to."""
+        """The upstream of a listener."""
         return next((each for each in self.upstreams if each.name == listener.upstream), self.upstream)
 
     @model_validator(mode="after")
@@ -200,7 +200,7 @@ class Config(Section, frozen=True):
                 yield ("listeners", at, "security_protocol"), text
 
     def secret_files(self) -> dict[str, str]:
-        """The files with secrets of its own that this gateway reads at its start, by key."""
+        """The files with the gateway's own secrets, which it reads when it starts, by key."""
         topics = self.own_topics()
         store, fleet = self.quota_store, self.fleet
         found = {}
@@ -215,7 +215,7 @@ class Config(Section, frozen=True):
         return {key: file for key, file in found.items() if file is not None}
 
     def private_files(self) -> list[tuple[str, str]]:
-        """All files with secrets that the gateway uses, private keys among them; each with its key."""
+        """All files with secrets that the gateway uses, including private keys; each with its key."""
         found = [*self.secret_files().items()]
         if self.usage.kind != "off" and self.usage.salt_file is not None:
             found.append(("usage.salt_file", self.usage.salt_file))
@@ -239,7 +239,7 @@ class Config(Section, frozen=True):
         return found
 
     def own_topics(self) -> dict[str, str]:
-        """The topics that this gateway keeps its own records in, by section."""
+        """The topics with this gateway's own records, by section."""
         kept = {
             "quota_store": (self.quota_store.topic, self.quota_store.kind == "topic"),
             "usage": (self.usage.topic, self.usage.kind == "topic"),
@@ -308,7 +308,7 @@ class Config(Section, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PortClaim:
-    """Ports that one key of the file wants to listen on."""
+    """The ports that one key of the file listens on."""
 
     key: Key
     first: HostPort
@@ -319,7 +319,7 @@ class PortClaim:
         return f"{self.first}{more}"
 
     def collides(self, other: PortClaim) -> bool:
-        # Two names for one address are not found here: they end as a busy port at the start.
+        # Two names for one address are not found here. They cause an error about a busy port at the start.
         same_host = self.first.wildcard or other.first.wildcard or self.first.host == other.first.host
         some_port = self.first.port != 0 and other.first.port != 0
         return (
@@ -330,7 +330,7 @@ class PortClaim:
         )
 
     def answers(self, peer: HostPort) -> bool:
-        # A wildcard also owns the machine's other addresses, but which those are is not known here.
+        # A wildcard includes the machine's other addresses, but these are not known here.
         same_host = (
             self.first.host == peer.host
             or (self.first.wildcard and is_loopback(peer.host))

@@ -1,7 +1,7 @@
-"""In which line of a TOML text a key is. Pure.
+"""Finds the line of a key in a TOML text. Pure.
 
-`tomllib` gives no lines. So the text is cut into statements, a table's head or a pair each, and each is parsed alone:
-a statement ends where `tomllib` takes it.
+`tomllib` reports no lines. So the text is cut into statements, each a table's head or a pair, and each is parsed
+alone. A statement ends with the first line with which `tomllib` accepts it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from config.section_base import Key
 
 _PART: Final = re.compile(r'\.?([A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*")')
 _ENDS: Final = ("]", '"""', "'''")
-"""One of them is in the last line of each statement with several lines."""
+"""The last line of each statement with several lines contains one of these."""
 _SPARE_CHARS: Final = 65_536
-"""That may be read again, beside eight times the text."""
+"""The characters that may be parsed again, in addition to eight times the text."""
 
-_MOST_LINES: Final = 1_000  # of such a statement: each of its lines may be a try
+_MOST_LINES: Final = 1_000  # the most lines of such a statement: each line may need an attempt
 
 
 class Places:
     """Finds the keys of one text."""
 
     def __init__(self, text: str, tables: dict[str, Any]) -> None:
-        """Look at the text.
+        """Read the text.
 
         Args:
             text: valid TOML.
-            tables: what is in it, with values as messages show them.
+            tables: its content, with values as messages show them.
         """
         self._tables = tables
         self._lines: dict[Key, int] = {}
@@ -42,15 +42,15 @@ class Places:
                 table = self._opened(found, arrays)
                 self._lines.setdefault(table, line)
                 if len(table) == 2 and table[-1] == 0:
-                    self._lines.setdefault(table[:-1], line)  # an array of the top begins here
+                    self._lines.setdefault(table[:-1], line)  # an array at the top level begins here
             else:
                 self._add(found, table, line)
 
     def line_of(self, message: str) -> int | None:
-        """The line of the key with which a message begins, or of the table that has it or should have it.
+        """The line of the key at the beginning of a message, or of the table that has or should have the key.
 
         Args:
-            message: begins with the key as `config.faults.path_text` shows it.
+            message: begins with a key in the form of `config.faults.path_text`.
         """
         key = self._key_of(message)
         while key and key not in self._lines:
@@ -95,7 +95,7 @@ class Places:
 
 
 def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
-    """Each statement: its first line, whether it is the head of a table, and what `tomllib` makes of it alone."""
+    """Each statement: its first line, whether it is the head of a table, and the result of parsing it alone."""
     lines = text.replace("\r\n", "\n").split("\n")
     left_chars = 8 * len(text) + _SPARE_CHARS
     first = 0
@@ -106,7 +106,7 @@ def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
             statement = "\n".join(lines[first : last + 1])
             left_chars -= len(statement)
             if left_chars < 0:
-                return  # many lines look like the end of a statement: to read on would take minutes
+                return  # many lines look like the end of a statement: reading further would take minutes
             try:
                 found = tomllib.loads(statement)
             except tomllib.TOMLDecodeError:
@@ -115,4 +115,4 @@ def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
             first = last + 1
             break
         else:
-            return  # not understood: the rest has no places
+            return  # the statement was not understood, so the rest has no places

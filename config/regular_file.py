@@ -7,15 +7,15 @@ import stat
 
 
 def read_at_once(file: str, most_bytes: int) -> bytes:
-    """The content of a regular file. A FIFO is refused: to open it would wait for its writer.
+    """The content of a regular file. A FIFO is refused, because opening it would wait for its writer.
 
     Args:
-        file: its name.
+        file: the file's name.
         most_bytes: a larger file is refused.
 
     Raises:
-        OSError: it can't be read.
-        ValueError: it is no regular file, or too large.
+        OSError: the file can't be read.
+        ValueError: the file is no regular file, or is too large.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

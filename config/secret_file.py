@@ -12,14 +12,14 @@ _MOST_BYTES: Final = 4_096
 
 
 def read_secret(key: str, file: str) -> bytes:
-    """What is in a file, without the line end.
+    """The content of a file, without the line end.
 
     Args:
-        key: where the configuration names it.
-        file: its name.
+        key: the configuration's key that names the file.
+        file: the file's name.
 
     Raises:
-        ConfigError: it can't be read, or holds too little or too much to be a secret.
+        ConfigError: the file can't be read, or is too short or too long to be a secret.
     """
     try:
         secret = read_at_once(file, _MOST_BYTES).rstrip(b"\r\n")

@@ -1,4 +1,4 @@
-"""The base of all sections: no unknown keys, no conversions but that of units, named ranges."""
+"""The base of all sections: no unknown keys, no conversions except of units, named ranges."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from quotas.units import KINDS, Kind, UnitError, amount_of
 
 FAULTS: Final = "config_faults"  # the error type of `faults_error`
 
-MAX_INT32: Final = 2**31 - 1  # Kafka's INT, which its sizes, counts and times are
+MAX_INT32: Final = 2**31 - 1  # Kafka's INT, the type of its sizes, counts and times
 
 Port: TypeAlias = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
 CountOrZero: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT32)]
-# Of things that each take a descriptor or memory at once.
+# The number of things that each take a descriptor or memory at once.
 SmallCount: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
-# No frame is useful below 1 KiB: heads alone may be that long.
+# A bound below 1 KiB would not be useful for frames: heads alone may be that long.
 Bytes: TypeAlias = Annotated[int, Field(ge=1024, le=MAX_INT32)]
 Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
-# Each sensor keeps so many samples, so the number is memory; an hour is longer than any client waits.
+# Each sensor keeps this many samples, so the number costs memory. An hour is longer than any client waits.
 WindowNum: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 WindowSeconds: TypeAlias = Annotated[int, Field(ge=1, le=3600)]
-# Each takes memory as long as its client is active.
+# Each tracker takes memory as long as its client is active.
 MaxTrackers: TypeAlias = Annotated[int, Field(ge=1, le=10_000_000)]
 NonEmpty: TypeAlias = Annotated[str, Field(min_length=1)]
-# Of listeners, upstreams and gateways: fits a label of a metric and a file's name.
+# A name of a listener, upstream or gateway. It is valid as a metric's label and in a file's name.
 ShortName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 WITHOUT_SECRET: Final = "without effect, since there is no secret_file; remove it, or give secret_file"
@@ -39,10 +39,10 @@ Key: TypeAlias = tuple[str | int, ...]
 
 
 def faults_error(faults: list[tuple[Key, str]]) -> PydanticCustomError:
-    """An error of a model as a whole that blames single keys.
+    """An error of a whole model that names single keys.
 
     Args:
-        faults: path of a key, from the model that raises, and what is wrong with its value.
+        faults: the path of each key, from the model that raises, and the fault of its value.
     """
     return PydanticCustomError(FAULTS, "contradictory settings", {"faults": faults})
 
@@ -54,7 +54,7 @@ _KINDS: Final[dict[str, Kind]] = {
 
 
 def kind_of(key: str) -> Kind | None:
-    """What the number of a key counts; None: it takes no unit."""
+    """The kind of a key's number; None: it has no unit."""
     if key.endswith("_bytes_per_s"):
         return Kind.BYTE_RATE
     return Kind.SIZE if key.endswith("_bytes") else _KINDS.get(key)
@@ -66,7 +66,7 @@ class Section(BaseModel, frozen=True, extra="forbid", strict=True):
     @model_validator(mode="before")
     @classmethod
     def _without_units(cls, data: Any) -> Any:
-        """An amount such as "10MB" as its number; a faulty one stays a text, and is reported as any other."""
+        """Turns an amount such as "10MB" into its number. A faulty one stays a text and is reported as such."""
         if not isinstance(data, dict):
             return data
         found = dict(data)

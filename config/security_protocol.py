@@ -26,7 +26,7 @@ class SecurityProtocol(StrEnum):
 
     @property
     def tls(self) -> bool:
-        """Kafka's frames travel inside TLS."""
+        """Kafka's frames are sent inside TLS."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
 
@@ -38,11 +38,11 @@ TlsVersion: TypeAlias = Literal["TLSv1.2", "TLSv1.3"]
 
 
 def useless_faults(protocol: SecurityProtocol, given: Collection[str]) -> list[tuple[Key, str]]:
-    """The tables tls and sasl that count for nothing with this protocol, and what to do.
+    """The tables tls and sasl that have no effect with this protocol, and what to do.
 
     Args:
-        protocol: of a listener or an upstream.
-        given: which of the two tables it has.
+        protocol: the protocol of a listener or an upstream.
+        given: those of the two tables that it has.
     """
     faults: list[tuple[Key, str]] = []
     for key in ("tls", "sasl"):

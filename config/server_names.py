@@ -1,6 +1,6 @@
 """Names under which clients reach all brokers through one port: b{node}.kafka.example, and one to bootstrap. Pure.
 
-The same name and the same node belong together on every gateway with the same configuration, and after every restart.
+A name means the same node on every gateway with the same configuration, and after every restart.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 NODE: Final = "{node}"
 
 BOOTSTRAP: Final = -1
-"""In place of a node's id: any broker."""
+"""Stands for a node's id: any broker."""
 
 _MAX_NODE: Final = 2**31 - 1  # Kafka's INT
-_MAX_CHARS: Final = 253  # of a name in DNS
-# Letters, digits and hyphens: Java sends no other name in a handshake.
+_MAX_CHARS: Final = 253  # the longest name in DNS
+# Letters, digits and hyphens: Java sends no other characters in a handshake.
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -25,8 +25,8 @@ class ServerNames:
     """The names of one listener, in lower case.
 
     Attributes:
-        bootstrap: leads to any broker.
-        before, after: around a node's id.
+        bootstrap: the name for any broker.
+        before, after: the parts of a name around a node's id.
     """
 
     bootstrap: str
@@ -35,7 +35,7 @@ class ServerNames:
 
     @classmethod
     def of(cls, bootstrap_name: str, broker_name: str) -> ServerNames:
-        """Names as they are configured.
+        """The names of a configuration.
 
         Args:
             bootstrap_name: valid by `check_name`.
@@ -53,7 +53,7 @@ class ServerNames:
         if name == self.bootstrap:
             return BOOTSTRAP
         digits = name[len(self.before) : len(name) - len(self.after)]
-        # One spelling for each node, so that a name in a log or a rule elsewhere means one node.
+        # Each node has one spelling, so that a name in a log or in a rule of another system means one node.
         if not digits.isdecimal() or len(digits) > len(str(_MAX_NODE)) or str(int(digits)) != digits:
             return None
         node = int(digits)

@@ -1,8 +1,8 @@
 """Files whose text may be a value of the configuration: ``${file:/run/secrets/x}``. [io]
 
-Who writes the configuration need not have the gateway's rights on the file system. So files are read only below
-directories that the gateway's own start allows, and no link leads out of them. A message about a file says nothing
-of what is in it, and nothing about files elsewhere.
+The author of the configuration need not have the gateway's rights on the file system. So files are read only below
+directories that the gateway's own start allows, and links out of them are not followed. Messages about a file contain
+nothing of its content, and nothing about files outside of these directories.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ DIRECTORIES: Final = ("/run/secrets", "/etc/sluice")
 """Always allowed."""
 
 MORE_DIRECTORIES: Final = "SLUICE_SECRET_DIRS"
-"""The variable with further ones, separated by colons. A key of the file could be set by who writes the file."""
+"""The variable with further directories, separated by colons. It is no key of the file, because the file's author
+could set that."""
 
 _OF_SYSTEMD: Final = "CREDENTIALS_DIRECTORY"  # systemd sets it for a unit with LoadCredential=
 _MOST_BYTES: Final = 4_096
 
 
 class ValueFiles:
-    """Reads each file once, so that all keys of one configuration have the same text of it."""
+    """Reads each file once, so that all keys of one configuration get the same text."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Nothing is read yet.
+        """Reads nothing yet.
 
         Args:
-            environment: may allow more directories.
+            environment: the variables, which may allow more directories.
         """
         more = [*environment.get(MORE_DIRECTORIES, "").split(":"), environment.get(_OF_SYSTEMD, "")]
         self._directories = [*DIRECTORIES, *(each for each in more if os.path.isabs(each))]
         self._texts: dict[str, str] = {}
 
     def read(self, path: str) -> str:
-        """The text of a file, without the line end behind it.
+        """The text of a file, without its line end.
 
         Args:
-            path: absolute.
+            path: an absolute path.
 
         Raises:
             ValueError: the file cannot or may not be read, or its text is no value.
@@ -59,7 +60,7 @@ class ValueFiles:
         return self._texts[path]
 
     def _content(self, path: str) -> bytes:
-        # First by its text alone: to resolve the links of a path may wait for a disk or mount one.
+        # The path's text is checked first, because resolving links may wait for a disk or mount one.
         named = Path(os.path.normpath(path))
         allowed = [directory for directory in self._directories if _may_hold(directory, named)]
         found = Path(os.path.realpath(path)) if allowed else named
@@ -80,14 +81,14 @@ def _may_hold(directory: str, path: Path) -> bool:
 
 
 def _read_below(directory: Path, parts: tuple[str, ...]) -> bytes:
-    """The content of a file. No part of its path is a link: a link that came after the look at it is an error."""
+    """The content of a file. No part of its path may be a link; one created after the check causes an error."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
             below = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = below
-        # Looked at before it is opened: opening a device may do something, and opening a FIFO waits.
+        # The type is checked first: opening a device may have an effect, and opening a FIFO waits.
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("is not a regular file")
         with open(f"/proc/self/fd/{descriptor}", "rb", buffering=0) as opened:

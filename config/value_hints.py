@@ -1,4 +1,4 @@
-"""Hints for values that are written in another way than the file's format wants: units, quotes, True."""
+"""Hints for values that are not written in the file's format: units, quotes, True."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PAIR: Final = re.compile(
 
 
 def number_hint(text: str) -> str:
-    """How to write a number that was given as this text; "" if it is none.
+    """How to write a number that was given as this text; "" if the text is no number.
 
-    For keys without units, whose unit is in their name; the others are in `config.section_base.kind_of`.
+    This is for keys whose unit is in their name. Keys that accept units are in `config.section_base.kind_of`.
     """
     if _AMOUNT.fullmatch(text.strip()):
         return "; give a number without a unit"
@@ -26,11 +26,11 @@ def number_hint(text: str) -> str:
 
 
 def toml_hint(text: str, error: str) -> str:
-    """What may be meant at the place of a syntax error; "" if it is not clear.
+    """What the author may have meant at the place of a syntax error; "" if it is not clear.
 
     Args:
         text: the whole file.
-        error: what `tomllib` says of it.
+        error: the message of `tomllib`.
     """
     place = _PLACE.search(error)
     if place is None:
