@@ -1,9 +1,9 @@
 """Rewrites brokers' addresses in responses, so that clients see only the gateway's own.
 
-Everything that is not a broker's host or port stays byte for byte as the broker wrote it. A broker that has no
-address here is left out (or answered as not available), never passed on: hazards E01-E08. Layouts follow the
-message definitions of MetadataResponse, FindCoordinatorResponse, DescribeClusterResponse and DescribeQuorumResponse;
-ProduceResponse is rewritten in `protocol.produce`, what ends with node endpoints in `protocol.node_endpoints`.
+All other bytes stay as the broker wrote them. A broker that has no address here is left out (or reported as not
+available), and its own address is never passed on: hazards E01-E08. Layouts follow the message definitions of
+MetadataResponse, FindCoordinatorResponse, DescribeClusterResponse and DescribeQuorumResponse. ProduceResponse is
+rewritten in `protocol.produce`, and responses that end with node endpoints in `protocol.node_endpoints`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from protocol.primitives import (
 from protocol.steps import STEP_ELEMENTS, Steps
 
 Advertise: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
-"""(broker id, upstream host, upstream port) -> the address clients should use, or None when there is none."""
+"""(broker id, upstream host, upstream port) -> the address that clients should use, or None when there is none."""
 
 _PAYLOAD: Final = 4
 _COORDINATOR_NOT_AVAILABLE: Final = 15
@@ -80,12 +80,12 @@ def copy_brokers(
 
 
 def rewrite_metadata(frame: bytes, api: Api, advertise: Advertise) -> bytes:
-    """Metadata response v0-13 with our addresses; a controller that is not among the brokers becomes -1 (E08).
+    """Metadata response v0-13 with the gateway's addresses; a controller that is no listed broker becomes -1 (E08).
 
     Args:
         frame: the whole response frame, size included.
         api: the version the response is encoded in.
-        advertise: gives our address of a broker.
+        advertise: returns the gateway's address of a broker.
 
     Raises:
         ProtocolError: the response cannot be read.
@@ -106,7 +106,7 @@ def rewrite_metadata(frame: bytes, api: Api, advertise: Advertise) -> bytes:
 
 
 def rewrite_find_coordinator(frame: bytes, api: Api, advertise: Advertise) -> Steps[bytes]:
-    """FindCoordinator response v0-6 with our addresses; "none" answers (-1, "", -1) stay as they are (E05)."""
+    """FindCoordinator response v0-6 with the gateway's addresses; "none" (-1, "", -1) stays as it is (E05)."""
     at = response_body_offset(frame, flexible_header=api.flexible_header)
     if api.version >= 1:
         at = skip(frame, at, 4)
@@ -120,7 +120,7 @@ def rewrite_find_coordinator(frame: bytes, api: Api, advertise: Advertise) -> St
     host, after = read_string(frame, after_id, compact=api.flexible)
     port, after = read_int32(frame, after)
     if error_code != 0 or node_id < 0:
-        # Nothing stands in these fields in an error answer; empty them all the same.
+        # In an error response these fields are empty. They are cleared in any case.
         address, node_id, error = ("", -1), -1, error_code
     else:
         found = advertise(node_id, host.decode("utf-8", "replace"), port)
@@ -173,7 +173,7 @@ def _rewrite_coordinators(frame: bytes, at: int, api: Api, advertise: Advertise)
 
 
 def rewrite_describe_cluster(frame: bytes, api: Api, advertise: Advertise) -> bytes:
-    """DescribeCluster response v0-2 with our addresses; controllers' endpoints are left out (E04)."""
+    """DescribeCluster response v0-2 with the gateway's addresses; controllers' endpoints are left out (E04)."""
     start = response_body_offset(frame, flexible_header=api.flexible_header)
     at = skip(frame, start, 4 + 2)
     at = skip_string(frame, at, compact=True)

@@ -1,7 +1,7 @@
 """The APIs: their keys, where their layouts change, and what a gateway may do with them.
 
-Facts about versions are Kafka's message definitions (4.4); the policy sets at the end are ours.
-Not here: what is done with a request (the gateway's handlers) and quotas.
+Facts about versions come from Kafka's message definitions (4.4). The policy sets at the end are Sluice's own.
+Not here: how a request is handled (the gateway's handlers) and quotas.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ApiKey(IntEnum):
 
 
 class ThrottlePlace(Enum):
-    """Where `throttle_time_ms` stands in a response body."""
+    """The position of `throttle_time_ms` in a response body."""
 
     NOWHERE = "nowhere"
     FIRST = "first"
@@ -223,7 +223,7 @@ _LAYOUT: Final[dict[ApiKey, tuple[int | None, int | None, ThrottlePlace]]] = {
 }
 
 _STRICT_SINCE: Final = {
-    # KIP-599: older clients cannot read THROTTLING_QUOTA_EXCEEDED, so they are only slowed.
+    # KIP-599: older clients cannot read THROTTLING_QUOTA_EXCEEDED, so they are only throttled.
     ApiKey.CREATE_TOPICS: 6,
     ApiKey.CREATE_PARTITIONS: 3,
     ApiKey.DELETE_TOPICS: 5,
@@ -255,7 +255,7 @@ BROKER_ONLY: Final = frozenset(
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     }
 )
-"""Spoken between brokers and controllers; an Envelope could even carry another principal (hazard A35)."""
+"""Used between brokers and controllers. An Envelope could even carry another principal (hazard A35)."""
 
 CLUSTER_ADMIN: Final = frozenset(
     {
@@ -265,7 +265,7 @@ CLUSTER_ADMIN: Final = frozenset(
         ApiKey.UNREGISTER_CONTROLLER,
     }
 )
-"""Change the set of nodes; never an application's business, refused (hazard A35)."""
+"""These change the set of nodes. No application needs them, so they are refused (hazard A35)."""
 
 MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.PRODUCE: 13,
@@ -288,7 +288,7 @@ MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.DELETE_RECORDS: 2,
     ApiKey.INIT_PRODUCER_ID: 6,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
-    # v4 is spoken between brokers.
+    # v4 is used between brokers.
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
     ApiKey.ADD_OFFSETS_TO_TXN: 4,
     ApiKey.END_TXN: 5,
@@ -339,8 +339,8 @@ MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
     ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: 0,
 }
-"""The newest version that may pass, of each API on offer: a newer one may name brokers in a place that this code does
-not know (docs/reference/apis.md)."""
+"""The newest version of each offered API that may pass. A newer version may contain brokers in a place that this code
+does not know (docs/reference/apis.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +352,8 @@ class Api:
         version: the api version.
         flexible: tagged fields and compact types (KIP-482); the request header then ends with tags.
         flexible_header: the *response* header ends with tags; never for ApiVersions (KIP-511).
-        throttle_place: where the response holds throttle_time_ms at this version.
-        strict: a refused mutation is answered with THROTTLING_QUOTA_EXCEEDED (KIP-599).
+        throttle_place: the position of throttle_time_ms in the response at this version.
+        strict: a mutation can be refused with THROTTLING_QUOTA_EXCEEDED (KIP-599).
     """
 
     key: ApiKey
@@ -365,7 +365,7 @@ class Api:
 
 
 def describe(key: ApiKey, version: int) -> Api:
-    """The layout of `key` at `version`; one newer than Kafka 4.4 is taken to look like the newest known."""
+    """The layout of `key` at `version`; a version newer than Kafka 4.4 gets the layout of the newest known one."""
     flexible_since, throttle_since, place = _LAYOUT[key]
     flexible = flexible_since is not None and version >= flexible_since
     has_throttle = throttle_since is not None and version >= throttle_since
@@ -380,20 +380,20 @@ def describe(key: ApiKey, version: int) -> Api:
 
 
 def offered(key: int) -> bool:
-    """Whether clients may use this API at all; unknown keys are not on offer (hazard A12)."""
+    """Whether clients may use this API at all; unknown keys are not offered (hazard A12)."""
     if key not in ApiKey.__members__.values():
         return False
     return key not in BROKER_ONLY and key not in CLUSTER_ADMIN
 
 
 def newest_version(key: ApiKey) -> int:
-    """The newest version that may pass of an API on offer."""
+    """The newest version of an offered API that may pass."""
     return MAX_VERSION[key]
 
 
 @cache
 def all_offered() -> tuple[Api, ...]:
-    """Every (key, version) that may pass, with its layout: what the table of routes is built from."""
+    """Every (key, version) that may pass, with its layout; the table of routes is built from it."""
     return tuple(
         describe(key, version) for key in ApiKey if offered(key) for version in range(newest_version(key) + 1)
     )

@@ -1,8 +1,8 @@
-"""ApiVersions: responses cut to what both broker and gateway understand, and the node that a request names.
+"""ApiVersions: responses reduced to the versions that broker and gateway both support; a request's named node.
 
-Everything behind the array (throttle time, supported and finalized features) stays as the broker wrote it.
-Sources: ApiVersionsRequest and ApiVersionsResponse, KIP-511, KIP-1242. Produce keeps its minimum version 0: old
-librdkafka decides by its presence whether it may compress (KAFKA-18659).
+All bytes after the array (throttle time, supported and finalized features) stay as the broker wrote them. Sources:
+ApiVersionsRequest and ApiVersionsResponse, KIP-511, KIP-1242. Produce keeps its minimum version 0, because old
+librdkafka uses it to decide whether it may compress (KAFKA-18659).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_NODE: Final = -1
 
 
 def unsupported_version_reply(correlation_id: int) -> bytes:
-    """The v0 answer to an ApiVersions request of unknown version: error 35 and ApiVersions' own range (KIP-511).
+    """The v0 response to an ApiVersions request of unknown version: error 35 and ApiVersions' own range (KIP-511).
 
     The header is the short one in every version (hazards A15, A16, A18).
     """
@@ -51,14 +51,14 @@ def unsupported_version_reply(correlation_id: int) -> bytes:
 
 
 def named_node(frame: bytes, api: Api) -> tuple[bytes, int] | None:
-    """The cluster id and the node id that a client wants to speak to (KIP-1242).
+    """The cluster id and the node id that a client expects (KIP-1242).
 
     Args:
         frame: the whole request frame, size included.
         api: its version.
 
     Returns:
-        None: it names none, or only one of them, which a broker refuses with INVALID_REQUEST.
+        None: the request names neither, or only one of them, which a broker refuses with INVALID_REQUEST.
 
     Raises:
         ProtocolError: the request cannot be read.
@@ -77,7 +77,7 @@ def named_node(frame: bytes, api: Api) -> tuple[bytes, int] | None:
 
 
 def misrouted_reply(correlation_id: int) -> bytes:
-    """The answer to a request that names another node or cluster: REBOOTSTRAP_REQUIRED and no APIs (KIP-1242)."""
+    """The response to a request that names another node or cluster: REBOOTSTRAP_REQUIRED and no APIs (KIP-1242)."""
     out = bytearray()
     write_int32(out, correlation_id)
     write_int16(out, ErrorCode.REBOOTSTRAP_REQUIRED)
@@ -118,7 +118,7 @@ def offered_by_broker(frame: bytes) -> dict[int, tuple[int, int]]:
 
 
 def answered_in(frame: bytes | bytearray, api: Api) -> Api:
-    """The version an ApiVersions response is encoded in: 0 with UNSUPPORTED_VERSION, else as asked (KIP-511)."""
+    """The version of an ApiVersions response: 0 with UNSUPPORTED_VERSION, else the requested one (KIP-511)."""
     return _V0 if frame[8:10] == _UNSUPPORTED_VERSION else api
 
 
@@ -127,21 +127,22 @@ def intersect(frame: bytes, api: Api, own: frozenset[ApiKey] = frozenset()) -> b
 
     Args:
         frame: the whole response frame, size included.
-        api: the version that was asked for; a broker that does not know it answers in version 0 (`answered_in`).
-        own: APIs that never reach a broker: offered in all our versions, also when the broker has none of them.
+        api: the requested version; a broker that does not know it responds in version 0 (`answered_in`).
+        own: APIs that never reach a broker. They are offered in all the gateway's versions, also if the broker lacks
+            them.
 
     Raises:
         ProtocolError: the response cannot be read.
     """
     api = answered_in(frame, api)
-    # Every connection of every client begins with this question, and brokers always give the same answer.
+    # Every connection of every client begins with this request, and brokers always send the same response.
     size, body = _intersected(frame[8:], api.flexible, own)
     return size + frame[4:8] + body
 
 
 @lru_cache(maxsize=64)
 def _intersected(body: bytes, flexible: bool, own: frozenset[ApiKey]) -> tuple[bytes, bytes]:
-    """What stands before and behind the correlation id."""
+    """The bytes before and after the correlation id."""
     error_code, _ = read_int16(body, 0)
     missing = set(own) if error_code == ErrorCode.NONE else set()
     count, at = read_array_length(body, 2, compact=flexible)

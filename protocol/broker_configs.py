@@ -1,6 +1,6 @@
-"""IncrementalAlterConfigs (KIP-339), v0 and v1: requests taken apart setting by setting, answers read and written.
+"""IncrementalAlterConfigs (KIP-339), v0 and v1: requests parsed setting by setting, responses read and written.
 
-Each setting keeps its untouched bytes, so that part of a request can be sent on with nothing re-encoded.
+Each setting keeps its unchanged bytes, so that a part of a request can be forwarded without encoding it again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BROKER: Final = 4
 
 
 class Operation(IntEnum):
-    """What is done with a setting."""
+    """The operation on a setting."""
 
     SET = 0
     DELETE = 1
@@ -44,7 +44,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigOp:
-    """One setting of a request; `operation` may be any number, `raw` are its bytes."""
+    """One setting of a request; `operation` may be any number, `raw` has the setting's bytes."""
 
     name: str
     operation: int
@@ -54,7 +54,7 @@ class ConfigOp:
 
 @dataclass(frozen=True, slots=True)
 class ResourceOps:
-    """One resource of a request, with what is to be done to its settings."""
+    """One resource of a request, with the operations on its settings."""
 
     resource_type: int
     name: str
@@ -87,17 +87,17 @@ class ConfigsRequest:
         return framed(out)
 
     def asking_for_the_right(self) -> bytes:
-        """A request headed like this one that changes nothing of all brokers: it only asks for the right to.
+        """A request with the same head that changes nothing: its response shows whether the client has the right.
 
-        Brokers look at names and values of their settings, and whether a resource stands twice, before they ask who
-        it is, so what they say of the client's own words may be no word about its rights.
+        The client's own request would not show that: brokers check names and values of settings, and duplicate
+        resources, before the client's rights. So an error may be about something else.
         """
         return self.encode([ResourceOps(BROKER, "", ())], validate_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceResult:
-    """What became of one resource."""
+    """The result for one resource."""
 
     resource_type: int
     name: str
@@ -106,10 +106,10 @@ class ResourceResult:
 
 
 def parse_configs_request(frame: bytes, api: Api) -> ConfigsRequest:
-    """A whole request frame.
+    """Parse a whole request frame.
 
     Raises:
-        ProtocolError: it does not follow its layout, or holds more settings than are taken apart.
+        ProtocolError: it does not follow its layout, or has too many settings.
     """
     flexible = api.flexible
     start = body_offset(frame, flexible=flexible)
@@ -139,7 +139,7 @@ def parse_configs_request(frame: bytes, api: Api) -> ConfigsRequest:
 
 
 def read_configs_answer(frame: bytes, api: Api) -> tuple[int, list[ResourceResult]]:
-    """throttle_time_ms and the results of a whole answer frame.
+    """throttle_time_ms and the results of a whole response frame.
 
     Raises:
         ProtocolError: it does not follow its layout.
@@ -162,7 +162,7 @@ def read_configs_answer(frame: bytes, api: Api) -> tuple[int, list[ResourceResul
 def encode_configs_answer(
     correlation_id: int, results: Iterable[ResourceResult], api: Api, *, throttle_time_ms: int = 0
 ) -> bytes:
-    """An answer frame."""
+    """A response frame."""
     results = list(results)
     flexible = api.flexible
     out = bytearray()
@@ -182,7 +182,7 @@ def encode_configs_answer(
 
 
 MAX_MESSAGE_BYTES: Final = 4_096
-"""Longest text of ours or a broker's that is sent; it may quote what the client sent."""
+"""The longest text of the gateway or a broker that is sent; it may quote the client's own text."""
 
 
 def _array(frame: bytes, at: int, flexible: bool) -> tuple[int, int]:
@@ -201,6 +201,6 @@ def _text(frame: bytes, at: int, flexible: bool) -> tuple[str, int]:
 
 
 def _end(out: bytearray, flexible: bool) -> None:
-    """No tagged fields."""
+    """Write an empty section of tagged fields."""
     if flexible:
         out.append(0)

@@ -1,8 +1,8 @@
-"""DescribeClientQuotas and AlterClientQuotas (KIP-546), v0 and v1: requests read, answers written.
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546), v0 and v1: requests read, responses written.
 
-What a request says is handed on as it stands; whether it makes sense is for `quotas` to say. Names are text: bytes
-that are no UTF-8 become replacement characters, as in Kafka. A type that stands twice in one entity counts once, with
-its last name, because that is how Kafka's own reader sees it.
+The content of a request is returned unchecked; `quotas` checks it. Names are text: bytes that are not UTF-8 become
+replacement characters, as in Kafka. If an entity has a type twice, it counts once, with its last name, as in Kafka's
+own reader.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from protocol.primitives import (
 from protocol.steps import Steps
 
 MAX_ENTRIES: Final = 2_000
-"""Entities in one request; their components and operations together are capped as well."""
+"""The most entities in one request. The sum of their components and operations is bounded too."""
 
 ENTRIES_AT_ONCE: Final = 100
-"""Entries of an alteration that are looked at in one step: some 30 us each, with the longest names 130."""
+"""Entries of an alteration that are read in one step: some 30 us each, with the longest names 130."""
 
 _BYTES_AT_ONCE: Final = 512 * 1024
-"""Of names that are looked at in one step."""
+"""The bytes of names that are read in one step."""
 
 MAX_TEXT_BYTES: Final = 32_767
 _FLOAT64: Final = Struct(">d")
 
-# Kafka keeps the components of an entity in a hash map, and this is how that lists the three known types.
+# Kafka keeps the components of an entity in a hash map. This is its order of the three known types.
 _TYPE_ORDER: Final = {"client-id": 0, "user": 1, "ip": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaOp:
-    """One key of an alteration; `value` means nothing when the key is removed."""
+    """One key of an alteration; `value` has no meaning when the key is removed."""
 
     key: str
     value: float
@@ -58,7 +58,7 @@ class QuotaOp:
 
 @dataclass(frozen=True, slots=True)
 class AlterEntry:
-    """One entity, type -> name (None: the default), and what is to be done with its keys."""
+    """One entity, type -> name (None: the default), and the operations on its keys."""
 
     entity: Mapping[str, str | None]
     ops: tuple[QuotaOp, ...]
@@ -66,7 +66,7 @@ class AlterEntry:
 
 @dataclass(frozen=True, slots=True)
 class AlterRequest:
-    """An AlterClientQuotas request; `validate_only_at` is where that byte stands in its frame."""
+    """An AlterClientQuotas request; `validate_only_at` is the offset of that byte in its frame."""
 
     entries: tuple[AlterEntry, ...]
     validate_only: bool
@@ -75,7 +75,7 @@ class AlterRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlterResult:
-    """What became of one entity."""
+    """The result for one entity."""
 
     entity: Mapping[str, str | None]
     error_code: int = 0
@@ -101,17 +101,17 @@ class DescribeRequest:
 
 @dataclass(frozen=True, slots=True)
 class DescribedEntity:
-    """One entity of an answer with its values."""
+    """One entity of a response with its values."""
 
     entity: Mapping[str, str | None]
     values: Mapping[str, float]
 
 
 def parse_alter(frame: bytes, api: Api) -> Steps[AlterRequest]:
-    """A whole AlterClientQuotas request frame.
+    """Parse a whole AlterClientQuotas request frame.
 
     Raises:
-        ProtocolError: it does not follow its layout, or holds more than is taken apart (`MAX_ENTRIES`).
+        ProtocolError: it does not follow its layout, or has too many entries (`MAX_ENTRIES`).
     """
     flexible = api.flexible
     count, at = _array(frame, body_offset(frame, flexible=flexible), flexible)
@@ -146,7 +146,7 @@ def parse_alter(frame: bytes, api: Api) -> Steps[AlterRequest]:
 
 
 def parse_describe(frame: bytes, api: Api) -> DescribeRequest:
-    """A whole DescribeClientQuotas request frame.
+    """Parse a whole DescribeClientQuotas request frame.
 
     Raises:
         ProtocolError: it does not follow its layout.
@@ -165,14 +165,14 @@ def parse_describe(frame: bytes, api: Api) -> DescribeRequest:
 
 
 def only_validating(frame: bytes, request: AlterRequest) -> bytes:
-    """The same request, to be checked and not carried out."""
+    """The same request with validate_only set, so that it is checked and not carried out."""
     asked = bytearray(frame)
     asked[request.validate_only_at] = 1
     return bytes(asked)
 
 
 def asking_for_nothing(frame: bytes, api: Api) -> bytes:
-    """A DescribeClientQuotas request, headed like `frame`, that nothing matches: it only asks for the right to."""
+    """A DescribeClientQuotas request with the head of `frame` that matches nothing; it checks the client's right."""
     head = frame[4 : body_offset(frame, flexible=api.flexible)]
     out = bytearray(head)
     write_array_length(out, 0, compact=api.flexible)
@@ -184,7 +184,7 @@ def asking_for_nothing(frame: bytes, api: Api) -> bytes:
 def encode_alter_answer(
     correlation_id: int, results: Sequence[AlterResult], api: Api, *, throttle_time_ms: int = 0
 ) -> Steps[bytes]:
-    """The answer to AlterClientQuotas, one entry per result."""
+    """The response to AlterClientQuotas, one entry per result."""
     out = _answer_head(correlation_id, api, throttle_time_ms)
     flexible = api.flexible
     write_array_length(out, len(results), compact=flexible)
@@ -210,14 +210,14 @@ def encode_describe_answer(
     error_message: str | None = None,
     throttle_time_ms: int = 0,
 ) -> bytes:
-    """The answer to DescribeClientQuotas.
+    """The response to DescribeClientQuotas.
 
     Args:
         correlation_id: the client's.
-        entities: None goes with an error.
+        entities: None with an error.
         api: the version to encode for.
-        error_code: of the whole request, with None for the entities.
-        error_message: goes with it; Kafka has null with CLUSTER_AUTHORIZATION_FAILED.
+        error_code: the error of the whole request; entities are then None.
+        error_message: the error's text; Kafka sends null with CLUSTER_AUTHORIZATION_FAILED.
         throttle_time_ms: >= 0.
     """
     answer = DescribeAnswer(correlation_id, api, throttle_time_ms=throttle_time_ms)
@@ -229,19 +229,19 @@ def encode_describe_answer(
 
 
 class DescribeAnswer:
-    """An answer to DescribeClientQuotas that is put together entity by entity, for lists that take their time."""
+    """A response to DescribeClientQuotas that is built entity by entity, for long lists."""
 
     __slots__ = ("_count", "_entries", "_flexible", "_head")
 
     def __init__(self, correlation_id: int, api: Api, *, throttle_time_ms: int = 0) -> None:
-        """Nothing is in it yet."""
+        """Starts without entities."""
         self._head = _answer_head(correlation_id, api, throttle_time_ms)
         self._flexible = api.flexible
         self._entries = bytearray()
         self._count = 0
 
     def add(self, described: DescribedEntity) -> None:
-        """One more entity."""
+        """Add an entity."""
         out, flexible = self._entries, self._flexible
         _write_entity(out, described.entity, flexible)
         write_array_length(out, len(described.values), compact=flexible)
@@ -253,7 +253,7 @@ class DescribeAnswer:
         self._count += 1
 
     def frame(self) -> bytes:
-        """The whole frame; Kafka has "" for a text where there is no error."""
+        """The whole frame. Without an error the error text is "", as in Kafka."""
         out = bytearray(self._head)
         write_int16(out, 0)
         _write_text(out, "", self._flexible)
@@ -263,7 +263,7 @@ class DescribeAnswer:
         return framed(out)
 
     def refusal(self, error_code: int, error_message: str | None) -> bytes:
-        """The whole frame of an error instead; its list is null."""
+        """The whole frame of an error response; its list is null."""
         out = bytearray(self._head)
         write_int16(out, error_code)
         _write_text(out, error_message, self._flexible)
@@ -273,7 +273,7 @@ class DescribeAnswer:
 
 
 def read_alter_outcome(frame: bytes, api: Api) -> list[tuple[int, str | None]]:
-    """Error code and message of each entry of a broker's AlterClientQuotas answer.
+    """Error code and message of each entry of a broker's AlterClientQuotas response.
 
     Raises:
         ProtocolError: it does not follow its layout.
@@ -296,7 +296,7 @@ def read_alter_outcome(frame: bytes, api: Api) -> list[tuple[int, str | None]]:
 
 
 def read_describe_outcome(frame: bytes, api: Api) -> tuple[int, str | None]:
-    """Error code and message of a broker's DescribeClientQuotas answer.
+    """Error code and message of a broker's DescribeClientQuotas response.
 
     Raises:
         ProtocolError: it does not follow its layout.
@@ -322,7 +322,7 @@ def _nullable_text(frame: bytes, at: int, flexible: bool) -> tuple[str | None, i
     if raw is None:
         return None, at
     text = raw.decode("utf-8", "replace")
-    # Three bytes for each bad one: it could be read, and never be written back.
+    # Each invalid byte becomes three, so a text that could be read may be too long to be written.
     if len(text) > MAX_TEXT_BYTES // 3 and len(text.encode()) > MAX_TEXT_BYTES:
         raise MalformedBody("string longer than 32,767 bytes")
     return text, at
@@ -363,7 +363,7 @@ def _write_entity(out: bytearray, entity: Mapping[str, str | None], flexible: bo
 
 
 def _write_text(out: bytearray, text: str | None, flexible: bool) -> None:
-    """A string; a text of ours that quotes a name may be too long for one, and is cut."""
+    """Write a string. A text of the gateway that quotes a name may be too long for a string, and is cut."""
     raw = None if text is None else text.encode()
     if raw is not None and len(raw) > MAX_TEXT_BYTES:
         raw = raw[:MAX_TEXT_BYTES].decode("utf-8", "ignore").encode()
@@ -378,6 +378,6 @@ def _write_null_array(out: bytearray, flexible: bool) -> None:
 
 
 def _end(out: bytearray, flexible: bool) -> None:
-    """No tagged fields."""
+    """Write an empty section of tagged fields."""
     if flexible:
         out.append(0)

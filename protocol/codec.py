@@ -1,8 +1,8 @@
-"""The gateway's own requests to the cluster, encoded and decoded; the only user of kafka-python.
+"""The gateway's own requests to the cluster, encoded and decoded; the only user of kafka-python's protocol.
 
-The only file that imports kafka-python's protocol. What it raises on bad bytes becomes `MalformedBody`.
-Versions are fixed: ApiVersions v0, Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are served by every
-broker since 0.10, 0.11, 3.1 and 1.1. What is asked only where the broker offers it is in `gateway.upstream.needs`.
+Exceptions of kafka-python on bad bytes become `MalformedBody`. Versions are fixed: ApiVersions v0, Metadata v4 and
+v12 (by topic id) and DescribeConfigs v1 are supported by every broker since 0.10, 0.11, 3.1 and 1.1. Requests that
+are sent only if the broker offers them are in `gateway.upstream.needs`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protocol.metadata import TopicFacts
 from protocol.primitives import framed, write_uvarint
 
 OWN_CORRELATION_ID: Final = -1_936_485_749
-"""Correlation id of every question of our own; their replies are identified by their place in the order."""
+"""Correlation id of every request of the gateway's own; their responses are identified by their order."""
 
 API_VERSIONS: Final = describe(ApiKey.API_VERSIONS, 0)
 METADATA_BY_NAME: Final = describe(ApiKey.METADATA, 4)
@@ -40,7 +40,7 @@ _BROKER_RESOURCE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker as the cluster names it: id, host, port."""
+    """A broker in the cluster's own terms: id, host, port."""
 
     broker_id: int
     host: str
@@ -49,7 +49,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """A Metadata answer: cluster id, controller id, brokers and the topics that were asked for."""
+    """A Metadata response: cluster id, controller id, brokers and the requested topics."""
 
     cluster_id: str | None
     controller_id: int
@@ -58,7 +58,7 @@ class ClusterFacts:
 
 
 def _encode(request: Any, client_id: str) -> bytes:
-    # Bytes that are no UTF-8 became three bytes each when the client id was read (hazard A22); it must still fit.
+    # Bytes that are not UTF-8 became three bytes each when the client id was read (hazard A22). It must still fit.
     client_id = client_id.encode()[:_LONGEST_CLIENT_ID].decode("utf-8", "ignore")
     request.with_header(correlation_id=OWN_CORRELATION_ID, client_id=client_id)
     return bytes(request.encode(header=True, framed=True))
@@ -66,7 +66,7 @@ def _encode(request: Any, client_id: str) -> bytes:
 
 @contextmanager
 def _malformed_if_unreadable(what: str) -> Iterator[None]:
-    """Everything that bad bytes make kafka-python raise, or make us raise over what it has read, as ours.
+    """Turns all exceptions that bad bytes cause, in kafka-python or in the use of its results, into `MalformedBody`.
 
     IndexError and struct.error: past the end. ValueError: bad varint, UTF-8 or length. TypeError and AttributeError:
     null where the layout allows none, which kafka-python does not check.
@@ -98,15 +98,15 @@ def _not_null(text: str | None) -> str:
 def metadata_by_name_request(
     names: Sequence[bytes], *, client_id: str, api: Api = METADATA_BY_NAME, may_create: bool = False
 ) -> bytes:
-    """A Metadata request for these topics; an empty list asks for the brokers alone.
+    """A Metadata request for these topics; an empty list requests the brokers alone.
 
-    Written here, as there may be thousands of names.
+    It is encoded here without kafka-python, because there may be thousands of names.
 
     Args:
         names: valid topic names.
-        client_id: whose question it is.
+        client_id: the client id of the request.
         api: `METADATA_WITH_IDS` to get the topics' ids too.
-        may_create: whether the broker may create those that do not exist.
+        may_create: whether the broker may create missing topics.
     """
     if api is METADATA_BY_NAME:
         topics = [pack(">h", len(name)) + name for name in names]

@@ -1,7 +1,7 @@
-"""DescribeConfigs, v0 to v4: which brokers a request asks for, and their settings in the answer changed in place.
+"""DescribeConfigs, v0 to v4: finds the brokers in a request, and changes their settings in the response in place.
 
-Nothing is decoded: the bytes are walked, and what does not change is copied as it is. Layouts:
-DescribeConfigsRequest and DescribeConfigsResponse of Kafka's message definitions.
+Nothing is decoded. The bytes are walked, and unchanged parts are copied. Layouts: DescribeConfigsRequest and
+DescribeConfigsResponse of Kafka's message definitions.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 
 MOST_ASKED: Final = 100_000
-"""Resources and names of settings in one request; nothing is kept of those that are no brokers'."""
+"""The most resources and names of settings in one request. Only those of brokers are kept."""
 
 MOST_NAMES_KEPT: Final = 10_000
-"""Brokers and names of their settings that are kept of one request."""
+"""The most brokers and names of their settings that are kept of one request."""
 
 ADDRESS_CONFIGS: Final = frozenset(
     {
@@ -56,7 +56,7 @@ _ADDRESS_CONFIGS: Final = frozenset(name.encode() for name in ADDRESS_CONFIGS)
 
 @dataclass(frozen=True, slots=True)
 class ShownConfig:
-    """A setting as DescribeConfigs answers it; source and type by Kafka's numbers."""
+    """A setting in a DescribeConfigs response; source and type are Kafka's numbers."""
 
     value: str
     source: int
@@ -64,17 +64,17 @@ class ShownConfig:
 
 
 AskedConfigs = dict[str, frozenset[str] | None]
-"""broker's name -> the settings asked for, None for all."""
+"""broker's name -> the requested settings, None for all."""
 
 
 def asked_broker_configs(frame: bytes, api: Api) -> Steps[AskedConfigs | None]:
-    """Which settings of brokers a request asks for.
+    """The settings of brokers in a request.
 
     Returns:
-        None when it asks for none, of brokers or of their loggers: its answer has no address of the cluster.
+        None when the request names neither brokers nor their loggers: its response has no address of the cluster.
 
     Raises:
-        ProtocolError: it does not follow its layout, or asks for more than `MOST_ASKED`.
+        ProtocolError: the request does not follow its layout, or has more than `MOST_ASKED` elements.
     """
     flexible = api.flexible
     count, at = _array(frame, body_offset(frame, flexible=flexible), flexible, MOST_ASKED)
@@ -114,7 +114,7 @@ def asked_broker_configs(frame: bytes, api: Api) -> Steps[AskedConfigs | None]:
 
 
 class _Hidden:
-    """Which values are addresses of the cluster."""
+    """Decides which values are addresses of the cluster."""
 
     def __init__(self, upstream_hosts: Iterable[str]) -> None:
         self._hosts = tuple(host.encode() for host in upstream_hosts if host)
@@ -135,17 +135,17 @@ def edit_broker_configs(
     shown: Callable[[str], Mapping[str, ShownConfig]] | None = None,
     keys: Collection[str] = (),
 ) -> Steps[bytes]:
-    """An answer in which no broker setting has an address of the cluster, and some are others than the broker's.
+    """The response without addresses of the cluster, and with some settings replaced by the gateway's.
 
-    Values of `ADDRESS_CONFIGS`, and any value that holds one of `upstream_hosts`, become null, as Kafka shows
-    sensitive settings; their synonyms too (hazard E19). An answer without any is returned as it came.
+    Values of `ADDRESS_CONFIGS`, and any value that contains one of `upstream_hosts`, become null, like sensitive
+    settings in Kafka; their synonyms too (hazard E19). A response without any of these is returned unchanged.
 
     Args:
-        frame: the whole answer frame.
-        api: the version it is encoded in.
-        upstream_hosts: of the cluster's brokers.
-        shown: broker's name -> what it has of the settings in `keys`; None: nothing is replaced.
-        keys: all that the broker does not answer itself.
+        frame: the whole response frame.
+        api: the version of the response.
+        upstream_hosts: the hosts of the cluster's brokers.
+        shown: broker's name -> its settings among `keys`; None: nothing is replaced.
+        keys: all settings that the gateway provides instead of the broker.
 
     Raises:
         ProtocolError: it does not follow its layout.
@@ -183,7 +183,7 @@ def edit_broker_configs(
 
 
 class _Editor:
-    """Walks the settings of an answer; what is to stay goes into `out` in as few pieces as can be."""
+    """Walks the settings of a response, and copies the unchanged parts to `out` in as few pieces as possible."""
 
     __slots__ = ("_api", "_copied", "_frame", "_hidden", "_keys", "_pieces", "elements")
 
@@ -193,29 +193,29 @@ class _Editor:
         self._hidden = hidden
         self._keys = keys
         self._pieces: list[bytes | memoryview] = []
-        self._copied = 4  # everything before is in the pieces
+        self._copied = 4  # all bytes before are in the pieces
         self.elements = 0
 
     def _cut(self, start: int, end: int, instead: bytes) -> None:
-        """Leave `frame[start:end]` out, with other bytes in its place."""
+        """Replace `frame[start:end]` by other bytes."""
         self._pieces.append(memoryview(self._frame)[self._copied : start])
         self._pieces.append(instead)
         self._copied = end
 
     def begin(self, count_at: int, at: int) -> int:
-        """Keep a place for the number of settings, which is known behind them; where it is, for `add`."""
+        """Reserve space for the number of settings, which is known after them; returns its position, for `add`."""
         self._cut(count_at, at, b"")
         return len(self._pieces) - 1
 
     def add(self, at: int, ours: Mapping[str, ShownConfig], begun: int, kept: int) -> None:
-        """Add settings of ours behind `kept` of the broker's, and fill in how many they are."""
+        """Add the gateway's settings after `kept` of the broker's, and fill in their number."""
         count = bytearray()
         write_array_length(count, kept + len(ours), compact=self._api.flexible)
         self._pieces[begun] = bytes(count)
         self._cut(at, at, b"".join(_shown(name, config, self._api) for name, config in ours.items()))
 
     def setting(self, start: int, *, hide: bool, drop: bool) -> tuple[int, bool]:
-        """Walk one setting, null what is to be hidden of it; (where it ends, whether it stays)."""
+        """Walk one setting, and set hidden values to null; returns its end and whether it is kept."""
         frame, api = self._frame, self._api
         flexible = api.flexible
         name, value_at = read_string(frame, start, compact=flexible)
@@ -265,7 +265,7 @@ def _shown(name: str, config: ShownConfig, api: Api) -> bytes:
     write_nullable_string(out, name.encode(), compact=flexible)
     write_nullable_string(out, config.value.encode(), compact=flexible)
     source = config.source if api.version >= 1 else config.source == 5
-    out += bytes((False, source, False))  # writable, and no secret
+    out += bytes((False, source, False))  # writable and not sensitive
     if api.version >= 1:
         write_array_length(out, 0, compact=flexible)
     if api.version >= 3:

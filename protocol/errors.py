@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """The peer's bytes cannot be trusted any more: count it, log one line, close this channel.
+    """The peer's bytes cannot be trusted any more: the gateway counts it, logs one line and closes the channel.
 
     Attributes:
         cause: a word of a closed list, used as the label of the close-cause metric.
@@ -26,7 +26,7 @@ class MalformedBody(ProtocolError):
 
 
 class TooManyElements(MalformedBody):
-    """An array longer than we are willing to take apart; the peer may be after our memory."""
+    """An array above the bound; the peer may try to exhaust memory."""
 
     cause = "too_many_elements"
 
@@ -62,12 +62,12 @@ class Misrouted(ProtocolError):
 
 
 class UnsupportedRequest(ProtocolError):
-    """An api key or version that is not on offer here; Kafka closes the connection, so do we."""
+    """An api key or version that is not offered here; the gateway closes the connection, as Kafka does."""
 
     cause = "unsupported_request"
 
 
 class UpstreamDesync(ProtocolError):
-    """The broker's answers do not line up with the requests: close both legs, never guess."""
+    """The broker's responses do not match the requests: the gateway closes both connections and never guesses."""
 
     cause = "upstream_desync"

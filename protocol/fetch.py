@@ -1,8 +1,8 @@
-"""Fetch requests and replies, as far as the consumer byte rate needs them (KIP-13).
+"""The parts of Fetch requests and responses that the consumer byte rate needs (KIP-13).
 
 Layout of requests up to the fields that matter: [replica_id (v0-14)] max_wait_ms min_bytes [max_bytes (v3+)]
-[isolation_level (v4+)] [session_id session_epoch (v7+)]; of replies: [throttle_time_ms (v1+)] [error_code session_id
-(v7+)] topics. A ShareFetch (KIP-932) has group id, member id and epoch in front of max_wait_ms.
+[isolation_level (v4+)] [session_id session_epoch (v7+)]; of responses: [throttle_time_ms (v1+)] [error_code
+session_id (v7+)] topics. A ShareFetch (KIP-932) has group id, member id and epoch in front of max_wait_ms.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ _INT32: Final = Struct(">i")
 _SIZES: Final = Struct(">ii")
 _SIZES_BYTES: Final = 8
 NOT_SEEN: Final = 2**31
-"""More than any request can ask for."""
+"""Stands for an unknown max_bytes; it is more than any request can have."""
 _BEFORE_TOPICS: Final = Struct(">ihi")  # throttle_time_ms, error code, session id
 _FIRST_VERSION_WITH_MAX_BYTES: Final = 3
 _FIRST_VERSION_WITH_SESSIONS: Final = 7
 _FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 _FIRST_VERSION_WITHOUT_REPLICA_ID: Final = 15
 _MOST_TAGGED: Final = 2_000
-"""Partitions of one Fetch that are stepped over one by one, since one near them has tags."""
+"""The most partitions of one Fetch that are walked one by one, because one near them has tags."""
 
 FLEXIBLE_HEADER_BYTES: Final = 1
-"""Of a reply's header, not counted: its empty tags; see `counted_bytes`."""
+"""The empty tags of a response's header, which are not counted; see `counted_bytes`."""
 
 
 def clamped_head(
     data: bytes, at: int, size: int, client_id_length: int, api: Api, most_bytes: int
 ) -> bytes | None:
-    """A request's bytes up to max_bytes, with that and min_bytes lowered to what the quota's window can pass.
+    """A request's bytes up to max_bytes, with max_bytes and min_bytes lowered to the quota's window.
 
-    As Kafka does before it reads: fetchMaxBytes = min(max_bytes, quota * whole windows), fetchMinBytes =
-    min(min_bytes, fetchMaxBytes). A broker still answers with one whole batch, however large. What follows in the
-    request, which may be megabytes of topics, is not looked at.
+    Kafka does the same before it reads: fetchMaxBytes = min(max_bytes, quota * whole windows), fetchMinBytes =
+    min(min_bytes, fetchMaxBytes). A broker still sends at least one whole batch, however large. The rest of the
+    request, which may be megabytes of topics, is not read.
 
     Args:
-        data: as received.
+        data: received bytes.
         at: where the request begins, with its size.
-        size: as in its head.
-        client_id_length: as in its head.
+        size: the size in its head.
+        client_id_length: the length in its head.
         api: its version; below v3 there is no max_bytes.
         most_bytes: the most record bytes that may pass now.
 
     Returns:
-        None when there is nothing to lower.
+        None when both fields are low enough.
 
     Raises:
         Truncated: these fields have not been received.
@@ -87,12 +87,12 @@ def clamped_head(
 
 
 def asked_bytes(data: bytes, at: int, client_id_length: int, api: Api) -> int:
-    """The max_bytes of a request, as far as it is seen at a glance; else `NOT_SEEN`.
+    """The max_bytes of a request if it can be read without a walk; else `NOT_SEEN`.
 
     Args:
-        data: as received.
+        data: received bytes.
         at: where the request begins, with its size; its client id has been received.
-        client_id_length: as in its head.
+        client_id_length: the length in its head.
         api: its version.
     """
     if not has_max_bytes(api):
@@ -116,18 +116,19 @@ def asked_bytes(data: bytes, at: int, client_id_length: int, api: Api) -> int:
 def topics_named(
     data: bytes, at: int, size: int, client_id_length: int, api: Api, *, most: int
 ) -> Iterator[bytes]:
-    """What a Fetch calls the topics that it asks for: names, from v13 on ids. An incremental one names few, or none.
+    """The topics of a Fetch: names, from v13 on ids. An incremental Fetch names few or none.
 
     Args:
-        data: as received.
+        data: received bytes.
         at: where the request begins, with its size.
-        size: as in its head.
-        client_id_length: as in its head.
+        size: the size in its head.
+        client_id_length: the length in its head.
         api: its version.
-        most: topics that are looked at.
+        most: the most topics that are read.
 
     Raises:
-        Truncated: not all of them have come, or the request ends before them; those before have been reported.
+        Truncated: not all topics were received, or the request ends before them. The topics before that point have
+            been yielded.
         MalformedBody: a varint has more than five bytes.
     """
     if len(data) > at + 4 + size:
@@ -138,7 +139,7 @@ def topics_named(
         at = skip_tags(data, at)
     at = _sizes_at(data, at, api) + (8 if version >= _FIRST_VERSION_WITH_MAX_BYTES else 4)
     at += (1 if version >= 4 else 0) + (8 if version >= _FIRST_VERSION_WITH_SESSIONS else 0)
-    # Index, offset, most bytes; log start offset, leader epoch, epoch of the last fetch.
+    # Index, offset, max bytes; log start offset, leader epoch, epoch of the last fetch.
     each = 4 + 8 + 4 + (8 if version >= 5 else 0) + (4 if version >= 9 else 0) + (4 if version >= 12 else 0)
     tagged = 0
     topics, at = _count(data, at, compact=flexible)
@@ -165,18 +166,18 @@ def topics_named(
 
 
 def _count(data: bytes, at: int, *, compact: bool) -> tuple[int, int]:
-    """Of an array of which a part may be still to come; null is 0."""
+    """The number of elements of an array that may not be complete yet; null is 0."""
     count, at = read_uvarint(data, at) if compact else read_int32(data, at)
     return max(count - 1 if compact else count, 0), at
 
 
 def has_max_bytes(api: Api) -> bool:
-    """Whether a request of this version says how much its answer may bring."""
+    """Whether a request of this version has max_bytes."""
     return api.version >= _FIRST_VERSION_WITH_MAX_BYTES or api.key is ApiKey.SHARE_FETCH
 
 
 def _sizes_at(data: bytes, body_at: int, api: Api) -> int:
-    """Where min_bytes stands in a request, with max_bytes behind it."""
+    """The offset of min_bytes in a request; max_bytes follows it."""
     if api.key is ApiKey.SHARE_FETCH:
         member_at = skip_string(data, body_at, compact=True)
         return skip_string(data, member_at, compact=True) + 4 + 4
@@ -184,20 +185,20 @@ def _sizes_at(data: bytes, body_at: int, api: Api) -> int:
 
 
 def counted_bytes(payload_bytes: int, api: Api) -> int:
-    """What a Fetch reply counts: Kafka counts size field and body, without the header's correlation id and tags.
+    """The bytes that Kafka counts of a Fetch response: size field and body, without correlation id and header tags.
 
     Args:
-        payload_bytes: size of the reply frame without its size field.
-        api: the reply's version.
+        payload_bytes: size of the response frame without its size field.
+        api: the response's version.
     """
     return payload_bytes - FLEXIBLE_HEADER_BYTES if api.flexible_header else payload_bytes
 
 
 def without_records(frame: bytes, api: Api) -> bytes:
-    """A reply that says that there is nothing now, to a request that the broker does not see.
+    """A response without records to a request that is not forwarded to the broker.
 
-    What an incremental request says of its session (KIP-227) is lost with it: offsets, partitions added, forgotten.
-    So the answer makes the client begin a session anew, which its next request does, and closes the old one.
+    The broker does not get the request's changes to its incremental session (KIP-227): offsets, added and forgotten
+    partitions. So the response makes the client start a new session with its next request, which closes the old one.
 
     Args:
         frame: the whole request.
@@ -222,9 +223,10 @@ def without_records(frame: bytes, api: Api) -> bytes:
 
 
 def without_wish_for_records(frame: bytes, api: Api) -> bytes:
-    """A ShareFetch whose acknowledgements are taken, and which is answered at once and without records.
+    """A ShareFetch whose acknowledgements the broker accepts, and whose response comes at once and without records.
 
-    A broker gives none for max_records 0 (SharePartition.acquire), which v0, of the early access, did not have.
+    A broker sends no records for max_records 0 (SharePartition.acquire). The early-access version v0 lacks that
+    field.
 
     Args:
         frame: the whole request.
@@ -240,16 +242,16 @@ def without_wish_for_records(frame: bytes, api: Api) -> bytes:
 
 
 def emptied(head: bytes, api: Api) -> bytes:
-    """The whole reply that begins so, without its topics' content; its session continues.
+    """A response without topics, from the head of a broker's response; the fetch session continues.
 
-    The broker has seen the request, and reports the same of each partition again that it has records for.
+    The broker has processed the request. With the next one it reports each partition again that has records.
 
     Args:
-        head: the first bytes of a reply frame, at least up to its topics.
+        head: the first bytes of a response frame, at least up to its topics.
         api: its version.
 
     Raises:
-        ProtocolError: the reply ends before its topics.
+        ProtocolError: the response ends before its topics.
     """
     at = response_body_offset(head, flexible_header=api.flexible_header)
     return _with_no_topics(bytearray(head[4 : skip(head, at, _bytes_before_topics(api))]), api)
@@ -262,6 +264,6 @@ def _bytes_before_topics(api: Api) -> int:
 
 
 def _with_no_topics(payload: bytearray, api: Api) -> bytes:
-    """The frame of a reply: an empty array, and empty tags where there are any."""
+    """The frame of a response with an empty array, and with empty tags if the version has tags."""
     payload += b"\1\0" if api.flexible else b"\0\0\0\0"
     return framed(payload)

@@ -26,7 +26,7 @@ HEAD: Final = Struct(">iIih")
 
 HEAD_BYTES: Final = HEAD.size
 CLIENT_ID_AT: Final = HEAD_BYTES - 2
-"""Where the client id begins, with its length."""
+"""The offset of the client id, which begins with its length."""
 
 MIN_REQUEST_BYTES: Final = 10
 """Smallest payload: key, version, correlation id and a null client id."""
@@ -64,7 +64,7 @@ _GREETINGS: Final = {
 
 
 def refuse_size(size: int, max_frame_bytes: int) -> ProtocolError:
-    """The error that says best why a frame of this announced size cannot be a request.
+    """The most specific error for a frame whose announced size cannot be a request's.
 
     A TLS ClientHello or an HTTP request, read as a size, is above 300 million (hazards A06, A07).
     """
@@ -86,7 +86,7 @@ def correlation_id_of(frame: Buffer) -> int:
 
 
 def correlation_id_at(data: Buffer, at: int) -> int:
-    """The correlation id of the request frame whose size stands at `at`."""
+    """The correlation id of the request frame whose size is at `at`."""
     return int(HEAD.unpack_from(data, at)[2])
 
 
@@ -101,7 +101,7 @@ def read_client_id(frame: Buffer, at: int, length: int) -> str:
 
 
 def body_offset(frame: Buffer, *, flexible: bool) -> int:
-    """Where the body of a whole request frame starts, `frame[0]` being the first byte of the size.
+    """The offset of a whole request frame's body; `frame[0]` is the first byte of the size.
 
     Raises:
         Truncated: the client id or the tags reach past the end.
@@ -116,12 +116,12 @@ def body_offset(frame: Buffer, *, flexible: bool) -> int:
 
 
 def response_body_offset(frame: Buffer, *, flexible_header: bool) -> int:
-    """Where the body of a response frame starts, behind size, correlation id and tags."""
+    """The offset of a response frame's body, after size, correlation id and tags."""
     at = skip(frame, 0, REPLY_HEAD.size)
     return skip_tags(frame, at) if flexible_header else at
 
 
 def unsupported(number: int) -> UnsupportedRequest:
-    """The error for an api number that no route is known for."""
+    """The error for an api number without a route."""
     key, version = split_api_number(number)
     return UnsupportedRequest(f"api_key={key} api_version={version}")

@@ -1,7 +1,7 @@
-"""DescribeLogDirs (KIP-113), v1: what each topic takes on the disks of one broker.
+"""DescribeLogDirs (KIP-113), v1: the bytes of each topic on the disks of one broker.
 
-Versions 1 to 4 are served by every broker since 2.0. Version 1 has no error for all of the answer: a broker that
-refuses it names no directory, and every broker has one.
+Every broker since 2.0 supports version 1. That version has no error code for the whole response. A broker that
+refuses the request lists no directory, while every broker has at least one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from protocol.primitives import read_array_length, read_int16, read_string, skip
 
 DESCRIBE_LOG_DIRS: Final[Api] = describe(ApiKey.DESCRIBE_LOG_DIRS, 1)
 MOST_BYTES: Final = 2**53
-"""Of one broker; what is above is not true. Sums of floating-point numbers are exact up to here."""
+"""The most bytes of one broker; a larger number is wrong. Sums of floating-point numbers are exact up to here."""
 
 _BODY: Final = 12  # size, correlation id, throttle time
-_PARTITION: Final = Struct(
-    ">iqq?"
-)  # its number, its size, how far it lags behind, whether it is a future replica
+_PARTITION: Final = Struct(">iqq?")  # partition index, size, offset lag, whether it is a future replica
 _PARTITIONS_AT_ONCE: Final = 500
 _MOST_TOPICS: Final = 200_000
 _MOST_PARTITIONS: Final = 1_000_000
@@ -34,10 +32,10 @@ class LogDirs:
     """The disks of a broker.
 
     Attributes:
-        topics: bytes of each topic: of all replicas here, and of those that move from one disk to another.
+        topics: bytes of each topic: all replicas on this broker, including those that move between disks.
         total: the sum.
-        named: how many directories the broker has named.
-        failed: those of them that it cannot read.
+        named: the number of directories that the broker has listed.
+        failed: the number of these that it cannot read.
     """
 
     topics: dict[bytes, int]
@@ -47,10 +45,10 @@ class LogDirs:
 
 
 def read_log_dirs(frame: bytes) -> Generator[None, None, LogDirs]:
-    """Take a whole response frame apart in small steps, for `gateway.runtime.slices.in_slices`.
+    """Parse a whole response frame in small steps, for `gateway.runtime.slices.in_slices`.
 
     Raises:
-        MalformedBody: it does not follow the layout, or has sizes that cannot be.
+        MalformedBody: it does not follow the layout, or has impossible sizes.
     """
     topics: dict[bytes, int] = {}
     named, at = _length(frame, skip(frame, 0, _BODY), 10_000)

@@ -1,4 +1,4 @@
-"""Metadata requests and responses as far as automatic topic creation needs them (KIP-599 charges it to the client).
+"""The parts of Metadata messages that automatic topic creation needs (KIP-599 charges it to the client).
 
 Only names, flags and error codes are read; nothing is decoded. Layouts: MetadataRequest and MetadataResponse v0-13.
 """
@@ -27,20 +27,20 @@ from protocol.primitives import (
 from protocol.steps import STEP_ELEMENTS, Steps
 
 MOST_NAMES: Final = 50_000
-"""Longest list of topics that is walked."""
+"""The longest list of topics that is walked."""
 
 FIRST_VERSION_WITH_FLAG: Final = 4
-"""Older requests always let the broker create what it does not know."""
+"""Older requests always allow the broker to create missing topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataQuestion:
-    """What a Metadata request asks.
+    """The content of a Metadata request.
 
     Attributes:
-        names: topics asked for by name, raw; empty when all, none or ids are asked for.
-        may_create: the broker may create those that do not exist.
-        flag_offset: where allow_auto_topic_creation stands in the frame, None below v4.
+        names: the requested topics as raw names; empty when all, none or ids are requested.
+        may_create: the broker may create missing topics.
+        flag_offset: the offset of allow_auto_topic_creation in the frame, None below v4.
     """
 
     names: tuple[bytes, ...]
@@ -138,7 +138,7 @@ def downgrade_answer(frame: bytes, api: Api) -> Steps[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What Metadata says of one topic: raw name, 16-byte id, error code, partitions; where the error stands."""
+    """One topic in a Metadata response: raw name, 16-byte id, error code, partitions; the error code's offset."""
 
     name: bytes
     topic_id: bytes
@@ -151,7 +151,7 @@ _NO_ID: Final = b"\x00" * 16
 
 
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 10
-"""From this version on answers have the ids of topics (KIP-516)."""
+"""From this version on responses have the ids of topics (KIP-516)."""
 
 
 def read_topics(frame: bytes, api: Api) -> Steps[list[TopicFacts]]:
@@ -196,7 +196,7 @@ def read_topics(frame: bytes, api: Api) -> Steps[list[TopicFacts]]:
 def topics_in_error(
     frame: bytes, api: Api, error_codes: Container[int] | None = None
 ) -> Steps[dict[bytes, int]]:
-    """Names of the topics that a Metadata response (v0-13) has one of these errors for, and where it stands.
+    """Names of the topics with one of these errors in a Metadata response (v0-13), and the error's offset.
 
     Args:
         frame: the whole response; see `read_topics`.
@@ -214,7 +214,7 @@ def topics_in_error(
 def copy_errors(
     answer: bytes, places: Mapping[bytes, int], source: bytes, errors: Mapping[bytes, int]
 ) -> bytes:
-    """An answer with the error codes of another one, for the topics that are in both places."""
+    """A response with error codes copied from another one, for the topics that are in both."""
     patched = bytearray(answer)
     for name in places.keys() & errors.keys():
         patched[places[name] : places[name] + 2] = source[errors[name] : errors[name] + 2]
@@ -222,7 +222,7 @@ def copy_errors(
 
 
 def _skip_partitions(frame: bytes, at: int, *, version: int, flexible: bool) -> Steps[tuple[int, int]]:
-    """(how many they are, the offset behind them)."""
+    """(the number of partitions, the offset after them)."""
     count, at = read_array_length(frame, at, compact=flexible, most=len(frame))
     fixed = 2 + 4 + 4 + (4 if version >= 7 else 0)
     lists = 3 if version >= 5 else 2

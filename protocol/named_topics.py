@@ -1,9 +1,9 @@
-"""Requests that name topics in one array: removes some, and adds their answers to the broker's results.
+"""Requests that name topics in one array: removes some, and adds their results to the broker's response.
 
 Produce, DeleteRecords, AlterPartitionReassignments, ElectLeaders, AddPartitionsToTxn, AlterConfigs and
-IncrementalAlterConfigs. What stays in a request stays byte for byte, and of an answer only the length of its array
-is read: clients find results by name. Records are stepped over by their size. Layouts: Kafka's message definitions,
-up to the versions of `api_keys.MAX_VERSION`.
+IncrementalAlterConfigs. The other topics of a request are copied byte for byte. Of a response only the length of its
+array is read, because clients find results by name. Records are skipped by their size. Layouts: Kafka's message
+definitions, up to the versions of `api_keys.MAX_VERSION`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOPIC_RESOURCE: Final = 2
 """The resource type of topics in requests about settings."""
 
 MOST_PARTITIONS: Final = 20_000
-"""Topics, and partitions and settings, of one request that are stepped through (hazard A27)."""
+"""The most topics, partitions and settings of one request that are walked (hazard A27)."""
 
 _INT64: Final = Struct(">q")
 _UNKNOWN_OFFSET: Final = _INT64.pack(-1)
@@ -47,7 +47,7 @@ _CONFIGS: Final = frozenset({ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONF
 
 
 class Named(NamedTuple):
-    """One element of the array: what it calls its topic, None when it is about something else, and its partitions."""
+    """One element of the array: its topic's name or id, None when it is about something else, and its partitions."""
 
     called: bytes | None
     partitions: list[int]
@@ -57,7 +57,7 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NamedTopics:
-    """A request taken apart: where its array stands, and what is in it, in order."""
+    """A parsed request: the position of its array, and the elements in order."""
 
     api: Api
     frame: bytes
@@ -66,7 +66,7 @@ class NamedTopics:
     elements: tuple[Named, ...]
 
     def without(self, called: Container[bytes]) -> bytes:
-        """The request frame without the topics that are called so."""
+        """The request frame without the topics of these names or ids."""
         kept = [each for each in self.elements if each.called not in called]
         out = bytearray(self.frame[4 : self.array_at])
         write_array_length(out, len(kept), compact=self.api.flexible)
@@ -76,23 +76,23 @@ class NamedTopics:
         return framed(out)
 
     def names_any(self, called: Container[bytes]) -> bool:
-        """Whether one of the topics is called so."""
+        """Whether the request has a topic with one of these names or ids."""
         return any(each.called in called for each in self.elements)
 
 
 def parse_named_topics(
     frame: bytes, api: Api, *, at: int = 0, most: int = MOST_PARTITIONS
 ) -> Steps[NamedTopics]:
-    """Take the array of a whole request apart.
+    """Parse the array of a whole request.
 
     Args:
-        frame: holds the request with its size.
+        frame: contains the request with its size.
         api: its key and version.
-        at: where the size stands.
-        most: topics and partitions together that are stepped through.
+        at: the offset of its size.
+        most: the most topics and partitions together.
 
     Raises:
-        ProtocolError: it does not follow its layout, or names more than is stepped through.
+        ProtocolError: it does not follow its layout, or has more elements than `most`.
     """
     size, _ = read_int32(frame, at)
     if at or len(frame) != size + 4:
@@ -124,9 +124,7 @@ def _request_array(frame: bytes, api: Api) -> int:
     if api.key is ApiKey.ADD_PARTITIONS_TO_TXN:
         return skip(frame, skip_string(frame, at, compact=api.flexible), 10)  # producer id and epoch
     if api.key is ApiKey.ALTER_PARTITION_REASSIGNMENTS:
-        return skip(
-            frame, at, 5 if api.version >= 1 else 4
-        )  # timeout, leave to change the replication factor
+        return skip(frame, at, 5 if api.version >= 1 else 4)  # timeout, allow_replication_factor_change
     if api.key is ApiKey.ELECT_LEADERS and api.version >= 1:
         return skip(frame, at, 1)  # the type of election
     return at
@@ -177,7 +175,7 @@ def _read_element(frame: bytes, start: int, api: Api, most: int) -> Steps[tuple[
 def refused_results(
     request: NamedTopics, called: Container[bytes], error_code: int
 ) -> Steps[tuple[bytes, int]]:
-    """The results of the topics of a request that are called so, each with this error, and how many they are."""
+    """Results with this error for the topics of these names or ids in a request, and the number of results."""
     out = bytearray()
     count = 0
     for each in request.elements:
@@ -225,7 +223,7 @@ def _write_result(
 
 
 def insert_results(frame: bytes, api: Api, results: bytes, count: int) -> bytes:
-    """A whole response frame with these results in front of its own."""
+    """A whole response frame with these results before its own."""
     array_at = _response_array(frame, api)
     length, at = read_array_length(frame, array_at, compact=api.flexible, most=len(frame))
     out = bytearray(frame[4:array_at])
@@ -251,7 +249,7 @@ def _response_array(frame: bytes, api: Api) -> int:
 def refused_transaction(
     request: NamedTopics, called: Container[bytes], correlation_id: int, error_code: int, other_code: int
 ) -> Steps[bytes]:
-    """The answer to AddPartitionsToTxn when topics called so are refused; Kafka then adds no other topic either."""
+    """The response to AddPartitionsToTxn when these topics are refused; like Kafka, it adds no other topic then."""
     api = request.api
     out = bytearray()
     write_int32(out, correlation_id)

@@ -1,13 +1,13 @@
-"""Replies that end with brokers' addresses: finds the end and replaces it. Pure.
+"""Responses that end with brokers' addresses: finds this end and replaces it. Pure.
 
-Fetch v16 on (KIP-951) and share groups (KIP-932) have brokers' addresses behind everything else, records included.
-A walk steps over those by their sizes, in any pieces, and copies nothing; only what stands behind the last topic, the
-tail, is kept and rewritten. Layouts follow the message definitions of FetchResponse, ShareFetchResponse and
-ShareAcknowledgeResponse.
+Responses to Fetch from v16 on (KIP-951) and to share groups (KIP-932) have brokers' addresses at the very end, after
+the records. A walk skips the records by their sizes, in any pieces, and copies nothing. Only the part after the last
+topic, the tail, is kept and rewritten. Layouts follow the message definitions of FetchResponse, ShareFetchResponse
+and ShareAcknowledgeResponse.
 
-The size at the front of a reply may be gone when its tail comes. Then the new tail has to be as long as was promised:
-what is left over is filled with a tagged field that no client knows (KIP-482), and addresses that do not fit are left
-out. A client knows the leader by its id all the same, and its address from Metadata.
+The size at the front of a response may already be sent when its tail arrives. Then the new tail must have exactly the
+announced length. Space that is left is filled with a tagged field that no client knows (KIP-482), and addresses that
+do not fit are left out. The client still gets the leader's id, and finds the address in Metadata.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ from protocol.primitives import (
 )
 
 FIRST_FETCH_VERSION: Final = 16
-"""From this version on a Fetch reply may name brokers."""
+"""From this version on a Fetch response may contain brokers' addresses."""
 
 MAX_TAIL_BYTES: Final = 1_048_576
-"""Addresses of some 10,000 brokers; a longer tail is not a broker's."""
+"""Enough for the addresses of some 10,000 brokers; no broker sends a longer tail."""
 
 _SIZE_BYTES: Final = 4
 _NODE_ENDPOINTS_TAG: Final = 0
 _FILLER_TAG: Final = 10_000
 """Far above what Kafka's definitions use, and two bytes long."""
 _MAX_TAGS: Final = 100
-_FILLER_HEAD_BYTES: Final = 3  # its number, and a length of one byte
+_FILLER_HEAD_BYTES: Final = 3  # the tag's number, and a length of one byte
 
 _Received: TypeAlias = tuple[bytes, int, int]
-"""Bytes, where those begin that have not been stepped over, and where they end."""
+"""Bytes, the offset of the first one that was not skipped yet, and their end."""
 
 _Walk: TypeAlias = Generator[int, _Received, int]
-"""Yields where it wants to continue, behind the received bytes or at a part of a number; returns the tail's place."""
+"""Yields the offset where it must continue, after the received bytes or at an incomplete number. Returns the tail's
+offset."""
 
 
 def _number(data: bytes, at: int, end: int) -> tuple[int, int] | None:
-    """As `read_uvarint`; None when not all of it is there."""
+    """As `read_uvarint`; None when the number is not complete."""
     if at >= end:
         return None
     value = data[at]
@@ -173,9 +174,9 @@ def _walk_share(data: bytes, at: int, end: int, *, lock_timeout: bool, records: 
 
 
 def _plain_fetch_tail(data: bytes, at: int) -> int | None:
-    """The same as the walk for the whole reply that nearly always comes, in a fifth of its time; None: walk.
+    """The walk's result for the most common kind of whole response, in a fifth of the time; None: a walk is needed.
 
-    Nothing in it has tags or aborted transactions, and there are at most 126 topics.
+    That kind has no tags, no aborted transactions, and at most 126 topics.
     """
     try:
         if data[at + 8]:
@@ -196,7 +197,7 @@ def _plain_fetch_tail(data: bytes, at: int) -> int | None:
                 if data[at + 30] > 1:
                     return None
                 at += 35
-                size = data[at]  # of the records, and one; 0 for null
+                size = data[at]  # the size of the records plus one; 0 for null
                 if size < 0x80:
                     at += size or 1
                 else:
@@ -227,10 +228,10 @@ def _walk(api: Api, data: bytes, at: int, end: int) -> _Walk:
 
 
 class TailFinder:
-    """Finds where the tail of one reply begins.
+    """Finds the tail of one response.
 
     Attributes:
-        left_bytes: of what comes next, to be stepped over; the caller may do so itself, and lower it.
+        left_bytes: the number of next bytes to skip. The caller may skip some itself, and lower the number.
     """
 
     __slots__ = ("_api", "_incomplete", "_over", "_walk", "left_bytes")
@@ -243,13 +244,13 @@ class TailFinder:
         self.left_bytes = 0
 
     def find(self, data: bytes, at: int, end: int) -> int | None:
-        """Look at `data[at:end]`, the next bytes of the reply; the first are those of its size.
+        """Read `data[at:end]`, the next bytes of the response; the first are those of its size.
 
         Returns:
-            Where the tail begins, at most `end`; None when it is further on. Not to be called again once it is found.
+            The offset of the tail, at most `end`; None when it comes later. Do not call it again once it is found.
 
         Raises:
-            ProtocolError: the reply cannot be read.
+            ProtocolError: the response cannot be read.
         """
         if self.left_bytes > end - at:
             self.left_bytes -= end - at
@@ -287,15 +288,15 @@ class TailFinder:
 
 
 class NodeEndpoints:
-    """The tails of one API in one version, as one listener's clients get them."""
+    """Rewrites the tails of one API in one version for the clients of one listener."""
 
     def __init__(self, api: Api, advertise: Advertise, growth_bytes: Callable[[], int]) -> None:
-        """Nothing is kept of a reply.
+        """Keeps no state of a response.
 
         Args:
             api: the version.
-            advertise: gives our address of a broker.
-            growth_bytes: how much longer a reply may become for our addresses.
+            advertise: returns the gateway's address of a broker.
+            growth_bytes: returns how much longer a response may become for the gateway's addresses.
         """
         self._api = api
         self._advertise = advertise
@@ -304,11 +305,11 @@ class NodeEndpoints:
         self.growth_bytes = growth_bytes
 
     def begin(self) -> TailFinder:
-        """Another reply begins."""
+        """A finder for the next response."""
         return TailFinder(self._api)
 
     def passes(self, data: bytes, at: int, end: int) -> bool:
-        """Whether the whole reply `data[at:end]` names no broker."""
+        """Whether the whole response `data[at:end]` has no broker's address."""
         if self._tagged:
             tail_at = _plain_fetch_tail(data, at)
             if tail_at == end - 1:
@@ -316,31 +317,31 @@ class NodeEndpoints:
         return self.is_plain(data[self.find(data, at, end) : end])
 
     def find(self, data: bytes, at: int, end: int) -> int:
-        """Where the tail of the whole reply `data[at:end]` begins."""
+        """The offset of the tail of the whole response `data[at:end]`."""
         tail_at = TailFinder(self._api).find(data, at, end)
         if tail_at is None:
             raise MalformedBody("a reply that ends before its node endpoints")
         return tail_at
 
     def rewrite_reply(self, frame: bytes) -> bytes:
-        """A whole reply with our addresses."""
+        """A whole response with the gateway's addresses."""
         tail_at = self.find(frame, 0, len(frame))
         tail = frame[tail_at:]
         return frame if self.is_plain(tail) else framed(frame[_SIZE_BYTES:tail_at] + self.rewrite(tail))
 
     def is_plain(self, tail: bytes) -> bool:
-        """Whether this tail names no broker, and nothing else."""
+        """Whether this tail is empty: no broker's address and no other field."""
         return tail in self._plain
 
     def rewrite(self, tail: bytes, size_bytes: int | None = None) -> bytes:
-        """The tail with our addresses.
+        """The tail with the gateway's addresses.
 
         Args:
-            tail: as the broker wrote it.
-            size_bytes: how long the result has to be, at least as long as `tail`; None: as long as it gets.
+            tail: the broker's tail.
+            size_bytes: the required length of the result, at least that of `tail`; None: any length.
 
         Raises:
-            ProtocolError: it cannot be read.
+            ProtocolError: the tail cannot be read.
         """
         if size_bytes == len(tail) and self.is_plain(tail):
             return tail
@@ -392,7 +393,7 @@ class NodeEndpoints:
         return ours, at
 
     def _written(self, brokers: list[bytes], tags: dict[int, bytes], wider: int = 0) -> bytes:
-        """The tail; its first number takes `wider` bytes more than it needs to, which every reader has to accept."""
+        """The tail. Its first number takes `wider` more bytes than needed, which every reader must accept."""
         array = bytearray()
         write_array_length(array, len(brokers), compact=True)
         array += b"".join(brokers)
@@ -407,7 +408,7 @@ class NodeEndpoints:
         return _widened(out, wider)
 
     def _filled(self, tail: bytes, brokers: list[bytes], tags: dict[int, bytes], missing_bytes: int) -> bytes:
-        """The same, so many bytes longer."""
+        """The tail, lengthened by `missing_bytes`."""
         if missing_bytes < 0:
             raise MalformedBody("a tail that cannot be made shorter")
         if missing_bytes <= _FILLER_HEAD_BYTES:

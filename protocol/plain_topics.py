@@ -1,7 +1,7 @@
 """A fast path for the topics of whole Produce requests and Fetch responses without tags. Pure.
 
-See `topic_sizes`, which walks all others. This is compiled (docs/decisions/0024-compiled-core.md): a request may have
-a thousand partitions, and where one begins stands in the one before.
+`topic_sizes` walks all others. This module is compiled (docs/decisions/0024-compiled-core.md), because a request may
+have a thousand partitions, and the position of each depends on the one before.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _FIRST_WITH_TOPIC_IDS: Final = {
 BATCHES_SEEN: Final = 4
 
 BATCH_HEAD_BYTES: Final = 61
-"""Of a batch, up to its first record."""
+"""The size of a batch's head, up to its first record."""
 LENGTH_AT: Final = 8
-"""Of a batch: its length behind the next four bytes."""
+"""The offset of a batch's length, which counts the bytes after this field."""
 BEHIND_LENGTH: Final = 12
-"""Where the bytes that it announces begin."""
+"""The offset of the first byte that the length counts."""
 MAGIC_AT: Final = 16
-"""Of a batch, and of a message in the format before."""
+"""The offset of the magic in a batch, and in a message of the format before batches."""
 COUNT_AT: Final = 57
-"""Of a batch: the number of its records."""
+"""The offset of the number of records in a batch."""
 OLD_HEAD_BYTES: Final = 17
-"""Of a message in the format before batches, up to its magic."""
+"""The size of the head of a message in the format before batches, up to its magic."""
 PLAIN_BATCH: Final = 2
 """The magic of batches."""
 OF_PRODUCED_PARTITION: Final = 4
 OF_FETCHED_PARTITION: Final = 35
-"""Bytes of a partition before its records, where nothing in it is optional."""
+"""The bytes of a fetched partition before its records, if it has no optional parts."""
 _ABORTED_AT: Final = 30
-"""The number of aborted transactions, in the latter."""
+"""The offset of the number of aborted transactions in these bytes."""
 
 
 def names_by_id(api: Api) -> bool:
@@ -53,11 +53,11 @@ def names_by_id(api: Api) -> bool:
 
 
 def records_at(data: bytes, at: i64, size: i64) -> i64:
-    """How many records are in these bytes, as the heads of their first batches say."""
+    """The number of records in these bytes, from the heads of their first batches."""
     if size >= BATCH_HEAD_BYTES:
         length: int = read_i32_be(data, at + LENGTH_AT)
         if length == size - BEHIND_LENGTH and data[at + MAGIC_AT] == PLAIN_BATCH:
-            # A single batch, as nearly all that are sent.
+            # A single batch, which is by far the most common case.
             count: int = read_i32_be(data, at + COUNT_AT)
             return count if count > 0 else 0
     start = at
@@ -82,7 +82,7 @@ def records_at(data: bytes, at: i64, size: i64) -> i64:
 
 
 def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
-    """The topics of a whole request, for the one that nearly always comes.
+    """The topics of a whole request of the most common kind.
 
     Args:
         data: received bytes.
@@ -91,7 +91,8 @@ def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes,
         api: its version.
 
     Returns:
-        As `Found` gets them; None: it has tags, or a transaction, or is of an old version, and has to be walked.
+        The arguments of `Found` for each topic; None: the request has tags or a transaction, or is of an old version,
+        and must be walked.
     """
     if api.version < 9:
         return None
@@ -106,16 +107,16 @@ def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes,
 
 
 def single_batch_records(data: bytes, at: int, end: int, api: Api) -> int:
-    """The records of a request with one batch, as soon as the head of the batch is here.
+    """The number of records of a request with one batch, as soon as the head of the batch was received.
 
     Args:
         data: received bytes.
         at: where the request's body begins, with the header's tags.
-        end: where the request ends, here or not.
+        end: where the request ends, received or not.
         api: its version.
 
     Returns:
-        0: it is another request, or the head has not come.
+        The number; 0: the request is of another kind, or the head was not received yet.
     """
     if api.version < 9 or len(data) < at + 9 or data[at] or data[at + 1] or data[at + 8] != 2:
         return 0
@@ -130,7 +131,7 @@ def single_batch_records(data: bytes, at: int, end: int, api: Api) -> int:
     if len(data) < at + 10 or data[at] != 2:
         return 0
     size, at = _plain_size(data, at + 5)
-    # Behind the batch are the tags of the partition, of the topic and of the request.
+    # After the batch are the tags of the partition, of the topic and of the request.
     if size < BATCH_HEAD_BYTES or at + size != end - 3 or len(data) < at + BATCH_HEAD_BYTES:
         return 0
     length: int = read_i32_be(data, at + LENGTH_AT)
@@ -143,7 +144,7 @@ def single_batch_records(data: bytes, at: int, end: int, api: Api) -> int:
 
 
 def plain_fetch(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
-    """The same of a whole answer, from v12 on: nothing in it has tags or aborted transactions."""
+    """As `plain_produce`, for a whole Fetch response from v12 on without tags and aborted transactions."""
     if api.version < 12:
         return None
     try:
@@ -159,12 +160,12 @@ def plain_fetch(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, i
 def _plain_topics(
     data: bytes, at: int, end: int, topics: int, by_id: bool, fixed: int
 ) -> tuple[list[tuple[bytes, int, int]], int] | None:
-    """So many topics, and where they end; None: they have to be walked.
+    """The topics, and the offset after them; None: they must be walked.
 
     Args:
-        data, at, end: where they begin, and the message ends.
-        topics: how many.
-        by_id: whether they are named by their ids.
+        data, at, end: the message, the offset of the topics, and the message's end.
+        topics: the number of topics.
+        by_id: whether topics are named by their ids.
         fixed: the bytes of a partition before its records.
     """
     found = []
@@ -198,7 +199,7 @@ def _plain_topics(
 def _plain_partitions(
     data: bytes, at: i64, end: i64, partitions: i64, fixed: i64
 ) -> tuple[i64, i64, i64] | None:
-    """Bytes and records of so many partitions, and where they end; None: they have to be walked."""
+    """Bytes and records of the partitions, and the offset after them; None: they must be walked."""
     fetched = fixed == OF_FETCHED_PARTITION
     size_of_topic: i64 = 0
     records: i64 = 0
@@ -206,12 +207,12 @@ def _plain_partitions(
     while left > 0:
         if fetched and data[at + _ABORTED_AT] > 1:
             return None
-        # One byte, or two, as of nearly all records; null is none.
+        # The size takes one or two bytes for nearly all records; null counts as no bytes.
         size: i64 = data[at + fixed] - 1
         at += fixed + 1
         if size >= 0x7F:
             if data[at] < 0x80:
-                if not data[at]:  # written longer than it is: null could be read as -1
+                if not data[at]:  # the varint is longer than needed: null could be read as -1
                     return None
                 size += (data[at] << 7) - 0x80
                 at += 1
@@ -242,18 +243,18 @@ def _plain_partitions(
 
 
 def short_batches(data: bytes, at: i64, end: i64, left: i64, fixed: i64) -> tuple[i64, i64, i64, i64]:
-    """Steps over partitions that hold one batch each, of less than 16 KiB.
+    """Skips partitions that have one batch each, of less than 16 KiB.
 
     Args:
         data: received bytes.
-        at: where the first of them begins.
-        end: where the message ends, or what was received of it. The last one may end behind it.
-        left: how many there are at most.
+        at: where the first partition begins.
+        end: the end of the message or of its received part. The last partition may end after it.
+        left: the most partitions to skip.
         fixed: the bytes of a partition before its records.
 
     Returns:
-        How many are left, where they begin, with the tag before them unseen, bytes and records of the others; none is
-        stepped over where the byte before the first is not 0.
+        The number of partitions that are left, the offset of the first one (the tag before it was not checked), and
+        bytes and records of the skipped ones. No partition is skipped if the byte before the first is not 0.
     """
     fetched = fixed == OF_FETCHED_PARTITION
     last_at: i64 = min(end, len(data)) - fixed - 2 - BATCH_HEAD_BYTES
@@ -270,7 +271,7 @@ def short_batches(data: bytes, at: i64, end: i64, left: i64, fixed: i64) -> tupl
             told += (second << 7) - 0x80
             batch_at += 1
         length: int = read_i32_be(data, batch_at + LENGTH_AT)
-        # The size is that of this batch, which has a whole head.
+        # The size must be that of a single batch with a whole head.
         if told - 1 - BEHIND_LENGTH != length or length < BATCH_HEAD_BYTES - BEHIND_LENGTH:
             break
         count: int = read_i32_be(data, batch_at + COUNT_AT)
@@ -286,7 +287,7 @@ def short_batches(data: bytes, at: i64, end: i64, left: i64, fixed: i64) -> tupl
 
 
 def _plain_size(data: bytes, at: i64) -> tuple[i64, i64]:
-    """Length of compact records and where they begin; null is 0, and -1 what takes more than four bytes."""
+    """Length of compact records and their offset. Null is 0; -1 if the length takes more than four bytes."""
     size = data[at]
     if size < 0x80:
         return (size - 1 if size else 0), at + 1

@@ -1,7 +1,7 @@
 """Kafka's primitive types, read at an offset and written into a bytearray.
 
 Readers take `(buffer, at)` and return `(value, next)`. They raise `Truncated` when a field reaches past the
-end and `TooManyElements` when an array is longer than its cap; nothing is allocated from an announced length.
+end and `TooManyElements` when an array is above its bound. No memory is allocated from an announced length.
 Source: the protocol guide's primitive types; varints as `ByteUtils.readUnsignedVarint` (at most five bytes).
 """
 
@@ -15,7 +15,7 @@ from protocol.errors import MalformedBody, TooManyElements, Truncated
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_ELEMENTS: Final = 10_000
-"""Longest array that is taken apart; Kafka itself refuses more than 10,000 partitions in one request."""
+"""The longest array that is parsed; Kafka itself refuses more than 10,000 partitions in one request."""
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
@@ -122,7 +122,7 @@ def read_array_length(buffer: Buffer, at: int, *, compact: bool, most: int = MAX
 
 
 def skip_tags(buffer: Buffer, at: int, *, most: int = MAX_ELEMENTS) -> int:
-    """Offset after a tagged-field section (KIP-482); what the tags hold does not matter."""
+    """Offset after a tagged-field section (KIP-482); the content of the tags does not matter."""
     if at < len(buffer) and buffer[at] == 0:
         return at + 1
     count, at = read_uvarint(buffer, at)
@@ -172,5 +172,5 @@ def write_array_length(out: bytearray, length: int, *, compact: bool) -> None:
 
 
 def framed(payload: Buffer) -> bytes:
-    """`payload` behind its 4-byte size."""
+    """`payload` with its 4-byte size in front."""
     return _INT32.pack(len(payload)) + payload

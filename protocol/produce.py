@@ -1,8 +1,9 @@
-"""Produce as a relay needs it: whether a reply is due, throttle_time_ms, and the brokers that it names.
+"""The parts of Produce that a relay needs: acks, throttle_time_ms, and brokers' addresses in responses.
 
-Records are never touched. Layout of requests: v0-2 acks; v3-8 transactional id, acks; v9+ the same with a compact id
-behind a tagged header. A misread acks=0 shifts every later reply (hazard A28), so the header is walked exactly.
-Responses have throttle_time_ms behind the array of topics, and from v10 on brokers' addresses behind that (KIP-951).
+Records are never changed. Layout of requests: v0-2 acks; v3-8 transactional id, acks; v9+ the same with a compact id
+after a tagged header. A request with acks=0 has no response. If acks were misread, every later response would be
+assigned to the wrong request (hazard A28), so the header is walked exactly. Responses have throttle_time_ms after the
+array of topics, and from v10 on brokers' addresses after that (KIP-951).
 """
 
 from __future__ import annotations
@@ -40,32 +41,32 @@ PLAIN_ACKS: Final = tuple(
     _NO_ACKS if version < 3 else _LEGACY_ACKS if version < 9 else _FLEXIBLE_ACKS
     for version in range(newest_version(ApiKey.PRODUCE) + 1)
 )
-"""By version: what nearly always follows the client id, and means acks -1 or 1; everything else is walked."""
+"""By version: the bytes that nearly always follow the client id, and mean acks -1 or 1. All others are walked."""
 
 VERSIONS_WITH_ENDPOINTS: Final = range(10, newest_version(ApiKey.PRODUCE) + 1)
-"""Versions whose responses may name brokers' addresses (KIP-951)."""
+"""Versions whose responses may have brokers' addresses (KIP-951)."""
 
 _NODE_ENDPOINTS_TAG: Final = 0
 
 MAX_BYTES_BEFORE_ACKS: Final = 131_072
-"""Two strings of 32,767 bytes and as much again for tags; a client that hides acks deeper is after our memory."""
+"""Two strings of 32,767 bytes and as much again for tags. A client that sends more may try to exhaust memory."""
 
 MAX_HEADER_TAGS: Final = 100
-"""Walked again for every piece of the header that arrives, so that a client must not choose how many there are."""
+"""The most tags of a header. They are walked again for every piece that arrives, so their number needs a bound."""
 
 
 def read_acks(frame: Buffer, at: int, end: int, client_id_length: int, api: Api) -> int | None:
-    """The acks field of the Produce request whose size field stands at `at`.
+    """The acks field of the Produce request whose size field is at `at`.
 
     Args:
-        frame: received bytes; may end before the field, and may hold more than this request.
+        frame: received bytes; may end before the field, and may contain more than this request.
         at: offset of the frame's size.
-        end: how much of `frame` has been received; what stands behind it is not looked at.
-        client_id_length: as read from the head, negative for null.
+        end: the end of the received bytes in `frame`; later bytes are not read.
+        client_id_length: the length in the head, negative for null.
         api: the request's version.
 
     Returns:
-        acks (0 means that no reply will come), or None while the field has not been received.
+        acks (0 means that there will be no response), or None while the field has not been received.
 
     Raises:
         ProtocolError: the header is malformed, or the frame ends before the field.
@@ -91,7 +92,7 @@ def read_acks(frame: Buffer, at: int, end: int, client_id_length: int, api: Api)
 
 
 def walk_to_acks(received: memoryview, at: int, api: Api) -> int:
-    """Offset of acks; `Truncated` when not all of it has been received."""
+    """Offset of acks; raises `Truncated` when not all bytes up to its end were received."""
     if api.version >= 9:
         at = skip_tags(received, at, most=MAX_HEADER_TAGS)
         length, at = read_uvarint(received, at)
@@ -110,12 +111,12 @@ _NO_TOPICS_YET: Final = 6
 
 
 def only_topic(data: Buffer, body_at: int, end: int, api: Api) -> bytes | None:
-    """What a request calls its topic if it has exactly one; None when it has more, or none.
+    """The name or id of a request's topic if it has exactly one; None when it has more, or none.
 
     Args:
         data: received bytes.
-        body_at: where the body begins, behind the client id; in flexible versions with the header's tags.
-        end: where the request ends, or what was received of it.
+        body_at: where the body begins, after the client id; in flexible versions with the header's tags.
+        end: the end of the request or of its received part.
         api: the request's version.
 
     Raises:
@@ -123,7 +124,7 @@ def only_topic(data: Buffer, body_at: int, end: int, api: Api) -> bytes | None:
     """
     received = memoryview(data)[:end]
     at = walk_to_acks(received, body_at, api) + _NO_TOPICS_YET
-    # Not `read_array_length`: more elements may be announced than bytes have come.
+    # `read_array_length` would refuse an array with more elements than received bytes.
     if api.flexible:
         count, at = read_uvarint(received, at)
         count -= 1
@@ -139,11 +140,12 @@ def only_topic(data: Buffer, body_at: int, end: int, api: Api) -> bytes | None:
 _PLAIN_PARTITION_BYTES: Final = 33
 """index, error code, base offset, append time, start offset; no record errors, null message, no tags."""
 _OPTIONAL_AT: Final = 30
-"""The number of record errors in them, with the message and the tags behind it."""
+"""The offset of the number of record errors in these bytes; the message and the tags follow it."""
 _FEW_PARTITIONS: Final = 4
 
 MOST_ERROR_CODES: Final = 16
-"""Of a response, that `shows_shortage` reads: a broker that lacks replicas says so of many partitions."""
+"""The error codes of a response that `shows_shortage` reads. A broker that lacks replicas reports it for many
+partitions."""
 
 _SHORTAGE: Final = frozenset(
     {
@@ -153,25 +155,25 @@ _SHORTAGE: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors of leader changes are not among them: they come and go in a cluster that is well."""
+"""Errors of leader changes are not included, because they are normal in a healthy cluster."""
 
 _INDEX_BYTES: Final = 4
 
 
 def _plain_throttle_time_offset(data: bytes, start: int, size: int, version: int) -> int | None:
-    """The same as the walk below for the reply that nearly always comes: v9+, one topic, nothing optional.
+    """The same as the walk below for the most common response: v9+, one topic, no optional parts.
 
-    The walk costs 13 us, this 1: at 16 KiB a request that is half of what the whole relay costs.
+    The walk takes 13 us, this 1 us. For requests of 16 KiB the walk would be half of the whole relay's cost.
 
     Args:
         data: received bytes.
-        start: where the reply's frame begins in them; it is there whole.
+        start: where the response's frame begins; it was received completely.
         size: its payload size.
-        version: of the reply, at least 9.
+        version: the response's version, at least 9.
 
     Returns:
-        The offset of throttle_time_ms in `data`, None when the reply has to be walked. An offset also says that no
-        tag stands behind the field, so no address does.
+        The offset of throttle_time_ms in `data`, None when the response must be walked. If there is an offset, no tag
+        follows the field, and so no broker's address.
     """
     end = start + 4 + size
     if size < 26 or data[start + 8] != 0 or data[start + 9] != 2:
@@ -190,7 +192,7 @@ def _plain_throttle_time_offset(data: bytes, start: int, size: int, version: int
         return None
     optional_at = at + _OPTIONAL_AT
     if partitions > _FEW_PARTITIONS:
-        # In columns, as each partition by itself takes as long as ten of them so.
+        # The partitions are compared in columns: ten of them take as long as one partition alone otherwise.
         none = bytes(partitions)
         if (
             data[optional_at:topic_tags_at:_PLAIN_PARTITION_BYTES] != b"\x01" * partitions
@@ -206,12 +208,12 @@ def _plain_throttle_time_offset(data: bytes, start: int, size: int, version: int
 
 
 def names_no_broker(version: int, data: bytes, at: int, size: int) -> bool:
-    """Whether the whole response at `at` of `data` is known, without a walk, to name no broker's address."""
+    """Whether it is known without a walk that the whole response at `at` of `data` has no broker's address."""
     return _plain_throttle_time_offset(data, at, size, version) is not None
 
 
 def throttle_time_offset(frame: bytes, api: Api) -> int:
-    """Offset of throttle_time_ms in a whole Produce response (v1-13): behind the array of topics."""
+    """Offset of throttle_time_ms in a whole Produce response (v1-13): after the array of topics."""
     flexible = api.flexible
     if flexible:
         plain = _plain_throttle_time_offset(frame, 0, len(frame) - 4, api.version)
@@ -221,21 +223,21 @@ def throttle_time_offset(frame: bytes, api: Api) -> int:
 
 
 def shows_shortage(frame: bytes, api: Api) -> bool:
-    """Whether a Produce response says that brokers can't store what they get; of `MOST_ERROR_CODES` partitions.
+    """Whether a Produce response reports that brokers can't store records; reads `MOST_ERROR_CODES` partitions.
 
     Args:
-        frame: the whole response; what can't be read says nothing.
+        frame: the whole response; an unreadable part is ignored.
         api: its version.
     """
     codes: list[int] = []
-    # What stands before a fault counts.
+    # The codes before a fault count.
     with suppress(ProtocolError):
         _walk_topics(frame, api, codes)
     return not _SHORTAGE.isdisjoint(codes)
 
 
 def _walk_topics(frame: bytes, api: Api, codes: list[int] | None) -> int:
-    """Where the array of topics ends; with `codes` no further than `shows_shortage` looks."""
+    """The end of the array of topics. With `codes` the walk ends after the codes that `shows_shortage` reads."""
     flexible = api.flexible
     at = response_body_offset(frame, flexible_header=api.flexible_header)
     topics, at = read_array_length(frame, at, compact=flexible, most=len(frame))
@@ -265,7 +267,7 @@ def _walk_topics(frame: bytes, api: Api, codes: list[int] | None) -> int:
 
 
 def rewrite_endpoints(frame: bytes, api: Api, advertise: Advertise) -> bytes:
-    """Produce response v10-13 with our addresses in its node endpoints (KIP-951); the leader ids stay (E02)."""
+    """Produce response v10-13 with the gateway's addresses in its node endpoints (KIP-951); leader ids stay (E02)."""
     tags_at = skip(frame, throttle_time_offset(frame, api), 4)
     if tags_at == len(frame) - 1 and frame[tags_at] == 0:
         return frame

@@ -3,9 +3,9 @@
     v1   "PROXY TCP4 192.0.2.7 192.0.2.1 40000 9092" CR LF, at most 107 bytes
     v2   signature, version and command, family, length uint16, addresses, then fields of type, length, value
 
-Not one byte behind the header may be taken, since TLS or Kafka begins there: the reader is shown what has arrived and
-says how much of it is the header's. Fields are skipped but for the checksum, which is verified where there is one.
-Source: "The PROXY protocol", versions 1 & 2 (HAProxy's proxy-protocol.txt).
+No byte after the header may be consumed, because TLS or Kafka begins there. So the reader gets the received bytes and
+returns how many of them belong to the header. Fields are skipped, except a checksum, which is verified. Source: "The
+PROXY protocol", versions 1 & 2 (HAProxy's proxy-protocol.txt).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Endpoint: TypeAlias = tuple[str, int]
 
 MAX_V1_BYTES: Final = 107
 MAX_V2_LENGTH: Final = 4_096
-"""Addresses and fields; the format allows 65,535, load balancers send less than 600 unless they add certificates."""
+"""The most bytes of addresses and fields. The format allows 65,535; load balancers send less than 600 unless they add
+certificates."""
 
 _V1: Final = b"PROXY "
 _V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -48,13 +49,13 @@ class ProxyProtocolError(ProtocolError):
 
 
 class NoProxyHeader(ProxyProtocolError):
-    """The first bytes begin no header at all: the sender is no load balancer that speaks this protocol."""
+    """The first bytes begin no header at all: the sender is no load balancer with this protocol."""
 
     cause = "proxy_missing"
 
 
 class ProxyVersion(StrEnum):
-    """The two ways to write a header."""
+    """The two formats of a header."""
 
     V1 = "v1"
     V2 = "v2"
@@ -62,12 +63,12 @@ class ProxyVersion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeader:
-    """What a header says.
+    """The content of a header.
 
     Attributes:
-        source: the client; None when the connection is the load balancer's own or comes from no IP address, so that
-            the socket's address is all there is.
-        destination: where the client connected to; None with `source`.
+        source: the client's address; None when the connection is the load balancer's own or has no IP address, so
+            that only the socket's address is known.
+        destination: the address that the client connected to; None with `source`.
     """
 
     source: Endpoint | None = None
@@ -78,7 +79,7 @@ class ProxyHeaderReader:
     """Reads one header from a connection's first bytes.
 
     Attributes:
-        header: what it says, as soon as it is whole.
+        header: its content, as soon as it is complete.
     """
 
     def __init__(self) -> None:
@@ -87,23 +88,23 @@ class ProxyHeaderReader:
 
     @property
     def most(self) -> int:
-        """How many bytes are worth looking at; 1 at least until the header is whole."""
+        """The most bytes that may belong to the header; at least 1 until the header is complete."""
         if len(self._taken) < _V2_HEAD.size or self._taken.startswith(_V1):
             return MAX_V1_BYTES - len(self._taken)
         return _V2_HEAD.size + _length(self._taken) - len(self._taken)
 
     def feed(self, data: bytes) -> int:
-        """Look at bytes that have arrived.
+        """Read received bytes.
 
         Args:
-            data: what follows the bytes that belonged to the header so far; not empty.
+            data: the bytes after those that belonged to the header so far; not empty.
 
         Returns:
-            How many of them belong to the header too. All, unless it is whole now.
+            How many of them belong to the header: all, unless the header is complete now.
 
         Raises:
             NoProxyHeader: this is no header.
-            ProxyProtocolError: it is a broken one.
+            ProxyProtocolError: the header is invalid.
         """
         seen = bytes(self._taken + data)
         end = self._end_of_v1(seen) if seen[:1] == _V1[:1] else self._end_of_v2(seen)
@@ -140,9 +141,9 @@ def build_header(version: ProxyVersion, source: Endpoint | None, destination: En
     """A header to send.
 
     Args:
-        version: how it is written.
-        source: the client; None for a connection of our own.
-        destination: where the client connected to; None with `source`.
+        version: the header's format.
+        source: the client's address; None for a connection of the sender itself.
+        destination: the address that the client connected to; None with `source`.
     """
     if source is None or destination is None:
         return (
@@ -221,7 +222,7 @@ def _parse_v2(seen: bytes) -> ProxyHeader:
         raise ProxyProtocolError(f"version {version_and_command >> 4}")
     command = version_and_command & 0x0F
     if command == _LOCAL:
-        return ProxyHeader()  # whatever follows is to be skipped
+        return ProxyHeader()  # the rest is skipped
     if command != _PROXY or family not in _ADDRESS_BYTES:
         raise ProxyProtocolError(f"command {command} and family {family:#04x}")
     body = seen[_V2_HEAD.size :]
@@ -238,7 +239,7 @@ def _parse_v2(seen: bytes) -> ProxyHeader:
 
 
 def _check_fields(seen: bytes, at: int) -> None:
-    """Walk over the fields; a checksum must be right (it counts itself as zeros)."""
+    """Walk the fields and verify a checksum, for which its own bytes count as zeros."""
     while at < len(seen):
         value = at + 3
         end = value + int.from_bytes(seen[at + 1 : value])
@@ -252,7 +253,7 @@ def _check_fields(seen: bytes, at: int) -> None:
 
 
 def _plain(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """An IPv4 address is written as one, also when it is mapped into IPv6."""
+    """The text of an address; an address mapped into IPv6 is written as IPv4."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(address)

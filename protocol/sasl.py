@@ -1,9 +1,9 @@
 """SASL inside Kafka's frames: SaslHandshake, SaslAuthenticate, and the name in a client's message.
 
 Names are read with the grammar of Kafka's own PlainSaslServer, ScramMessages and OAuthBearerClientInitialResponse
-(RFC 4616, 5802, 7628): what a broker would refuse or read as another name must not become a name here. Passwords,
-proofs and signatures are never taken out of the message, tokens only for the moment in which a claim is read.
-A name is a claim: only the broker's final reply makes it true (`gateway.auth.authentication`).
+(RFC 4616, 5802, 7628). A text that a broker would refuse or read as another name must not become a name here.
+Passwords, proofs and signatures are never copied out of the message. Tokens are copied only while a claim is read. A
+name is a claim until the broker's final response confirms it (`gateway.auth.authentication`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from protocol.primitives import (
 )
 
 MAX_NAME_CHARS: Final = 1_024
-"""Longest name that is distinguished; names stay in counters, logs and series."""
+"""The longest name that is used; names are kept in counters, logs and series."""
 
 _REPLY_HEADER_AT: Final = 8
 _SEPARATOR: Final = "\x01"
@@ -44,14 +44,14 @@ _FORBIDDEN_IN_SASLNAME: Final = re.compile(r"[^\x01-\x7f]|=(?!2C|3D)")
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+")
 _OAUTH_PAIR: Final = re.compile(r"([A-Za-z]+)=([\x21-\x7e \t\r\n]+)")
-_TRIMMED: Final = "".join(map(chr, range(0x21)))  # what Java's String.trim takes away
-# JSON can spell half of a surrogate pair, but it is no text: metrics could not be written with it in a label.
+_TRIMMED: Final = "".join(map(chr, range(0x21)))  # the characters that Java's String.trim removes
+# JSON can contain half of a surrogate pair, but that is no valid text: metrics with it in a label can't be written.
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _OAUTH_TOKEN: Final = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([-_.a-zA-Z0-9]+)")
 
 
 class Mechanism(StrEnum):
-    """Mechanisms whose exchange is understood; everything else is OTHER, whatever it is called."""
+    """Mechanisms whose exchange the gateway understands; all others are OTHER."""
 
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -61,7 +61,7 @@ class Mechanism(StrEnum):
 
     @property
     def scram(self) -> bool:
-        """Two rounds, the second of which proves that the broker knows the password too."""
+        """Whether this is SCRAM: two rounds, in the second of which the broker proves that it knows the password."""
         return self in (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
 
 
@@ -70,7 +70,7 @@ class Claim:
     """The identity that a client claims.
 
     Attributes:
-        name: the user; None when the message does not follow the grammar, so that no broker can have read a name.
+        name: the user; None when the message does not follow the grammar, so that no broker can read a name in it.
         by_delegation_token: the name is the id of a token, whose owner only the broker knows.
     """
 
@@ -93,7 +93,7 @@ class AuthenticateReply:
 
 
 def read_mechanism(frame: bytes, api: Api) -> Mechanism:
-    """The mechanism that a SaslHandshake request asks for.
+    """The mechanism in a SaslHandshake request.
 
     Raises:
         ProtocolError: the request cannot be read.
@@ -106,7 +106,7 @@ def read_mechanism(frame: bytes, api: Api) -> Mechanism:
 
 
 def read_auth_bytes(frame: bytes, api: Api) -> bytes:
-    """What a SaslAuthenticate request carries for the mechanism.
+    """The mechanism's bytes in a SaslAuthenticate request.
 
     Raises:
         ProtocolError: the request cannot be read.
@@ -136,7 +136,7 @@ def read_authenticate_reply(frame: bytes, api: Api) -> AuthenticateReply:
 
 
 def read_error_message(frame: bytes, api: Api) -> str:
-    """The error message of a SaslAuthenticate response; "" for nothing.
+    """The error message of a SaslAuthenticate response; "" if there is none.
 
     Raises:
         ProtocolError: the response cannot be read.
@@ -147,7 +147,7 @@ def read_error_message(frame: bytes, api: Api) -> str:
 
 
 def handshake_v0_refusal(correlation_id: int) -> bytes:
-    """The answer to SaslHandshake v0: error 35, no mechanisms. Tokens that follow v0 come without a request head."""
+    """The response to SaslHandshake v0: error 35, no mechanisms. Tokens after v0 would have no request head."""
     out = bytearray()
     write_int32(out, correlation_id)
     write_int16(out, ErrorCode.UNSUPPORTED_VERSION)
@@ -156,21 +156,21 @@ def handshake_v0_refusal(correlation_id: int) -> bytes:
 
 
 def handshake_request(mechanism: Mechanism, correlation_id: int, client_id: str) -> bytes:
-    """A SaslHandshake v1 request of our own."""
+    """A SaslHandshake v1 request of the gateway's own."""
     out = _own_head(ApiKey.SASL_HANDSHAKE, 1, correlation_id, client_id)
     write_nullable_string(out, mechanism.encode(), compact=False)
     return framed(out)
 
 
 def authenticate_request(auth_bytes: bytes, correlation_id: int, client_id: str) -> bytes:
-    """A SaslAuthenticate v1 request of our own."""
+    """A SaslAuthenticate v1 request of the gateway's own."""
     out = _own_head(ApiKey.SASL_AUTHENTICATE, 1, correlation_id, client_id)
     write_int32(out, len(auth_bytes))
     return framed(out + auth_bytes)
 
 
 def api_versions_question(correlation_id: int, client_id: str) -> bytes:
-    """An ApiVersions v0 request of our own: brokers answer it after an exchange and refuse it in the middle."""
+    """The gateway's own ApiVersions v0 request. Brokers accept it after an exchange and refuse it during one."""
     return framed(_own_head(ApiKey.API_VERSIONS, 0, correlation_id, client_id))
 
 
@@ -198,11 +198,11 @@ def _read_bytes(frame: bytes, at: int, *, compact: bool) -> bytes:
 
 
 def claimed(mechanism: Mechanism, message: bytes, *, oauth_claim: str) -> Claim:
-    """The identity that a message of an exchange claims; which one counts is for `gateway.auth.authentication`.
+    """The identity that a message of an exchange claims; `gateway.auth.authentication` decides which claim counts.
 
     Args:
-        mechanism: of the exchange.
-        message: the client's first one; of OAUTHBEARER any.
+        mechanism: the mechanism of the exchange.
+        message: the client's first message; with OAUTHBEARER any message.
         oauth_claim: the claim of an OAuth token that names the user; the brokers' sasl.oauthbearer.sub.claim.name.
     """
     if mechanism is Mechanism.PLAIN:
@@ -228,7 +228,7 @@ def plain_name(message: bytes) -> str | None:
     authzid, authcid = message[:first], message[first + 1 : second]
     if not authcid or (authzid and authzid != authcid):
         return None
-    # As Java makes a string of bytes; a broker knows no such user unless one has been named so.
+    # Java decodes bytes in the same way. Such a user exists only if it was created with replacement characters.
     return authcid.decode("utf-8", "replace")
 
 
@@ -252,7 +252,7 @@ def scram_claim(message: bytes) -> Claim:
         return NOBODY
     if not all(_EXTENSION.fullmatch(extension) for extension in extensions):
         return NOBODY
-    # Of two the later one counts, and only this spelling of the key, as in ScramExtensions.
+    # Of two extensions with this key the later one counts, and only in this spelling, as in ScramExtensions.
     said = dict(extension.split("=", 1) for extension in extensions)
     by_token = said.get("tokenauth", "").lower() == "true"
     return Claim(_unescaped(name), by_token)
@@ -261,10 +261,10 @@ def scram_claim(message: bytes) -> Claim:
 def oauth_name(message: bytes, claim: str) -> str | None:
     """The user of ``n,[a=authzid],^Aauth=Bearer token^A[key=value^A]^A``: a claim in the token's payload.
 
-    The signature is the broker's to check. Tokens whose payload is not JSON (opaque or encrypted ones) have no name.
+    The broker checks the signature. Tokens whose payload is not JSON (opaque or encrypted ones) have no name.
 
     Args:
-        message: any that has a token.
+        message: a message with a token.
         claim: name of the claim, whose value must be a string.
     """
     try:
@@ -290,7 +290,7 @@ def oauth_name(message: bytes, claim: str) -> str | None:
 
 
 def jwt_claims(token: str) -> dict[str, Any] | None:
-    """What a JWT claims; its signature is not checked. None: it is no JWT with readable claims."""
+    """The claims of a JWT; its signature is not checked. None: it is no JWT with readable claims."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -306,7 +306,7 @@ def _claim_in(token: str, claim: str) -> str | None:
     value = (jwt_claims(token) or {}).get(claim)
     if not isinstance(value, str) or _HALF_PAIR.search(value) is not None:
         return None
-    # As ClaimValidationUtils.validateSubject; only the validator of unsecured tokens leaves blanks where they are.
+    # As ClaimValidationUtils.validateSubject. Only Kafka's validator of unsecured tokens does not strip spaces.
     return value.strip(_TRIMMED) or None
 
 

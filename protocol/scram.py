@@ -1,6 +1,6 @@
 """The client's side of SCRAM (RFC 5802), for the gateway's own connections. Pure: the nonce is an argument.
 
-Names and passwords are used as they are, without SASLprep, as Kafka uses them. No channel binding.
+Names and passwords are used unchanged, without SASLprep, as in Kafka. There is no channel binding.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from protocol.errors import MalformedBody
 from protocol.sasl import Mechanism
 
 MOST_ITERATIONS: Final = 1_000_000
-"""A broker that asks for more is after our time: a second of it, here."""
+"""The most iterations that a broker may require; they take about a second here."""
 
 _HASHES: Final = {Mechanism.SCRAM_SHA_256: "sha256", Mechanism.SCRAM_SHA_512: "sha512"}
 _GS2_HEADER: Final = "n,,"
 
 
 class ScramClient:
-    """One exchange: `first`, then `final` with the broker's answer, then `verify` with its last one."""
+    """One exchange: `first`, then `final` with the broker's first response, then `verify` with its last one."""
 
     def __init__(self, mechanism: Mechanism, user: str, password: str, *, nonce: str) -> None:
-        """Begin.
+        """Start an exchange.
 
         Args:
             mechanism: SCRAM_SHA_256 or SCRAM_SHA_512.
-            user: whom to log in.
-            password: kept until the exchange is over.
+            user: the user to log in.
+            password: kept until the exchange has ended.
             nonce: printable, without a comma, never used before.
         """
         self._hash = _HASHES[mechanism]
@@ -51,13 +51,13 @@ class ScramClient:
             server_first: ``r=nonce,s=salt,i=iterations``.
 
         Raises:
-            MalformedBody: it cannot be read, is not about our nonce, or asks for too much work.
+            MalformedBody: the message cannot be read, has another nonce, or requires too many iterations.
         """
         fields = _fields(server_first)
         nonce, iterations = fields.get("r", ""), fields.get("i", "")
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise MalformedBody("SCRAM: the server's nonce does not continue ours")
-        # Nine digits at most: int() refuses thousands of them in its own way.
+        # At most nine digits, because int() raises an error of its own for thousands of them.
         digits = iterations if iterations.isascii() and iterations.isdigit() else "0"
         if len(digits) > 9 or not 1 <= int(digits) <= MOST_ITERATIONS:
             raise MalformedBody(f"SCRAM: iterations not in 1..{MOST_ITERATIONS}")
@@ -73,13 +73,13 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """See whether the broker knows the password too.
+        """Check that the broker knows the password too.
 
         Args:
             server_final: ``v=signature``.
 
         Raises:
-            MalformedBody: it does not.
+            MalformedBody: the signature is wrong or missing.
         """
         signature = _decoded(_fields(server_final).get("v", ""))
         if not self._server_signature or not hmac.compare_digest(signature, self._server_signature):

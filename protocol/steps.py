@@ -1,7 +1,7 @@
 """Long walks as generators in steps, so that the loop can do other work in between.
 
-A walk is a generator that yields after every `STEP_ELEMENTS` elements or so, and returns what it found. A short one
-ends before its first `yield`, so that one step of it has the result at once.
+A walk is a generator that yields after about every `STEP_ELEMENTS` elements, and returns its result. A short walk
+ends before its first `yield`, so its first step returns the result at once.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
 STEP_ELEMENTS: Final = 100
-"""Elements that are read in one step, at 1 to 10 us each: what one client has done in a turn of the loop is a part
-of what all others wait."""
+"""Elements that are read in one step, at 1 to 10 us each. All other clients wait for the work of one client in a turn
+of the loop."""
 
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, Any, T]
-"""What is sent in is the time, for those walks that need it."""
+"""The value that is sent in is the time, for walks that need it."""
 
 
 def put_off(steps: Steps[T]) -> Steps[T]:
-    """The same walk with nothing of it done; as any that is under way, it can be sent the time."""
+    """The same walk, but its work starts after the first `yield`, so the time can be sent to it from the start."""
 
     def waiting() -> Steps[T]:
         yield
@@ -32,7 +32,7 @@ def put_off(steps: Steps[T]) -> Steps[T]:
 
 
 def finish(steps: Steps[T]) -> T:
-    """The result of a walk, without a pause."""
+    """The result of a walk, computed without a pause."""
     while True:
         try:
             next(steps)

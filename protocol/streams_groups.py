@@ -1,7 +1,7 @@
-"""Streams groups (KIP-1071): the topology in a heartbeat and in a description, and what an answer says of topics.
+"""Streams groups (KIP-1071): the topology in a heartbeat and in a description, and a response's status of topics.
 
-Layouts of StreamsGroupHeartbeat v0 and v1 and of StreamsGroupDescribe v0. All are flexible. A topology is read up to
-its end; what follows it does not matter here.
+Layouts of StreamsGroupHeartbeat v0 and v1 and of StreamsGroupDescribe v0. All are flexible. Messages are read up to
+the end of the topology; the rest does not matter here.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from protocol.steps import STEP_ELEMENTS, Steps
 DESCRIBE: Final = describe(ApiKey.STREAMS_GROUP_DESCRIBE, 0)
 
 MOST_ELEMENTS: Final = 20_000
-"""Topics, settings and indexes of one topology, all together. The controller creates at most 10,000 partitions."""
+"""The most topics, settings and indexes of a topology together. The controller creates at most 10,000 partitions."""
 
 _LAG_IS_A_LONG: Final = 1
-"""From this version on the acceptable lag is an int64, and a flag asks for the topology's description (KIP-1331)."""
+"""From this version on the acceptable lag is an int64, and a flag requests the topology's description (KIP-1331)."""
 
 MISSING_INTERNAL_TOPICS: Final = 3
 _NOT_READY: Final = frozenset({1, 2, MISSING_INTERNAL_TOPICS})
-"""Statuses: source topics are missing, numbers of partitions do not fit, internal topics are missing."""
+"""Statuses: source topics are missing, numbers of partitions do not match, internal topics are missing."""
 
 _UNAUTHORIZED: Final = b"Unauthorized to CREATE on topics "
-"""In the text of a status. The broker then creates none of them. No topic has a name with blanks."""
+"""A part of a status text. The broker then creates none of the topics. No topic has a name with spaces."""
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Subtopology:
         sinks: repartition topics that it writes to.
         repartitions: repartition topics that it reads, with their number of partitions; 0: it is derived.
         changelogs: topics of its stores.
-        copartitioned: groups of its sources that must have one number of partitions; None: not known.
+        copartitioned: groups of its sources that must have the same number of partitions; None: not known.
     """
 
     name: bytes
@@ -81,7 +81,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What StreamsGroupDescribe says of one group; the topology that the coordinator has."""
+    """The StreamsGroupDescribe response for one group, with the coordinator's topology."""
 
     error_code: int
     topology: tuple[Subtopology, ...]
@@ -89,10 +89,10 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What the answer to a heartbeat says.
+    """The response to a heartbeat.
 
     Attributes:
-        error_code: of the whole answer.
+        error_code: the error of the whole response.
         ready: the group has all topics of its topology.
         creates: the broker may have asked the controller to create internal topics.
     """
@@ -103,7 +103,7 @@ class HeartbeatAnswer:
 
 
 class _Walk:
-    """Reads a topology in steps, and counts what it has read."""
+    """Reads a topology in steps, and counts its elements."""
 
     def __init__(self, frame: bytes, at: int) -> None:
         self.frame = frame
@@ -140,13 +140,13 @@ class _Walk:
         return found
 
     def length(self) -> Steps[int]:
-        """How many elements follow."""
+        """The number of elements that follow."""
         length, self.at = read_array_length(self.frame, self.at, compact=True)
         yield from self.count()
         return max(length, 0)
 
     def count(self) -> Steps[None]:
-        """One more element; a pause now and then."""
+        """Count an element, and pause from time to time."""
         self._read += 1
         if self._read > MOST_ELEMENTS:
             raise TooManyElements
@@ -173,11 +173,11 @@ class _Walk:
     def copartition_groups(
         self, sources: list[bytes], repartitions: list[tuple[bytes, int]]
     ) -> Steps[tuple[frozenset[bytes], ...]]:
-        """Groups of topics; indexes that lead nowhere are left out, as the broker refuses them."""
+        """Groups of topics. Invalid indexes are left out, because the broker refuses them."""
         groups = []
         for _ in range((yield from self.length())):
             of_sources = yield from self.array(self.int16)
-            yield from self.array(self.int16)  # of regular expressions
+            yield from self.array(self.int16)  # indexes of regular expressions
             of_repartitions = yield from self.array(self.int16)
             self.tags()
             group = {sources[each] for each in of_sources if 0 <= each < len(sources)}
@@ -225,7 +225,7 @@ def describe_request(group: bytes, *, correlation_id: int, client_id: str) -> by
     write_int16(out, DESCRIBE.key)
     write_int16(out, DESCRIBE.version)
     write_int32(out, correlation_id)
-    # Bytes that are no UTF-8 became three bytes each when the client id was read (hazard A22); it must still fit.
+    # Bytes that are not UTF-8 became three bytes each when the client id was read (hazard A22). It must still fit.
     write_nullable_string(out, client_id.encode()[:32_767].decode("utf-8", "ignore").encode(), compact=False)
     out += b"\0\2"  # no tags, one group
     write_nullable_string(out, group, compact=True)
@@ -292,7 +292,7 @@ def parse_heartbeat_answer(frame: bytes, api: Api) -> Steps[HeartbeatAnswer]:
     error_code = walk.int16()
     for _ in range(2):  # error message, member id
         walk.at = skip_string(frame, walk.at, compact=True)
-    # member epoch, heartbeat interval, offset interval, and the lag that is allowed
+    # member epoch, heartbeat interval, offset interval, acceptable lag
     walk.at = skip(frame, walk.at, 12 + (8 if api.version >= _LAG_IS_A_LONG else 4))
     codes, creates = set(), False
     for _ in range((yield from walk.length())):
@@ -325,7 +325,7 @@ def refused_heartbeat(version: int, correlation_id: int, error_code: int, messag
         out += b"\xff" * 8  # acceptable lag: -1, none
     out += bytes(4)  # no status, active, standby and warm-up tasks: null
     if version >= _LAG_IS_A_LONG:
-        out.append(0)  # the description of the topology is not asked for
+        out.append(0)  # the topology's description is not requested
     write_int32(out, 0)  # endpoint epoch
     out += bytes(2)  # no endpoints, no tags
     return framed(out)

@@ -1,7 +1,7 @@
 """Finds throttle_time_ms in a response and raises it in place (KIP-219).
 
-The value is never lowered: what the broker wrote stays when it is larger (hazard C10). Responses without the
-field are left alone; muting the channel is then the only brake.
+The value is never lowered: a larger value of the broker stays (hazard C10). Responses without the field are not
+changed; muting the channel is then the only throttle.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _FIXED_PLACES: Final = frozenset(_BODY_BYTES_BEFORE)
 
 
 def in_head(api: Api) -> bool:
-    """Whether the field is reached without reading past the first bytes of the response."""
+    """Whether the field is within the first bytes of the response."""
     return api.throttle_place in _FIXED_PLACES
 
 
 def behind_head(api: Api) -> bool:
-    """Whether there is such a field, and the whole response has to be read to find it."""
+    """Whether there is such a field, and finding it needs the whole response."""
     return api.throttle_place is not ThrottlePlace.NOWHERE and not in_head(api)
 
 
@@ -51,7 +51,7 @@ def offset(frame: bytes | bytearray, api: Api) -> int | None:
         at = throttle_time_offset(bytes(frame), api)
     elif place is ThrottlePlace.AFTER_API_KEYS:
         if answered_in(frame, api).version == 0:
-            return None  # UNSUPPORTED_VERSION is answered in version 0, which has no such field.
+            return None  # A response with UNSUPPORTED_VERSION is of version 0, which has no such field.
         count, at = read_array_length(frame, at + 2, compact=api.flexible)
         for _ in range(max(count, 0)):
             at = skip(frame, at, 6)
@@ -69,7 +69,7 @@ def _last_field(frame: bytes | bytearray, api: Api) -> int:
 
 
 def read(frame: bytes | bytearray, api: Api) -> int:
-    """throttle_time_ms as the broker wrote it, 0 when this version has no such field."""
+    """The broker's throttle_time_ms, 0 when this version has no such field."""
     at = offset(frame, api)
     return 0 if at is None else read_int32(frame, at)[0]
 
@@ -79,11 +79,11 @@ def patch(frame: bytearray, api: Api, throttle_time_ms: int) -> int:
 
     Args:
         frame: a response frame from its size on; whole, or only its head when `in_head(api)`.
-        api: the version the response is encoded in.
-        throttle_time_ms: ours, >= 0; cut at 2^31-1.
+        api: the version of the response.
+        throttle_time_ms: the gateway's time, >= 0; cut at 2^31-1.
 
     Returns:
-        The larger of ours and the broker's, which the caller mutes for.
+        The larger of the gateway's and the broker's time, for which the caller mutes the client.
     """
     at = offset(frame, api)
     if at is None:

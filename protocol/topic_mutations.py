@@ -1,9 +1,9 @@
-"""CreateTopics, CreatePartitions and DeleteTopics requests: which topics, how many partitions, and each as it came.
+"""CreateTopics, CreatePartitions and DeleteTopics requests: their topics, numbers of partitions, and original bytes.
 
-A request is taken apart into its topics, each with its untouched bytes, so that a part of it can be sent on with
-nothing re-encoded: unknown tags and odd values survive (hazard A24). Array lengths are capped before anything is
-built from them (hazard A27). Layouts: CreateTopicsRequest v0-7, CreatePartitionsRequest v0-3, DeleteTopicsRequest
-v0-6 of Kafka's message definitions.
+A request is parsed into its topics, each with its unchanged bytes. So a part of it can be forwarded without encoding
+it again, and unknown tags and odd values are kept (hazard A24). Array lengths are checked before anything is built
+from them (hazard A27). Layouts: CreateTopicsRequest v0-7, CreatePartitionsRequest v0-3, DeleteTopicsRequest v0-6 of
+Kafka's message definitions.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from protocol.steps import STEP_ELEMENTS, Steps
 NO_TOPIC_ID: Final = b"\x00" * 16
 
 TopicIdentity: TypeAlias = tuple[bytes | None, bytes]
-"""(name, no id) or (None, id): a name may well look like the bytes of an id."""
+"""(name, no id) or (None, id): a name may look like the bytes of an id."""
 
-_CORRELATION_ID_AT: Final = 4  # behind api key and version
+_CORRELATION_ID_AT: Final = 4  # after api key and version
 _TIMEOUT_BYTES: Final = 4  # between the topics and validate_only
 
 MAX_NESTED_ELEMENTS: Final = 4 * MAX_ELEMENTS
-"""Assignments, configs and tags of all topics together; about 1 us each (hazard A27)."""
+"""The most assignments, configs and tags of all topics together; about 1 us each (hazard A27)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class TopicMutation:
     Attributes:
         name: the topic's name as raw bytes, None when it is given by id.
         topic_id: 16 bytes; zeros when it is given by name.
-        num_partitions: CreateTopics: as asked, -1 for the cluster's default. CreatePartitions: the new total.
-            DeleteTopics: 0.
-        replication_factor: CreateTopics: as asked. 0 elsewhere.
+        num_partitions: CreateTopics: the requested number, -1 for the cluster's default. CreatePartitions: the new
+            total. DeleteTopics: 0.
+        replication_factor: CreateTopics: the requested factor. 0 elsewhere.
         assignment_count: length of the manual assignment, -1 for null.
         raw: the element's bytes.
     """
@@ -67,7 +67,7 @@ class TopicMutation:
 
     @property
     def identity(self) -> TopicIdentity:
-        """What the request calls this topic by: its name, or its id where it gives no name."""
+        """The topic's identity in the request: its name, or its id if there is no name."""
         return (None, self.topic_id) if self.name is None else (self.name, NO_TOPIC_ID)
 
 
@@ -80,7 +80,7 @@ class TopicMutations:
         head: header bytes, from the api key up to the array of topics.
         topics: in wire order.
         timeout_ms: how long the client lets the controller work.
-        validate_only: nothing is to be done (CreateTopics v1+, CreatePartitions).
+        validate_only: the request is only validated (CreateTopics v1+, CreatePartitions).
         tail: everything after the array of topics.
     """
 
@@ -95,8 +95,9 @@ class TopicMutations:
         """The request frame with only these topics.
 
         Args:
-            topics: of this request.
-            validation_id: a correlation id; with one they are only to be validated (`validate_only` has a place).
+            topics: topics of this request.
+            validation_id: a correlation id. If it is given, the topics are only validated; the version must have
+                `validate_only`.
         """
         out = bytearray(self.head)
         write_array_length(out, len(topics), compact=self.api.flexible)
@@ -114,13 +115,13 @@ _TOPICS_AT_ONCE: Final = 1_000
 
 
 class _Budget:
-    """Counts nested elements of one request, so that a small frame cannot hold the loop for long."""
+    """Counts nested elements of one request, so that a small frame cannot block the loop for long."""
 
     def __init__(self) -> None:
         self.left = MAX_NESTED_ELEMENTS
 
     def take(self, count: int) -> int:
-        """`count` again, 0 for a null array."""
+        """Count these elements; returns `count`, 0 for a null array."""
         count = max(count, 0)
         self.left -= count
         if self.left < 0:
@@ -136,7 +137,7 @@ class _Budget:
 
 
 def parse_topic_mutations(frame: bytes, api: Api) -> Steps[TopicMutations]:
-    """Take a whole request frame (size included) of one of the three APIs apart.
+    """Parse a whole request frame (size included) of one of the three APIs.
 
     Raises:
         ProtocolError: it does not follow its layout, or has more elements than Kafka would accept.

@@ -1,6 +1,6 @@
-"""Responses to CreateTopics, CreatePartitions and DeleteTopics: read per topic, merged with our refusals.
+"""Responses to CreateTopics, CreatePartitions and DeleteTopics: read per topic, merged with the gateway's refusals.
 
-Results that the broker wrote are sent on byte for byte; only results that the gateway makes are encoded here.
+The broker's results are forwarded byte for byte; only the gateway's own results are encoded here.
 Layouts: CreateTopicsResponse v0-7, CreatePartitionsResponse v0-3, DeleteTopicsResponse v0-6.
 """
 
@@ -35,8 +35,8 @@ class TopicResult:
     """One topic of a response.
 
     Attributes:
-        name: raw bytes, None where DeleteTopics v6 does not name it.
-        topic_id: 16 bytes, zeros where the version has none.
+        name: raw bytes, None if DeleteTopics v6 does not name the topic.
+        topic_id: 16 bytes, zeros if the version has none.
         error_code: Kafka's error code, 0 for success.
         num_partitions: CreateTopics v5+: partitions of the created topic, -1 when unknown.
         raw: the element's bytes.
@@ -51,7 +51,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True)
 class TopicResults:
-    """A whole response: throttle_time_ms (0 where the version has none), the results, and the bytes behind them."""
+    """A whole response: throttle_time_ms (0 if the version has none), the results, and the bytes after them."""
 
     throttle_time_ms: int
     results: tuple[TopicResult, ...]
@@ -59,7 +59,7 @@ class TopicResults:
 
 
 def by_identity(results: Iterable[TopicResult]) -> dict[TopicIdentity, TopicResult]:
-    """Results by what a request may call their topics: by their ids and by their names."""
+    """Results by their topics' ids and by their names, because a request may use either."""
     found: dict[TopicIdentity, TopicResult] = {}
     for result in results:
         found[None, result.topic_id] = result
@@ -69,7 +69,7 @@ def by_identity(results: Iterable[TopicResult]) -> dict[TopicIdentity, TopicResu
 
 
 def parse_topic_results(frame: bytes, api: Api) -> Steps[TopicResults]:
-    """Take a whole response frame (size included) of one of the three APIs apart.
+    """Parse a whole response frame (size included) of one of the three APIs.
 
     Raises:
         ProtocolError: it does not follow its layout.
@@ -112,7 +112,7 @@ def _read_result(frame: bytes, start: int, api: Api) -> tuple[TopicResult, int]:
 
 
 def make_result(topic: TopicMutation, error_code: int, api: Api) -> TopicResult:
-    """A result of the gateway's own, with a null message, as Kafka writes THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+    """A result of the gateway's own, with a null message, as in Kafka's THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
     flexible = api.flexible
     out = bytearray()
     write_nullable_string(out, topic.name, compact=flexible)
@@ -142,10 +142,10 @@ def encode_topic_results(
 
     Args:
         correlation_id: the client's.
-        throttle_time_ms: >= 0; left out where the version has no such field.
-        results: in the order they are to be read.
+        throttle_time_ms: >= 0; left out if the version has no such field.
+        results: the results in their order in the response.
         api: the version to encode for.
-        tail: what stood behind the results in the broker's answer; an empty tag section when there was none.
+        tail: the bytes after the results in the broker's response; None: an empty tag section.
     """
     out = bytearray()
     write_int32(out, correlation_id)

@@ -1,12 +1,12 @@
-"""Bytes of records by topic in a Produce request or a Fetch response, found while it passes. Pure.
+"""Counts the bytes of records by topic in a Produce request or a Fetch response while it passes. Pure.
 
-A walk steps over records by their sizes, in any pieces, and keeps at most a topic's name of what it was given. Of
-records nothing is read but the heads of batches: how long each is, and how many records are in it. Layouts follow
-the message definitions of ProduceRequest and FetchResponse. What does not follow them ends the walk and nothing else:
-it is for the broker, or the client, to say what is wrong.
+A walk skips records by their sizes, in any pieces, and keeps at most a topic's name. Of records only the heads of
+batches are read: the length of each, and its number of records. Layouts follow the message definitions of
+ProduceRequest and FetchResponse. A message that does not follow them ends the walk and has no other effect: the
+broker or the client will report the fault.
 
-Of a partition the first batches are looked at, at most `BATCHES_SEEN`; what is behind them is taken to hold records
-of the same size. A Produce has one batch for each partition, so its numbers are exact.
+In each partition at most the first `BATCHES_SEEN` batches are read. Records in later batches are assumed to have the
+same size. A Produce request has one batch per partition, so its numbers are exact.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ MAX_TOPIC_BYTES: Final = 249
 """Kafka's longest name of a topic; a longer one ends the walk."""
 
 MAX_STEPS: Final = 20_000
-"""Topics, partitions and tags of one message that are stepped over, at about a microsecond each (hazard A27)."""
+"""The most topics, partitions and tags of one message that are walked, at about a microsecond each (hazard A27)."""
 
 Found: TypeAlias = Callable[[bytes, int, int], None]
-"""(what the message calls the topic: a name, or 16 bytes of an id; bytes of records; records)."""
+"""(the topic's name in the message, or the 16 bytes of its id; bytes of records; number of records)."""
 
 _FIRST_NEGATIVE: Final = 1 << 31
-"""Kafka reads a number of tags as an int32, and a negative one as none."""
+"""Kafka reads a number of tags as an int32, and treats a negative number as no tags."""
 
 
 class _Window:
-    """The bytes that a walk can see: `data`, up to `end`; and how many elements it may still step over."""
+    """The bytes that a walk can read: `data`, up to `end`; and the number of elements that it may still walk."""
 
     __slots__ = ("data", "end", "left_elements", "topic")
 
@@ -59,14 +59,14 @@ class _Window:
         self.topic: bytes | None = None
 
     def step(self) -> None:
-        """One element more."""
+        """Count an element."""
         self.left_elements -= 1
         if self.left_elements < 0:
             raise TooManyElements
 
 
 _Walk: TypeAlias = Generator[tuple[int, int], int, int]
-"""Yields where it wants to continue and how many bytes it wants to see there; gets where those are in the window."""
+"""Yields the offset to continue at and the number of bytes needed there; receives their offset in the window."""
 
 
 def _uvarint(window: _Window, at: int) -> Generator[tuple[int, int], int, tuple[int, int]]:
@@ -91,7 +91,7 @@ def _int32(window: _Window, at: int) -> Generator[tuple[int, int], int, tuple[in
 
 
 def _length(window: _Window, at: int, *, compact: bool) -> Generator[tuple[int, int], int, tuple[int, int]]:
-    """Of an array or of records; null is 0."""
+    """The length of an array or of records; null is 0."""
     if compact:
         value, at = yield from _uvarint(window, at)
         return max(value - 1, 0), at
@@ -168,7 +168,7 @@ def _records(window: _Window, at: int, size: int) -> Generator[tuple[int, int], 
 def _short_in_window(
     window: _Window, at: int, left: int, fixed: int
 ) -> Generator[tuple[int, int], int, tuple[int, int, int, int]]:
-    """As `short_batches`, of those that begin in the window, with the tags behind them."""
+    """As `short_batches`, for partitions that begin in the window, including the tags after them."""
     most = min(left, window.left_elements)
     left_of_most, at, size, records = short_batches(window.data, at, window.end, most, fixed)
     stepped = most - left_of_most
@@ -299,35 +299,35 @@ _WALKS: Final = {
 
 
 class TopicWalk:
-    """Walks one request or answer as its bytes come.
+    """Walks one request or response as its bytes arrive.
 
     Attributes:
-        left_bytes: of what comes next, to be stepped over; the caller may do so itself, and lower it.
+        left_bytes: the number of next bytes to skip. The caller may skip some itself, and lower the number.
     """
 
     __slots__ = ("_kept", "_walk", "_wanted", "_window", "fault", "left_bytes")
 
     @property
     def topic(self) -> bytes | None:
-        """What the message calls the topic that is being looked at, or was last; None: none has come."""
+        """The name or id of the current topic, or of the last one; None: no topic was received yet."""
         return self._window.topic
 
     def __init__(self, api: Api, found: Found) -> None:
-        """Nothing was seen.
+        """Starts a walk.
 
         Args:
-            api: Produce: the first bytes are those of a request's body, or of its header's tags. Others: those
-                of an answer's size.
-            found: called with each topic once all of it has come.
+            api: for Produce, the first bytes are those of a request's body, or of its header's tags. For others,
+                those of a response's size.
+            found: called with each topic once it was received completely.
         """
         self._window = _Window()
         self._walk: _Walk | None = _WALKS[api.key](self._window, api, found)
         self._kept = b""
-        self.fault: ProtocolError | None = None  # why no more of the message can be looked at
+        self.fault: ProtocolError | None = None  # why the rest of the message can't be read
         self.left_bytes, self._wanted = next(self._walk)
 
     def take(self, data: bytes, at: int, end: int) -> None:
-        """Look at `data[at:end]`, the next bytes."""
+        """Read `data[at:end]`, the next bytes."""
         while self._walk is not None:
             if self.left_bytes:
                 if self.left_bytes > end - at or (self.left_bytes == end - at and self._wanted):
@@ -348,7 +348,7 @@ class TopicWalk:
             self._kept = joined[self._send(joined, 0, len(joined)) :]
 
     def _send(self, data: bytes, at: int, end: int) -> int:
-        """Let the walk continue; returns where it wants to, at most `end`."""
+        """Continue the walk; returns the offset where it stopped, at most `end`."""
         assert self._walk is not None
         window = self._window
         window.data, window.end = data, end

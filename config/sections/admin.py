@@ -1,4 +1,4 @@
-"""[admin]: the port of /metrics, /healthz, /readyz and the kill switch, and the keys that it asks for."""
+"""[admin]: the port of /metrics, /healthz, /readyz and the kill switch, and the keys for it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class AdminSettings(Section, frozen=True):
 
     @property
     def url(self) -> str:
-        """Where it answers, without a path."""
+        """The port's URL, without a path."""
         return f"{'http' if self.tls is None else 'https'}://{self.bind}"
 
     @property

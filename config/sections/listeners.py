@@ -128,7 +128,7 @@ class ListenerTls(Section, frozen=True):
     certificates: Annotated[tuple[NamedCertificate, ...], Field(strict=False, max_length=64)] = ()
 
     def with_certificate(self, other: NamedCertificate) -> ListenerTls:
-        """The same settings with one of `certificates` in the place of the first one."""
+        """The same settings with one of `certificates` instead of the first one."""
         return self.model_copy(update={**dict(other), "certificates": ()})
 
     @model_validator(mode="after")
@@ -235,7 +235,7 @@ class ListenerSettings(Section, frozen=True):
 
     @property
     def path(self) -> str:
-        """Where it is in the file."""
+        """The listener's path in the file."""
         return f"listeners.{part_text(self.name)}"
 
     @property

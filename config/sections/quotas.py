@@ -180,11 +180,11 @@ class QuotaRule(Section, frozen=True):
                 yield (str(key),), f"{subject} no such quota; give {' or '.join(known)}"
 
 
-# The quotas that this gateway enforces; a key of any other one is refused.
+# The quotas that this gateway enforces; any other key is refused.
 ENFORCED_KEYS: Final = tuple(key for key in QuotaKey if key in QuotaRule.model_fields)
 
 CLIENT_KEYS: Final = tuple(key for key in ENFORCED_KEYS if key not in CONNECTION_KEYS)
-"""Those of users and client ids."""
+"""The quotas of users and client ids."""
 
 USER_KEYS: Final = ENFORCED_KEYS
-"""Those of users alone."""
+"""The quotas of users alone."""

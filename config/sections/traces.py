@@ -11,7 +11,7 @@ from config.section_base import NonEmpty, Section
 
 
 def collector_url(text: str) -> str:
-    """The same text, if a collector of OTLP over HTTP can have it as its URL.
+    """The text, if it can be the URL of a collector of OTLP over HTTP.
 
     Raises:
         ValueError: it can't.
