@@ -1,7 +1,7 @@
 """HTTP requests to the admin port of a running gateway, for the commands.
 
-A token is never an argument: other users of the machine see the arguments of a process. It comes from the environment
-or from a file, is sent to the given address only, and is shown nowhere.
+A token is never an argument, because other users of the machine can read the arguments of a process. It comes from
+the environment or from a file, is sent to the given address only, and is never shown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from config.clusters import NAME
 
 DEFAULT_URL: Final = "http://127.0.0.1:9644"
 VARIABLE: Final = "SLUICE_ADMIN"
-"""Of the environment: the URL that is used without ``--admin``."""
+"""The environment variable with the URL that is used without ``--admin``."""
 
 TOKEN_VARIABLE: Final = "SLUICE_ADMIN_TOKEN"
 _FILES: Final = {
@@ -37,31 +37,31 @@ _FILES: Final = {
     "certificate": ("own certificate for the admin port, in PEM", "", "none"),
     "key": ("key of the own certificate", "", "in the same file"),
 }
-"""Options with a file, without prefix: the meaning, a variable that goes before that of the file, the default."""
+"""Options with a file, without prefix: the meaning, a variable that precedes that of the file, the default."""
 
 _TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
 
 CLUSTERS: Final = "/clusters/"
-"""Before the name of a cluster and its paths."""
+"""The path prefix before the name of a cluster and its paths."""
 
 T = TypeVar("T")
 
 
 class AdminPortError(Exception):
-    """The gateway was not reached, or answered with something else than our admin port would; a line for people."""
+    """The gateway was not reached, or the response is not that of an admin port. The text is a line for people."""
 
 
 class AdminUrl(str):
-    """The URL of an admin port, and the key that is shown to it.
+    """The URL of an admin port, and the key for it.
 
     Attributes:
-        files: by the names of `_FILES`; None: not given. They are read with each request.
-        token: instead of a token file.
+        files: files by the names of `_FILES`; None: not given. They are read with each request.
+        token: a token instead of a token file.
     """
 
     def __new__(cls, url: str, files: Mapping[str, str | None], token: str | None) -> AdminUrl:
-        """Make one."""
+        """Create the URL with its key."""
         made = super().__new__(cls, url)
         made.files, made.token = files, token
         return made
@@ -70,7 +70,7 @@ class AdminUrl(str):
     token: str | None
 
     def headers(self) -> dict[str, str]:
-        """Of a request.
+        """The headers of a request.
 
         Raises:
             AdminPortError: the token file can't be used.
@@ -92,7 +92,7 @@ class AdminUrl(str):
         return {"Authorization": f"Bearer {token}"}
 
     def tls(self) -> ssl.SSLContext:
-        """Of a connection.
+        """The TLS settings of a connection.
 
         Raises:
             AdminPortError: a file can't be used.
@@ -101,7 +101,7 @@ class AdminUrl(str):
             context = ssl.create_default_context(cafile=self.files["ca"])
             if (certificate := self.files["certificate"]) is not None:
                 context.load_cert_chain(certificate, self.files["key"])
-        except OSError as exc:  # OpenSSL's errors among them
+        except OSError as exc:  # includes OpenSSL's errors
             raise AdminPortError(f"--admin-ca, --admin-certificate or --admin-key: {exc}") from None
         return context
 
@@ -110,9 +110,9 @@ def add_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> Non
     """Adds ``--admin``, and the files with keys for it.
 
     Args:
-        parser: of the command.
-        below: the command stands below one that has it already. Whichever of the two was given counts; a default here
-            would replace what was given there.
+        parser: the command's parser.
+        below: the command is below one that has the option already. The option counts in either place; a default here
+            would replace the value that was given there.
     """
     parser.add_argument(
         "--admin",
@@ -137,7 +137,7 @@ def add_cluster_argument(parser: argparse.ArgumentParser, *, below: bool = False
     """Adds ``--cluster``.
 
     Args:
-        parser: of the command.
+        parser: the command's parser.
         below: see `add_argument`.
     """
     parser.add_argument(
@@ -150,9 +150,9 @@ def add_cluster_argument(parser: argparse.ArgumentParser, *, below: bool = False
 
 
 def complete(arguments: argparse.Namespace) -> None:
-    """Put what `add_argument` has added together in ``arguments.admin``, if the command has it.
+    """Combine the options of `add_argument` in ``arguments.admin``, if the command has them.
 
-    With ``--cluster`` it leads to the paths of that cluster.
+    With ``--cluster`` the URL is that of the cluster's paths.
     """
     if hasattr(arguments, "admin"):
         files = {name: getattr(arguments, f"admin_{name}") for name in _FILES}
@@ -178,24 +178,24 @@ def ask(
     Args:
         url: see `add_argument`.
         path: begins with a slash.
-        method: of the request.
+        method: the request's method.
         body: sent as JSON; None for no body.
-        lines: each sent as a line of JSON, in place of a body.
-        max_bytes: of the answer that are read.
-        timeout_s: for each step of it.
+        lines: values that are each sent as a line of JSON, instead of a body.
+        max_bytes: the most bytes of the response that are read.
+        timeout_s: the timeout of each step.
 
     Returns:
-        The HTTP status and the answer's JSON.
+        The HTTP status and the response's JSON.
 
     Raises:
-        AdminPortError: no answer, or none in JSON.
+        AdminPortError: there is no response, or it is not JSON.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {} if data is None else {"Content-Type": "application/json"}
     if lines is not None:
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         headers = {"Content-Type": "application/x-ndjson"}
-    # The machine's proxy is for other places, and a redirect would lead to one.
+    # The token must reach the given address only. So neither the machine's proxy nor redirects are used.
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirects()]
     if isinstance(url, AdminUrl):
         headers |= url.headers()
@@ -236,7 +236,7 @@ def ask(
 
 
 def _reason_text(reason: object) -> str:
-    """Why there is no answer, and what to do about it where that is known."""
+    """Why there is no response, and what to do if that is known."""
     if isinstance(reason, ssl.SSLCertVerificationError):
         return f"{reason}; --admin-ca names its authority"
     if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
@@ -255,17 +255,17 @@ def read(
     max_bytes: int = _MAX_ANSWER_BYTES,
     timeout_s: float = _TIMEOUT_S,
 ) -> T:
-    """An answer of the admin port, parsed.
+    """A parsed response of the admin port.
 
     Args:
         url: see `add_argument`.
         path: begins with a slash.
-        parse: of the answer's JSON; what it raises says that this is no such answer.
-        what: the answer shows, for the error message.
+        parse: parses the response's JSON; it raises if the response is of another kind.
+        what: the content of the response, for the error message.
         max_bytes, timeout_s: see `ask`.
 
     Raises:
-        AdminPortError: no answer, or another one.
+        AdminPortError: there is no response, or it is of another kind.
     """
     status, answer = ask(url, path, max_bytes=max_bytes, timeout_s=timeout_s)
     try:
@@ -279,12 +279,13 @@ def read(
 
 
 def exit_code(url: str, exchange: Callable[[], int], *, what: str = "") -> int:
-    """The exit code of a command that asks the admin port; 1 when it can't be asked, with a line that says why.
+    """The exit code of a command that uses the admin port; 1 when that fails, with a line that gives the reason.
 
     Args:
         url: see `add_argument`.
-        exchange: asks, prints and returns an exit code; whatever it misses in an answer is no answer of ours.
-        what: an admin port would do, such as " that shows quotas".
+        exchange: sends requests, prints and returns an exit code. If a value is missing in a response, the response
+            is not that of an admin port.
+        what: a purpose of the admin port for the error text, such as " that shows quotas".
     """
     try:
         return exchange()
@@ -296,7 +297,7 @@ def exit_code(url: str, exchange: Callable[[], int], *, what: str = "") -> int:
 
 
 def _choice(url: str, answer: Mapping[str, Any]) -> str:
-    """Why a gateway with several clusters does not answer as one with a single cluster."""
+    """The error text for a gateway with several clusters, which needs ``--cluster``."""
     if isinstance(answer.get("error"), str):
         return f"the gateway at {url.partition(CLUSTERS)[0]}: {answer['error']}"
     names = ", ".join(str(each["name"]) for each in answer["clusters"])

@@ -17,7 +17,7 @@ from gateway.cli.table import aligned
 from quotas.limits import Enforcement
 
 NOTES: Final = 3
-"""The exit code with --strict where there are notes and nothing worse."""
+"""The exit code with --strict if there are notes and no errors."""
 
 _OF_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _faults_of_files(found: config.Config) -> list[str]:
-    """What `serve` would say of the files that the configuration names, and of the packages that it needs."""
+    """The faults that `serve` would find in the named files and needed packages."""
     faults: list[str] = []
     for key, file in found.secret_files().items():
         try:
@@ -116,7 +116,7 @@ def _faults_of_files(found: config.Config) -> list[str]:
         faults += exc.lines
     protocols = [each.security_protocol for each in found.listeners]
     protocols += [each.security_protocol for each in found.all_upstreams]
-    # Most files have neither TLS nor SASL, and need not wait for their imports.
+    # Most configurations have neither TLS nor SASL, and need not wait for these imports.
     if any(protocol.sasl for protocol in protocols):
         from gateway.upstream.login import BrokerLogin
 
@@ -149,7 +149,7 @@ def _read_admin_keys(found: config.Config) -> None:
 
 
 def _keys_without_tokens(found: config.Config) -> list[str]:
-    """Keys of the admin port that open nothing; to be asked once their files are known to be good."""
+    """Keys of the admin port with an empty token file; call it once all files are known to be readable."""
     files = {at: key.token_file for at, key in enumerate(found.admin.keys) if key.token_file is not None}
     if not files:
         return []
@@ -163,7 +163,7 @@ def _keys_without_tokens(found: config.Config) -> list[str]:
 
 
 def _literal_tokens(source: config.Source, found: config.Config) -> list[str]:
-    """Tokens that stand in the file itself."""
+    """Tokens that are written in the configuration file itself."""
     not_here = {key for key, _ in source.variables + source.files}
     keys = (f"admin.keys.{at}.token" for at, each in enumerate(found.admin.keys) if each.token is not None)
     return [
@@ -177,7 +177,7 @@ def _open_files(files: list[tuple[str, str]]) -> list[str]:
     """Files with secrets that every user of this machine may read or write."""
     notes = []
     for key, file in files:
-        with contextlib.suppress(OSError):  # found missing elsewhere
+        with contextlib.suppress(OSError):  # another check reports missing files
             mode = Path(file).stat().st_mode
             if mode & _OF_OTHERS:
                 notes.append(
@@ -212,7 +212,7 @@ def _hosts_without_certificate(found: config.Config) -> list[str]:
 
 
 def _too_much_for_this_machine(found: config.Config) -> list[str]:
-    """What the file asks for beyond this process's limit of descriptors; that of the service may be another."""
+    """Limits above this process's limit of descriptors; the service may have another limit."""
     from gateway.server.connection_capacity import plan_descriptors, raise_descriptor_limit
 
     try:
@@ -223,7 +223,7 @@ def _too_much_for_this_machine(found: config.Config) -> list[str]:
 
 
 def _by_source(kind: str, found: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Which keys have values from where; the values may be anything, so they are not shown."""
+    """The keys with values from variables or files, and their sources; the values may be secret and are not shown."""
     keys: dict[str, dict[str, None]] = {}
     for key, name in found:
         keys.setdefault(name, {})[key] = None

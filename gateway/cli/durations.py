@@ -10,6 +10,6 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
 
 
 def seconds_of(text: str) -> int | None:
-    """How many seconds a duration has; None: the text is none."""
+    """The seconds of a duration; None: the text is no duration."""
     found = _DURATION.fullmatch(text)
     return None if found is None else int(found[1]) * _SECONDS[found[2]]

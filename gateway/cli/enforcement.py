@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the mode; 1 when the gateway can't be asked or refuses."""
+    """Prints the mode; 1 when the gateway can't be reached or refuses."""
     return admin_port.exit_code(arguments.admin, partial(_exchange, arguments.admin, arguments.mode))
 
 

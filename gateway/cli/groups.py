@@ -51,7 +51,7 @@ def _add_action(actions: Any, name: str, text: str, *, members: bool) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    """Prints the groups; 1 when the gateway can't be asked or has no file of groups."""
+    """Prints the groups; 1 when the gateway can't be reached or has no file of groups."""
     return admin_port.exit_code(arguments.admin, partial(_list, arguments.admin))
 
 
@@ -67,7 +67,7 @@ def _list(url: str) -> int:
 
 
 def _change(arguments: argparse.Namespace) -> int:
-    """Changes a group; 1 when the gateway can't be asked or refuses."""
+    """Changes a group; 1 when the gateway can't be reached or refuses."""
     body: dict[str, Any] = {"group": arguments.group}
     if arguments.action == "delete":
         body["delete"] = True

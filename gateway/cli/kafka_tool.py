@@ -37,7 +37,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:  # noqa: RET503  (what follows the last line is the tool)
-    """Becomes the tool; 2 when there is no Java or the jars can't be had."""
+    """Replaces this process by the tool; 2 when there is no Java or the jars can't be fetched."""
     from embedded_kafka.tools import tool_command
     from pinned_jars import FetchError, MissingProgramError
 
@@ -46,5 +46,5 @@ def run(arguments: argparse.Namespace) -> int:  # noqa: RET503  (what follows th
     except (MissingProgramError, FetchError) as exc:
         print(f"sluice: {exc}", file=sys.stderr)
         return 2
-    # In its place: signals, terminal and exit code are the tool's own.
+    # The tool replaces this process, so signals, terminal and exit code are its own.
     os.execvp(command[0], command)

@@ -34,16 +34,16 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        # argparse takes what follows a misspelt option for a command.
+        # argparse takes the word after a misspelt option for a command.
         unknown = self._unknown_option() if "invalid choice" in message else None
         if unknown is not None:
             close = get_close_matches(unknown, self._option_string_actions, n=1)
             message = f"unknown option {unknown}" + (f"; did you mean {close[0]}?" if close else "")
-        # One line: the usage would bury it.
+        # One line without the usage, which would hide it.
         self.exit(self.code(self.words), f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def _unknown_option(self) -> str | None:
-        """An option that is none of this parser's, if no command was given that could have it."""
+        """An option that this parser does not have, if no command was given that could have it."""
         if any(
             isinstance(each.choices, dict) and each.choices.keys() & set(self.words) for each in self._actions
         ):
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
         return next((option for option in options if option not in self._option_string_actions), None)
 
     def code(self, words: Sequence[str]) -> int:
-        """Of wrong arguments: that of the command below, if these words name one."""
+        """The exit code for wrong arguments: that of the command that these words name, if any."""
         for action in self._actions:
             below = action.choices if isinstance(action.choices, dict) else {}
             for at, word in enumerate(words):
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         code = arguments.run(arguments)
-        print(end="", flush=True)  # also where there is no standard output
+        print(end="", flush=True)  # also if there is no standard output
     except ConfigError as exc:
         for line in exc.lines:
             print(f"sluice: {line}", file=sys.stderr)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # `sluice quotas | head`.
+        # The reader has closed, as in `sluice quotas | head`.
         discard(sys.stdout)
     return code
 

@@ -1,4 +1,4 @@
-"""Output of commands whose exit code counts, also where the reader of the output has gone."""
+"""Output of commands whose exit code matters, also if the reader of the output has closed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 def show(text: str, *, end: str = "\n", error: bool = False) -> bool:
-    """Print to standard output or standard error. A reader that has gone does not end the command.
+    """Print to standard output or standard error. A reader that has closed does not end the command.
 
     Returns:
         Whether there was a reader.
@@ -23,7 +23,7 @@ def show(text: str, *, end: str = "\n", error: bool = False) -> bool:
 
 
 def discard(stream: TextIO) -> None:
-    """Send what is still to come nowhere: Python would complain once more when it closes the stream."""
+    """Discard all further output; otherwise Python would report the error again when it closes the stream."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

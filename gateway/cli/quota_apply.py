@@ -1,6 +1,6 @@
-"""``sluice quotas diff`` and ``apply``: a file of quotas, compared with what is set, and brought into force.
+"""``sluice quotas diff`` and ``apply``: compares a file of quotas with the current ones, and puts it in force.
 
-`import` is the name that `apply` had in 0.1.0, with `--dry-run` for `diff`; it is the same code.
+In 0.1.0 `apply` was called `import`, and `diff` was `import --dry-run`. `import` still works with the same code.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def run_diff(arguments: argparse.Namespace) -> int:
 
 
 def run_apply(arguments: argparse.Namespace) -> int:
-    """Prints the plan and makes it; see the exit codes."""
+    """Prints the plan and applies it; see the exit codes."""
 
     def step(change: _Change) -> int:
         if not change.plan.all_steps:
@@ -145,7 +145,7 @@ def run_import(arguments: argparse.Namespace) -> int:
 
 
 class _Change:
-    """A file beside what is set."""
+    """A file of quotas, compared with the current quotas."""
 
     def __init__(self, endpoint: Endpoint, plan: Plan, source: Source) -> None:
         self.plan = plan
@@ -154,7 +154,7 @@ class _Change:
 
     @property
     def summary(self) -> str:
-        """How much there is to do."""
+        """The number of changes, in words."""
         taken = len(self.plan.taken_over)
         return f"{len(self.plan.steps)} to change" + (f", {taken} to take over" if taken else "")
 
@@ -164,7 +164,7 @@ class _Change:
         return list(plan_lines(self.plan, authors))
 
     def apply(self) -> int:
-        """Make it."""
+        """Apply the plan."""
         try:
             found = self._endpoint.apply(self.plan.all_steps, self._source)
         except ChangedMeanwhileError as exc:
@@ -247,7 +247,7 @@ def _parse(file: str, data: bytes) -> QuotaText:
 
 
 def _confirmed(file: str) -> bool:
-    """Whether somebody at a terminal wants the plan.
+    """Whether a person at a terminal confirms the plan.
 
     Raises:
         ConfigError: there is no terminal.

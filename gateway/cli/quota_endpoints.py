@@ -1,10 +1,10 @@
-"""Where quotas are read and changed: a gateway's admin port, or any server of Kafka's AlterClientQuotas.
+"""Endpoints to read and change quotas: a gateway's admin port, or any server with Kafka's AlterClientQuotas.
 
-An admin port knows who has set what, and makes all changes at once if all that a plan replaces is still there. Kafka
-has neither: its quotas are compared again just before they are altered, asked whether all would be accepted, altered
-in one request, and read once more.
+An admin port knows the owner of each quota. It makes all changes at once, if the values that a plan replaces are
+still set. Kafka supports neither. There the quotas are compared again just before the change, validated, altered in
+one request, and read once more.
 
-If something fails after a change was sent, the quotas are read again: the change may have been made.
+If an error occurs after a change was sent, the quotas are read again, because the change may have been made.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class EndpointError(Exception):
 
 
 class ChangedMeanwhileError(Exception):
-    """Somebody else has changed what a plan is about.
+    """Another change has affected the quotas of a plan.
 
     Attributes:
-        lines: what is there now, and what became of the plan.
+        lines: the current values, and the outcome of the plan.
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -67,8 +67,8 @@ class Source:
     """The file of a plan.
 
     Attributes:
-        name: of the file.
-        sha256: of its bytes.
+        name: the file's name.
+        sha256: the hash of its bytes.
     """
 
     name: str
@@ -76,38 +76,38 @@ class Source:
 
     @classmethod
     def of(cls, file: str, data: bytes) -> Source:
-        """Of a file with these bytes."""
+        """The source of a file with these bytes."""
         return cls("standard input" if file == "-" else Path(file).name, hashlib.sha256(data).hexdigest())
 
 
 class Endpoint(Protocol):
-    """See the module. Everything raises `EndpointError`."""
+    """See the module. All methods raise `EndpointError`."""
 
     def read(self) -> dict[Quota, Current]:
-        """What is set and can be changed there."""
+        """The current quotas that can be changed there."""
 
     def authors(self, quotas: Collection[Quota]) -> dict[Quota, str]:
-        """Who else than `apply` has changed these last, as far as that is known."""
+        """Who changed these quotas last by other means than `apply`, if known."""
 
     def notes(self, quotas: Collection[Quota]) -> list[str]:
-        """Why no client can match some of these, as far as that is known."""
+        """Why no client can match some of these, if known."""
 
     def apply(self, steps: Sequence[Step], source: Source) -> int | None:
         """Make all of these changes, or none.
 
         Returns:
-            The version of the store that has them; None: there is none.
+            The version of the store that includes them; None: there is no version.
 
         Raises:
-            ChangedMeanwhileError: see there.
+            ChangedMeanwhileError: a quota of the plan has changed.
         """
 
 
 class GatewayEndpoint:
-    """A running gateway, by its admin port."""
+    """A running gateway, through its admin port."""
 
     def __init__(self, url: str) -> None:
-        """Nothing is asked yet."""
+        """Sends no request yet."""
         self._url = url
         self._owners: dict[Quota, Owner] = {}
         self._prefixes = self._logins = True
@@ -118,7 +118,7 @@ class GatewayEndpoint:
         with self._ours():
             answer = self._read("/quotas")
             if "logins" not in answer and "quotas" in answer:
-                # It would not compare before it changes something.
+                # That version would not compare before it changes quotas.
                 raise EndpointError(
                     [f"the gateway at {self._url} is of an earlier version; upgrade it first"]
                 )
@@ -184,7 +184,7 @@ class GatewayEndpoint:
                         )
                         for each in answer.get("changed", [])
                     ]
-                    # Without any, another is being made at this moment.
+                    # If there is no changed value, another change is being made at this moment.
                     raise ChangedMeanwhileError([*found, str(answer["error"])])
                 if status != HTTPStatus.OK:
                     raise EndpointError(refusal_lines(answer))
@@ -209,7 +209,7 @@ class GatewayEndpoint:
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
-        """Whatever an answer lacks is no answer of ours."""
+        """Turns missing values in a response into the error that it is not an admin port's."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
@@ -238,10 +238,10 @@ class GatewayEndpoint:
 
 
 class KafkaEndpoint:
-    """A cluster, or a gateway, by Kafka's own APIs."""
+    """A cluster or a gateway, through Kafka's own APIs."""
 
     def __init__(self, bootstrap: str, client_config: Path | None) -> None:
-        """Nothing is asked yet.
+        """Sends no request yet.
 
         Args:
             bootstrap: ``host:port,host:port``.
@@ -261,7 +261,7 @@ class KafkaEndpoint:
             raise EndpointError([str(exc)]) from exc
 
     def authors(self, quotas: Collection[Quota]) -> dict[Quota, str]:
-        """See `Endpoint`: Kafka does not keep them."""
+        """See `Endpoint`. Kafka does not store authors."""
         del quotas
         return {}
 
@@ -274,7 +274,7 @@ class KafkaEndpoint:
         """See `Endpoint`."""
         from quota_client.client import QuotaClientError, Setting
 
-        del source  # there is no place for it
+        del source  # Kafka cannot store it
         settings = [Setting(*step.quota, step.new) for step in steps]
         wanted = {step.quota: step.new for step in steps}
         sent = False
@@ -311,7 +311,7 @@ class KafkaEndpoint:
         return True
 
     def _connect(self) -> Any:
-        # kafka-python is only loaded where it is used.
+        # Imported here so that kafka-python is loaded only if it is used.
         from quota_client.client import QuotaClient
         from quota_client.properties import read_properties
 
@@ -321,7 +321,7 @@ class KafkaEndpoint:
 
 
 def _verify(client: Any, expected: Mapping[Quota, float | None]) -> None:
-    """Wait until a broker, which follows the controller, has what was set."""
+    """Wait until a broker, which follows the controller, has the new values."""
     deadline = time.monotonic() + VERIFY_S
     while True:
         try:
@@ -335,10 +335,10 @@ def _verify(client: Any, expected: Mapping[Quota, float | None]) -> None:
 
 
 def compare(found: Mapping[Quota, float], expected: Mapping[Quota, float | None], *, made: bool) -> None:
-    """Look whether quotas are as expected.
+    """Check that quotas have the expected values.
 
     Raises:
-        ChangedMeanwhileError: they are not.
+        ChangedMeanwhileError: they have other values.
     """
     wrong = [
         meanwhile_text(quota, limit, found.get(quota))
@@ -351,7 +351,7 @@ def compare(found: Mapping[Quota, float], expected: Mapping[Quota, float | None]
 
 
 def meanwhile_text(quota: Quota, expected: float | None, found: float | None) -> str:
-    """What somebody has changed under a plan."""
+    """The text about a quota that has changed since the plan was made."""
     entity, key = quota
     before, now = (
         "nothing" if limit is None else amount_text(key, float(limit)) for limit in (expected, found)
@@ -360,14 +360,14 @@ def meanwhile_text(quota: Quota, expected: float | None, found: float | None) ->
 
 
 def refusal_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Why an admin port has refused, fault by fault."""
+    """Why an admin port has refused, a line for each fault."""
     faults = [str(each) for each in answer.get("faults", [])]
     more = int(answer.get("fault_count", 0)) - len(faults)
     return [*faults, *([f"and {more} more"] if more > 0 else []), f"refused: {answer['error']}"]
 
 
 def user_name() -> str:
-    """Of this process, for the history of changes."""
+    """The user of this process, for the history of changes."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -375,9 +375,9 @@ def user_name() -> str:
 
 
 def _author(entry: Mapping[str, Any]) -> str:
-    """Who made a change of the history, from where and when."""
+    """The author of a change in the history, with origin and time."""
     at = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-    # By the admin port the author is at the end of the way.
+    # Through the admin port, `via` begins with `by` and ends with the author.
     by = "" if entry["via"].startswith(entry["by"]) else f"{entry['by']}, "
     return _printable(f"{by}{entry['via']}, {at}")
 

@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints them; 1 when the gateway can't be asked."""
+    """Prints the quotas; 1 when the gateway can't be reached."""
     try:
         view = (
             of_gateway(arguments.admin)

@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        default=argparse.SUPPRESS,  # as --admin: it may stand before the command, too
+        default=argparse.SUPPRESS,  # like --admin, the option may also be before the command
         help="print JSON, for programs; a null name is the default entity",
     )
     admin_port.add_argument(parser, below=True)
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints them; 1 when the gateway can't be asked or refuses.
+    """Prints the changes; 1 when the gateway can't be reached or refuses.
 
     Raises:
         ConfigError: a file was named, which has no history.
@@ -81,5 +81,5 @@ def _value(value: float | str | None) -> str:
 
 
 def _shown(text: str) -> str:
-    """A name may hold anything, a terminal must not see it."""
+    """A name with unprintable characters escaped, because a terminal could act on them."""
     return text if text.isprintable() else json.dumps(text)

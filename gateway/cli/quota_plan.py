@@ -1,4 +1,4 @@
-"""What applying a file of quotas would change, and the text that shows it. Pure."""
+"""The changes that applying a file of quotas would make, and their text. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Quota: TypeAlias = tuple[QuotaEntity, QuotaKey]
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What is set.
+    """The current value of a quota.
 
     Attributes:
         limit: in the key's unit.
-        owner: how it got there; None: no owners are kept there.
+        owner: how the value was set; None: the endpoint does not store owners.
     """
 
     limit: float
@@ -32,8 +32,8 @@ class Step:
     """One quota that a plan changes.
 
     Attributes:
-        quota: which.
-        old, new: its limit before and after; None: there is none. Both are the same where a file takes a quota over.
+        quota: the quota.
+        old, new: its limit before and after; None: there is none. Both are equal if a file only takes a quota over.
     """
 
     quota: Quota
@@ -41,7 +41,7 @@ class Step:
     new: float | None
 
     def __str__(self) -> str:
-        """As it is shown."""
+        """The step as text."""
         entity, key = self.quota
         what = f"{entity} {key}"
         if self.old is None:
@@ -55,12 +55,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What applying a file would do.
+    """The effect of applying a file.
 
     Attributes:
         steps: limits that change, in a fixed order.
-        taken_over: quotas that have the limit of the file already, and another owner.
-        left: quotas within the scope that are not in the file, and stay.
+        taken_over: quotas that already have the file's limit, but another owner.
+        left: quotas within the scope that are not in the file, and are kept.
     """
 
     steps: tuple[Step, ...]
@@ -69,20 +69,20 @@ class Plan:
 
     @property
     def all_steps(self) -> tuple[Step, ...]:
-        """Everything that is to be done."""
+        """All changes, including quotas that are only taken over."""
         return self.steps + self.taken_over
 
 
 def make_plan(
     wanted: Mapping[Quota, float], current: Mapping[Quota, Current], scope: Scope | None, *, prune: bool
 ) -> Plan:
-    """The difference of a file and what is set.
+    """The difference between a file and the current quotas.
 
     Args:
-        wanted: what the file says, all of it within the scope.
-        current: what is set.
-        scope: which entities the file is about; None: those that it names.
-        prune: whether to remove what is in the scope and not in the file; needs a scope.
+        wanted: the quotas of the file, all within the scope.
+        current: the current quotas.
+        scope: the entities that the file is about; None: those that it names.
+        prune: whether to remove quotas that are in the scope and not in the file; needs a scope.
     """
     steps, taken_over, left = [], [], []
     for quota, limit in wanted.items():
@@ -105,11 +105,11 @@ def make_plan(
 
 
 def plan_lines(plan: Plan, authors: Mapping[Quota, str]) -> Iterator[str]:
-    """A plan as it is shown.
+    """The text of a plan.
 
     Args:
         plan: the plan.
-        authors: who gave quotas their present limit, or removed them, as far as that is known.
+        authors: who set or removed the quotas' current limits, if known.
     """
     for step in plan.all_steps:
         author = authors.get(step.quota)

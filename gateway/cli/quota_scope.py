@@ -1,4 +1,4 @@
-"""Scopes: the entities that a file of quotas is about. What is outside of it is neither changed nor removed. Pure."""
+"""Scopes: the entities that a file of quotas is about. Other entities are neither changed nor removed. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _ORDER: Final = (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP, EntityTyp
 
 
 class ScopeError(ValueError):
-    """A text is no scope; says why."""
+    """A text is no scope; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a pattern says about one entity type.
+    """The part of a pattern for one entity type.
 
     Attributes:
         entity_type: the type.
-        name: with the star at its end, if it has one.
+        name: the name, with the star at its end if it has one.
         literal: this star was quoted, so it is part of the name.
     """
 
@@ -52,23 +52,25 @@ class _Part:
 class Scope:
     """Entities, by patterns.
 
-    A pattern names entity types as an entity does: ``user=team-a-*``. A star at the end stands for all names that
-    begin so, alone for every name and the default; in a quoted name it stands for itself. An entity may have more
-    types than the pattern names, as in a filter of Kafka that is not strict: that of a user covers its pairs with
-    client ids, too.
+    A pattern names entity types as an entity does: ``user=team-a-*``. A star at the end stands for all names with
+        that
+    beginning. A star alone stands for every name and the default. In a quoted name a star is an ordinary character.
+    An entity may have more types than the pattern names, as in a filter of Kafka that is not strict: a pattern of a
+        user
+    also covers the user's pairs with client ids.
 
     Attributes:
-        patterns: an entity is covered that one of them covers; empty: every entity is.
+        patterns: an entity is covered if one of them covers it; empty: every entity is covered.
     """
 
     patterns: tuple[tuple[_Part, ...], ...]
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Scope:
-        """The scope that these patterns make; ``all`` is every entity.
+        """The scope of these patterns; ``all`` is every entity.
 
         Raises:
-            ScopeError: one of them is not valid.
+            ScopeError: a pattern is not valid.
         """
         given = list(texts)
         if ALL in given:
@@ -87,7 +89,7 @@ class Scope:
         return cls(tuple(patterns))
 
     def covers(self, entity: QuotaEntity) -> bool:
-        """Whether the entity is one of them."""
+        """Whether the scope covers an entity."""
         if not self.patterns:
             return True
         names = dict(entity.components())
@@ -96,7 +98,7 @@ class Scope:
         )
 
     def __str__(self) -> str:
-        """As it may be given."""
+        """The scope as text, in the form of the option."""
         return " or ".join(",".join(map(str, pattern)) for pattern in self.patterns) or ALL
 
 

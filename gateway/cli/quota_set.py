@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the difference; 1 when the gateway can't be asked or refuses.
+    """Prints the difference; 1 when the gateway can't be reached or refuses.
 
     Raises:
         ConfigError: the entity or a quota is not valid, or a configuration file was named.
@@ -93,7 +93,7 @@ def _row(entity: QuotaEntity, text: str) -> dict[str, Any]:
 
 
 def _exchange(url: str, quotas: list[dict[str, Any]], options: dict[str, str]) -> int:
-    """Send quotas, a limit of None for one that goes, and print what that changes; the command's exit code."""
+    """Send quotas (a limit of None removes one), and print the changes; returns the command's exit code."""
     status, answer = admin_port.ask(
         url,
         f"/quotas/import?{urlencode(options)}",

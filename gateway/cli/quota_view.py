@@ -36,12 +36,12 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a quota came from.
+    """The origin of a quota.
 
     Attributes:
         source: file or store.
-        file: what the configuration file says, whether it counts or not; None: nothing.
-        owner: how it came into the store: apply, set or api; empty: not known, or it is not in the store.
+        file: the configuration file's value, also if an override replaces it; None: it has none.
+        owner: how it was written to the store: apply, set or api; empty: not known, or it is not in the store.
     """
 
     source: str
@@ -58,15 +58,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class QuotaView:
-    """What is looked at.
+    """The quotas to show, and the settings that they depend on.
 
     Attributes:
         limits: the quotas.
         mutation, rate: how use is measured.
-        ipv6_prefix_bits: of [connections].
-        origins: of each quota; None: all are of the file.
-        store: of a running gateway, in words.
-        divided: the byte rates of which clients get a share of the capacity.
+        ipv6_prefix_bits: the setting of [connections].
+        origins: the origin of each quota; None: all come from the file.
+        store: the store of a running gateway, in words.
+        divided: the byte rates with a divided capacity.
     """
 
     limits: Limits
@@ -82,7 +82,7 @@ def add_config_argument(parser: argparse.ArgumentParser, *, below: bool = False)
     """Adds ``--config``.
 
     Args:
-        parser: of the command.
+        parser: the command's parser.
         below: see `gateway.cli.admin_port.add_argument`.
     """
     parser.add_argument(
@@ -109,11 +109,11 @@ def of_file(path: str, cluster: str | None = None) -> QuotaView:
     """The quotas of a configuration file.
 
     Args:
-        path: of the file.
-        cluster: which one of [[clusters]]; None: the file has none.
+        path: the file's path.
+        cluster: the name of one of [[clusters]]; None: the file has none.
 
     Raises:
-        config.ConfigError: it is not valid, or has other clusters.
+        config.ConfigError: the file is not valid, or has other clusters.
     """
     found = config.load(path, cluster=cluster)
     return QuotaView(
@@ -129,7 +129,7 @@ def of_gateway(url: str) -> QuotaView:
     """The quotas in force in a running gateway.
 
     Raises:
-        admin_port.AdminPortError: it can't be asked.
+        admin_port.AdminPortError: the gateway can't be reached.
     """
     return admin_port.read(url, "/quotas", _view, what="quotas", max_bytes=MAX_ANSWER_BYTES)
 
@@ -138,7 +138,7 @@ def _view(answer: Mapping[str, Any]) -> QuotaView:
     sections = {
         name: model.model_validate_json(json.dumps(answer[name])) for name, model in _SECTIONS.items()
     }
-    # Only what quotas are made from: the rest is the gateway's own business.
+    # Only the sections that quotas depend on; the response has no others.
     settings = config.Config.model_construct(
         None, **sections, enforcement=EnforcementSettings(mode=answer["mode"]), quotas=()
     )
@@ -148,7 +148,7 @@ def _view(answer: Mapping[str, Any]) -> QuotaView:
     limits = settings.quota_limits()
     for (entity, key), value in values.items():
         limits.put(entity, key, value)
-    # A gateway of an earlier version does not say them.
+    # A gateway of an earlier version does not report groups.
     groups = answer.get("groups", ())
     limits.set_groups(
         Groups(Group(**{name: _texts(value) for name, value in each.items()}) for each in groups)
@@ -169,7 +169,7 @@ def _view(answer: Mapping[str, Any]) -> QuotaView:
         settings.connections.ipv6_prefix_bits,
         origins,
         store,
-        frozenset(map(QuotaKey, answer.get("divided", ()))),  # not said by a gateway of an earlier version
+        frozenset(map(QuotaKey, answer.get("divided", ()))),  # an earlier version does not report it
     )
 
 

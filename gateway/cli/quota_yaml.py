@@ -46,14 +46,14 @@ _KEYS: Final = (
     *(f"default-{name}" for name in _NAMES.values() if name != EntityType.GROUP),
     *QuotaKey,
 )
-"""Those of an entry."""
+"""The keys of an entry."""
 
 _OTHER_SPELLINGS: Final = {
     "client_id": "client-id",
     "default_client_id": "default-client-id",
     **{f"default_{name}": f"default-{name}" for name in _NAMES.values() if "-" not in name},
 }
-"""Read as well, since [[quotas]] of the configuration has them."""
+"""Spellings that are read too, because [[quotas]] of the configuration has them."""
 
 _FAMILIES: Final = (
     Family.USER,
@@ -66,7 +66,7 @@ _FAMILIES: Final = (
     Family.GROUP,
 )
 
-# libyaml where there is one: ten times as fast.
+# With libyaml, if it is installed: ten times as fast.
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -85,13 +85,13 @@ class QuotaTextError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QuotaText:
-    """What a text says.
+    """The content of a text.
 
     Attributes:
         quotas: by entity and key.
-        lines: where each entity is.
-        scope: which entities the file is about; None: it does not say.
-        notes: what could be written better; nothing is wrong with it.
+        lines: the line of each entity.
+        scope: the entities that the file is about; None: it has no scope.
+        notes: suggestions for a better form; these are no faults.
     """
 
     quotas: dict[tuple[QuotaEntity, QuotaKey], float] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class QuotaText:
 
 
 class _Row(dict[Hashable, Any]):
-    """A mapping that knows the line in which it and each of its keys begin."""
+    """A mapping with the lines in which it and each of its keys begin."""
 
     line = 0
     lines: dict[str, int]
@@ -111,7 +111,7 @@ class _Row(dict[Hashable, Any]):
 
 
 class _Loader(_LOADER):  # type: ignore[misc]
-    """No key twice, of which YAML would take the last."""
+    """A loader that refuses duplicate keys, of which YAML would take the last."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -164,10 +164,10 @@ def to_text(items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> str:
 
 
 def from_text(text: str) -> QuotaText:
-    """What a text says.
+    """The content of a text.
 
     Raises:
-        QuotaTextError: it is not valid; all faults are in the text, with their places.
+        QuotaTextError: the text is not valid; the error has all faults with their places.
     """
     try:
         document = yaml.load(text, Loader=_Loader)
@@ -188,12 +188,12 @@ def from_text(text: str) -> QuotaText:
 
 
 def _yaml_fault(exc: Exception) -> str:
-    """What YAML says in one line, with the place but without its name for a text that is no file."""
+    """YAML's error in one line, with the place but without YAML's name for a text that is no file."""
     return " ".join(str(exc).split()).replace(' in "<unicode string>", line', " at line")
 
 
 class _Reading:
-    """Goes through a document entry by entry, and collects what is wrong."""
+    """Reads a document entry by entry, and collects faults."""
 
     def __init__(self, document: _Row) -> None:
         self._document = document
@@ -282,7 +282,7 @@ def outside(scope: Scope, lines: Mapping[QuotaEntity, int]) -> list[str]:
 
 
 def key_fault(entity: QuotaEntity, key: str) -> str | None:
-    """Why a valid entity cannot have this quota, and which it can; None: it can."""
+    """Why a valid entity cannot have this quota, and which ones it can have; None: it can."""
     allowed = [each for each in QuotaKey if each in allowed_keys(entity)]
     if key in allowed:
         return None
@@ -292,10 +292,10 @@ def key_fault(entity: QuotaEntity, key: str) -> str | None:
 
 
 def limit_of(key: QuotaKey, text: str) -> float:
-    """The limit that a text says, which is a number, alone or with a unit.
+    """The limit in a text, a number alone or with a unit.
 
     Raises:
-        ValueError: it is something else; says what is allowed.
+        ValueError: the text is something else; the message lists the allowed forms.
     """
     if has_unit(text):
         try:
@@ -309,7 +309,7 @@ def limit_of(key: QuotaKey, text: str) -> float:
 
 
 def _entity(given: dict[str, Any]) -> QuotaEntity:
-    """The entity of an entry, whose names are taken out of it."""
+    """The entity of an entry; removes its names from the entry."""
     names: dict[EntityType, Name | None] = {}
     for entity_type, key in _NAMES.items():
         empty = key in given and given[key] is None
@@ -350,12 +350,12 @@ def _limit(entity: QuotaEntity, key: str, value: Any) -> float:
 
 
 def _shown(value: Any) -> str:
-    # A few aliases inside each other are a text without end.
+    # Nested aliases could make a text of unlimited length.
     return f"a {type(value).__name__}" if isinstance(value, (dict, list, set, tuple)) else repr(value)[:100]
 
 
 def _number_hint(value: Any) -> str:
-    """How to write a text that is a number to people; YAML takes 1e6 for a text."""
+    """How to write a text that people read as a number; YAML reads 1e6 as a text."""
     if not isinstance(value, str):
         return ""
     try:
@@ -369,7 +369,7 @@ def _number_hint(value: Any) -> str:
 
 
 def _order(entity: QuotaEntity) -> tuple[int, *tuple[tuple[int, str], ...]]:
-    """Users, pairs, client ids, addresses, topics; names in their order, a default behind them."""
+    """A sort key: users, pairs, client ids, addresses, topics; each sorted by name, with the default last."""
     family = entity.family
     return (
         -1 if family is None else list(_FAMILIES).index(family),
@@ -386,5 +386,5 @@ def _amount(key: QuotaKey, value: float) -> str | int | float:
 
 
 def _number(value: float) -> int | float:
-    # 0.1 stays 0.1; whole numbers are what byte rates are.
+    # 0.1 stays 0.1; whole numbers are written without a fraction, because byte rates are whole.
     return int(value) if value.is_integer() and abs(value) < 2**63 else value

@@ -1,6 +1,6 @@
 """``sluice quotas``: lists quotas, and shows which one applies to a client and why.
 
-Asks a running gateway, or answers from a configuration file alone. What changes quotas is in the commands below it.
+It queries a running gateway, or reads a configuration file. Subcommands change quotas.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from quotas.mutations import MutationSettings
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import Match, Rule, entity_of, matches_of_groups, resolve, walk
 
-# What Kafka calls the user of a connection that did not authenticate.
+# Kafka's name of the user of a connection that did not authenticate.
 ANONYMOUS: Final = "ANONYMOUS"
 
 _UNITS: Final = {
@@ -92,7 +92,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the list, or the walk of one client; 1 when the gateway can't be asked."""
+    """Prints the list, or the levels for one client; 1 when the gateway can't be reached."""
     try:
         view = (
             of_gateway(arguments.admin)
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shown_keys(limits: Limits) -> list[QuotaKey]:
-    """The rates that Kafka knows, and of the others those that are set."""
+    """The rates that Kafka has, and further rates that are set."""
     return [
         key
         for key in _RATE_KEYS
@@ -134,7 +134,7 @@ def _shown_keys(limits: Limits) -> list[QuotaKey]:
 
 
 class _Bursts:
-    """What a client with nothing used may use at once."""
+    """Computes the burst: how much a client may use at once after a silence."""
 
     def __init__(self, mutation: MutationSettings, rate: RateSettings, divided: frozenset[QuotaKey]) -> None:
         self._mutation = mutation
@@ -150,7 +150,7 @@ class _Bursts:
         if key in self.divided:
             return limit * LENT_BURST_S
         if key in _BYTE_RATES:
-            # The window in progress counts as whole, so one window less is averaged over at its beginning.
+            # The current window counts as whole, so at its beginning the average covers one window less.
             return limit * (self._rate.window_num - 1) * self._rate.window_ms / 1000
         bucket = self._mutation.algorithm is MutationAlgorithm.TOKEN_BUCKET
         if key is QuotaKey.CONTROLLER_MUTATION_RATE and bucket:
@@ -159,7 +159,7 @@ class _Bursts:
 
 
 def _mode_of(limits: Limits, entity: QuotaEntity) -> Enforcement:
-    """What becomes of this entity's quotas."""
+    """The mode of this entity's quotas."""
     if limits.mode is Enforcement.OFF:
         return Enforcement.OFF
     return Enforcement.OBSERVE if limits.observes(entity) else Enforcement.ENFORCE
@@ -177,7 +177,7 @@ def _list_text(view: QuotaView) -> str:
         types.append(EntityType.TOPIC)
     if any(entity.group is not None for entity, _, _ in items):
         types.append(EntityType.GROUP)
-    # Of a file there is only one source.
+    # A file's quotas all have the same source.
     more = () if view.origins is None else ("SOURCE",)
     rows = [(*(each.value.upper() for each in types), "QUOTA", "LIMIT", "MODE", *more)]
     for entity, key, value in items:
@@ -256,14 +256,14 @@ def _limit_text(limits: Limits, key: QuotaKey, match: Match, bursts: _Bursts) ->
 
 
 def _burst_text(key: QuotaKey, match: Match) -> str:
-    """The burst that is set beside a byte rate; nothing without one."""
+    """The burst that is set with a byte rate; empty without one."""
     if match.burst_s is None or key not in BURST_KEYS:
         return ""
     return f" ({BURST_KEYS[key]} = {number(match.burst_s)})"
 
 
 def _attributes(limits: Limits, key: QuotaKey, match: Match) -> Iterator[tuple[str, str]]:
-    """What else is set for the entity that decides, by its name."""
+    """Further settings of the entity that decides, by name."""
     entity = entity_of(match)
     if entity is None or key not in GUARANTEE_KEYS:
         return
@@ -277,7 +277,7 @@ def _attributes(limits: Limits, key: QuotaKey, match: Match) -> Iterator[tuple[s
 
 
 def _match(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
-    """What applies; connections count for their user, whatever the client id, which comes later."""
+    """The match. Connections count for their user alone, because the client id is not known when they open."""
     return resolve(limits, key, user, "" if key in CONNECTION_KEYS else client_id)
 
 
@@ -337,16 +337,16 @@ def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
 def describe_address(
     limits: Limits, windows: RateSettings, ip: str, *, ipv6_prefix_bits: int
 ) -> dict[str, Any]:
-    """What decides about the connections of an address.
+    """The quota that decides about the connections of an address.
 
     Args:
         limits: the quotas.
-        windows: what the rate is averaged over.
-        ip: as the operator wrote it.
-        ipv6_prefix_bits: of [connections].
+        windows: the windows of the rate.
+        ip: the address as the operator wrote it.
+        ipv6_prefix_bits: the setting of [connections].
 
     Raises:
-        config.ConfigError: it is no address.
+        config.ConfigError: the text is no address.
     """
     try:
         address = normalise(ip)

@@ -24,7 +24,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what has changed; 1 when nothing could."""
+    """Prints the changed settings; 1 when the configuration could not be reloaded."""
     return admin_port.exit_code(arguments.admin, partial(_exchange, arguments.admin))
 
 

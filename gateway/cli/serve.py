@@ -24,7 +24,7 @@ from gateway.runtime.compiled_core import stale_modules
 from gateway.server.clusters import IN_PLACE, MEMBER
 from gateway.server.handover_link import DESCRIPTOR
 
-# What to try with the embedded Kafka: a quota small enough for one command to use up.
+# The quota to try with the embedded Kafka is so small that one command exceeds it.
 _DEMO_CLIENT_ID: Final = "demo"
 _DEMO_RATE: Final = 1
 _DEMO_PARTITIONS: Final = 60
@@ -67,10 +67,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until a signal; 2 when it can't begin."""
+    """Serves until a signal; 2 when it can't start."""
     if DESCRIPTOR not in os.environ:
         return _run(arguments)
-    # This process replaces another one, which learns why this one can't.
+    # This is the new process of an upgrade: it reports to the old process why it can't start.
     from gateway.server.predecessor import tell_failure
 
     reasons = _Reasons(sys.stderr)
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Reasons(io.TextIOBase):
-    """Standard error, whose lines for people are kept."""
+    """Standard error; it keeps a copy of the lines for people."""
 
     def __init__(self, stream: TextIO) -> None:
         self.lines: list[str] = []
@@ -157,7 +157,8 @@ def _first_read(file: str) -> config.Config | config.Clusters:
         except config.ConfigError as exc:
             if IN_PLACE not in os.environ:
                 raise
-            # The file was changed after an upgrade had checked it. The clusters serve: wait until it is right.
+            # The file was changed after an upgrade had checked it. The clusters already serve, so wait until it is
+            # valid.
             for line in exc.lines:
                 print(f"sluice: {line}", file=sys.stderr)
             time.sleep(_AGAIN_S)
@@ -207,7 +208,7 @@ def _serve(
     read: Callable[[], config.Config] | None = None,
     cluster: str | None = None,
 ) -> int:
-    # Checking a file or asking for help must not wait for a server's worth of imports.
+    # Imported here so that other commands do not wait for the server's imports.
     from gateway import app
     from gateway.observability.logging_setup import report_suppressed, setup
     from gateway.server.clusters.member import member_of
@@ -222,7 +223,7 @@ def _serve(
         return 2
     limiter = setup(found.log.level, found.log.format, cluster=cluster)
     member = member_of(os.environ, cluster)
-    if member is None:  # the parent has done it
+    if member is None:  # otherwise the parent has done it
         log_findings(config.findings(found))
 
     def set_log(log: LogSettings) -> None:
@@ -239,11 +240,11 @@ def _serve_embedded(workers: ServerSettings | None) -> int:
     from embedded_kafka.kafka import KafkaCluster, KafkaStartError
     from pinned_jars import FetchError, MissingProgramError
 
-    # Until the gateway takes the signal over, a stop must still clean up behind the brokers.
+    # Until the gateway handles the signal, a stop must still clean up the brokers' files.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for address in _DEMO_PORTS:
         try:
-            # Closed at once. Kafka takes seconds to start, and minutes to fetch.
+            # Checks early that the port is free: Kafka takes seconds to start, and minutes to fetch.
             socket.create_server((address.host, address.port)).close()
         except OSError as exc:
             print(f"sluice: cannot listen on {address}: {os.strerror(exc.errno or 0)}", file=sys.stderr)
@@ -254,7 +255,7 @@ def _serve_embedded(workers: ServerSettings | None) -> int:
         cluster.start()
         brokers = config.parse_bootstrap(cluster.bootstrap)
         found = _with_workers(config.default_config(brokers, quota_admin=_DEMO_RIGHTS), workers)
-        # What is tried out goes with the Kafka it was tried on.
+        # Quotas and usage of the trial are deleted together with the embedded Kafka.
         store = found.quota_store.model_copy(update={"data_dir": str(cluster.directory / "gateway")})
         usage = found.usage.model_copy(
             update={"kind": "files", "directory": str(cluster.directory / "usage"), "rotate_seconds": 10}
@@ -272,7 +273,7 @@ def _serve_embedded(workers: ServerSettings | None) -> int:
 
 
 def short_banner(found: config.Config) -> str:
-    """Where clients come in, where they go to, and where the numbers are."""
+    """The addresses of listeners and upstreams, and of the metrics."""
     listeners = ", ".join(f"{listener.name} {listener.bind}" for listener in found.listeners)
     return (
         f"sluice: listeners {listeners}; upstream {found.upstream.brokers}; "
@@ -281,7 +282,7 @@ def short_banner(found: config.Config) -> str:
 
 
 def demo_banner(found: config.Config) -> str:
-    """What to try with the embedded Kafka; every command can be pasted into a shell."""
+    """Examples for the embedded Kafka; every command can be pasted into a shell."""
     gateway = found.listeners[0].bind
     python = _program(Path(sys.executable))
     sluice = _program(Path(sys.executable).parent / "sluice")
@@ -313,5 +314,5 @@ Stop with Ctrl-C."""
 
 
 def _program(path: Path) -> str:
-    """The shorter of its two paths, for a shell."""
+    """The shorter of the absolute and the relative path, for a shell."""
     return shlex.quote(min(str(path), os.path.relpath(path), key=len))

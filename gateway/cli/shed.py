@@ -1,4 +1,4 @@
-"""``sluice shed``: leaves clients of a tier a part of what they used, for a time (a brake)."""
+"""``sluice shed``: limits clients of a tier to a part of their use, for a time (a brake)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.cli.durations import seconds_of
 from gateway.cli.table import aligned
 from quotas.lending import MOST_BRAKE_S, TIERS
 
-# Which of --tier, --end, --to and --for are given.
+# Whether each of --tier, --end, --to and --for is given.
 _SHOW: Final = (False, False, False, False)
 _END: Final = (True, True, False, False)
 _SET: Final = (True, False, True, True)
@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the brakes in force; 1 when the gateway can't be asked or refuses."""
+    """Prints the brakes in force; 1 when the gateway can't be reached or refuses."""
     tier, percent, seconds = arguments.tier, arguments.to, arguments.seconds
     given = (tier is not None, arguments.end, percent is not None, seconds is not None)
     if given not in (_SHOW, _END, _SET):

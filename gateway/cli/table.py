@@ -1,4 +1,4 @@
-"""Aligned columns for text on a terminal, and how many rows an operator wants."""
+"""Aligned columns for text on a terminal, and the argument for a number of rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
-    """The rows as lines with equally wide columns, two blanks apart.
+    """The rows as lines with aligned columns, two spaces apart.
 
     Args:
-        rows: of equal length.
-        indent: what each line begins with.
+        rows: rows of equal length.
+        indent: the beginning of each line.
     """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
@@ -32,7 +32,7 @@ def how_many(text: str) -> int:
     """A number of rows, or of minutes, as an argument.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is no such number.
     """
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
         raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not a number in 1..100000")

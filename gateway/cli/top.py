@@ -30,9 +30,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows the screen until it is left; 1 when the gateway can't be asked at the start, 2 without a terminal."""
+    """Shows the screen until it is closed; 1 when the gateway can't be reached at the start, 2 without a terminal."""
     try:
-        # Only this command needs it.
+        # Imported here because only this command needs Textual.
         from gateway.cli.top_screen import TopScreen
     except ModuleNotFoundError as exc:
         print(f"sluice: {exc.name} is missing: {install_command('top')}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""What ``sluice top`` shows, made from /status.json; `gateway.cli.top_screen` shows it.
+"""The content of ``sluice top``, built from /status.json; `gateway.cli.top_screen` shows it.
 
-Names are what clients choose: what a terminal would act on, or order otherwise than it came, is written as an escape.
+Clients choose their names. Characters that a terminal would act on or reorder are escaped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quotas.entities import OTHER_CLIENTS, client_name, counted, counter_name
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 MAX_ROWS: Final = 200
-"""Of the table; a search finds the others."""
+"""The most rows of the table; a search finds the others."""
 
 NEAR: Final = 0.8
 _TIMEOUT_S: Final = 5.0
@@ -38,7 +38,7 @@ _MOST_NOTICE: Final = 300
 _MOST_EPISODES: Final = 5
 _MOST_USERS: Final = 10
 _GAP: Final = 2
-"""Blanks beside each column."""
+"""Spaces beside each column."""
 
 _SCROLL_BAR: Final = 2
 
@@ -47,10 +47,10 @@ class Column(NamedTuple):
     """A column of the table.
 
     Attributes:
-        name: what rows are sorted by, see `Client.sort_key`.
-        title: in the header.
-        width: in characters; 0: what is left.
-        from_columns: the narrowest terminal that has it.
+        name: the sort key of rows, see `Client.sort_key`.
+        title: the title in the header.
+        width: in characters; 0: the rest of the width.
+        from_columns: the narrowest terminal that shows the column.
     """
 
     name: str
@@ -74,7 +74,7 @@ FIRST_SORTED_BY: Final = "waits"
 
 
 def columns_of(width: int, by: str) -> list[Column]:
-    """The columns for a terminal of this width, with their widths. The sorted one is always there."""
+    """The columns for a terminal of this width, with their widths. The sorted column is always shown."""
     found = [column for column in COLUMNS if width >= column.from_columns]
     if all(column.name != by for column in found):
         found[-1] = next(column for column in COLUMNS if column.name == by)
@@ -90,10 +90,10 @@ def title_of(column: Column, by: str, *, reverse: bool) -> str:
 
 
 def snapshot_of(url: str) -> Snapshot:
-    """The state of a gateway now.
+    """The current state of a gateway.
 
     Raises:
-        admin_port.AdminPortError: it can't be asked.
+        admin_port.AdminPortError: the gateway can't be reached.
     """
     return admin_port.read(
         url,
@@ -106,10 +106,10 @@ def snapshot_of(url: str) -> Snapshot:
 
 
 def why_of(url: str, client: Client) -> dict[str, Any]:
-    """What the journal has of the clients of a counter.
+    """The journal's entries of the clients of a counter.
 
     Raises:
-        admin_port.AdminPortError: it can't be asked.
+        admin_port.AdminPortError: the gateway can't be reached.
     """
     path = (
         path_of(None, None, client.ip)
@@ -121,7 +121,7 @@ def why_of(url: str, client: Client) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a counter says of one quota."""
+    """The use of one quota by a counter."""
 
     rate: float | None
     limit: float | None
@@ -130,17 +130,17 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One row: what is counted together, or an address whose connections are throttled.
+    """One row: clients that are counted together, or an address whose connections are throttled.
 
     Attributes:
         name: see `client_name`.
-        user, client_id: empty for all of them.
-        ip: of the address; empty for a counter.
-        other: the row of all that have none of their own.
-        uses: by quota.
-        used: the nearest to its limit.
+        user, client_id: empty for all.
+        ip: the address; empty for a counter.
+        other: it is the row of all clients without a row of their own.
+        uses: uses by quota.
+        used: the use nearest to its limit.
         throttled, refused: requests and topics so far.
-        waits_ms: how long one of them is throttled from now on; 0: none is.
+        waits_ms: how long one of the clients is still throttled; 0: none is.
     """
 
     name: str
@@ -157,17 +157,17 @@ class Client:
 
     @property
     def key(self) -> str:
-        """Of the row, from snapshot to snapshot."""
+        """The row's identity, from snapshot to snapshot."""
         return repr((self.user, self.client_id, self.ip, self.broker, self.other))
 
     def has(self, wanted: str) -> bool:
-        """Whether a text in lower case is part of its name: with ``=`` of the whole name."""
+        """Whether the name contains a text in lower case. A text with ``=`` is searched in the whole name."""
         if "=" in wanted:
             return wanted in self.name.lower()
         return wanted in f"{self.user}\n{self.client_id}\n{self.ip}".lower()
 
     def sort_key(self, by: str) -> tuple[float, float]:
-        """Largest first."""
+        """The key for sorting, with the largest first."""
         value: float | None
         if by in QUOTAS:
             value = self.uses[by].rate if by in self.uses else None
@@ -176,7 +176,7 @@ class Client:
         return (-1.0 if value is None else value, -1.0 if self.used is None else self.used)
 
     def cell(self, column: Column) -> str:
-        """Its text in a column."""
+        """The row's text in a column."""
         name = column.name
         if name == "name":
             broker = f" broker {shown(self.broker)}" if self.broker else ""
@@ -194,7 +194,7 @@ class Client:
 
 
 class Counters(NamedTuple):
-    """What a gateway has counted since its start.
+    """A gateway's counts since its start.
 
     Attributes:
         at_ms, started_ms: wall time.
@@ -216,12 +216,12 @@ class Trend:
     KEPT: Final = 60
 
     def __init__(self) -> None:
-        """There is none yet."""
+        """Starts without rates."""
         self._before: Counters | None = None
         self._rates: tuple[deque[float | None], ...] = tuple(deque(maxlen=self.KEPT) for _ in range(3))
 
     def add(self, now: Counters) -> None:
-        """Take the counters of one more snapshot. One that began anew has no rate, nor has too long a time."""
+        """Add the counters of a snapshot. There is no rate after a restart, or after too long a time."""
         before, self._before = self._before, now
         if before is None or before.at_ms == now.at_ms:
             return
@@ -231,7 +231,7 @@ class Trend:
             rates.append((value - then) / passed_s if usable and value >= then else None)
 
     def line(self, width: int) -> str:
-        """The rates of now, each with its curve, for a terminal of this width."""
+        """The current rates, each with its curve, for a terminal of this width."""
         each = max(4, min(40, (width - 58) // 3))
         texts = []
         for name, unit, rates in zip(
@@ -243,7 +243,7 @@ class Trend:
 
 
 def curve(rates: Sequence[float | None]) -> str:
-    """A block for each rate, as high as its part of the highest one; a blank for none."""
+    """A block for each rate, scaled to the highest one; a space for no rate."""
     peak = max((rate for rate in rates if rate is not None), default=0.0) or 1.0
     last = len(_BLOCKS) - 1
     return "".join(" " if rate is None else _BLOCKS[round(last * rate / peak)] for rate in rates)
@@ -254,9 +254,9 @@ class Snapshot:
     """The state of a gateway.
 
     Attributes:
-        head: lines about all of it.
+        head: lines about the whole gateway.
         clients: the rows.
-        summed: whether these are the busiest clients, and there are others.
+        summed: these are only the busiest clients, and there are others.
         members: lines about shares of a capacity, members of the fleet and workers.
         counters: for the trend.
     """
@@ -269,7 +269,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Snapshot:
-        """Of an answer of the admin port."""
+        """The state in a response of the admin port."""
         waits: dict[tuple[str, str, str], int] = {}
         for wait in answer["waiting"]:
             counter = (
@@ -284,11 +284,11 @@ class Snapshot:
         rate = {name: at for at, name in enumerate(answer["rate_fields"])}
         mutation = {name: at for at, name in enumerate(answer["mutation_fields"])}
         clients = [_client(each, rate, mutation, waits) for each in answer["clients"]]
-        # One that is silent may have no row among the busiest.
+        # A throttled client that is silent may have no row among the busiest.
         rows = {(each.user, each.client_id, "") for each in clients if not each.other}
         clients += [_throttled(*key, left_ms) for key, left_ms in waits.items() if key not in rows]
         member = answer["members"][0]
-        divided = answer.get("capacity", {})  # an earlier version divides none
+        divided = answer.get("capacity", {})  # an earlier version has no capacities
         head = [*_head(answer, throttled), *_capacity(divided), *_notices(answer)]
         summed = answer["client_count"] > len(answer["clients"]) or any(each.other for each in clients)
         return cls(
@@ -300,7 +300,7 @@ class Snapshot:
         )
 
     def rows(self, *, by: str, reverse: bool = False, wanted: str = "") -> list[Client]:
-        """Those whose name contains a text, in order."""
+        """The clients whose name contains a text, sorted."""
         wanted = wanted.lower()
         found = sorted((each for each in self.clients if each.has(wanted)), key=lambda each: each.name)
         if by == "name":
@@ -387,7 +387,7 @@ def _head(answer: Mapping[str, Any], throttled: str) -> list[str]:
 
 
 def _capacity(divided: Mapping[str, Any]) -> list[str]:
-    """A line for each quota of which a capacity is divided."""
+    """A line for each quota with a divided capacity."""
     return [
         f"capacity of {quota}: {number(each['guaranteed'] + each['lent'])} of {number(each['capacity'])} B/s used, "
         f"{number(each['guaranteed'])} of it guaranteed; {counted(each['waiting'], 'client')} at the limit"
@@ -418,7 +418,7 @@ def _tiers(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _episodes(answer: Mapping[str, Any]) -> list[str]:
-    """A line for each of the last times in which slow brokers took from a tier."""
+    """A line for each of the last times in which a tier lost for slow brokers."""
     episodes = (answer.get("overload") or {"episodes": ()})["episodes"]
     return [each["text"] for each in episodes[:_MOST_EPISODES]]
 
@@ -471,7 +471,7 @@ def _members(gateway: Mapping[str, Any]) -> list[str]:
 
 
 def shown(name: str, width: int = _MOST_NAME) -> str:
-    """A name as a terminal may have it. One that is too wide keeps its beginning and its end."""
+    """A name in a form that is safe for a terminal. A name that is too wide keeps its beginning and its end."""
     text = "".join(char if _is_plain(char) else json.dumps(char)[1:-1] for char in name)
     widths = [2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text]
     if sum(widths) <= width:
@@ -482,7 +482,7 @@ def shown(name: str, width: int = _MOST_NAME) -> str:
 
 
 def _fitting(widths: Sequence[int], width: int) -> int:
-    """How many of these fit."""
+    """How many columns of these widths fit."""
     for at, each in enumerate(widths):
         width -= each
         if width < 0:
@@ -491,13 +491,13 @@ def _fitting(widths: Sequence[int], width: int) -> int:
 
 
 def _is_plain(char: str) -> bool:
-    """Whether it stands in a place of its own, after what came before it."""
+    """Whether a character takes one place of its own, after the one before it."""
     stacked = unicodedata.category(char).startswith("M")
     return char.isprintable() and not stacked and unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT
 
 
 def number(value: float | None) -> str:
-    """With three digits, and a letter for thousands."""
+    """A number with three digits, and a letter for powers of 1000."""
     if value is None:
         return "-"
     if float(value).is_integer() and abs(value) < 10_000:

@@ -33,13 +33,13 @@ from gateway.cli.why import text_of
 
 
 class ClientTable(DataTable[Text]):
-    """The rows; the footer says what Enter does."""
+    """The table of clients; the footer shows the effect of Enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Why")]
 
 
 class WhyScreen(ModalScreen[None]):
-    """What the journal has of one counter."""
+    """The journal's entries of one counter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "dismiss", "Back"),
@@ -60,7 +60,7 @@ class WhyScreen(ModalScreen[None]):
 
 
 class TopScreen(App[None]):
-    """Asks the gateway again and again, and shows its answers."""
+    """Queries the gateway at an interval, and shows its responses."""
 
     TITLE = "sluice top"
     ENABLE_COMMAND_PALETTE = False
@@ -80,7 +80,7 @@ class TopScreen(App[None]):
     """
 
     def __init__(self, url: str, first: Snapshot, *, interval_s: float) -> None:
-        """Begin with the first answer."""
+        """Begin with the first snapshot."""
         super().__init__()
         self._url = url
         self._snapshot = first
@@ -114,7 +114,7 @@ class TopScreen(App[None]):
         return self.query_one(ClientTable)
 
     def on_resize(self) -> None:
-        """The width decides about the columns."""
+        """Choose the columns for the new width."""
         self._draw()
 
     async def _ask(self) -> None:
@@ -146,7 +146,7 @@ class TopScreen(App[None]):
     def _draw_table(self, found: list[Client], width: int) -> None:
         table = self._table
         row = table.cursor_row
-        # The first row is that of whichever client is first.
+        # A cursor on the first row stays there. On another row it follows the client.
         chosen = self._rows[row].key if 0 < row < len(self._rows) else None
         self._rows = found
         columns = columns_of(width, self._by)
@@ -171,50 +171,50 @@ class TopScreen(App[None]):
             table.move_cursor(row=min(max(row, 0), len(found) - 1), animate=False)
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """A row's client is looked into."""
+        """Show the journal's entries of the row's client."""
         client = self._rows[event.cursor_row]
         if client.other:
             return
         try:
-            # Its first line names the client, as the title does.
+            # The first line names the client, like the title, so it is left out.
             text = text_of(await asyncio.to_thread(why_of, self._url, client)).partition("\n\n")[2]
         except (AdminPortError, KeyError, TypeError) as exc:
             text = str(exc)
         self.push_screen(WhyScreen(client, text))
 
     def action_sort(self) -> None:
-        """By the next column."""
+        """Sort by the next column."""
         self._by = SORTED_BY[(SORTED_BY.index(self._by) + 1) % len(SORTED_BY)]
         self._draw()
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order."""
         self._reversed = not self._reversed
         self._draw()
 
     def action_members(self) -> None:
-        """Lines of shares, members and workers, or none."""
+        """Show or hide the lines of shares, members and workers."""
         self._with_members = not self._with_members
         self._draw()
 
     def action_filter(self) -> None:
-        """Ask for a part of a name."""
+        """Open the input for a part of a name."""
         field = self.query_one("#filter", Input)
         field.add_class("on")
         field.focus()
 
     def action_all(self) -> None:
-        """No filter."""
+        """Remove the filter."""
         field = self.query_one("#filter", Input)
         field.value = ""
         field.remove_class("on")
         self._table.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """The filter has changed."""
+        """Apply the changed filter."""
         self._wanted = event.value
         self._draw()
 
     def on_input_submitted(self) -> None:
-        """Back to the rows."""
+        """Return to the rows."""
         self._table.focus()

@@ -1,4 +1,4 @@
-"""``sluice usage --topics``: which client produced to and fetched from which topic."""
+"""``sluice usage --topics``: the use of each topic by each client."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from quotas.usage_record import OTHER, OVERHEAD, TopicRow, UsageApi
 
 @dataclass(slots=True)
 class TopicUse:
-    """What one client did with one topic; rates are averages over the whole time.
+    """The use of one topic by one client; rates are averages over the whole time.
 
     Attributes:
-        topic: "": what stood around records.
-        rate, peak: bytes per second, and those of the busiest second.
-        records: per second.
-        requests: or answers, that contained the topic.
-        size_bytes: in all.
+        topic: the topic; "": all bytes around the records.
+        rate, peak: average bytes per second, and bytes in the busiest second.
+        records: records per second.
+        requests: requests or responses that contained the topic.
+        size_bytes: the sum of bytes.
     """
 
     api: str
@@ -37,12 +37,12 @@ class TopicUse:
 
 
 def summarise_topics(readings: Readings, seconds: float, *, api: str | None = None) -> list[TopicUse]:
-    """What each client did with each topic, the busiest of each API first; ways in and brokers are added up.
+    """The use of each topic by each client, the busiest of each API first. Listeners and brokers are added up.
 
     Args:
         readings: the lines.
-        seconds: that they cover.
-        api: only this one; None: all.
+        seconds: the time that the lines cover.
+        api: only this API; None: all.
     """
     uses: dict[tuple[str, str, str, str], TopicUse] = {}
     by_second: dict[tuple[str, str, str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -76,7 +76,7 @@ def topic_blocks(uses: Sequence[TopicUse], top: int) -> list[str]:
 
 
 def topics_json(uses: Sequence[TopicUse]) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """The uses as JSON, for programs."""
     return [asdict(use) for use in uses]
 
 

@@ -1,8 +1,8 @@
-"""Settings of glibc that must be there before ``sluice serve`` starts.
+"""Settings of glibc that must be set before ``sluice serve`` starts.
 
-On AMD's Zen 3 and 4 glibc before 2.40 copies by ``rep movsb``, which takes ten times as long between some
-addresses (its bug 30994): some processes pay 2.4 times as much for 1 MB frames as others. The threshold is read when
-a process starts, so this one starts again in place, with the same process id and descriptors.
+On AMD's Zen 3 and 4, glibc before 2.40 copies with ``rep movsb``, which takes ten times as long between some
+addresses (glibc's bug 30994). So some processes need 2.4 times as much time for 1 MB frames as others. glibc reads
+the threshold when a process starts. So this process starts again in place, with the same process id and descriptors.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _ONE_PROCESSOR: Final = 4096
 
 
 def start_with_tunables() -> None:
-    """Starts this process again if it should have been started with other tunables; else returns."""
-    # A program with privileges of its own (setcap) does not get to see tunables: it is not to start again for ever.
+    """Starts this process again if it needs other tunables; otherwise returns."""
+    # A program with privileges of its own (setcap) never gets tunables. It must not start again for ever.
     if os.environ.pop(_AGAIN, None) is not None:
         return
     tunables = tunables_wanted(os.environ, _c_library(), _processors())
     if tunables is None:
         return
     environment = {**os.environ, TUNABLES: tunables, _AGAIN: "1"}
-    # If it can't, copies are slower, perhaps: no reason not to serve.
+    # If that fails, copies may be slower, but the gateway can still serve.
     with contextlib.suppress(OSError):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def tunables_wanted(environment: Mapping[str, str], library: str, processors: str) -> str | None:
-    """What to start again with.
+    """The tunables with which this process should start again.
 
     Args:
-        environment: of this process.
-        library: name and version of its C library, as confstr(3) gives them.
-        processors: the first of ``/proc/cpuinfo``.
+        environment: the environment of this process.
+        library: name and version of its C library, as from confstr(3).
+        processors: the first processor in ``/proc/cpuinfo``.
 
     Returns:
         The value of GLIBC_TUNABLES; None: continue as it is.
@@ -53,7 +53,7 @@ def tunables_wanted(environment: Mapping[str, str], library: str, processors: st
         return None
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= _MENDED:
         return None
-    # Zen 3 was the first of AMD's to call `rep movsb` fast, which glibc believes.
+    # Zen 3 was AMD's first processor that reports `rep movsb` as fast; glibc relies on that report.
     if "AuthenticAMD" not in processors or " erms" not in processors:
         return None
     return f"{present}:{NEVER}" if present else NEVER

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the process that serves now; 1 when it is the same as before."""
-    # Asking for help must not wait for these imports.
+    # Imported here so that --help does not wait for these imports.
     from gateway.server.clusters.member import cluster_control_name
     from gateway.server.control import ask_for_upgrade, control_name
 

@@ -1,4 +1,4 @@
-"""``sluice usage``: what each client used in the last minutes, from usage files. Needs no Spark."""
+"""``sluice usage``: the use of each client in the last minutes, from usage files. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quotas.entities import OTHER_CLIENTS, counted, format_name
 from quotas.usage_record import FLEET, Row, UsageApi
 
 CLOSE: Final = 0.8
-"""From this part of the limit on a client is close to it."""
+"""A client is close to its limit from this part of it on."""
 
 _UNITS: Final = {
     UsageApi.PRODUCE: "B/s",
@@ -34,15 +34,15 @@ _REQUEST_MS_PER_PERCENT: Final = 10.0  # 1 % of a core is 10 ms of each second
 
 @dataclass(slots=True)
 class Use:
-    """What one client did with one API; rates are averages over the whole time, in the unit of the API.
+    """The use of one API by one client; rates are averages over the whole time, in the unit of the API.
 
     Attributes:
-        rate, peak: average, and that of the busiest second.
+        rate, peak: the average rate, and the rate of the busiest second.
         quota: the limit at the end; None: unlimited.
-        used: rate over quota, of the counter where that is most: that of a fleet, a gateway, or a broker of one.
-        requests, delayed, rejected: numbers.
-        throttle_s: waits that were issued.
-        muted: part of the time in which a connection was muted.
+        used: rate over quota, for the counter with the highest part: of a fleet, a gateway, or a gateway's broker.
+        requests, delayed, rejected: counts.
+        throttle_s: the sum of throttle times sent.
+        muted: the part of the time in which a connection was muted.
     """
 
     api: str
@@ -123,7 +123,7 @@ def _topics(readings: Readings, arguments: argparse.Namespace) -> str:
 
 
 def summarise(readings: Readings) -> list[Use]:
-    """What each client did, the busiest of each API first; ways in and brokers are added up."""
+    """The use of each client, the busiest of each API first. Listeners and brokers are added up."""
     uses: dict[tuple[str, str, str], Use] = {}
     for line in readings.lines:
         ts = line["ts"]
@@ -153,7 +153,7 @@ def summarise(readings: Readings) -> list[Use]:
 
 
 def _counter(line: dict[str, Any], row: list[Any]) -> str:
-    """What counted a row. Connections are always counted by the gateway."""
+    """The counter of a row. Connections are always counted per gateway."""
     scope = line.get("scope")
     if isinstance(scope, str) and row[Row.API] != UsageApi.CONNECT:
         if scope.startswith(FLEET):
@@ -164,7 +164,7 @@ def _counter(line: dict[str, Any], row: list[Any]) -> str:
 
 
 def covered_s(readings: Readings) -> float:
-    """How long the records go back, of the gateway that has most of them."""
+    """The time that the records cover, of the gateway with the longest one."""
     covered: dict[str, int] = defaultdict(int)
     for line in readings.lines:
         covered[line["gw"]] += line["dur_ms"]

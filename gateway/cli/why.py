@@ -28,7 +28,7 @@ _UNITS: Final = {
     "fetch_records": "records/s",
 }
 _OF_CONNECTIONS: Final = ("connection", "connection_count")
-# The word in the journal, and the one for people.
+# The journal's words, and those for people.
 _OUTCOMES: Final = {"held": "throttled"}
 _WHAT: Final = " that explains throttles"
 _OBSERVED: Final = (
@@ -73,7 +73,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _moment(text: str, now_s: float | None = None) -> int:
-    """A time of day or of a date, in UTC, or how long ago, as milliseconds since the epoch."""
+    """A time of day, a date with time, or a duration ago, in UTC, as milliseconds since the epoch."""
     now = datetime.fromtimestamp(time.time() if now_s is None else now_s, UTC)
     ago_s = seconds_of(text)
     if ago_s is not None:
@@ -81,7 +81,7 @@ def _moment(text: str, now_s: float | None = None) -> int:
     try:
         if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
             moment = datetime.fromisoformat(f"{now:%Y-%m-%d}T{text}+00:00")
-            # Later today has not been yet.
+            # A time later than now is meant as yesterday's.
             moment -= timedelta(days=moment > now)
         else:
             moment = datetime.fromisoformat(text)
@@ -94,7 +94,7 @@ def _moment(text: str, now_s: float | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints it, also that there is none; 1 when the gateway can't be asked, 2 when no client is named."""
+    """Prints the throttles, or that there are none; 1 when the gateway can't be reached, 2 without a client."""
     if arguments.user is arguments.client_id is arguments.ip is None:
         print(
             "sluice: name a client with --client-id or --user, or an address with --ip (sluice top lists the "
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def path_of(user: str | None, client_id: str | None, ip: str = "") -> str:
-    """What to ask the admin port for; None: any."""
+    """The path of the request to the admin port; None stands for any name."""
     names = {"ip": ip} if ip else {"user": user, "client_id": client_id}
     query = {name: value for name, value in names.items() if value is not None}
     return f"/why?{urlencode(query, errors='surrogatepass')}"
@@ -131,7 +131,7 @@ def _exchange(arguments: argparse.Namespace) -> int:
 
 
 def _nearest(entries: list[dict[str, Any]], at_ms: int) -> tuple[list[dict[str, Any]], int]:
-    """Those that were in force at that moment, else the nearest one, and how many ms later it was (< 0: earlier)."""
+    """The entries in force at that moment, else the nearest one, and how many ms later it was (< 0: earlier)."""
 
     def away_ms(entry: dict[str, Any]) -> int:
         end_ms = max(entry["last_ms"], entry["until_ms"])
@@ -152,10 +152,10 @@ def clients_of(user: str | None, client_id: str | None) -> str:
 
 
 def text_of(answer: dict[str, Any], clients: str = "") -> str:
-    """For people.
+    """The response as text for people.
 
     Args:
-        answer: of the admin port.
+        answer: the response of the admin port.
         clients: see `clients_of`.
     """
     client = f"client {_name(answer)}"
@@ -163,7 +163,7 @@ def text_of(answer: dict[str, Any], clients: str = "") -> str:
     if (asked := answer.get("asked")) is not None and asked["away_ms"]:
         away = f"{_duration(abs(asked['away_ms']))} {'later' if asked['away_ms'] > 0 else 'earlier'}"
         blocks.append(f"not throttled at {_time(asked['at_ms'])}; the nearest throttle was {away}:")
-    # The last one is what is looked for most often.
+    # The last entry comes first, because people look for it most often.
     blocks += ["\n".join(entry_lines(entry)) for entry in reversed(answer["throttles"])]
     longest = answer.get("longest")
     if longest and longest["told_ms"] and longest not in answer["throttles"]:
@@ -193,7 +193,7 @@ def text_of(answer: dict[str, Any], clients: str = "") -> str:
 
 
 def entry_lines(entry: dict[str, Any]) -> list[str]:
-    """An entry of the journal."""
+    """The text of a journal's entry."""
     when = _time(entry["first_ms"])
     if entry["last_ms"] // 1000 != entry["first_ms"] // 1000:
         when += f" to {_time(entry['last_ms'])[11:]}"
@@ -211,7 +211,7 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
         )
     level = "" if entry["rule"] == "none" else f", level {entry['rule']}"
     rule = f"{by} quota{level}"
-    # What is lent is a new number each second, with many digits.
+    # A share of a capacity changes each second and has many digits.
     limit = number(entry["limit"] if entry.get("lent") is None else _six_digits(entry["limit"]))
     facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {limit} {unit}")]
     if not entry["ip"]:
@@ -252,7 +252,7 @@ def _name(client: dict[str, Any]) -> str:
 def _measured(entry: dict[str, Any], unit: str) -> str:
     found = entry["measured"]
     if found["tokens"] is not None:
-        # A token of a rate of bytes is a byte. Tokens below zero are what was used beyond the limit.
+        # For byte rates a token is a byte. Tokens below zero are use beyond the limit.
         return f"{found['tokens']:.1f} {'bytes' if unit == 'B/s' else 'tokens'} in the bucket"
     if found["rate"] is None:
         return "-"
