@@ -29,6 +29,7 @@ from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.events import CloseCause, ConnectionObserver, Side
 from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.runtime.clock import NowMs
+from gateway.runtime.collector import connection_opened
 from gateway.runtime.eager import Eager
 from gateway.session.announced import AnnouncedLimits
 from gateway.session.memory_budget import MemoryBudget
@@ -264,6 +265,7 @@ class Listener:
 
     def adopt(self, accepted: AcceptedSocket) -> None:
         """Give an admitted socket its session and its transport."""
+        connection_opened()
         channel = self._open_channel(self, accepted)
         self.channels[channel] = None
         self._observer.connection_opened(self.name)

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,6 +16,9 @@ from gateway.runtime import collector
 
 MOST: Final = 8_000
 """Some 2 ms."""
+
+_OBJECTS: Final = 150
+"""Of one connection."""
 
 
 def _full_after() -> list[int]:
@@ -32,19 +37,49 @@ def _full_after() -> list[int]:
     return full_after
 
 
-def test_f16_no_collection_walks_through_more_than_some_thousand_objects() -> None:
-    # In a process of its own: what other tests left in this one, threads among it, moves its collections.
+def _walked() -> list[int]:
+    """How many objects full collections walk through while as many connections end as begin."""
+    connections = deque([[] for _ in range(_OBJECTS)] for _ in range(1_000))
+    collector.freeze_survivors()
+    walked = []
+
+    def look(phase: str, info: dict[str, Any]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            walked.append(len(gc.get_objects()))  # without frozen ones
+
+    gc.callbacks.append(look)
+    for _ in range(1_000):
+        collector.connection_opened()
+        connections.append([[] for _ in range(_OBJECTS)])
+        connections.popleft()
+    gc.collect()
+    return walked
+
+
+def _in_a_fresh_process(function: Callable[[], list[int]]) -> list[int]:
+    """What it returns there: what other tests left in this one, threads among it, moves its collections."""
     fresh = subprocess.run(
         [
             sys.executable,
             "-P",
             "-c",
-            f"import json; from {__name__} import _full_after; print(json.dumps(_full_after()))",
+            f"import json; from {__name__} import {function.__name__} as f; print(json.dumps(f()))",
         ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         check=True,
     )
-    full_after = json.loads(fresh.stdout)
+    found: list[int] = json.loads(fresh.stdout)
+    return found
+
+
+def test_f16_no_collection_walks_through_more_than_some_thousand_objects() -> None:
+    full_after = _in_a_fresh_process(_full_after)
     assert len(full_after) > 10
     assert max(later - earlier for earlier, later in pairwise(full_after)) < MOST
+
+
+def test_f16_nor_while_as_many_connections_end_as_begin() -> None:
+    walked = _in_a_fresh_process(_walked)
+    assert len(walked) > 10
+    assert max(walked) < MOST
