@@ -274,6 +274,8 @@ ROWS: Final = (
                 lambda slow: slow["summary"]["p99_us"][1] / slow["summary"]["p99_us"][0],
                 "times",
                 most=1.2,
+                reason="It waits some 0.4 ms longer while 500 connections end and begin each second. In earlier runs "
+                "the p99 alone was 4 ms, which hid that.",
             ),
             Quantity(
                 "memory",

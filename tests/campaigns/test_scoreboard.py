@@ -69,8 +69,8 @@ def _lose_a_request(order: Any) -> None:
     order["requests"] = 5_000_000
 
 
-def _close_late(slowloris: Any) -> None:
-    slowloris["summary"]["late_s"]["silent"]["latest"] = 1.01
+def _run_out_of_memory(overload: Any) -> None:
+    overload["killed"] = 1
 
 
 def _let_more_through(accuracy: Any) -> None:
@@ -92,11 +92,11 @@ def _break_a_step(matrix: Any) -> None:
 @pytest.mark.parametrize(
     ("number", "name", "plant"),
     [
-        ("R5", "connections-slowloris.json", _close_late),
         ("R9", "accuracy.json", _let_more_through),
         ("R17", "matrix.json", _tell_an_address),
         ("R23", "crash.json", _tear_a_store),
         ("R34", "matrix.json", _break_a_step),
+        ("R39", "overload.json", _run_out_of_memory),
     ],
 )
 def test_a_planted_regression_turns_its_row_red_and_the_exit_code_to_1(
