@@ -292,9 +292,17 @@ async def test_body_that_never_comes_makes_way_for_others() -> None:
         slow = [await RawClient.connect(port.admin.port) for _ in range(MAX_CONNECTIONS)]
         for client in slow:
             await client.send(f"{head}Content-Length: 1000\r\n\r\nx".encode())
-        # Else a later one may wait longer than one whose head is still being read. One may have made way already.
-        await until(lambda: len(port.admin.connections._waiting) >= MAX_CONNECTIONS - 1)
+        connections = port.admin.connections
+
+        def all_wait_for_bodies() -> bool:
+            # One may have made way already.
+            waiting = connections._waiting.keys()
+            return len(waiting) >= MAX_CONNECTIONS - 1 and waiting.isdisjoint(connections._new)
+
+        await until(all_wait_for_bodies)
         assert (await port.ask("/healthz"))[1] == "ok\n"
+        # Else a later one may wait longer than one whose head is still being read.
+        await until(all_wait_for_bodies)
         later = [await RawClient.connect(port.admin.port) for _ in range(MAX_CONNECTIONS)]
         for client in slow:
             await client.receive_rest()
