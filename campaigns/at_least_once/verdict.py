@@ -103,4 +103,4 @@ class Compared:
 def _sums(pairs: Iterable[Pair]) -> str:
     pairs = tuple(pairs)
     ours, theirs = (sum(each) for each in zip(*pairs, strict=True))
-    return f"{ours:,} to {theirs:,} ({chance(pairs):.3f})"
+    return f"{ours:,} to {theirs:,} ({chance(pairs):.4f})"

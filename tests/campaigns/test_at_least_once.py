@@ -68,4 +68,4 @@ def test_fewer_doubles_than_without_are_no_finding() -> None:
 
 
 def test_the_figure_has_both_sums_and_the_chance() -> None:
-    assert str(Compared(((2, 0), (1, 1)), ((0, 0),))) == "doubled 3 to 1 (0.500), late 0 to 0 (1.000)"
+    assert str(Compared(((2, 0), (1, 1)), ((0, 0),))) == "doubled 3 to 1 (0.5000), late 0 to 0 (1.0000)"
