@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any, Final, NoReturn
 
 from pinned_jars import completion
@@ -90,8 +91,12 @@ def _run(words: Sequence[str]) -> int:
     job, *rest = words
     if job == "completion":
         return _print_completion(rest)
+    if job == "--version":
+        print(f"sluice-pipeline {version('sluice')}")
+        return Exit.DONE
     if job not in JOBS:
-        print(f"sluice-pipeline: no job {job!r}: it is one of {', '.join(JOBS)}", file=sys.stderr)
+        known = ", ".join((*JOBS, "completion"))
+        print(f"sluice-pipeline: no job {job!r}: it is one of {known}", file=sys.stderr)
         return Exit.WRONG_ARGUMENTS
     try:
         code: Exit = _module(job).run(make_parser(job).parse_args(rest))

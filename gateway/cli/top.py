@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         # Imported here because only this command needs Textual.
         from gateway.cli.top_screen import TopScreen
-    except ModuleNotFoundError as exc:
-        print(f"sluice: {exc.name} is missing: {install_command('top')}", file=sys.stderr)
+    except ModuleNotFoundError:
+        print(f"sluice: the package for top is missing: {install_command('top')}", file=sys.stderr)
         return 1
     try:
         first = snapshot_of(arguments.admin)

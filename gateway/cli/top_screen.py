@@ -30,6 +30,7 @@ from gateway.cli.top_rows import (
     why_of,
 )
 from gateway.cli.why import text_of
+from quotas.entities import counted
 
 
 class ClientTable(DataTable[Text]):
@@ -135,7 +136,11 @@ class TopScreen(App[None]):
             lines[0] = f"cluster {self._cluster}  {lines[0]}"
         head = Text("\n".join(lines))
         searched = f", search: {shown(self._wanted)}" if self._wanted else ""
-        rows = f"the first {MAX_ROWS} of {len(found)} rows" if len(found) > MAX_ROWS else f"{len(found)} rows"
+        rows = (
+            f"the first {MAX_ROWS} of {len(found)} rows"
+            if len(found) > MAX_ROWS
+            else counted(len(found), "row")
+        )
         known = "; these are the busiest clients" if snapshot.summed else ""
         head.append(f"\n{rows}{known}{searched}", "dim")
         if self._fault:

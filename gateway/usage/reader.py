@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway.usage.part_file import WholeLines, read_pieces
 from gateway.usage.retention import complete_files, left_parts
-from quotas.entities import OTHER_CLIENTS, client_name
+from quotas.entities import OTHER_CLIENTS, client_name, counter_name
 from quotas.usage_record import OTHER, VERSION, Row, TopicRow, UsageApi
 
 _MOST_NAMED: Final = 5
@@ -60,7 +60,7 @@ def name_of_row(api: str, user: str, client_id: str) -> str:
     """The name of a row's client."""
     if not user and client_id == OTHER:
         return OTHER_CLIENTS
-    return client_name(ip=client_id) if api == UsageApi.CONNECT else client_name(user, client_id)
+    return client_name(ip=client_id) if api == UsageApi.CONNECT else counter_name(user, client_id)
 
 
 def read_last(directory: Path, seconds: int) -> Readings:

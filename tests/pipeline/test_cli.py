@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,12 @@ def test_without_a_job_or_with_an_unknown_one_all_are_listed(capsys: pytest.Capt
     assert main([]) == Exit.WRONG_ARGUMENTS
     assert main(["guess"]) == Exit.WRONG_ARGUMENTS
     said = capsys.readouterr().err
-    assert all(job in said for job in JOBS)
+    assert all(said.count(job) >= 2 for job in (*JOBS, "completion"))
+
+
+def test_the_version_is_that_of_the_gateway(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == Exit.DONE
+    assert capsys.readouterr().out == f"sluice-pipeline {version('sluice')}\n"
 
 
 def test_a_missing_package_and_each_error_end_with_their_code(
