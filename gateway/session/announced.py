@@ -16,10 +16,7 @@ from typing import Final, Protocol
 from quotas.trackers import Kind
 
 PASS_ON_BYTES: Final = 64 * 1024
-"""The gateway relays a request once all of it has arrived, or this much of it and of what came with it.
-
-To announce another request, a client has to send as much again, whether as a part of this request or of earlier ones.
-"""
+"""The gateway relays a request once this much of it, or all of it, has arrived."""
 
 
 LOOK_MS: Final = 1_000

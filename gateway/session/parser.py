@@ -173,12 +173,12 @@ class RequestParser(RequestHead):
 
     def keep_more(self, data: bytes) -> bytes | None:
         """Add the next bytes. Returns all kept bytes once `wanted_bytes` have arrived, otherwise None."""
-        self._kept += data
-        if len(self._kept) < self._wanted_bytes:
+        if len(self._kept) + len(data) < self._wanted_bytes:
+            self._kept += data
             return None
-        joined, self._kept = bytes(self._kept), bytearray()
+        kept, self._kept = self._kept, bytearray()
         self.mid_frame = False
-        return joined
+        return b"".join((kept, data))  # one copy of a chunk that may have 256 KiB
 
     def more_of_head(self, received_bytes: int) -> int:
         """How many bytes of a request to wait for if `received_bytes` were too few for its handler.
@@ -221,11 +221,11 @@ class RequestParser(RequestHead):
     def collect_more(self, data: bytes) -> bytes | None:
         """Add to the collected request. Returns it once it is complete; it then ends at `frame_end` of `data`."""
         missing = self._wanted_bytes - len(self._kept)
-        self._kept += data if len(data) <= missing else data[:missing]
-        if len(self._kept) < self._wanted_bytes:
+        if len(data) < missing:
+            self._kept += data
             return None
-        frame, self._kept = bytes(self._kept), bytearray()
+        kept, self._kept = self._kept, bytearray()
         self.collecting = None
         self.mid_frame = False
         self.frame_end = missing
-        return frame
+        return b"".join((kept, data[:missing]))

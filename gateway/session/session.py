@@ -452,11 +452,11 @@ class ClientSession(Session, ChunkTaker):
                 if (
                     (missing_bytes := parser.frame_end - received) > 0
                     and (head is not None or route.collect is None)
-                    and not self._may_begin(received, missing_bytes, now_ms)
+                    and not self._may_begin(received - at, missing_bytes, now_ms)
                 ):
                     # Wait for the whole request if it may not be announced, otherwise for `PASS_ON_BYTES`.
                     wanted_bytes = parser.size + 4
-                    if received < PASS_ON_BYTES:
+                    if received - at < PASS_ON_BYTES:
                         wanted_bytes = min(wanted_bytes, PASS_ON_BYTES)
                     else:
                         self._announced.limits.collected += 1
@@ -509,7 +509,7 @@ class ClientSession(Session, ChunkTaker):
         self._end_chunk(data, start, at, wanted_bytes, reply is not None, now_ms)
 
     def _may_begin(self, received_bytes: int, missing_bytes: int, now_ms: int) -> bool:
-        """Whether the beginning of a request may be relayed, given its missing bytes and all that came with it."""
+        """Whether the beginning of a request may be relayed, given its received and its missing bytes."""
         if received_bytes < PASS_ON_BYTES:
             return False
         announced = self._announced
