@@ -1283,13 +1283,13 @@ async def _work(source: ConfigSource | None, number: int, sockets: WorkerSockets
         source.set_log(start.config.log)
     gateway = Gateway(start.config, source, worker=worker)
     gateway.limits.set_mode(start.mode)
+    freeze_survivors()
     try:
         await gateway.start()
     except StoreError:
         if worker.link.lost:
             return
         raise
-    gc.collect()
     gc.freeze()
     await worker.drain.wait()
     await gateway.drain(hurry=worker.hurry, gently=worker.gently)

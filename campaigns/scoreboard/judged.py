@@ -84,7 +84,7 @@ def judge(row: Row, results: Mapping[str, Result], *, today: date, released: dat
     reasons = tuple(quantity.reason for quantity, _ in missed if quantity.reason)
     misses = [quantity.shown(value) for quantity, value in missed]
     misses += [
-        f"{source} ended with an error"
+        f"the campaign {source} is a finding"
         for source, each in zip(row.sources, found, strict=True)
         if not each.passed
     ]

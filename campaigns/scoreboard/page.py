@@ -26,7 +26,8 @@ nothing on it is written by hand. [Decision 58](../decisions/0058-the-scoreboard
 
 * *In part*: all figures are within the goal, and a part of the goal is not measured.
 * *Stale*: the figure is older than 30 days, older than the last release, or without a date.
-* A time of `-` means that the result does not say how long it took.
+* A time of `-` means that the result does not say how long it took. `-dirty` behind a commit means
+  that files had changed since.
 """
 
 

@@ -49,9 +49,9 @@ class Quantity:
     @property
     def goal(self) -> str:
         """The bounds in words."""
-        if self.least is not None and self.most is not None:
+        if self.least is not None and self.most is not None and self.least != self.most:
             return f"{self.what}: {self._number(self.least)} to {self._number(self.most)}"
-        if self.least is not None:
+        if self.least is not None and self.most is None:
             return f"{self.what}: at least {self._number(self.least)}"
         if self.most:
             return f"{self.what}: at most {self._number(self.most)}"
@@ -650,6 +650,7 @@ ROWS: Final = (
             Quantity("client ids", lambda figure: number(figure, r"^([\d,]+) client"), least=1_000_000),
             Quantity("addresses", lambda figure: number(figure, r"and ([\d,]+) addresses"), least=1_000_000),
         ),
+        n=Quantity("client ids", lambda figure: number(figure, r"^([\d,]+) client")),
     ),
     Row(
         "R27",

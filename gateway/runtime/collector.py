@@ -32,8 +32,8 @@ _new_connections = itertools.count(1)
 
 
 def connection_opened() -> None:
-    """Collect after so many new connections, if survivors are frozen."""
-    if next(_new_connections) % CONNECTIONS == 0 and _freeze in gc.callbacks:
+    """Collect after so many new connections, if survivors are frozen and collections are not turned off."""
+    if next(_new_connections) % CONNECTIONS == 0 and _freeze in gc.callbacks and gc.isenabled():
         gc.collect()
 
 

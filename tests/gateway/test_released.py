@@ -6,6 +6,8 @@ import sqlite3
 import sys
 from pathlib import Path
 
+import pytest
+
 from gateway.quota_admin.store.sqlite_format import FORMAT
 from testkit import wire
 from testkit.broker import ScriptedBroker
@@ -15,10 +17,10 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SLUICE = Path(sys.executable).with_name("sluice")
 
 
-def configuration_of_0_1_0(folder: Path, broker: int) -> tuple[Path, int, int]:
+def configuration_of(version: str, folder: Path, broker: int) -> tuple[Path, int, int]:
     """The file in a folder, with ports that are free; the port of its first listener, and its admin port."""
     first = free_ports(16, besides=[broker])
-    text = (GOLDEN / "config_0.1.0" / "full.toml").read_text()
+    text = (GOLDEN / f"config_{version}" / "full.toml").read_text()
     for old, new in {
         '["127.0.0.1:9092", "[::1]:9092"]': f'["{HOST}:{broker}"]',
         "127.0.0.1:19092": f"{HOST}:{first}",
@@ -33,7 +35,7 @@ def configuration_of_0_1_0(folder: Path, broker: int) -> tuple[Path, int, int]:
         text = text.replace(old, new)
     file = folder / "sluice.toml"
     file.write_text(text)
-    shutil.copytree(GOLDEN / "quota_store_0.1.0", folder / "sluice-data")
+    shutil.copytree(GOLDEN / f"quota_store_{version}", folder / "sluice-data")
     return file, first, first + 9
 
 
@@ -46,19 +48,25 @@ async def sluice(*arguments: object) -> str:
     return out.decode()
 
 
-async def test_gateway_starts_with_the_configuration_and_the_store_of_0_1_0(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "sources", "in_file"),
+    [("0.1.0", ("store", "store", "store"), 13), ("0.2.0", ("store: api", "store: apply", "store: set"), 33)],
+)
+async def test_gateway_starts_with_the_configuration_and_the_store_of(
+    version: str, sources: tuple[str, ...], in_file: int, tmp_path: Path
+) -> None:
     async with ScriptedBroker() as broker:
-        file, port, admin = configuration_of_0_1_0(tmp_path, broker.port)
+        file, port, admin = configuration_of(version, tmp_path, broker.port)
         assert f"{file}: ok" in await sluice("check-config", file)
         async with serving(file, port, admin) as gateway:
             quotas = await sluice("quotas", "--admin", f"http://{HOST}:{admin}")
-            rows = [tuple(line.split()) for line in quotas.splitlines()]
+            rows = [" ".join(cell for cell in line.split() if cell != "-") for line in quotas.splitlines()]
             assert [row for row in rows if "store" in row] == [
-                ("alice", "-", "-", "-", "producer_byte_rate", "1048576", "B/s", "enforce", "store"),
-                ("-", "app", "-", "-", "consumer_byte_rate", "2097152", "B/s", "enforce", "store"),
-                ("<default>", "-", "-", "-", "request_percentage", "33.3", "%", "observe", "store"),
+                f"alice producer_byte_rate 1048576 B/s enforce {sources[0]}",
+                f"app consumer_byte_rate 2097152 B/s enforce {sources[1]}",
+                f"<default> request_percentage 33.3 % observe {sources[2]}",
             ]
-            assert sum("file" in row for row in rows) == 13
+            assert sum(row.endswith(" file") for row in rows) == in_file
             async with await gateway.connect() as client:
                 await client.send(wire.request("ApiVersions", 3, correlation_id=7, client_id="app"))
                 assert wire.correlation_id_of(await client.receive_frame()) == 7

@@ -98,6 +98,8 @@ class TopicWriter:
                     "transaction.timeout.ms": _TRANSACTION_MS,
                     "linger.ms": 0,
                     "compression.type": "gzip",
+                    # A deleted topic that a broker makes again by itself would delete quotas (hazard L01).
+                    "allow.auto.create.topics": False,
                 },
                 logger=_client_log,
             )

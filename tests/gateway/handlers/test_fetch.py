@@ -357,6 +357,15 @@ def test_k12_a_request_in_pieces_is_lowered_as_a_whole_one(piece_bytes: int) -> 
     c.upstream_sees(fetch(1, max_bytes=1_000))
 
 
+def test_k16_a_request_that_is_cut_anywhere_behind_many_others_is_lowered_as_a_whole_one() -> None:
+    asked, lowered = fetch(1, max_bytes=1_000_000), fetch(1, max_bytes=1_000)
+    before = heartbeat(0) * (PASS_ON_BYTES // len(heartbeat(0)) + 1)
+    for cut in range(1, len(asked)):
+        c = Conversation(settings=session_settings(max_in_flight_requests=10_000), consumer_byte_rate=100)
+        c.client_sends(before + asked[:cut]).upstream_sees(before)
+        c.client_sends(asked[cut:]).upstream_sees(lowered)
+
+
 def test_each_fetch_under_way_for_a_topic_with_a_quota_ends() -> None:
     core = GatewayCore()
     core.limits.set(QuotaEntity(topic="t"), QuotaKey.CONSUMER_BYTE_RATE, 1_000_000)

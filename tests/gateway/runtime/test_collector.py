@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from gateway.runtime import collector
+from gateway.runtime.slices import without_collections
 
 MOST: Final = 8_000
 """Some 2 ms."""
@@ -56,6 +57,17 @@ def _walked() -> list[int]:
     return walked
 
 
+def _collected_while_off() -> list[int]:
+    """The collections while other work has turned them off."""
+    collector.freeze_survivors()
+    collections: list[int] = []
+    gc.callbacks.append(lambda _phase, info: collections.append(info["generation"]))
+    with without_collections():
+        for _ in range(2 * collector.CONNECTIONS):
+            collector.connection_opened()
+        return list(collections)
+
+
 def _in_a_fresh_process(function: Callable[[], list[int]]) -> list[int]:
     """What it returns there: what other tests left in this one, threads among it, moves its collections."""
     fresh = subprocess.run(
@@ -83,3 +95,7 @@ def test_f16_nor_while_as_many_connections_end_as_begin() -> None:
     walked = _in_a_fresh_process(_walked)
     assert len(walked) > 10
     assert max(walked) < MOST
+
+
+def test_f16_new_connections_collect_nothing_while_an_import_has_turned_collections_off() -> None:
+    assert _in_a_fresh_process(_collected_while_off) == []

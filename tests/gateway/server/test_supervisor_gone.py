@@ -141,7 +141,11 @@ async def test_a_worker_that_never_began_is_killed_with_what_forked_it(work: str
 
 
 @pytest.mark.parametrize("dies_at", ["begin", "open_store"])
-async def test_a_worker_whose_supervisor_dies_while_it_begins_ends_without_a_traceback(dies_at: str) -> None:
+async def test_a_worker_whose_supervisor_dies_while_it_begins_ends_without_a_traceback(
+    dies_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[str] = []
+    monkeypatch.setattr(app, "freeze_survivors", lambda: frozen.append(asked[-1]))
     ours, theirs = WorkerSockets.pair()
     start = Start(default_config(parse_bootstrap("127.0.0.1:1")), Enforcement.ENFORCE)
     asked: list[str] = []
@@ -158,5 +162,7 @@ async def test_a_worker_whose_supervisor_dies_while_it_begins_ends_without_a_tra
     await link.open(ours.link)
     await asyncio.wait_for(app._work(None, 0, theirs), 60)
     assert asked[-1] == dies_at
+    # A worker collects garbage as a single process does, from before its first client on (hazard F16).
+    assert frozen == ["begin"] * (dies_at != "begin")
     for each in (ours.handover, ours.asking, theirs.handover, theirs.asking):
         each.close()
