@@ -46,6 +46,7 @@ class TopicQuotas:
 
     Attributes:
         urgent: see `RateQuotas`.
+        used_up_until_ms: the end of the last wait that any of the counters required.
     """
 
     def __init__(self, limits: Limits, key: QuotaKey, settings: RateSettings) -> None:
@@ -61,6 +62,7 @@ class TopicQuotas:
         self._settings = settings
         self._forgotten = ThrottleStats()
         self.urgent = Urgent()
+        self.used_up_until_ms = 0
         self._table: TrackerTable[TopicKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )

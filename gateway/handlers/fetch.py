@@ -22,7 +22,6 @@ have to wait is forwarded without a wish for records, and its reply has the thro
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -120,7 +119,10 @@ class FetchHandler(HeadHandler):
             share = _share_of(known)
         topics = quotas.topic_wait(session.throttling, known, now_ms=now_ms)
         if known.of_topics and (topics is None or topics.until_ms <= now_ms):
-            topics = self._look_for_topics(session, known, topics, route.api, head, data, at, now_ms)
+            try:
+                topics = self._look_for_topics(session, known, topics, route.api, head, data, at, now_ms)
+            except Truncated:
+                return HeadDecision.WHOLE
         if topics is not None and (wait_ms := topics.until_ms - now_ms) > 0:
             assert topics.sensor.tracker is not None
             is_long = self._acknowledges or wait_ms > topics.sensor.tracker.window_ms
@@ -186,6 +188,9 @@ class FetchHandler(HeadHandler):
 
         A request waits once. Otherwise other clients could use up each time what it has waited for, without end. The
         topic for which the previous reply required a wait is not checked again.
+
+        Raises:
+            Truncated: topics of the request have not arrived yet.
         """
         quotas, throttling = self._quotas, session.throttling
         assert quotas is not None
@@ -199,13 +204,16 @@ class FetchHandler(HeadHandler):
         if not self._acknowledges:
             counters = TopicCounters(session, quotas, api, known)
             named = topics_named(data, at, head.size, head.client_id_length, api, most=_MOST_LOOKED_AT)
-            with suppress(Truncated):
+            try:
                 for called in named:
                     names_any = True
                     if counters.may_wait_for(called):
                         found.append(called)
                         if len(found) == _MOST_NAMED:
                             break
+            except Truncated:
+                if len(data) - at - 4 < head.size:
+                    raise
             paid = None if before is None else before.sensor.tracker
             wait = longer(before, counters.wait_to_fetch(found, now_ms, but=paid))
         if wait is None and not names_any and throttling.fetch_answer is None:

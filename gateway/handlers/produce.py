@@ -147,6 +147,8 @@ class ProduceHandler(HeadHandler):
             decision = _hold_for_topics(session, api, topics, now_ms)
             if decision is not None:
                 return decision
+            if came_bytes < size and topics.any_used_up(now_ms):
+                return HeadDecision.WHOLE
         held_by, throttling.held_by = throttling.held_by, None
         if row is not None:
             row.use(throttling.serial, now_ms=now_ms)

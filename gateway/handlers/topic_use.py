@@ -180,6 +180,10 @@ class TopicCounters:
         throttling.waits_at(waits_at)
         return longest
 
+    def any_used_up(self, now_ms: int) -> bool:
+        """Whether the quota of any topic is used up."""
+        return self._limited is not None and now_ms < self._limited.used_up_until_ms
+
     def may_wait_for(self, called: bytes) -> bool:
         """Whether any quota is for the topic with this name or id in a client's request. Fast."""
         name = self._name_of(called, by_client=True)
@@ -218,6 +222,8 @@ class TopicCounters:
         for tracker in self.trackers(called, now_ms):
             tracker.last_value = float(size_bytes)
             wait_ms = tracker.record(size_bytes, now_ms=now_ms)
+            if wait_ms > 0 and self._limited is not None:
+                self._limited.used_up_until_ms = max(self._limited.used_up_until_ms, now_ms + wait_ms)
             wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), _lowered_for(tracker), self._by)
             longest = longer(longest, wait)
         of_records = self._of_records(now_ms)
@@ -604,6 +610,14 @@ class ProduceTopics:
                     raise MalformedBody("a topic hidden behind too many bytes")
                 raise Truncated
         return counters.held_by(found, now_ms)
+
+    def any_used_up(self, now_ms: int) -> bool:
+        """Whether the quota of any topic is used up. Then a request waits until all of its topics are known.
+
+        Otherwise a client could name the topic behind the first bytes of a large request, on a new connection each
+        time (hazard K16).
+        """
+        return self._counters.any_used_up(now_ms)
 
     def relayed(self, now_ms: int, pending: Pending | None) -> Watch | None:
         """Count the relayed request, at once or as it arrives.

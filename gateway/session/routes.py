@@ -34,6 +34,7 @@ class HeadDecision(Enum):
     NO_REPLY = "no reply"  # relay it; the broker will not answer
     COLLECT = "collect"
     MORE = "more"  # the handler needs more bytes of the request
+    WHOLE = "whole"  # the handler needs all of the request
     WAIT = "wait"  # the handler has muted the session, and is called again after the mute
 
 

@@ -72,6 +72,7 @@ _ANONYMOUS: Final = "ANONYMOUS"
 _NO_REPLY: Final = HeadDecision.NO_REPLY
 _COLLECT: Final = HeadDecision.COLLECT
 _MORE: Final = HeadDecision.MORE
+_WHOLE: Final = HeadDecision.WHOLE
 # Plain numbers: an operation on members of an enum costs a microsecond.
 _AWAITS_BROKER: Final = int(MuteReason.CONNECTING | MuteReason.UPSTREAM_FULL)
 _BACK_PRESSURE: Final = int(MuteReason.CONNECTING | MuteReason.UPSTREAM_FULL | MuteReason.CLIENT_FULL)
@@ -484,6 +485,9 @@ class ClientSession(Session, ChunkTaker):
                     pending.append(reply)
                 elif outcome is _MORE:
                     wanted_bytes = parser.more_of_head(received - at)
+                    break
+                elif outcome is _WHOLE:
+                    wanted_bytes = parser.size + 4
                     break
                 else:
                     if outcome is _COLLECT:

@@ -609,6 +609,42 @@ def test_a_fetch_that_has_not_come_whole_waits_for_the_topics_that_have() -> Non
     assert stranger.take_upstream() == b""
 
 
+def test_k16_a_fetch_whose_topics_have_not_come_passes_no_topic_that_is_used_up() -> None:
+    c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE)
+    c.client_sends(wire.request("Fetch", 12, correlation_id=1)).upstream_answers(fetched(1, {"t": 30_000}))
+    many = {"topic": "other", "partitions": [{"partition": number} for number in range(4_000)]}
+    topics = [many, {"topic": "t", "partitions": [{"partition": 0}]}]
+    frame = wire.request("Fetch", 12, correlation_id=1, client_id="new", topics=topics)
+    for sent_bytes in (PASS_ON_BYTES, len(frame) - 1):
+        stranger = Conversation(core=c.core).client_sends(frame[:sent_bytes]).upstream_sees()
+        stranger.client_sends(frame[sent_bytes:]).upstream_sees()  # it waits for the topic
+        stranger.session.ended(now_ms=c.clock.now_ms)
+    topics[1]["topic"] = "free"
+    frame = wire.request("Fetch", 12, correlation_id=1, client_id="new", topics=topics)
+    other = Conversation(core=c.core).client_sends(frame[:PASS_ON_BYTES]).upstream_sees()
+    other.client_sends(frame[PASS_ON_BYTES:]).upstream_sees(frame)
+    assert c.core.memory.used_bytes == 0
+
+
+def test_k16_a_produce_to_a_topic_that_is_used_up_passes_on_no_new_connection_however_it_is_cut() -> None:
+    c = limited(1_000, "topic=t")
+    frame = produce(1, {"a": PASS_ON_BYTES, "t": 30_000})
+    cut = PASS_ON_BYTES + 50
+    first = Conversation(core=c.core).client_sends(frame[:cut]).upstream_sees(frame[:cut])  # nothing is used up
+    first.client_sends(frame[cut:]).upstream_sees(frame[cut:])
+    for _ in range(20):
+        stranger = Conversation(core=c.core).client_sends(frame[:cut]).upstream_sees()
+        stranger.client_sends(frame[cut:]).upstream_sees()
+        stranger.session.ended(now_ms=c.clock.now_ms)
+    allowed = produce(1, {"a": PASS_ON_BYTES, "free": 30_000})
+    other = Conversation(core=c.core).client_sends(allowed[:cut]).upstream_sees()
+    other.client_sends(allowed[cut:]).upstream_sees(allowed)
+    c.after(600_000)
+    later = Conversation(core=c.core).client_sends(frame[:cut]).upstream_sees(frame[:cut])
+    later.client_sends(frame[cut:]).upstream_sees(frame[cut:])
+    assert c.core.memory.used_bytes == 0
+
+
 @pytest.mark.parametrize("version", [9, 12])
 @pytest.mark.parametrize("limit", [None, 100.0])
 def test_a_topic_whose_name_is_null_is_for_the_broker_to_refuse(version: int, limit: float | None) -> None:
