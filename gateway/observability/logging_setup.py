@@ -48,6 +48,7 @@ _LEVELS: Final = {
 
 _LIMIT_WINDOW_MS: Final = 1001
 """A second on a clock of whole milliseconds: two readings that differ by 1000 may be only 999.1 ms apart."""
+_SECOND_MS: Final = 1000
 _OVERFLOW: Final = "other events"
 
 ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
@@ -66,7 +67,7 @@ class EventLimiter:
     """Decides which lines are written. Pure: time is an argument.
 
     The limit holds in any span of a second: a line is admitted only if the line written ``max_per_s`` lines before it
-    is a second old.
+    is a second old. By their timestamps too: the process may stand still between a timestamp and the admission.
     """
 
     def __init__(self, max_per_s: int = 20, *, max_events: int = 1024) -> None:
@@ -80,6 +81,7 @@ class EventLimiter:
         self._max_per_s = max_per_s
         self._max_events = max_events
         self._written_ms: dict[str, deque[int]] = {}
+        self._stamps_ms: dict[str, deque[int]] = {}
         self._suppressed: dict[str, int] = {}
 
     def drop(self, event: str, *, now_ms: int) -> bool:
@@ -93,8 +95,13 @@ class EventLimiter:
         self._suppressed[event] = self._suppressed.get(event, 0) + 1
         return True
 
-    def admit(self, event: str, *, now_ms: int) -> int | None:
+    def admit(self, event: str, *, now_ms: int, stamp_ms: int) -> int | None:
         """Whether a line may be written.
+
+        Args:
+            event: its name.
+            now_ms: the time, by a clock that never jumps.
+            stamp_ms: the timestamp that the line will have. Where it is before an earlier line's, that clock was set.
 
         Returns:
             The number of lines of this event that were left out since the last written one; None when this one is
@@ -105,10 +112,15 @@ class EventLimiter:
         written = self._written_ms.get(event)
         if written is None:
             written = self._written_ms[event] = deque(maxlen=self._max_per_s)
-        if len(written) == self._max_per_s and now_ms - written[0] < _LIMIT_WINDOW_MS:
+            self._stamps_ms[event] = deque(maxlen=self._max_per_s)
+        stamps = self._stamps_ms[event]
+        if len(written) == self._max_per_s and (
+            now_ms - written[0] < _LIMIT_WINDOW_MS or 0 <= stamp_ms - stamps[0] < _SECOND_MS
+        ):
             self._suppressed[event] = self._suppressed.get(event, 0) + 1
             return None
         written.append(now_ms)
+        stamps.append(stamp_ms)
         return self._suppressed.pop(event, 0)
 
     def take_suppressed(self) -> dict[str, int]:
@@ -149,9 +161,11 @@ def setup(
     counts = limiter or EventLimiter(max_lines_per_s)
 
     def limit(_logger: Any, method: str, event: _Event) -> _Event:
+        stamp = event["time"] = wall_clock()
         if event.pop("audit", False) or method == "debug":
             return event
-        suppressed = counts.admit(str(event.pop("limit_by", event["event"])), now_ms=monotonic_ms())
+        name, stamp_ms = str(event.pop("limit_by", event["event"])), int(stamp.timestamp() * 1000)
+        suppressed = counts.admit(name, now_ms=monotonic_ms(), stamp_ms=stamp_ms)
         if suppressed is None:
             raise structlog.DropEvent
         if suppressed:
@@ -159,7 +173,7 @@ def setup(
         return event
 
     def head(_logger: Any, method: str, event: _Event) -> _Event:
-        now = wall_clock().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        now = event["time"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
         ours = {"event": event["event"], "level": method, "time": now}
         if output.lost:
             event["lost"] = output.lost

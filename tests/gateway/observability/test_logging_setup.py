@@ -9,7 +9,7 @@ import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,9 @@ def our_handlers() -> list[logging.Handler]:
     return [each for each in logging.getLogger().handlers if type(each).__module__ == setup.__module__]
 
 
+BEGAN = datetime(2026, 7, 29, 12, 0, 0, 118_000, UTC)
+
+
 class Log:
     """A configured log and what it wrote."""
 
@@ -61,7 +64,7 @@ class Log:
             level,
             format,
             stream=self.stream,
-            wall_clock=lambda: datetime(2026, 7, 29, 12, 0, 0, 123_000, UTC),
+            wall_clock=lambda: BEGAN + timedelta(milliseconds=self.clock.now_ms),
             monotonic_ms=lambda: self.clock.now_ms,
         )
         self.logger = structlog.get_logger()
@@ -243,24 +246,31 @@ def test_h15_exception_never_retrieved_is_logged_without_data(
 # -- the limit of lines ---------------------------------------------------------------------------------------------
 def test_limit_holds_in_every_second_and_no_line_is_lost_or_told_twice(clock: FakeClock) -> None:
     limiter = EventLimiter(3)
-    assert [limiter.admit("flood", now_ms=clock.now_ms) for _ in range(5)] == [0, 0, 0, None, None]
+    answers = [limiter.admit("flood", now_ms=clock.now_ms, stamp_ms=clock.now_ms) for _ in range(5)]
+    assert answers == [0, 0, 0, None, None]
     clock.advance(1000)  # of a clock of whole milliseconds: a little less may have passed
-    assert limiter.admit("flood", now_ms=clock.now_ms) is None
+    assert limiter.admit("flood", now_ms=clock.now_ms, stamp_ms=clock.now_ms) is None
     clock.advance(1)
-    assert limiter.admit("flood", now_ms=clock.now_ms) == 3
-    assert limiter.admit("flood", now_ms=clock.now_ms) == 0
+    assert limiter.admit("flood", now_ms=clock.now_ms, stamp_ms=clock.now_ms) == 3
+    assert limiter.admit("flood", now_ms=clock.now_ms, stamp_ms=clock.now_ms) == 0
     limiter = EventLimiter(20)
     written = []
     for _ in range(10_000):
-        if limiter.admit("flood", now_ms=clock.now_ms) is not None:
+        if limiter.admit("flood", now_ms=clock.now_ms, stamp_ms=clock.now_ms) is not None:
             written.append(clock.now_ms)
         clock.advance(1)
     assert len(written) == 200
     assert all(later - earlier > 1000 for earlier, later in zip(written, written[20:], strict=False))
     limiter = EventLimiter(2)
+    # The process stands still for 5 ms between a timestamp and the limiter, or the other way round.
+    stamps = [(1, 0), (2, 1), (999, 998), (1_003, 999), (1_005, 1_000), (1_006, 1_001)]
+    admitted = [limiter.admit("late", now_ms=now_ms, stamp_ms=at_ms) is not None for now_ms, at_ms in stamps]
+    assert admitted == [True, True, False, False, True, True]
+    assert limiter.admit("late", now_ms=3_000, stamp_ms=500) == 0  # the wall clock was set back
+    limiter = EventLimiter(2)
     answers = []
     for _ in range(500):
-        answers.append(limiter.admit("flood", now_ms=clock.now_ms))
+        answers.append(limiter.admit("flood", now_ms=clock.now_ms, stamp_ms=clock.now_ms))
         clock.advance(7)
     told = sum(answer for answer in answers if answer is not None)
     written = sum(answer is not None for answer in answers)
@@ -270,11 +280,11 @@ def test_limit_holds_in_every_second_and_no_line_is_lost_or_told_twice(clock: Fa
 
 def test_events_have_limits_of_their_own_up_to_a_bound(clock: FakeClock) -> None:
     limiter = EventLimiter(1)
-    assert limiter.admit("a", now_ms=clock.now_ms) == 0
-    assert limiter.admit("a", now_ms=clock.now_ms) is None
-    assert limiter.admit("b", now_ms=clock.now_ms) == 0
+    assert limiter.admit("a", now_ms=clock.now_ms, stamp_ms=clock.now_ms) == 0
+    assert limiter.admit("a", now_ms=clock.now_ms, stamp_ms=clock.now_ms) is None
+    assert limiter.admit("b", now_ms=clock.now_ms, stamp_ms=clock.now_ms) == 0
     limiter = EventLimiter(1, max_events=2)
-    answers = [limiter.admit(name, now_ms=clock.now_ms) for name in ("a", "b", "c", "d", "e")]
+    answers = [limiter.admit(name, now_ms=clock.now_ms, stamp_ms=clock.now_ms) for name in ("a", "b", "c", "d", "e")]
     assert answers == [0, 0, 0, None, None]
     assert limiter.take_suppressed() == {"other events": 2}
 
