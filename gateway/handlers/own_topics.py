@@ -216,7 +216,6 @@ class OwnTopicsProduceHandler:
         if count:
             frame = request.without(called_own | unknown)
         size, _, correlation_id, client_id_length = HEAD.unpack_from(frame, 0)
-        # With the original size: refused bytes count too, as in Kafka.
         head = RequestHead(size, correlation_id, client_id_length)
         outcome = self._produce.on_head(session, route, head, frame, 0, now_ms=now_ms)
         reply = outcome if isinstance(outcome, Pending) else None

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from quotas.entities import QuotaKey, parse_entity
 from testkit import wire
 from testkit.cluster import ScriptedCluster
 from testkit.conversation import Conversation
@@ -125,6 +126,24 @@ def test_k06_many_partitions_are_looked_through_in_steps(cluster: ScriptedCluste
     body = wire.decode_response("Produce", 9, c.take_client())
     codes_of_each = [{each.error_code for each in topic.partition_responses} for topic in body.responses]
     assert sorted(codes_of_each, key=max) == [{0}, {REFUSED}]
+
+
+def test_k11_own_topics_are_refused_also_while_the_quota_of_another_topic_is_used_up(
+    cluster: ScriptedCluster,
+) -> None:
+    def to(*names: str) -> dict[str, Any]:
+        topics = [{"name": name, "partition_data": [{"index": 0, "records": b"r" * 60}]} for name in names]
+        return {"acks": 1, "timeout_ms": 1_000, "topic_data": topics}
+
+    c = Conversation(cluster=cluster, own_topics=[OWN])
+    c.core.limits.set(parse_entity("topic=parcels"), QuotaKey.PRODUCER_BYTE_RATE, 1)
+    c.another().exchange("Produce", 9, **to("parcels"))
+    body = c.exchange("Produce", 9, **to("orders", OWN))
+    assert {each.name: each.partition_responses[0].error_code for each in body.responses} == {
+        OWN: REFUSED,
+        "orders": 0,
+    }
+    assert [topic.name for topic in cluster.asked("Produce")[-1].topic_data] == ["orders"]
 
 
 def test_k11_a_request_that_must_wait_for_its_quota_is_refused_after_that(cluster: ScriptedCluster) -> None:
