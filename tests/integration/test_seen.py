@@ -390,7 +390,7 @@ async def test_top_shows_in_a_terminal_what_metrics_say() -> None:
             # The footer names the keys of what has the focus: in the filter letters are no commands.
             await screen_with("part of a user or client id", without="Sort")
             await tmux("send-keys", "-l", "img")
-            await screen_with("1 rows, search: img")
+            await screen_with("1 row, search: img")
             await tmux("send-keys", "Enter")
             await screen_with("Sort")
             await tmux("send-keys", "Enter")
