@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka.record import MemoryRecordsBuilder
 
 from campaigns.chaos.gateways import ChaosGateway
@@ -23,6 +23,7 @@ _PAUSE_S: Final = 0.05
 BASE: Final = 1e9
 """Quotas are this value plus an increasing number."""
 _SENDING_S: Final = 0.5
+_END_S: Final = 20.0
 _CLIENT: Final = {"reconnect.backoff.max.ms": 1_000, "log_level": 0}
 
 
@@ -193,7 +194,16 @@ class Reader:
         Raises:
             KafkaException: the brokers do not answer.
         """
-        return int(self._consumer.get_watermark_offsets(self._partition, timeout=20)[1])
+        deadline_s = time.monotonic() + _END_S
+        while True:
+            try:
+                return int(self._consumer.get_watermark_offsets(self._partition, timeout=_END_S)[1])
+            except KafkaException as exc:
+                # librdkafka asks the leader that it knows, and not again if another broker leads meanwhile.
+                moved = exc.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION
+                if not moved or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.2)
 
     def read_to_end(self) -> list[bytes]:
         """The records since the last call.
