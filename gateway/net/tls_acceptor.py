@@ -42,6 +42,11 @@ _DECODE_ERROR: Final = 50
 _MISSING_EXTENSION: Final = 109
 _UNRECOGNIZED_NAME: Final = 112
 
+_NEW_BROKER_S: Final = 4.0
+"""How long a hello waits for a broker to be known: discovery asks every two seconds at most."""
+_LOOK_AGAIN_S: Final = 0.2
+_MOST_LOOKING: Final = 200
+"""The most hellos that wait for a broker. Others are refused at once."""
 _LOGGED_BYTES: Final = 100  # of a name, which may contain anything
 
 _CAUSES: Final = {
@@ -51,6 +56,15 @@ _CAUSES: Final = {
 }
 
 _log = structlog.get_logger("gateway.tls")
+
+
+def _left(transport: TlsTransport) -> bool:
+    """Whether the client of a handshake that waited has left. Then the handshake ends."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None and not peer_gone(connection.fileno()):
+        return False
+    transport.abort()
+    return True
 
 
 class _Session(Protocol):
@@ -123,6 +137,7 @@ class TlsAcceptor:
         self._rules = rules
         self._metrics = metrics
         self._channels: dict[TlsTransport, _Channel] = {}
+        self._looking = 0  # hellos that wait for a broker to be known
         self._transports: dict[_Channel, TlsTransport] = {}
 
     def transport_for(self, channel: _Channel) -> TlsTransport:
@@ -154,15 +169,15 @@ class TlsAcceptor:
 
     def hello(self, transport: TlsTransport, hello: bytes) -> None:
         """See `TlsUser`."""
-        if self._looks_at_names and not self._follow_name(transport, hello):
+        self._take_hello(transport, hello, self._loop.time() + _NEW_BROKER_S)
+
+    def _take_hello(self, transport: TlsTransport, hello: bytes, until_s: float) -> None:
+        if self._looks_at_names and not self._follow_name(transport, hello, until_s):
             return
 
         def begin(waited: bool) -> bool:
-            if waited:
-                connection = transport.get_extra_info("socket")
-                if connection is None or peer_gone(connection.fileno()):
-                    transport.abort()
-                    return False
+            if waited and _left(transport):
+                return False
             transport.proceed()
             return True
 
@@ -175,7 +190,12 @@ class TlsAcceptor:
             protected=self._protected,
         )
 
-    def _follow_name(self, transport: TlsTransport, hello: bytes) -> bool:
+    def _take_again(self, transport: TlsTransport, hello: bytes, until_s: float) -> None:
+        self._looking -= 1
+        if transport in self._channels and not _left(transport):
+            self._take_hello(transport, hello, until_s)
+
+    def _follow_name(self, transport: TlsTransport, hello: bytes, until_s: float) -> bool:
         """Select broker and certificate by the name in the hello. Returns whether the handshake may begin."""
         try:
             sent = server_name(hello)
@@ -183,31 +203,39 @@ class TlsAcceptor:
             transport.refuse(TlsFailure.PROTOCOL, "malformed hello", alert=_DECODE_ERROR)
             return False
         name = None if sent is None else normalised(sent)
-        if self._brokers is not None and not self._lead(transport, self._brokers, name, sent):
-            return False
+        brokers = self._brokers
+        if brokers is not None:
+            node = self._node_named(transport, brokers, name, sent)
+            if node is None:
+                return False
+            if node != BOOTSTRAP and brokers.cluster.address_of(node) is None:
+                brokers.look_soon()
+                # It may be new, and known to another worker, which has named it to the client.
+                if self._loop.time() < until_s and self._looking < _MOST_LOOKING:
+                    self._looking += 1
+                    self._loop.call_later(_LOOK_AGAIN_S, self._take_again, transport, hello, until_s)
+                else:
+                    # Without an alert: clients would take it for an error that a retry cannot fix.
+                    transport.refuse(TlsFailure.UNKNOWN_BROKER, f"node {node}")
+                return False
+            self._channels[transport].lead_to(None if node == BOOTSTRAP else node)
         identity = None if name is None else self._certificates.of(name)
         if identity is not None:
             transport.use(identity.context)
         return True
 
-    def _lead(
+    def _node_named(
         self, transport: TlsTransport, brokers: NamedBrokers, name: str | None, sent: bytes | None
-    ) -> bool:
+    ) -> int | None:
+        """The node that a hello names; None: it names none of this listener, and is refused."""
         if sent is None:
             transport.refuse(TlsFailure.NO_SERVER_NAME, alert=_MISSING_EXTENSION)
-            return False
+            return None
         node = None if name is None else brokers.names.node_of(name)
         if node is None:
             detail = repr(sent[:_LOGGED_BYTES])[2:-1]
             transport.refuse(TlsFailure.WRONG_SERVER_NAME, detail, alert=_UNRECOGNIZED_NAME)
-            return False
-        if node != BOOTSTRAP and brokers.cluster.address_of(node) is None:
-            # Without an alert: clients would take it for an error that a retry cannot fix, but the broker may return.
-            brokers.look_soon()
-            transport.refuse(TlsFailure.UNKNOWN_BROKER, f"node {node}")
-            return False
-        self._channels[transport].lead_to(None if node == BOOTSTRAP else node)
-        return True
+        return node
 
     def secured(self, transport: TlsTransport) -> StreamProtocol:
         """See `TlsUser`."""

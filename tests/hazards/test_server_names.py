@@ -200,7 +200,10 @@ async def test_h29_a_client_that_names_no_host_gets_an_alert(pki: Pki) -> None:
         assert failures(running, TlsFailure.NO_SERVER_NAME) == 2
 
 
-async def test_h29_the_name_of_a_node_that_is_not_there_ends_without_an_alert(pki: Pki) -> None:
+async def test_h29_the_name_of_a_node_that_is_not_there_ends_without_an_alert(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.net.tls_acceptor._NEW_BROKER_S", 0.3)
     async with named(pki) as (brokers, running):
         for node in (0, 3, 2**31 - 1):
             assert await refused(running, raw_hello(server_name_extension(b"b%d.kafka.test" % node))) == b""
@@ -211,21 +214,37 @@ async def test_h29_the_name_of_a_node_that_is_not_there_ends_without_an_alert(pk
         assert not any(each.client_connections for each in brokers)
 
 
-async def test_h29_a_broker_that_another_gateway_has_advertised_is_looked_for(
+async def test_h29_a_client_waits_for_a_broker_that_another_gateway_or_worker_has_advertised(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Some clients do not try again after an end without an answer."""
     monkeypatch.setattr("gateway.upstream.discovery._SOON_S", 0.02)
     monkeypatch.setattr("gateway.upstream.discovery._NAMES_S", 0.01)
-    hello = raw_hello(server_name_extension(b"b9.kafka.test"))
     async with (
         ScriptedBroker(9) as new,
         named(pki, upstream={"topology_refresh_ms": 3_600_000}) as (brokers, running),
     ):
         for each in brokers:
             each.nodes = [*each.nodes, Node(9, HOST, new.port)]
-        assert await refused(running, hello) == b""
-        await until(lambda: running.gateway.cluster.address_of(9) is not None)
         assert await reached(running, [new], "b9.kafka.test") == 9
+        assert failures(running, TlsFailure.UNKNOWN_BROKER) == 0
+
+
+async def test_h29_many_names_of_nodes_that_are_not_there_do_not_wait(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.net.tls_acceptor._NEW_BROKER_S", 3_600.0)
+    monkeypatch.setattr("gateway.net.tls_acceptor._MOST_LOOKING", 2)
+    hello = raw_hello(server_name_extension(b"b9.kafka.test"))
+    async with named(pki) as (_, running):
+        async with await running.connect() as first, await running.connect() as second:
+            for waiting in (first, second):
+                await waiting.send(hello)
+            await until(lambda: running.listener._tls_acceptor._looking == 2)
+            assert await refused(running, hello) == b""
+        # Those that leave make room.
+        await until(lambda: running.channels == [])
+        assert running.listener._tls_acceptor._looking == 0
 
 
 @pytest.mark.parametrize(
