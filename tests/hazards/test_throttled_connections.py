@@ -224,7 +224,8 @@ async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: 
         for client in clients:
             reply = wire.decode_response("Produce", 9, await client.receive_frame())
             assert reply.throttle_time_ms > 50_000
-        assert gateway.open_files() >= baseline + 2 * VANISHING_CLIENTS
+        # Of each client and of its broker. Those of the gateway itself come and go.
+        assert gateway.open_files() >= 2 * VANISHING_CLIENTS
         for number, client in enumerate(clients):
             if number % 2:
                 client.reset()
