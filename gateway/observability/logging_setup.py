@@ -80,8 +80,7 @@ class EventLimiter:
         """
         self._max_per_s = max_per_s
         self._max_events = max_events
-        self._written_ms: dict[str, deque[int]] = {}
-        self._stamps_ms: dict[str, deque[int]] = {}
+        self._written: dict[str, deque[tuple[int, int]]] = {}  # when, and with which timestamp, in ms
         self._suppressed: dict[str, int] = {}
 
     def drop(self, event: str, *, now_ms: int) -> bool:
@@ -89,8 +88,8 @@ class EventLimiter:
 
         It is for callers that write floods of lines which take time to compose.
         """
-        written = self._written_ms.get(event)
-        if written is None or len(written) < self._max_per_s or now_ms - written[0] >= _LIMIT_WINDOW_MS:
+        written = self._written.get(event)
+        if written is None or len(written) < self._max_per_s or now_ms - written[0][0] >= _LIMIT_WINDOW_MS:
             return False
         self._suppressed[event] = self._suppressed.get(event, 0) + 1
         return True
@@ -107,20 +106,17 @@ class EventLimiter:
             The number of lines of this event that were left out since the last written one; None when this one is
             left out as well.
         """
-        if event not in self._written_ms and len(self._written_ms) >= self._max_events:
+        if event not in self._written and len(self._written) >= self._max_events:
             event = _OVERFLOW
-        written = self._written_ms.get(event)
+        written = self._written.get(event)
         if written is None:
-            written = self._written_ms[event] = deque(maxlen=self._max_per_s)
-            self._stamps_ms[event] = deque(maxlen=self._max_per_s)
-        stamps = self._stamps_ms[event]
+            written = self._written[event] = deque(maxlen=self._max_per_s)
         if len(written) == self._max_per_s and (
-            now_ms - written[0] < _LIMIT_WINDOW_MS or 0 <= stamp_ms - stamps[0] < _SECOND_MS
+            now_ms - written[0][0] < _LIMIT_WINDOW_MS or 0 <= stamp_ms - written[0][1] < _SECOND_MS
         ):
             self._suppressed[event] = self._suppressed.get(event, 0) + 1
             return None
-        written.append(now_ms)
-        stamps.append(stamp_ms)
+        written.append((now_ms, stamp_ms))
         return self._suppressed.pop(event, 0)
 
     def take_suppressed(self) -> dict[str, int]:
