@@ -5,7 +5,7 @@
 Each request passes a session as from a channel: in chunks, followed by the broker's largest answer, with long work
 step by step. The result is the thread's CPU time per event. It is the least of three runs, because other programs
 only ever make an event slower. Memory is the peak of Python's allocations during the exchange, above the frame's own
-bytes, as a multiple of the larger of request and answer. Goals: 20 ms, 3 times.
+bytes, as a multiple of the larger of request and answer. Goals: 20 ms, 3 times. glibc copies as in ``sluice serve``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from struct import pack
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.cli.tunables import start_with_tunables
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.session.session import ClientSession
 from protocol.api_keys import Api, ApiKey, all_offered
@@ -382,6 +383,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
+    start_with_tunables()
     rows = []
     newest = {api.key: api.version for api in all_offered()}
 
