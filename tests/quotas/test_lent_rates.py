@@ -452,16 +452,22 @@ def test_a_look_up_leaves_the_limit_of_a_client_that_uses_it() -> None:
         assert tracker.match.limit == before
 
 
-def test_a_debt_is_paid_at_the_new_limit_where_it_is_higher() -> None:
-    world = World(capacity=10 * MB)
-    world.user("alice", ceiling=10 * MB)
+@pytest.mark.parametrize(
+    ("used", "limit", "blocked_ms"),
+    [(600, 4_000, -400), (600, 250, -400), (11_000, 10_000, 1_000), (1_500, 4_000, 125), (1_500, 250, 500)],
+)
+def test_a_bucket_stays_full_to_the_same_part_and_a_debt_keeps_its_amount_when_the_limit_grows(
+    used: int, limit: int, blocked_ms: int
+) -> None:
+    """The bucket holds 1,000 bytes, which is one second of the first limit."""
+    world = World(capacity=10_000)
+    world.user("alice", ceiling=10_000)
     tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
     assert tracker is not None
-    assert tracker.match.lent is not None
-    tracker.bind(replace(tracker.match, limit=MB), tracker.version, now_ms=START_MS)
-    assert tracker.record(11 * MB, now_ms=START_MS) == pytest.approx(10_000, abs=1)
-    tracker.bind(replace(tracker.match, limit=10 * MB), tracker.version, now_ms=START_MS)
-    assert tracker.blocked_until_ms - START_MS == pytest.approx(1_000, abs=1)
+    tracker.bind(replace(tracker.match, limit=1_000), tracker.version, now_ms=START_MS)
+    assert tracker.record(used, now_ms=START_MS) == max(0, used - 1_000)
+    tracker.bind(replace(tracker.match, limit=limit), tracker.version, now_ms=START_MS)
+    assert tracker.blocked_until_ms - START_MS == pytest.approx(blocked_ms, abs=1e-6)
 
 
 def braked(world: World, part: float, *, first_s: int, seconds: int, tier: int = 3) -> Callable[[], None]:

@@ -151,6 +151,17 @@ def test_a_share_and_a_limit_that_change_to_the_same_product_put_nothing_aside(c
     assert member.tracker.reading(now_ms=clock.now_ms)[3] == blocked_ms, "put aside"
 
 
+def test_a_computed_wait_ends_when_the_quota_changes_and_stays_when_only_the_share_does(clock: FakeClock) -> None:
+    member = Member(clock)
+    until_ms = clock.now_ms + member.record(TWO_WINDOWS + 4_000)
+    member.tracker.left_until_ms = until_ms  # of a connection that has closed
+    for share in (1 / 4, 1 / 3, 1):
+        member.limits.set_share(share)
+        assert (member.tracker.owed_until_ms, member.tracker.left_until_ms) == (until_ms, until_ms)
+    member.limits.set(ALICE, KEY, 2 * LIMIT)
+    assert (member.tracker.owed_until_ms, member.tracker.left_until_ms) == (0, 0)
+
+
 def test_an_observed_client_would_wait_no_longer_while_its_gateway_is_cut_off(clock: FakeClock) -> None:
     member = Member(clock)
     member.limits.set_observed({ALICE})
