@@ -46,6 +46,7 @@ quotas:
     consumer_byte_rate: 2000000
 """
 """In a format that every version can read."""
+_LOST: Final = ("records_not_delivered", "records_missing", "records_twice")
 _KEPT: Final = {
     "quotas": [
         {"user": "alice", "consumer_byte_rate": "2MB"},
@@ -79,9 +80,8 @@ def main() -> int:
     name += "-earlier" if arguments.earlier else ""
     keep_results(run | found, _page(found), arguments.output, name)
     print(_page(found))
-    wrong = [found[name] for name in ("records_not_delivered", "records_missing", "records_twice")]
     return int(
-        any(wrong)
+        any(found[name] for name in _LOST)
         or set(found["connects"]) != {"answered"}
         or not found["ready_at_the_end"]
         or not found.get("quotas_kept", True)
@@ -212,14 +212,33 @@ def _read_back(bootstrap: str, count: int) -> list[int]:
 
 
 def _page(found: dict[str, Any]) -> str:
-    rows = "\n".join(f"| {name.replace('_', ' ')} | {value} |" for name, value in found.items())
+    outcomes = ", ".join(
+        f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in found["connects"].items()
+    )
+    took = found["upgrade_s"]
+    shown = found | {
+        "connects": outcomes,
+        "upgrade_s": f"median {took['median']:.1f}, longest {took['max']:.1f}",
+    }
+    rows = "\n".join(f"| {name.replace('_', ' ')} | {_value(value)} |" for name, value in shown.items())
+    lost = sum(found[name] for name in _LOST)
     return (
         "# Upgrades under load\n\n"
-        "Newcomers connect, ask once and close; `answered` is all that may happen to them. Made by\n"
+        "Clients connect, send one request and close, while others produce. Every connect must be answered, and\n"
+        "every record must be in the topic once. Made by\n"
         f"`python -m benchmarks.upgrade --workers {found['workers']} --upgrades {found['upgrades']} "
         f"--reloads {found['reloads']}{' --from ' + found['from'] if 'from' in found else ''}`.\n\n"
-        f"| | |\n|---|---|\n{rows}\n"
+        f"**{sum(found['connects'].values()):,} connects: {outcomes}; {found['records_sent']:,} records, {lost} lost "
+        f"or twice**\n\n| | |\n|---|---|\n{rows}\n"
     )
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 if __name__ == "__main__":

@@ -420,13 +420,13 @@ CAMPAIGNS: Final = (
         "upgrade",
         "no client notices 50 upgrades and 100 reloads",
         _module("benchmarks.upgrade"),
-        r"^\| connects \|",
+        _SUMMARY,
     ),
     Campaign(
         "upgrade-earlier",
         "no client notices an upgrade from 0.1.0 by its installation, and its quotas stay",
         _module("benchmarks.upgrade", "--from", _0_1_0, "--upgrades", "3", "--reloads", "4"),
-        r"^\| connects \|",
+        _SUMMARY,
     ),
     Campaign(
         "streams",
