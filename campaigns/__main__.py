@@ -92,16 +92,26 @@ def run(campaign: Campaign, *, seed: int, commit: str, logs: Path = _LOGS) -> Li
         except subprocess.TimeoutExpired:
             output.write(b"\nit did not end by itself\n")
             done = -1
-    figure = figure_of(log.read_text(errors="replace"), campaign.figure)
+    figure = figure_of(log.read_text(errors="replace"), campaign)
     seconds = round(time.monotonic() - begun_s)
     return Line(campaign.name, date, commit, seed if campaign.seeded else None, figure, done == 0, seconds)
 
 
-def figure_of(output: str, pattern: str) -> str:
-    """The last line that matches the pattern, else the last line that is not empty; at most 160 characters."""
+def figure_of(output: str, campaign: Campaign) -> str:
+    """The figure of a campaign's output, in at most 160 characters.
+
+    It is from the last line that matches the campaign's pattern. Without such a line, it is the last line that is not
+    empty.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    found = [line for line in lines if re.search(pattern, line)] or lines
-    return re.sub(r"\s+", " ", found[-1].strip("|* ="))[:_MOST_CHARS] if found else ""
+    for line in reversed(lines):
+        if found := re.search(campaign.figure, line):
+            return _shortened(found.expand(campaign.says) if campaign.says else line)
+    return _shortened(lines[-1]) if lines else ""
+
+
+def _shortened(line: str) -> str:
+    return re.sub(r"\s+", " ", line.replace("**", "").strip("|* ="))[:_MOST_CHARS]
 
 
 def page(lines: Iterable[Line]) -> str:

@@ -20,6 +20,7 @@ class Campaign:
         shows: the claim that holds when it passes.
         command: the arguments of Python.
         figure: a regular expression. The last matching line of the output is kept as the figure.
+        says: the figure in words with the groups of that match, such as `\\1 seeds`; empty: the line as it is.
         environment: additional environment variables of its process.
         quick: whether it is part of `make scoreboard-quick`, which takes 20 minutes.
     """
@@ -28,6 +29,7 @@ class Campaign:
     shows: str
     command: tuple[str, ...]
     figure: str = r"\S"
+    says: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     quick: bool = False
 
@@ -74,7 +76,7 @@ CAMPAIGNS: Final = (
             "tests/gateway/handlers",
         ),
         _PASSED,
-        (("HYPOTHESIS_PROFILE", "thorough"),),
+        environment=(("HYPOTHESIS_PROFILE", "thorough"),),
     ),
     Campaign(
         "both-cores",
@@ -86,7 +88,8 @@ CAMPAIGNS: Final = (
             f"fuzz-{target.replace('_', '-')}",
             f"coverage-guided fuzzing of {target.replace('_', ' ')}",
             _module("tests.fuzz.atheris_run", target, "--seconds", "300"),
-            r"number_of_executed_units",
+            r"number_of_executed_units: *(\d+)",
+            r"\1 executions",
         )
         for target in ("sasl", "proxy_protocol", "principals", "mapping_rules", "client_quotas")
     ),
@@ -306,10 +309,17 @@ CAMPAIGNS: Final = (
         _SUMMARY,
     ),
     Campaign(
-        "accuracy", "byte rates hold, by client family", _module("benchmarks.accuracy"), r"^\| librdkafka "
+        "accuracy",
+        "byte rates hold, by client family",
+        _module("benchmarks.accuracy"),
+        r"^\| librdkafka \| fetch \| ([\d.]+) \(([\d.]+) to ([\d.]+)\)",
+        r"librdkafka's Fetch: \1 of the quota, \2 to \3 in windows of 11.5 s",
     ),
     Campaign(
-        "crash", "the quota store survives a kill at every system call", _module("benchmarks.crash"), _SUMMARY
+        "crash",
+        "the quota store survives a kill at every system call",
+        _module("benchmarks.crash"),
+        r"^\*\*[\d,]+ processes killed",
     ),
     Campaign(
         "store",
@@ -321,19 +331,22 @@ CAMPAIGNS: Final = (
         "slow-consumers",
         "memory while 500 consumers read slowly or not at all, and when those that do not read are closed",
         _module("benchmarks.connections.slow_consumers"),
-        r"^\| sources ",
+        r"^\| sources \| ([\d.]+) .*\| ([\d.]+) s \|$",
+        r"500 consumers: \1 KiB of memory each; those that read nothing are closed after \2 s",
     ),
     Campaign(
         "connection-rates",
         "connection rates hold, beside Kafka's",
         _module("benchmarks.connections.accuracy"),
-        r"^\| Sluice \| address ",
+        r"^\| Sluice \| address \| 11 x 1 s \| [^|]+ \| ([\d.]+), ([\d.]+), ([\d.]+) ",
+        r"three addresses over two periods of eleven windows: \1, \2 and \3 of their limit",
     ),
     Campaign(
         "slow-clients",
         "slow clients go at their deadlines",
         _module("benchmarks.connections.slowloris"),
-        r"^\| silent ",
+        r"^\| silent \| ([\d,]+) \| \S+ s \| \S+ s \| \+?(\S+) s ",
+        r"\1 silent clients were closed at most \2 s from their deadline",
     ),
     Campaign(
         "churn",
@@ -347,7 +360,13 @@ CAMPAIGNS: Final = (
         _module("campaigns.storms.campaign"),
         _SUMMARY,
     ),
-    Campaign("tls-storm", "a storm of handshakes", _module("benchmarks.tls.storm"), r"^\| Sluice \| storm "),
+    Campaign(
+        "tls-storm",
+        "a storm of handshakes",
+        _module("benchmarks.tls.storm"),
+        r"^\| Sluice \| storm \| \d+ us \| \d+ us \| (\d+) us \|.*\| ([\d.]+) \| [\d.]+ \|$",
+        r"p99 of an established client in the storm \1 us, \2 times that of its calmest round alone",
+    ),
     Campaign(
         "limits",
         "the largest bodies of every API hold the loop for at most 20 ms; writes benchmarks/results/limits.md",
@@ -409,13 +428,22 @@ CAMPAIGNS: Final = (
         "fleet-schedules",
         "one quota over a fleet, in 1,250 random schedules",
         _module("benchmarks.fleet", "--schedules", "1250"),
+        _SUMMARY,
     ),
     Campaign(
         "fleet-minutes",
         "one quota over four gateways of two workers, minute by minute",
         _module("benchmarks.fleet", "--minutes", "100"),
+        r"^\| 4 x 2 \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) ",
+        r"\1 runs: in a minute \2 of the quota in the mean, \3 to \4",
     ),
-    Campaign("fleet-faults", "one quota over a fleet, under faults", _module("benchmarks.fleet", "--faults")),
+    Campaign(
+        "fleet-faults",
+        "one quota over a fleet, under faults",
+        _module("benchmarks.fleet", "--faults"),
+        r"In all (\d+) s they passed ([\d.]+) of the quota",
+        r"\2 of the quota in \1 s with six faults",
+    ),
     Campaign(
         "upgrade",
         "no client notices 50 upgrades and 100 reloads",
@@ -453,7 +481,8 @@ CAMPAIGNS: Final = (
         "feedback",
         "quotas recommended from throttled days recover",
         _module("benchmarks.backtest_feedback"),
-        r"^\| observed \|",
+        r"^\| observed \| ([\d.]+) .*\| ([\d.]+) \|$",
+        r"quota over need: \1 on the first day, \2 on the last",
     ),
     Campaign(
         "matrix",
@@ -465,8 +494,9 @@ CAMPAIGNS: Final = (
         "mutation",
         "unit tests find small faults",
         _module("benchmarks.mutation"),
-        r"^\| all ",
-        (("PYTHONHASHSEED", "0"), ("PYTHONPATH", str(cache_dir() / "mutation"))),
+        r"^\| all \| [\d,]+ \| (\d+) \| (\d+) .*\| ([\d.]+ %) \| ([\d.]+) to ([\d.]+) % \|$",
+        r"\2 of \1 faults found: \3 (95 % interval: \4 to \5 %)",
+        environment=(("PYTHONHASHSEED", "0"), ("PYTHONPATH", str(cache_dir() / "mutation"))),
     ),
     Campaign(
         "adversary",

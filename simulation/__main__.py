@@ -109,7 +109,8 @@ def _hour() -> int:
     began_s = time.process_time()
     outcome = run(hour())
     took_s = time.process_time() - began_s
-    print(f"a simulated hour: {outcome.events:,} events, {outcome.counts}, {took_s:.1f} s of CPU time")
+    counts = ", ".join(f"{count:,} {what}" for what, count in outcome.counts.items())
+    print(f"a simulated hour: {outcome.events:,} events, {counts}, {took_s:.1f} s of CPU time")
     for each in outcome.violations:
         print(f"  {each}")
     return 1 if outcome.violations else 0

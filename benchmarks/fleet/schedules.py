@@ -51,11 +51,13 @@ def run(count: int, *, planted: bool, output: Path) -> int:
         "cpu_s": round(time.process_time() - began_s),
         "rows": rows,
     }
-    keep_results(document, _page(document, rows), output, "fleet-schedules")
+    page = _page(document, rows)
+    keep_results(document, page, output, "fleet-schedules")
+    print(page)
     return int(any(row["above"] or (row["over"] > MOST_OVER and not KINDS[row["kind"]].cuts) for row in rows))
 
 
-def _page(document: dict[str, object], rows: list[dict[str, object]]) -> str:
+def _page(document: dict[str, object], rows: list[dict[str, Any]]) -> str:
     lines = [
         "# A fleet's bound in random schedules",
         "",
@@ -67,6 +69,9 @@ def _page(document: dict[str, object], rows: list[dict[str, object]]) -> str:
         f"(docs/explanation/one-quota-over-a-fleet.md). The goal is at most {MOST_OVER} while members are in touch.",
         "One that is cut off before it was ever in touch knows of no other one, and passes what a single gateway",
         "does where `[fleet] members` is not set. Members that are cut off, die and join within seconds add up.",
+        "",
+        f"**{sum(row['schedules'] for row in rows):,} schedules, {sum(row['above'] for row in rows)} above the "
+        f"bound; at most {max(row['worst'] for row in rows)} of it in use**",
         "",
         "| kind | schedules | above the bound | worst | beyond one gateway, at most | median |",
         "|---|---|---|---|---|---|",

@@ -227,7 +227,7 @@ _FUZZ: Final = (
 
 
 def _executions(*figures: str) -> float:
-    return sum(number(each, r"number_of_executed_units: *(\d+)") for each in figures[: len(_FUZZ)])
+    return sum(number(each, r"(\d+) executions") for each in figures[: len(_FUZZ)])
 
 
 ROWS: Final = (

@@ -40,17 +40,20 @@ def test_a_new_run_replaces_the_line_of_its_campaign_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("output", "pattern", "figure"),
+    ("output", "pattern", "says", "figure"),
     [
-        ("**3 rounds**\nrest\n", r"^\*\*", "3 rounds"),
-        ("1 rounds\n2 rounds\n", "rounds", "2 rounds"),
-        ("Traceback\nKeyError: 1\n\n", "rounds", "KeyError: 1"),
-        ("", "rounds", ""),
-        ("x" * 1_000, "x", "x" * 160),
+        ("**3 rounds**, in 2 s\nrest\n", r"^\*\*", "", "3 rounds, in 2 s"),
+        ("1 rounds\n2 rounds\n", "rounds", "", "2 rounds"),
+        ("| all | 7 | 2 |\n| one | 3 | 1 |\n", r"^\| all \| (\d) \| (\d)", r"\2 of \1 rounds", "2 of 7 rounds"),
+        ("Traceback\nKeyError: 1\n\n", "rounds", r"\1 rounds", "KeyError: 1"),
+        ("", "rounds", "", ""),
+        ("x" * 1_000, "x", "", "x" * 160),
     ],
 )
-def test_figure_is_the_last_line_that_matches_or_else_the_last_one(output: str, pattern: str, figure: str) -> None:
-    assert figure_of(output, pattern) == figure
+def test_figure_is_of_the_last_line_that_matches_or_else_the_last_one(
+    output: str, pattern: str, says: str, figure: str
+) -> None:
+    assert figure_of(output, Campaign("any", "any", (), pattern, says)) == figure
 
 
 @pytest.mark.parametrize(("failed", "missing", "code"), [(0, [], 0), (1, [], 1), (0, ["A01"], 1)])
