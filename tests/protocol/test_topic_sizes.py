@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.headers import HEAD, HEAD_BYTES
-from protocol.plain_topics import BATCHES_SEEN, plain_fetch, plain_produce, records_at, single_batch_records
+from protocol.plain_topics import (
+    BATCHES_SEEN,
+    OF_FETCHED_PARTITION,
+    OF_PRODUCED_PARTITION,
+    plain_fetch,
+    plain_produce,
+    records_at,
+    short_batches,
+    single_batch_records,
+)
 from protocol.topic_sizes import TopicWalk
 from testkit import wire
 from testkit.golden import golden
@@ -257,6 +266,45 @@ def test_partitions_that_end_each_run_as_it_begins_cost_no_more_than_themselves(
     found = plain_produce(Sliced(frame), at, len(frame), describe(ApiKey.PRODUCE, 12))
     assert found is None or found == walked(ApiKey.PRODUCE, 12, frame[at:], [])
     assert Sliced.copied < 2 * len(frame)
+
+
+def test_the_walk_through_a_whole_message_copies_the_names_of_topics_and_nothing_else() -> None:
+    frame = produce(8, [alike(50, (1, 20)), alike(50, (2, 20))], transactional_id=None)
+    Sliced.copied = 0
+    found: Sizes = []
+    walk = TopicWalk(describe(ApiKey.PRODUCE, 8), lambda *each: found.append(each))
+    walk.take(Sliced(frame), HEAD_BYTES + 1, len(frame))
+    assert [records for _, _, records in found] == [50, 100]
+    assert Sliced.copied <= 2 * len(b"topic-0")
+
+
+@pytest.mark.parametrize("fixed", [OF_PRODUCED_PARTITION, OF_FETCHED_PARTITION])
+def test_as_many_partitions_with_short_batches_are_skipped_together_as_the_caller_wants(fixed: int) -> None:
+    wanted, one = [alike(6, (3, 20))], batch(3, 20)
+    produced = fixed == OF_PRODUCED_PARTITION
+    frame = produce(12, wanted, transactional_id=None) if produced else plainly_fetched(12, wanted)
+    stride = (frame.rindex(one) - frame.index(one)) // 5
+    second_at = frame.index(one) + stride - fixed - 1
+    for most in range(6):
+        skipped = short_batches(frame, second_at, len(frame), most, fixed)
+        assert skipped == (0, second_at + most * stride, most * len(one), most * 3)
+
+
+def test_partitions_of_older_versions_are_never_read_in_the_layout_of_newer_ones() -> None:
+    """The sizes of older versions take four bytes. These messages also look like ones with shorter sizes."""
+    ends_with_zero = batch(256, 0)
+    # The size is a gigabyte, so its records have not arrived.
+    frame = produce(8, [[[(256, 0)], None]], transactional_id=None)[:-4] + b"\x3e" + batch(5, 0) + b"\0"
+    assert walked(ApiKey.PRODUCE, 8, frame[HEAD_BYTES + 1 :], []) == []
+    # The replica's number, the error and the high watermark read as the size, the length and the magic of a batch.
+    like = {"log_start_offset": 0, "aborted_transactions": [], "preferred_read_replica": -1, "error_code": 0}
+    partitions = [
+        like | {"partition_index": 0, "records": ends_with_zero},
+        like | {"partition_index": 1, "preferred_read_replica": 0x3E0000, "records": None},
+        like | {"partition_index": 0, "error_code": 49, "high_watermark": 2 << 24, "records": batch(7, 20)},
+    ]
+    answer = wire.response("Fetch", 11, responses=[{"topic": "topic-0", "partitions": partitions}])
+    assert walked(ApiKey.FETCH, 11, answer, []) == expected([[[(256, 0)], None, [(7, 20)]]], by_id=False)
 
 
 @pytest.mark.parametrize("version", [8, 9, 12, 13])

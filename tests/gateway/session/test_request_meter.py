@@ -208,6 +208,18 @@ def test_the_time_of_the_broker_counts_only_when_told_so_and_not_for_apis_that_w
     assert meter.request_ms == wait_ms
 
 
+def test_time_of_an_answers_further_steps_is_counted_once_and_lengthens_the_wait() -> None:
+    core = GatewayCore(request_percentage=1)
+    meter = RequestMeter(core.client_quotas)
+    meter.busy_ns = FREE_NS
+    timed = meter.start(describe(ApiKey.METADATA, 12), "tests")
+    meter.answered(core.user, timed, None, kind=core.user, now_ms=core.clock.now_ms)
+    assert (meter.request_ms, meter.busy_ns) == (0, 0)
+    meter.busy_ns = TOO_MUCH_NS - FREE_NS
+    meter.add_steps(core.user, timed, None, kind=core.user, now_ms=core.clock.now_ms)
+    assert (meter.request_ms, meter.busy_ns) == (1_000, 0)
+
+
 def test_k08_the_time_of_an_anonymous_client_is_counted_with_its_own_network_from_the_first_request_on() -> None:
     core = GatewayCore(request_percentage=1)
     c = Conversation(core=core)
