@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from protocol.api_keys import ApiKey, describe
 from protocol.errors import MalformedBody, ProtocolError, TooManyElements, Truncated
 from protocol.headers import HEAD
-from protocol.produce import MAX_BYTES_BEFORE_ACKS, MAX_HEADER_TAGS, names_no_broker, read_acks, throttle_time_offset
+from protocol.produce import (
+    MAX_BYTES_BEFORE_ACKS,
+    MAX_HEADER_TAGS,
+    names_no_broker,
+    only_topic,
+    read_acks,
+    throttle_time_offset,
+)
 from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import golden, goldens
@@ -96,6 +103,7 @@ def test_a28_acks_are_read_from_their_own_request_alone(version: int) -> None:
         cut = wire.framed(whole[4:end])
         with pytest.raises(ProtocolError):
             acks_of(cut + following, version)
+    assert acks_of(wire.framed(whole[4:acks_end]) + following, version) == 1
 
 
 @every_case("version", VERSIONS)
@@ -176,6 +184,9 @@ def test_a_reply_for_many_partitions_is_known_at_a_glance_to_name_no_broker(vers
         changed = bytearray(plain)
         changed[at] += 1
         assert not names_no_broker(version, bytes(changed), 0, len(plain) - 4)
+    # Without topics the throttle time follows their number at once.
+    none = plain[:9] + b"\1" + plain[10:]
+    assert throttle_time_offset(none, describe(ApiKey.PRODUCE, version)) == 10
 
 
 def test_a_number_of_partitions_that_takes_three_bytes_is_left_to_the_walk() -> None:
@@ -185,3 +196,22 @@ def test_a_number_of_partitions_that_takes_three_bytes_is_left_to_the_walk() -> 
     cut = plain.replace(b"\x80\x80\x01", b"\x80\x80")
     for frame in (plain, cut):
         assert not names_no_broker(12, frame, 0, len(frame) - 4)
+
+
+@every_case("version", VERSIONS)
+def test_only_a_single_topic_is_named(version: int) -> None:
+    api = describe(ApiKey.PRODUCE, version)
+    for number in range(3):
+        topics: list[dict[str, Any]] = [
+            {"topic_id": uuid.UUID(int=at + 1)} if version >= 13 else {"name": f"topic-{at}"} for at in range(number)
+        ]
+        frame = wire.request(
+            "Produce", version, client_id=b"c", topic_data=[each | {"partition_data": []} for each in topics]
+        )
+        called = uuid.UUID(int=1).bytes if version >= 13 else b"topic-0"
+        assert only_topic(frame + b"behind", HEAD.size + 1, len(frame), api) == (called if number == 1 else None)
+        begun = frame[: frame.index(called) + len(called)] if number else frame
+        assert only_topic(begun, HEAD.size + 1, len(begun), api) == (called if number == 1 else None)
+        if number == 1:
+            with pytest.raises(Truncated):
+                only_topic(frame, HEAD.size + 1, len(begun) - 1, api)

@@ -23,7 +23,7 @@ from protocol.plain_topics import (
     short_batches,
     single_batch_records,
 )
-from protocol.topic_sizes import TopicWalk
+from protocol.topic_sizes import MAX_STEPS, MAX_TOPIC_BYTES, TopicWalk
 from testkit import wire
 from testkit.golden import golden
 
@@ -158,12 +158,77 @@ def test_a_share_fetch_answer_tells_its_topics_at_any_split(
     assert walked(ApiKey.SHARE_FETCH, version, share_fetched(version, wanted), cuts) == expected(wanted, True)
 
 
-@pytest.mark.parametrize("value_bytes", [0, 60, 20_000, 2_200_000])
+@pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.SHARE_FETCH])
+def test_every_version_is_read_alike_in_one_piece_in_any_two_and_byte_by_byte(key: ApiKey) -> None:
+    wanted: Any = [[[(3, 20)], None, [(300, 5), (1, 0)], [(2, 1)]], [[(7, 3)]]]
+    for version in range(newest_version(key) + 1):
+        truth = expected(wanted, key is ApiKey.SHARE_FETCH or version >= 13)
+        if key is ApiKey.PRODUCE:
+            frames = [produce(version, wanted)[HEAD_BYTES + 1 :]]
+        elif key is ApiKey.FETCH:
+            frames = [plainly_fetched(version, wanted), fetched(version, wanted, aborted=True)]
+        else:
+            frames = [share_fetched(version, wanted)]
+        for frame in frames:
+            for cuts in ([], list(range(len(frame))), *([at] for at in range(1, len(frame)))):
+                assert walked(key, version, frame, cuts) == truth
+
+
+SIZES_OF_VALUES = (0, 60, *range(64, 69), *range(16_320, 16_325), *range(2_097_088, 2_097_093), 2_200_000)
+"""With them the sizes of records take one to four bytes, and are the smallest or the largest of these."""
+
+
+@pytest.mark.parametrize("value_bytes", SIZES_OF_VALUES)
 def test_sizes_of_one_to_four_bytes_are_read_at_a_glance(value_bytes: int) -> None:
     wanted: Any = [[[(1, value_bytes)], [(2, 20)]]]
     frame = produce(12, wanted, transactional_id=None)
     at, api = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3], describe(ApiKey.PRODUCE, 12)
     assert plain_produce(frame, at, len(frame), api) == expected(wanted, by_id=False)
+    single = produce(12, [[[(1, value_bytes)]]], transactional_id=None)
+    assert single_batch_records(single, at, len(single), api) == 1
+
+
+@pytest.mark.parametrize("length", [1, 125, 126, 127, 128, MAX_TOPIC_BYTES])
+def test_names_of_every_length_are_read(length: int) -> None:
+    name, records = "\2" * length, {"index": 0, "records": batch(3)}
+    topics = [{"name": name, "partition_data": [records]}]
+    frame = wire.request("Produce", 12, acks=1, timeout_ms=1, topic_data=topics, client_id="c")
+    truth = [(name.encode(), len(batch(3)), 3)]
+    at, api = HEAD_BYTES + 1, describe(ApiKey.PRODUCE, 12)
+    assert walked(ApiKey.PRODUCE, 12, frame[at:], []) == truth
+    assert plain_produce(frame, at, len(frame), api) == (truth if length < 127 else None)
+    assert single_batch_records(frame, at, len(frame), api) == (3 if length < 127 else 0)
+
+
+@pytest.mark.parametrize("records", [None, [(1, 20)]])
+@pytest.mark.parametrize("version", [8, 12])
+def test_a27_a_walk_ends_after_its_bound_of_elements(version: int, records: list[tuple[int, int]] | None) -> None:
+    one = produce(version, [[records]])[HEAD_BYTES + 1 :]
+    # Before the partition: its topic's name, and the number of partitions; after it the tags of the topic and of all.
+    count_at, tags_at = one.index(b"topic-0") + 7, len(one) - (2 if version >= 9 else 0)
+    partition_at = count_at + (1 if version >= 9 else 4)
+    for partitions in (MAX_STEPS - 1, MAX_STEPS):
+        count = wire.uvarint(partitions + 1) if version >= 9 else pack(">i", partitions)
+        body = one[:count_at] + count + one[partition_at:tags_at] * partitions + one[tags_at:]
+        found: Sizes = []
+        walk = TopicWalk(describe(ApiKey.PRODUCE, version), lambda *each, found=found: found.append(each))
+        walk.take(body, 0, len(body))
+        # The topic is an element, too.
+        assert (len(found), walk.fault is None) == ((1, True) if partitions < MAX_STEPS else (0, False))
+
+
+@pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.SHARE_FETCH])
+def test_a_topic_is_reported_when_its_tags_have_come_too(key: ApiKey) -> None:
+    version, wanted = newest_version(key), list[Any]([[]])
+    if key is ApiKey.PRODUCE:
+        frame = produce(version, wanted)[HEAD_BYTES + 1 :]
+    else:
+        frame = plainly_fetched(version, wanted) if key is ApiKey.FETCH else share_fetched(version, wanted)
+    tags_at = frame.index(called(0, by_id=True)) + 16 + 1
+    tagged = frame[:tags_at] + wire.tag_section([(9, b"t" * 50)])
+    for come in range(tags_at, len(tagged) + 1):
+        found = walked(key, version, tagged[:come], [])
+        assert found == (expected(wanted, by_id=True) if come == len(tagged) else [])
 
 
 def test_the_quick_look_at_a_fetch_takes_what_nearly_always_comes() -> None:
@@ -377,6 +442,18 @@ def test_behind_the_first_batches_the_rest_is_taken_to_be_like_them() -> None:
     partial = batch(7) + batch(9)[:-1]  # an answer may end within a batch
     assert records_at(partial, 0, len(partial)) == 16
     assert records_at(b"\0" * 100, 0, 100) == 0
+    assert records_at(batch(-5), 0, len(batch(-5))) == 0
+    # A batch that is shorter than its head has no number of records, whatever follows.
+    short = pack(">qiiB", 0, 20, 0, 2) + bytes(15)
+    assert records_at(short + b"\1" * 100, 0, len(short)) == 0
+
+
+@pytest.mark.parametrize("value_bytes", range(0, 200, 7))
+def test_the_walk_takes_the_rest_to_be_like_the_first_batches_too(value_bytes: int) -> None:
+    wanted: Any = [[[(7, 20)] * BATCHES_SEEN + [(1, value_bytes)]]]
+    records = joined(wanted[0][0]) or b""
+    found = walked(ApiKey.PRODUCE, 8, produce(8, wanted)[HEAD_BYTES + 1 :], [])
+    assert found == [(b"topic-0", len(records), records_at(records, 0, len(records)))]
 
 
 @given(
@@ -386,3 +463,10 @@ def test_junk_ends_a_walk_and_nothing_else(junk: bytes, cuts: list[int], api: tu
     assert walked(*api, junk, []) == walked(*api, junk, cuts)
     plain_produce(junk, 0, len(junk), describe(ApiKey.PRODUCE, 9))
     plain_fetch(junk, 0, len(junk), describe(ApiKey.FETCH, 12))
+
+
+def test_a_number_of_more_than_five_bytes_ends_a_walk_at_its_fifth() -> None:
+    for number, is_fault in ((b"\x80\x80\x80\x80", False), (b"\x80\x80\x80\x80\x80", True)):
+        walk = TopicWalk(describe(ApiKey.PRODUCE, 9), lambda *_: None)
+        walk.take(number, 0, len(number))
+        assert (walk.fault is not None) is is_fault
