@@ -466,7 +466,8 @@ CAMPAIGNS: Final = (
         "exactly-once",
         "ingests that are killed lose no row and count none twice",
         _module("benchmarks.pipeline_exactly_once", "--seed", SEED),
-        r"^\| files ",
+        r"^\| files \| (\d+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| (\d+) / (\d+) ",
+        r"\1 kills: of \2 rows Spark has \3 and DuckDB \4; counted twice: \5 and \6",
     ),
     Campaign(
         "fidelity",
@@ -514,6 +515,7 @@ CAMPAIGNS: Final = (
         "chaos",
         "300 rounds of faults lose nothing that was acknowledged",
         _module("benchmarks.chaos", "--seed", SEED),
-        r"^\d+ rounds",
+        r"^(\d+) rounds.*: (\d+) acknowledged alterations, (\d+) .* records, (\d+) requests .*\*\*(\d+ violations)",
+        r"\1 rounds: \2 acknowledged alterations, \3 acknowledged records, \4 requests carried out at drains; \5",
     ),
 )
