@@ -117,7 +117,8 @@ class Upgrade:
             async with asyncio.timeout(UPGRADE_S):
                 error = error or await self._done
         except TimeoutError:
-            error = f"the new process was not ready within {UPGRADE_S:.0f} s"
+            # The new process may have taken over in the same iteration of the loop.
+            error = None if self.replaced else f"the new process was not ready within {UPGRADE_S:.0f} s"
         if error is None:
             assert self._process is not None
             return UpgradeReport(self._process.pid)

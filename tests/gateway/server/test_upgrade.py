@@ -62,3 +62,19 @@ async def test_next_process_that_stops_when_it_is_ready_is_given_up_long_before_
     assert len(new_pids := {line["new_pid"] for line in lines}) == 1
     assert new_pids != {os.getpid()}
     assert calls == ["lend", "suspend", "states", "stop telling", "resume", "take back"]
+
+
+async def test_a_next_process_that_takes_over_at_the_very_end_is_not_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.server.upgrade.UPGRADE_S", 0.0)
+    gateway: Any = SimpleNamespace(changes=SimpleNamespace(tell_next=lambda _tell: None))
+    upgrade = Upgrade(gateway, refusal=lambda: None, on_replaced=lambda pid: None)
+
+    def start() -> None:
+        upgrade._process = SimpleNamespace(pid=7)  # type: ignore[assignment]
+        upgrade.replaced = True  # and the task has not run since
+
+    monkeypatch.setattr(upgrade, "_start", start)
+    report = await upgrade.run("a test")
+    assert (report.pid, report.error) == (7, None)
