@@ -26,6 +26,10 @@ _RULES: Final = {
 }
 
 
+_EVERY_CLIENT: Final = TrackerKey("", "")
+"""Of quotas that name no user and no client id, and of counters that many clients share."""
+
+
 class TopicKey(NamedTuple):
     """The key of a counter; user and client id are empty if the family does not name them."""
 
@@ -46,7 +50,6 @@ class TopicQuotas:
 
     Attributes:
         urgent: see `RateQuotas`.
-        used_up_until_ms: the end of the last wait that any of the counters required.
     """
 
     def __init__(self, limits: Limits, key: QuotaKey, settings: RateSettings) -> None:
@@ -62,7 +65,7 @@ class TopicQuotas:
         self._settings = settings
         self._forgotten = ThrottleStats()
         self.urgent = Urgent()
-        self.used_up_until_ms = 0
+        self._waited_for: dict[TrackerKey, dict[RateTracker, None]] = {}
         self._table: TrackerTable[TopicKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -128,9 +131,47 @@ class TopicQuotas:
                 self._found[scope, user, client_id, topic] = found
         return found
 
+    def is_waited_for(self, tracker: RateTracker) -> None:
+        """Notes a counter whose requests wait, or may: its use was recorded here, or by another process."""
+        key = tracker.key
+        client = key.tracker_key if isinstance(key, TopicKey) else _EVERY_CLIENT
+        self._waited_for.setdefault(client, {})[tracker] = None
+
+    def any_used_up(self, user: str, client_id: str, *, now_ms: int) -> bool:
+        """Whether requests wait for any counter that may count this client's bytes, of whichever topic."""
+        if len(client_id) > MAX_NAME_CHARS:
+            client_id = cut_name(client_id)
+        clients = (TrackerKey(user, ""), TrackerKey("", client_id), _EVERY_CLIENT)
+        return any(self._waits(client, now_ms) for client in clients)
+
+    def _waits(self, client: TrackerKey, now_ms: int) -> bool:
+        """Whether requests wait for any of these counters. It forgets those that it finds free."""
+        counters = self._waited_for.get(client)
+        while counters:
+            tracker = next(iter(counters))
+            if self._in_force(tracker, now_ms) and tracker.free_ms(now_ms=now_ms) > now_ms:
+                return True
+            del counters[tracker]
+        self._waited_for.pop(client, None)
+        return False
+
+    def _in_force(self, tracker: RateTracker, now_ms: int) -> bool:
+        """Whether a counter still has a quota that is enforced; it then has the present one."""
+        key = tracker.key
+        if isinstance(key, TopicKey):
+            if self._table.find_own(key) is not tracker:  # if it had to make room, a shared one has its debt
+                if (shared := self._table.find_shared(tracker.limit_per_s, tracker.kind)) is not None:
+                    self.is_waited_for(shared)
+                return False
+            if self.counter_of(key, tracker.kind, now_ms=now_ms) is not tracker:
+                return False
+        return not tracker.match.observe
+
     def expire(self, *, now_ms: int) -> None:
         """Forgets topics and clients that have long been silent; see `RateQuotas.expire`."""
         self._table.expire(now_ms=now_ms)
+        for client in list(self._waited_for):
+            self._waits(client, now_ms)
 
     def own(self) -> ItemsView[TopicKey, RateTracker]:
         """The counters of one topic each, for the exchange of a fleet."""
@@ -145,6 +186,7 @@ class TopicQuotas:
         limits = self._limits
         tracker = self._table.find_own(key)
         if tracker is not None and tracker.version == limits.version:
+            self.is_waited_for(tracker)
             return tracker
         if not limits.topics_enabled(self._key):
             return None
@@ -157,6 +199,7 @@ class TopicQuotas:
             if tracker.shared:
                 return None
         tracker.bind(match, limits.version, now_ms=now_ms)
+        self.is_waited_for(tracker)
         return tracker
 
     def _follow_limits(self) -> None:

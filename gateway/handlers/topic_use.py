@@ -181,8 +181,9 @@ class TopicCounters:
         return longest
 
     def any_used_up(self, now_ms: int) -> bool:
-        """Whether the quota of any topic is used up."""
-        return self._limited is not None and now_ms < self._limited.used_up_until_ms
+        """Whether any quota of a topic that may count this client's bytes is used up."""
+        limited, sensor = self._limited, self._sensor
+        return limited is not None and limited.any_used_up(sensor.user, sensor.client_id, now_ms=now_ms)
 
     def may_wait_for(self, called: bytes) -> bool:
         """Whether any quota is for the topic with this name or id in a client's request. Fast."""
@@ -222,8 +223,8 @@ class TopicCounters:
         for tracker in self.trackers(called, now_ms):
             tracker.last_value = float(size_bytes)
             wait_ms = tracker.record(size_bytes, now_ms=now_ms)
-            if wait_ms > 0 and self._limited is not None:
-                self._limited.used_up_until_ms = max(self._limited.used_up_until_ms, now_ms + wait_ms)
+            if self._limited is not None and (wait_ms > 0 or tracker.hold_ms(now_ms=now_ms) > 0):
+                self._limited.is_waited_for(tracker)
             wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), _lowered_for(tracker), self._by)
             longest = longer(longest, wait)
         of_records = self._of_records(now_ms)
@@ -612,7 +613,7 @@ class ProduceTopics:
         return counters.held_by(found, now_ms)
 
     def any_used_up(self, now_ms: int) -> bool:
-        """Whether the quota of any topic is used up. Then a request waits until all of its topics are known.
+        """Whether a topic's quota for this client is used up. Then a request waits until all its topics are known.
 
         Otherwise a client could name the topic behind the first bytes of a large request, on a new connection each
         time (hazard K16).

@@ -33,6 +33,7 @@ class CloseCause(StrEnum):
     FRAME_TIMEOUT = "frame_timeout"
     IDLE_TIMEOUT = "idle_timeout"
     WRITE_TIMEOUT = "write_timeout"
+    MEMORY_FULL = "memory_full"
     EVICTED = "evicted"
     AUTHENTICATION_FAILED = "authentication_failed"
     UNAUTHENTICATED = "unauthenticated"

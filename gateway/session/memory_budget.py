@@ -8,7 +8,9 @@ no longer read. One connection at a time, the one with the fewest missing bytes,
 requests cannot fill the budget for good, and a short request does not wait for a long one. The memory in use is at
 most the budget, one whole frame, and for each connection `SMALL_BYTES` and the bytes just received.
 
-While connections wait, the gateway closes those whose clients could send or take bytes and hardly do: see `press`.
+While connections wait, the gateway closes those whose clients could send or take bytes and hardly do: see `press`. A
+request above `LARGE_BYTES` that was collected whole and then waits for a quota is kept while the budget has room and
+no other connection waits for it. Otherwise clients without a quota left could fill the budget with such requests.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import Final, Protocol
 SMALL_BYTES: Final = 64 * 1024
 """A frame is always collected up to this size, so that small requests do not wait for large ones."""
 
+LARGE_BYTES: Final = 256 * 1024
+"""A request with more bytes that waits for a quota gives way to others. A single read never brings more."""
 
 PATIENCE_MS: Final = 5_000
 """Time between two checks of large connections while others wait."""
@@ -40,7 +44,8 @@ class Holder(Protocol):
     def give_way(self, sent_bytes: int, taken_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
         """Close the connection, for which others wait, if its client has moved too few bytes in the elapsed time.
 
-        A muted client is not slow to send, except that a throttle does not excuse the foremost connection.
+        A muted client is not slow to send, except that a throttle does not excuse the foremost connection. A request
+        that was collected whole and waits for a quota gives way at once.
         """
 
     def memory_freed(self) -> None:

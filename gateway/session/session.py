@@ -30,7 +30,7 @@ from gateway.session.announced import PASS_ON_BYTES, AnnouncedBytes, AnnouncedLi
 from gateway.session.api_limits import ApiLimit
 from gateway.session.chunk_relay import NEVER_MS, ChunkTaker
 from gateway.session.client_quotas import ClientQuotas
-from gateway.session.memory_budget import PATIENCE_MS, SMALL_BYTES, MemoryBudget
+from gateway.session.memory_budget import LARGE_BYTES, PATIENCE_MS, SMALL_BYTES, MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.parser import RequestParser
 from gateway.session.parts import Watch
@@ -885,6 +885,9 @@ class ClientSession(Session, ChunkTaker):
 
     def give_way(self, sent_bytes: int, taken_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
         """See `Holder`. A client that the gateway does not read is not slow to send."""
+        if self._holds_whole:
+            self._make_room(CloseCause.MEMORY_FULL)
+            return
         enough_bytes = self._settings.min_frame_bytes_per_s * elapsed_ms // 1000
         unread = self.muted & _AWAITS_BROKER if foremost else self.muted
         missing_bytes = 0 if unread else self._parser.missing_bytes
@@ -903,6 +906,11 @@ class ClientSession(Session, ChunkTaker):
         if now_ms >= min(self.idle_since_ms + PATIENCE_MS, self._frame_deadline_ms - left_ms):
             self._make_room(CloseCause.FRAME_TIMEOUT)
 
+    @property
+    def _holds_whole(self) -> bool:
+        """Whether a large request that was collected whole waits for a quota."""
+        return bool(self.muted & _THROTTLED and self._held) and len(self._held[0]) > LARGE_BYTES
+
     def _make_room(self, cause: CloseCause) -> None:
         """Close for the sake of other connections. Their event caused this, so the shell has to be called."""
         self.close(cause)
@@ -919,6 +927,8 @@ class ClientSession(Session, ChunkTaker):
         held_bytes = self._parser.kept_bytes + responses.held_bytes + self._in_hand_bytes + unsent_bytes
         behind_bytes = sum(map(len, self._held)) if self._held else 0
         memory.account(self, held_bytes + behind_bytes, behind_bytes=behind_bytes)
+        if memory.full and self._holds_whole:
+            self.close(CloseCause.MEMORY_FULL)
         local_bytes = responses.local_bytes
         if muted & _REPLIES_FULL:
             if local_bytes <= MAX_LOCAL_REPLY_BYTES // 2 and not (local_bytes and memory.full):

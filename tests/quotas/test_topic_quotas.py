@@ -127,3 +127,64 @@ def test_a_counter_that_its_table_dropped_is_looked_up_anew_and_long_names_are_c
     (again,) = quotas.trackers("u", "c" * 5_000, "t" * 30_000, kind="u", now_ms=2)
     assert again is not dropped
     assert [each for _, each in quotas.own()] == [again]
+
+
+@pytest.mark.parametrize(
+    ("entity", "clients"),
+    [
+        (QuotaEntity(topic="t"), [("u", "c"), ("other", "c"), ("u", "other"), ("other", "other")]),
+        (QuotaEntity("u", topic="t"), [("u", "c"), ("u", "other")]),
+        (QuotaEntity(None, "c", topic="t"), [("u", "c"), ("other", "c")]),
+    ],
+)
+def test_a_topic_that_is_used_up_concerns_the_clients_that_its_quota_counts_until_its_debt_is_paid(
+    entity: QuotaEntity, clients: list[tuple[str, str]]
+) -> None:
+    limits = Limits()
+    limits.set(entity, PRODUCE, 10.0)
+    quotas = TopicQuotas(limits, PRODUCE, SETTINGS)
+
+    def concerned(now_ms: int) -> list[tuple[str, str]]:
+        each = [(user, client_id) for client_id in ("c", "other") for user in ("u", "other")]
+        return [names for names in each if quotas.any_used_up(*names, now_ms=now_ms)]
+
+    (tracker,) = quotas.trackers("u", "c", "t", kind="u", now_ms=0)
+    tracker.record(1_000, now_ms=0)
+    quotas.is_waited_for(tracker)
+    assert sorted(concerned(0)) == sorted(clients)
+    assert concerned(tracker.free_ms(now_ms=0)) == []
+    assert concerned(0) == [], "a counter that was free is forgotten"
+    quotas.is_waited_for(tracker)
+    limits.remove(entity, PRODUCE)
+    limits.set(QuotaEntity(topic="others"), PRODUCE, 10.0)
+    assert concerned(0) == []
+
+
+def test_a_topic_is_used_up_too_when_another_process_used_it_or_a_shared_counter_has_the_debt() -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(DEFAULT, topic="t"), PRODUCE, 10.0)
+    quotas = TopicQuotas(limits, PRODUCE, RateSettings(max_trackers=2))
+    (tracker,) = quotas.trackers("u", "c", "t", kind="u", now_ms=0)
+    ((key, _),) = quotas.own()
+    told = quotas.counter_of(key, "u", now_ms=0)
+    assert told is tracker
+    told.record_others(1_000, now_ms=0)
+    assert quotas.any_used_up("u", "any", now_ms=0)
+    assert not quotas.any_used_up("new", "any", now_ms=0)
+    quotas.trackers("later", "c", "t", kind="u", now_ms=1)[0].record(1, now_ms=1)
+    quotas.trackers("new", "c", "t", kind="v", now_ms=1)
+    assert [each.user for each, _ in quotas.own()] == ["later", "new"]
+    assert quotas.any_used_up("u", "any", now_ms=1)
+    quotas.expire(now_ms=10_000_000)
+    assert not quotas.any_used_up("u", "any", now_ms=0), "what is free is not kept"
+
+
+def test_a_topic_whose_quota_is_only_observed_is_not_used_up() -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(topic="t"), PRODUCE, 10.0)
+    limits.set_mode(Enforcement.OBSERVE)
+    quotas = TopicQuotas(limits, PRODUCE, SETTINGS)
+    (tracker,) = quotas.trackers("u", "c", "t", kind="u", now_ms=0)
+    tracker.record_others(1_000, now_ms=0)
+    quotas.is_waited_for(tracker)
+    assert not quotas.any_used_up("u", "c", now_ms=0)

@@ -645,6 +645,27 @@ def test_k16_a_produce_to_a_topic_that_is_used_up_passes_on_no_new_connection_ho
     assert c.core.memory.used_bytes == 0
 
 
+@pytest.mark.parametrize("entity", ["user=ANONYMOUS,topic=mine", "client-id=tests,topic=mine"])
+def test_k16_only_clients_whose_quota_of_a_topic_is_used_up_send_large_requests_whole(entity: str) -> None:
+    c = limited(1_000, entity, "topic=free")
+
+    def beginning_passes(user: str, client_id: str) -> bool:
+        frame = produce(1, {"other": 2 * PASS_ON_BYTES}, client_id=client_id)
+        one = Conversation(core=c.core, principal=user).client_sends(frame[: PASS_ON_BYTES + 50])
+        passes = one.take_upstream() != b""
+        one.session.ended(now_ms=c.clock.now_ms)
+        return passes
+
+    assert beginning_passes("ANONYMOUS", "tests")
+    c.client_sends(produce(1, {"mine": 1_000_000}))
+    c.session.ended(now_ms=c.clock.now_ms)
+    assert not beginning_passes("ANONYMOUS", "tests")
+    assert beginning_passes("bob", "other")
+    c.core.limits.remove(parse_entity(entity), QuotaKey.PRODUCER_BYTE_RATE)
+    assert beginning_passes("ANONYMOUS", "tests")
+    assert c.core.memory.used_bytes == 0
+
+
 @pytest.mark.parametrize("version", [9, 12])
 @pytest.mark.parametrize("limit", [None, 100.0])
 def test_a_topic_whose_name_is_null_is_for_the_broker_to_refuse(version: int, limit: float | None) -> None:

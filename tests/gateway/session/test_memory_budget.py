@@ -49,6 +49,53 @@ def test_k17_connections_that_collect_wait_for_each_other_and_all_end() -> None:
     assert (budget.used_bytes, budget.waiting) == (0, 0)
 
 
+def of_a_topic_used_up(budget_bytes: int) -> Conversation:
+    """A client of a gateway whose quota of the topic `t` is used up."""
+    c = Conversation(settings=session_settings(queued_max_request_bytes=budget_bytes))
+    c.core.limits.set(QuotaEntity(topic="t"), QuotaKey.PRODUCER_BYTE_RATE, 1_000)
+    return c.client_sends(produce_to(t=500_000))
+
+
+def produce_to(**topics: int) -> bytes:
+    data = [{"name": name, "partition_data": [{"index": 0, "records": bytes(size)}]} for name, size in topics.items()]
+    return wire.request("Produce", 9, correlation_id=1, acks=1, timeout_ms=1, topic_data=data)
+
+
+def test_k17_requests_kept_whole_for_a_used_up_topic_fill_no_memory_above_the_budget() -> None:
+    c = of_a_topic_used_up(8 * MIB)
+    budget = c.core.memory
+    frame = produce_to(other=3 * MIB, t=30_000)
+    others = [c.another() for _ in range(20)]
+    for other in others:
+        for at in range(0, len(frame), 200_000):
+            if other.closed_by is None:
+                other.client_sends(frame[at : at + 200_000])
+        assert budget.used_bytes <= 8 * MIB + len(frame)
+        if other.closed_by is not None:
+            other.session.ended(now_ms=c.clock.now_ms)
+    causes = [other.closed_by for other in others]
+    assert causes[:2] == [None, None]
+    assert set(causes[2:]) == {CloseCause.MEMORY_FULL}
+    assert not budget.full
+    for other in others[:2]:
+        other.still_muted().after(600_000).upstream_sees(frame)
+    assert (budget.used_bytes, budget.waiting) == (0, 0)
+
+
+def test_k17_a_request_that_waits_for_its_quota_gives_its_memory_to_one_that_does_not() -> None:
+    c = of_a_topic_used_up(4 * MIB)
+    kept = c.another().client_sends(produce_to(other=3 * MIB, t=30_000)).still_muted()
+    foremost, waits = c.another(), c.another()
+    frame = large_metadata(2 * MIB)
+    foremost.client_sends(frame[: 3 * MIB // 2])
+    waits.client_sends(frame[:MIB])
+    assert c.core.memory.waiting == 1
+    for _ in range(3):
+        c.core.clock.advance_to(c.clock.now_ms + PATIENCE_MS)
+        waits.session.on_timer(now_ms=c.clock.now_ms)
+    assert kept.session.close_cause is CloseCause.MEMORY_FULL
+
+
 def test_k17_small_requests_do_not_wait_for_large_ones() -> None:
     large, small = several(2, queued_max_request_bytes=MIB)
     frame = large_metadata(2 * MIB)
