@@ -500,6 +500,7 @@ class ClientSession(Session, ChunkTaker):
                         self._handle(route, frame, now_ms)
                     continue
                 if timing:
+                    self.throttling.held_for_time = False
                     self._time(route.api, client_id or "", reply)
                 if limit is not None and reply is not None:
                     reply.timed = self._charge_api(limit, route.api, client_id or "", reply.timed, now_ms)
@@ -600,6 +601,7 @@ class ClientSession(Session, ChunkTaker):
                 raise Unauthenticated(f"more than {MAX_REQUESTS_BEFORE_LOGIN} requests before the login")
         meter = self.meter
         timed = meter is not None and meter.on
+        self.throttling.held_for_time = False
         self._in_hand = meter.take_up(route.api, self.client_id_of(frame)) if meter and timed else None
         limited = self._limited_apis()
         limit = None if limited is None else limited.get(route.api.key)
@@ -615,8 +617,7 @@ class ClientSession(Session, ChunkTaker):
         """Mute the client if its requests, on all its connections, have used up their time (KIP-124)."""
         assert self.meter is not None
         throttling = self.throttling
-        if throttling.held_for_time:
-            throttling.held_for_time = False
+        if throttling.held_for_time:  # until the request passes: in pieces it is looked at several times
             return False
         wait_ms = self.meter.quotas.request_wait_ms(
             api.key, self.user, client_id, self.broker_id, kind=self.kind, address=self.address, now_ms=now_ms

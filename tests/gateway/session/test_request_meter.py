@@ -186,6 +186,14 @@ def test_k16_time_used_up_holds_requests_of_all_connections_for_at_most_a_window
     other.after(6_999).upstream_sees().after(1).upstream_sees(heartbeat(2)).reading()
 
 
+def test_a_request_in_pieces_waits_for_its_time_once() -> None:
+    c = busy(4_000_000_000).client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
+    frame = produce(5, size=200_000)
+    other = c.another().client_sends(frame[:1_000]).after(11_000).reading().upstream_sees()
+    other.client_sends(frame[1_000:70_000]).reading().upstream_sees(frame[:70_000])
+    other.client_sends(frame[70_000:]).upstream_sees(frame[70_000:])
+
+
 # -- what a request's time is --------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("source", "api_key", "wait_ms"),
