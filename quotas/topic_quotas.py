@@ -8,6 +8,8 @@ waits for the longest time of all.
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import ItemsView
 from typing import Final, NamedTuple
 
@@ -26,8 +28,16 @@ _RULES: Final = {
 }
 
 
-_EVERY_CLIENT: Final = TrackerKey("", "")
-"""Of quotas that name no user and no client id, and of counters that many clients share."""
+_SWEPT_WAITS: Final = 2
+_SWEPT_NOW_AND_THEN: Final = 256
+
+
+class _Client(NamedTuple):
+    """The clients whose bytes a counter may count: all of them, those of a user, a client id, or a kind."""
+
+    user: str = ""
+    client_id: str = ""
+    kind: Kind = ""
 
 
 class TopicKey(NamedTuple):
@@ -65,7 +75,8 @@ class TopicQuotas:
         self._settings = settings
         self._forgotten = ThrottleStats()
         self.urgent = Urgent()
-        self._waited_for: dict[TrackerKey, dict[RateTracker, None]] = {}
+        self._waits: OrderedDict[_Client, int] = OrderedDict()  # until when requests of these may wait
+        self._waits_version = 0
         self._table: TrackerTable[TopicKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -131,47 +142,65 @@ class TopicQuotas:
                 self._found[scope, user, client_id, topic] = found
         return found
 
-    def is_waited_for(self, tracker: RateTracker) -> None:
-        """Notes a counter whose requests wait, or may: its use was recorded here, or by another process."""
-        key = tracker.key
-        client = key.tracker_key if isinstance(key, TopicKey) else _EVERY_CLIENT
-        self._waited_for.setdefault(client, {})[tracker] = None
+    def note_wait(self, tracker: RateTracker, kind: Kind, *, now_ms: int) -> None:
+        """Remembers until when requests wait for this counter, if they do: see `any_used_up`.
 
-    def any_used_up(self, user: str, client_id: str, *, now_ms: int) -> bool:
-        """Whether requests wait for any counter that may count this client's bytes, of whichever topic."""
+        Args:
+            tracker: a counter of this object.
+            kind: the kind of the client that it counted, of which it may be shared.
+            now_ms: the present.
+        """
+        if tracker.match.observe:
+            return
+        until_ms = max(math.ceil(tracker.blocked_until_ms), now_ms + tracker.hold_ms(now_ms=now_ms))
+        if until_ms > now_ms:
+            key = tracker.key
+            client = _Client(key.user, key.client_id) if isinstance(key, TopicKey) else _Client(kind=kind)
+            self._note(client, until_ms, now_ms)
+
+    def _note(self, client: _Client, until_ms: int, now_ms: int) -> None:
+        waits = self._waits
+        self._bound_waits(now_ms)
+        self._sweep_waits(_SWEPT_WAITS, now_ms)
+        if client not in waits and len(waits) >= self._settings.max_trackers:
+            client = _Client()  # clients may invent names: then all of them may have to wait
+        waits[client] = max(until_ms, waits.get(client, 0))
+
+    def any_used_up(self, user: str, client_id: str, *, kind: Kind, now_ms: int) -> bool:
+        """Whether requests wait for any counter that may count this client's bytes, of whichever topic.
+
+        It may say so for a while when they no longer do: for at most a window after quotas have changed.
+        """
+        waits = self._waits
+        if not waits:
+            return False
+        self._bound_waits(now_ms)
         if len(client_id) > MAX_NAME_CHARS:
             client_id = cut_name(client_id)
-        clients = (TrackerKey(user, ""), TrackerKey("", client_id), _EVERY_CLIENT)
-        return any(self._waits(client, now_ms) for client in clients)
+        clients = (_Client(), _Client(user), _Client("", client_id), _Client(kind=kind))
+        return any(waits.get(each, 0) > now_ms for each in clients)
 
-    def _waits(self, client: TrackerKey, now_ms: int) -> bool:
-        """Whether requests wait for any of these counters. It forgets those that it finds free."""
-        counters = self._waited_for.get(client)
-        while counters:
-            tracker = next(iter(counters))
-            if self._in_force(tracker, now_ms) and tracker.free_ms(now_ms=now_ms) > now_ms:
-                return True
-            del counters[tracker]
-        self._waited_for.pop(client, None)
-        return False
+    def _bound_waits(self, now_ms: int) -> None:
+        """Makes waits of earlier quotas end within a window: they may be longer than those of the present ones."""
+        if self._waits_version == self._limits.version:
+            return
+        self._waits_version = self._limits.version
+        latest_ms = now_ms + self._settings.window_num * self._settings.window_ms
+        for client, until_ms in self._waits.items():
+            self._waits[client] = min(until_ms, latest_ms)
 
-    def _in_force(self, tracker: RateTracker, now_ms: int) -> bool:
-        """Whether a counter still has a quota that is enforced; it then has the present one."""
-        key = tracker.key
-        if isinstance(key, TopicKey):
-            if self._table.find_own(key) is not tracker:  # if it had to make room, a shared one has its debt
-                if (shared := self._table.find_shared(tracker.limit_per_s, tracker.kind)) is not None:
-                    self.is_waited_for(shared)
-                return False
-            if self.counter_of(key, tracker.kind, now_ms=now_ms) is not tracker:
-                return False
-        return not tracker.match.observe
+    def _sweep_waits(self, most: int, now_ms: int) -> None:
+        """Forgets waits that are over, among so many that were not looked at for the longest time."""
+        waits = self._waits
+        for _ in range(min(most, len(waits))):
+            client, until_ms = waits.popitem(last=False)
+            if until_ms > now_ms:
+                waits[client] = until_ms
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets topics and clients that have long been silent; see `RateQuotas.expire`."""
         self._table.expire(now_ms=now_ms)
-        for client in list(self._waited_for):
-            self._waits(client, now_ms)
+        self._sweep_waits(_SWEPT_NOW_AND_THEN, now_ms)
 
     def own(self) -> ItemsView[TopicKey, RateTracker]:
         """The counters of one topic each, for the exchange of a fleet."""
@@ -186,7 +215,7 @@ class TopicQuotas:
         limits = self._limits
         tracker = self._table.find_own(key)
         if tracker is not None and tracker.version == limits.version:
-            self.is_waited_for(tracker)
+            self.note_wait(tracker, kind, now_ms=now_ms)
             return tracker
         if not limits.topics_enabled(self._key):
             return None
@@ -198,8 +227,9 @@ class TopicQuotas:
             tracker = self._table.find_or_make(key, match.shared_by, kind, now_ms=now_ms)
             if tracker.shared:
                 return None
+            # What others used is recorded next, and may be all of the quota: after an upgrade, say.
+            self._note(_Client(key.user, key.client_id), now_ms + tracker.window_ms, now_ms)
         tracker.bind(match, limits.version, now_ms=now_ms)
-        self.is_waited_for(tracker)
         return tracker
 
     def _follow_limits(self) -> None:

@@ -167,6 +167,8 @@ class TopicCounters:
             for tracker in self.trackers(called, now_ms):
                 wait_ms = tracker.wait_ms(throttling, float(size_bytes), now_ms=now_ms)
                 if wait_ms > 0:
+                    if self._limited is not None:
+                        self._limited.note_wait(tracker, self._session.kind, now_ms=now_ms)
                     waits_at.append(tracker)
                     wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), (), self._by)
                     longest = longer(longest, wait)
@@ -182,8 +184,10 @@ class TopicCounters:
 
     def any_used_up(self, now_ms: int) -> bool:
         """Whether any quota of a topic that may count this client's bytes is used up."""
-        limited, sensor = self._limited, self._sensor
-        return limited is not None and limited.any_used_up(sensor.user, sensor.client_id, now_ms=now_ms)
+        limited, sensor, kind = self._limited, self._sensor, self._session.kind
+        return limited is not None and limited.any_used_up(
+            sensor.user, sensor.client_id, kind=kind, now_ms=now_ms
+        )
 
     def may_wait_for(self, called: bytes) -> bool:
         """Whether any quota is for the topic with this name or id in a client's request. Fast."""
@@ -223,8 +227,8 @@ class TopicCounters:
         for tracker in self.trackers(called, now_ms):
             tracker.last_value = float(size_bytes)
             wait_ms = tracker.record(size_bytes, now_ms=now_ms)
-            if self._limited is not None and (wait_ms > 0 or tracker.hold_ms(now_ms=now_ms) > 0):
-                self._limited.is_waited_for(tracker)
+            if self._limited is not None and self._api.key is ApiKey.PRODUCE:
+                self._limited.note_wait(tracker, self._session.kind, now_ms=now_ms)
             wait = TopicWait(now_ms + wait_ms, self.sensor_of(tracker), _lowered_for(tracker), self._by)
             longest = longer(longest, wait)
         of_records = self._of_records(now_ms)

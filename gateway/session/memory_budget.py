@@ -22,7 +22,7 @@ SMALL_BYTES: Final = 64 * 1024
 """A frame is always collected up to this size, so that small requests do not wait for large ones."""
 
 LARGE_BYTES: Final = 256 * 1024
-"""A request with more bytes that waits for a quota gives way to others. A single read never brings more."""
+"""A whole request with more bytes that waits for a quota gives way to others."""
 
 PATIENCE_MS: Final = 5_000
 """Time between two checks of large connections while others wait."""
@@ -133,7 +133,7 @@ class MemoryBudget:
         # After a longer time than this, no connection has waited in between.
         if self.full and elapsed_ms < 2 * PATIENCE_MS:
             for holder, (sent_bytes, taken_bytes) in list(self._moved.items()):
-                if holder in before:
+                if holder in before and self.full:
                     sent_before, taken_before = before[holder]
                     holder.give_way(
                         sent_bytes - sent_before,

@@ -887,7 +887,8 @@ class ClientSession(Session, ChunkTaker):
     def give_way(self, sent_bytes: int, taken_bytes: int, elapsed_ms: int, *, foremost: bool) -> None:
         """See `Holder`. A client that the gateway does not read is not slow to send."""
         if self._holds_whole:
-            self._make_room(CloseCause.MEMORY_FULL)
+            self._drop_whole()
+            self.memory_freed()
             return
         enough_bytes = self._settings.min_frame_bytes_per_s * elapsed_ms // 1000
         unread = self.muted & _AWAITS_BROKER if foremost else self.muted
@@ -907,10 +908,19 @@ class ClientSession(Session, ChunkTaker):
         if now_ms >= min(self.idle_since_ms + PATIENCE_MS, self._frame_deadline_ms - left_ms):
             self._make_room(CloseCause.FRAME_TIMEOUT)
 
+    def _drop_whole(self) -> None:
+        """Close for the sake of other connections, and free the memory at once."""
+        self.close(CloseCause.MEMORY_FULL)
+        self._held.clear()
+        self._account()
+
     @property
     def _holds_whole(self) -> bool:
         """Whether a large request that was collected whole waits for a quota."""
-        return bool(self.muted & _THROTTLED and self._held) and len(self._held[0]) > LARGE_BYTES
+        if not (self.muted & _THROTTLED and self._held) or self._parser.mid_frame:
+            return False
+        first = self._held[0]
+        return LARGE_BYTES < 4 + int.from_bytes(first[:4], "big") <= len(first)
 
     def _make_room(self, cause: CloseCause) -> None:
         """Close for the sake of other connections. Their event caused this, so the shell has to be called."""
@@ -929,7 +939,7 @@ class ClientSession(Session, ChunkTaker):
         behind_bytes = sum(map(len, self._held)) if self._held else 0
         memory.account(self, held_bytes + behind_bytes, behind_bytes=behind_bytes)
         if memory.full and self._holds_whole:
-            self.close(CloseCause.MEMORY_FULL)
+            self._drop_whole()
         local_bytes = responses.local_bytes
         if muted & _REPLIES_FULL:
             if local_bytes <= MAX_LOCAL_REPLY_BYTES // 2 and not (local_bytes and memory.full):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entities import DEFAULT, MAX_NAME_CHARS, EntityType, Name, QuotaEntity, QuotaKey, parse_entity
+from quotas.entities import DEFAULT, MAX_NAME_CHARS, EntityType, Family, Name, QuotaEntity, QuotaKey, parse_entity
 from quotas.limits import Enforcement, Limits, validate
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import Rule, entity_of, resolve
-from quotas.topic_quotas import TopicQuotas
+from quotas.topic_quotas import TopicKey, TopicQuotas, _Client
 
 PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
 SETTINGS = RateSettings()
@@ -132,51 +134,83 @@ def test_a_counter_that_its_table_dropped_is_looked_up_anew_and_long_names_are_c
 @pytest.mark.parametrize(
     ("entity", "clients"),
     [
-        (QuotaEntity(topic="t"), [("u", "c"), ("other", "c"), ("u", "other"), ("other", "other")]),
-        (QuotaEntity("u", topic="t"), [("u", "c"), ("u", "other")]),
-        (QuotaEntity(None, "c", topic="t"), [("u", "c"), ("other", "c")]),
+        (QuotaEntity(topic="t"), {"uc", "ux", "xc", "xx"}),
+        (QuotaEntity("u", topic="t"), {"uc", "ux"}),
+        (QuotaEntity(None, "c", topic="t"), {"uc", "xc"}),
     ],
 )
 def test_a_topic_that_is_used_up_concerns_the_clients_that_its_quota_counts_until_its_debt_is_paid(
-    entity: QuotaEntity, clients: list[tuple[str, str]]
+    entity: QuotaEntity, clients: set[str]
 ) -> None:
     limits = Limits()
     limits.set(entity, PRODUCE, 10.0)
     quotas = TopicQuotas(limits, PRODUCE, SETTINGS)
 
-    def concerned(now_ms: int) -> list[tuple[str, str]]:
-        each = [(user, client_id) for client_id in ("c", "other") for user in ("u", "other")]
-        return [names for names in each if quotas.any_used_up(*names, now_ms=now_ms)]
+    def concerned(now_ms: int) -> set[str]:
+        return {names for names in ("uc", "ux", "xc", "xx") if quotas.any_used_up(*names, kind="", now_ms=now_ms)}
 
-    (tracker,) = quotas.trackers("u", "c", "t", kind="u", now_ms=0)
+    (tracker,) = quotas.trackers("u", "c", "t", kind="k", now_ms=0)
+    quotas.note_wait(tracker, "k", now_ms=0)
+    assert concerned(0) == set()
     tracker.record(1_000, now_ms=0)
-    quotas.is_waited_for(tracker)
-    assert sorted(concerned(0)) == sorted(clients)
-    assert concerned(tracker.free_ms(now_ms=0)) == []
-    assert concerned(0) == [], "a counter that was free is forgotten"
-    quotas.is_waited_for(tracker)
-    limits.remove(entity, PRODUCE)
-    limits.set(QuotaEntity(topic="others"), PRODUCE, 10.0)
-    assert concerned(0) == []
+    quotas.note_wait(tracker, "k", now_ms=0)
+    free_ms = math.ceil(tracker.blocked_until_ms)
+    assert (concerned(0), concerned(free_ms - 1), concerned(free_ms)) == (clients, clients, set())
+    limits.set(QuotaEntity(topic="another"), PRODUCE, 10.0)
+    assert concerned(0) == clients
+    assert concerned(tracker.window_ms) == set(), "after a change for a window alone"
 
 
-def test_a_topic_is_used_up_too_when_another_process_used_it_or_a_shared_counter_has_the_debt() -> None:
+def test_a_topic_may_be_used_up_by_other_processes_and_then_is() -> None:
     limits = Limits()
     limits.set(QuotaEntity(DEFAULT, topic="t"), PRODUCE, 10.0)
-    quotas = TopicQuotas(limits, PRODUCE, RateSettings(max_trackers=2))
-    (tracker,) = quotas.trackers("u", "c", "t", kind="u", now_ms=0)
-    ((key, _),) = quotas.own()
-    told = quotas.counter_of(key, "u", now_ms=0)
-    assert told is tracker
-    told.record_others(1_000, now_ms=0)
-    assert quotas.any_used_up("u", "any", now_ms=0)
-    assert not quotas.any_used_up("new", "any", now_ms=0)
-    quotas.trackers("later", "c", "t", kind="u", now_ms=1)[0].record(1, now_ms=1)
-    quotas.trackers("new", "c", "t", kind="v", now_ms=1)
-    assert [each.user for each, _ in quotas.own()] == ["later", "new"]
-    assert quotas.any_used_up("u", "any", now_ms=1)
-    quotas.expire(now_ms=10_000_000)
-    assert not quotas.any_used_up("u", "any", now_ms=0), "what is free is not kept"
+    quotas = TopicQuotas(limits, PRODUCE, SETTINGS)
+    key = TopicKey(None, Family.USER_TOPIC, "t", "u", "")
+
+    def used_up(user: str, now_ms: int) -> bool:
+        return quotas.any_used_up(user, "any", kind="", now_ms=now_ms)
+
+    tracker = quotas.counter_of(key, "k", now_ms=0)
+    assert tracker is not None
+    window_ms = tracker.window_ms
+    assert [used_up("u", at) for at in (0, window_ms)] == [True, False]
+    tracker.record_others(10_000, now_ms=0)
+    quotas.counter_of(key, "k", now_ms=0)
+    assert used_up("u", window_ms)
+    assert not used_up("another", 0)
+
+
+def test_a_shared_counter_that_is_used_up_concerns_its_kind_of_clients() -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(DEFAULT, topic="t"), PRODUCE, 10.0)
+    quotas = TopicQuotas(limits, PRODUCE, RateSettings(max_trackers=1))
+    quotas.trackers("u", "c", "t", kind="k", now_ms=0)[0].record(1_000, now_ms=0)
+    (shared,) = quotas.trackers("v", "c", "t", kind="k", now_ms=0)
+    assert shared.shared
+    shared.record(1_000, now_ms=0)
+    quotas.note_wait(shared, "k", now_ms=0)
+    assert quotas.any_used_up("new", "any", kind="k", now_ms=0)
+    assert not quotas.any_used_up("new", "any", kind="other", now_ms=0)
+
+
+def test_waits_are_forgotten_when_they_are_over_and_bounded_by_the_number_of_counters() -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(DEFAULT, topic="t"), PRODUCE, 10.0)
+    quotas = TopicQuotas(limits, PRODUCE, RateSettings(max_trackers=10))
+
+    def use_up(user: str, now_ms: int) -> None:
+        tracker = quotas.counter_of(TopicKey(None, Family.USER_TOPIC, "t", user, ""), user, now_ms=now_ms)
+        assert tracker is not None
+        tracker.record(10_000, now_ms=now_ms)
+        quotas.note_wait(tracker, user, now_ms=now_ms)
+
+    for at in range(10):
+        use_up(f"u{at}", 0)
+    assert not quotas.any_used_up("new", "c", kind="", now_ms=0)
+    quotas._note(_Client("eleventh"), 5_000_000, 0)
+    assert quotas.any_used_up("new", "c", kind="", now_ms=0), "all clients, as there is no place for one more"
+    quotas.expire(now_ms=5_000_000)
+    assert not quotas._waits
 
 
 def test_a_topic_whose_quota_is_only_observed_is_not_used_up() -> None:
@@ -184,7 +218,7 @@ def test_a_topic_whose_quota_is_only_observed_is_not_used_up() -> None:
     limits.set(QuotaEntity(topic="t"), PRODUCE, 10.0)
     limits.set_mode(Enforcement.OBSERVE)
     quotas = TopicQuotas(limits, PRODUCE, SETTINGS)
-    (tracker,) = quotas.trackers("u", "c", "t", kind="u", now_ms=0)
+    (tracker,) = quotas.trackers("u", "c", "t", kind="k", now_ms=0)
     tracker.record_others(1_000, now_ms=0)
-    quotas.is_waited_for(tracker)
-    assert not quotas.any_used_up("u", "c", now_ms=0)
+    quotas.note_wait(tracker, "k", now_ms=0)
+    assert not quotas.any_used_up("u", "c", kind="k", now_ms=0)

@@ -662,6 +662,8 @@ def test_k16_only_clients_whose_quota_of_a_topic_is_used_up_send_large_requests_
     assert not beginning_passes("ANONYMOUS", "tests")
     assert beginning_passes("bob", "other")
     c.core.limits.remove(parse_entity(entity), QuotaKey.PRODUCER_BYTE_RATE)
+    assert not beginning_passes("ANONYMOUS", "tests")
+    c.core.clock.advance_to(c.clock.now_ms + 11_000)
     assert beginning_passes("ANONYMOUS", "tests")
     assert c.core.memory.used_bytes == 0
 

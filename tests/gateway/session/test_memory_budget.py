@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.observability.events import CloseCause, Side
-from gateway.session.memory_budget import PATIENCE_MS, SMALL_BYTES, MemoryBudget
+from gateway.session.memory_budget import LARGE_BYTES, PATIENCE_MS, SMALL_BYTES, MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.session import MAX_LOCAL_REPLY_BYTES
 from quotas.entities import QuotaEntity, QuotaKey
@@ -94,6 +94,23 @@ def test_k17_a_request_that_waits_for_its_quota_gives_its_memory_to_one_that_doe
         c.core.clock.advance_to(c.clock.now_ms + PATIENCE_MS)
         waits.session.on_timer(now_ms=c.clock.now_ms)
     assert kept.session.close_cause is CloseCause.MEMORY_FULL
+
+
+def test_k17_as_many_requests_give_way_as_are_needed_and_small_ones_behind_a_mute_none() -> None:
+    c = of_a_topic_used_up(4 * MIB)
+    kept = [c.another().client_sends(produce_to(other=3 * MIB // 2, t=30_000)) for _ in range(2)]
+    small = produce_to(t=1_000)
+    pipelined = c.another().client_sends(small).still_muted().push(small * 300)
+    foremost, waits = c.another(), c.another()
+    foremost.client_sends(large_metadata(2 * MIB)[:MIB])
+    waits.client_sends(large_metadata(2 * MIB)[:MIB])
+    assert c.core.memory.waiting == 1
+    for _ in range(2):
+        c.core.clock.advance_to(c.clock.now_ms + PATIENCE_MS)
+        waits.session.on_timer(now_ms=c.clock.now_ms)
+    assert [each.session.close_cause for each in kept].count(CloseCause.MEMORY_FULL) == 1
+    assert len(small * 300) > LARGE_BYTES
+    assert pipelined.session.close_cause is None
 
 
 def test_k17_small_requests_do_not_wait_for_large_ones() -> None:
