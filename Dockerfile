@@ -35,7 +35,7 @@ RUN pip install --no-deps /wheels/*.whl && sluice --version | grep -q "compiled 
  && pip uninstall -q -y setuptools pip
 
 FROM ${BASE}
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 ARG BASE
 LABEL org.opencontainers.image.title="Sluice" \
