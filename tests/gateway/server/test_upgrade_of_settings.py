@@ -178,17 +178,21 @@ async def test_a_mode_outlives_an_upgrade_and_later_changes_reach_clients_of_the
         gateway_process(tmp_path, broker.port, drain_timeout_ms=60_000, tables=tables) as gateway,
         await gateway.connect() as old,
     ):
-        broker.script(PRODUCE, lambda link, asked: link.send(produce_reply(asked.correlation_id)))
+        reached: asyncio.Queue[tuple[BrokerConnection, int]] = asyncio.Queue()
+        broker.script(PRODUCE, lambda link, asked: reached.put_nowait((link, asked.correlation_id)))
         admin = "--admin", f"http://{HOST}:{gateway.admin_port}"
         told_ms = [0]
 
         async def goes_on() -> None:
-            """Without a pause, which would end the connection."""
+            """The next request is sent before the reply to the earlier one: the old process closes idle connections."""
+            await old.send(produce(0, client_id="app", size=10_000))
             while not told_ms[-1]:
                 await old.send(produce(len(told_ms), client_id="app", size=10_000))
+                await asyncio.sleep(0.1)
+                link, correlation_id = await reached.get()
+                link.send(produce_reply(correlation_id))
                 reply = await old.receive_frame()
                 told_ms.append(wire.decode_response("Produce", 9, reply).throttle_time_ms)
-                await asyncio.sleep(0.1)
 
         going_on = asyncio.create_task(goes_on())
         try:
