@@ -35,11 +35,13 @@ class RawClient:
 
     @classmethod
     async def connect(
-        cls, port: int, *, host: str = HOST, receive_buffer_bytes: int | None = None
+        cls, port: int, *, host: str = HOST, receive_buffer_bytes: int | None = None, source: str = ""
     ) -> RawClient:
-        """Connects. With a small receive buffer the kernel buffers little for a client that does not read."""
+        """Connects, perhaps from a certain address. With a small receive buffer the kernel buffers little."""
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
+        if source:
+            sock.bind((source, 0))
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from typing import Final, Protocol
 
 import structlog
@@ -47,6 +48,8 @@ _NEW_BROKER_S: Final = 4.0
 _LOOK_AGAIN_S: Final = 0.2
 _MOST_LOOKING: Final = 200
 """The most hellos that wait for a broker. Others are refused at once."""
+_MOST_LOOKING_OF_NETWORK: Final = 50
+"""The most of them from one address (IPv6: a /64), so that one client cannot take all places."""
 _LOGGED_BYTES: Final = 100  # of a name, which may contain anything
 
 _CAUSES: Final = {
@@ -137,7 +140,7 @@ class TlsAcceptor:
         self._rules = rules
         self._metrics = metrics
         self._channels: dict[TlsTransport, _Channel] = {}
-        self._looking = 0  # hellos that wait for a broker to be known
+        self._looking: Counter[str] = Counter()  # hellos that wait for a broker to be known, by network
         self._transports: dict[_Channel, TlsTransport] = {}
 
     def transport_for(self, channel: _Channel) -> TlsTransport:
@@ -185,13 +188,23 @@ class TlsAcceptor:
             transport,
             begin,
             lambda: transport.refuse(TlsFailure.OVERLOADED),
-            network=normalise(self._channels[transport].ip, IPV6_PREFIX_BITS),
+            network=self._network(transport),
             left_s=transport.left_s,
             protected=self._protected,
         )
 
-    def _take_again(self, transport: TlsTransport, hello: bytes, until_s: float) -> None:
-        self._looking -= 1
+    def _network(self, transport: TlsTransport) -> str:
+        return normalise(self._channels[transport].ip, IPV6_PREFIX_BITS)
+
+    def _waits(self, network: str) -> bool:
+        """Take a place among the hellos that wait, if there is one for this network."""
+        if self._looking.total() >= _MOST_LOOKING or self._looking[network] >= _MOST_LOOKING_OF_NETWORK:
+            return False
+        self._looking[network] += 1
+        return True
+
+    def _take_again(self, transport: TlsTransport, hello: bytes, until_s: float, network: str) -> None:
+        self._looking -= Counter((network,))  # forgets networks without any
         if transport in self._channels and not _left(transport):
             self._take_hello(transport, hello, until_s)
 
@@ -211,9 +224,9 @@ class TlsAcceptor:
             if node != BOOTSTRAP and brokers.cluster.address_of(node) is None:
                 brokers.look_soon()
                 # It may be new, and known to another worker, which has named it to the client.
-                if self._loop.time() < until_s and self._looking < _MOST_LOOKING:
-                    self._looking += 1
-                    self._loop.call_later(_LOOK_AGAIN_S, self._take_again, transport, hello, until_s)
+                network = self._network(transport)
+                if self._loop.time() < until_s and self._waits(network):
+                    self._loop.call_later(_LOOK_AGAIN_S, self._take_again, transport, hello, until_s, network)
                 else:
                     # Without an alert: clients would take it for an error that a retry cannot fix.
                     transport.refuse(TlsFailure.UNKNOWN_BROKER, f"node {node}")
