@@ -55,7 +55,7 @@ class Client:
     def __init__(self, port: int, source: str) -> None:
         self.sock = socket.socket()
         self.sock.bind((source, 0))
-        self.sock.settimeout(5)
+        self.sock.settimeout(60)
         self.sock.connect((HOST, port))
         self.sock.setblocking(False)
 

@@ -91,7 +91,7 @@ class _Nursery:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._requests = socket.socket()
+        self._requests: socket.socket  # while there is a process
 
     def start(self, arguments: list[str], errors: BinaryIO) -> ForkedSluice:
         with self._lock:
@@ -109,7 +109,6 @@ class _Nursery:
             return ForkedSluice(int(self._requests.recv(16)), ended)
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        self._requests.close()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             return subprocess.Popen(

@@ -298,7 +298,7 @@ class GatewayProcess:
         """Whether the process runs."""
         return self.process.returncode is None
 
-    async def exit_code(self, *, seconds: float = 10.0) -> int:
+    async def exit_code(self, *, seconds: float = PATIENCE_S) -> int:
         """Waits for the end of the process. Returns its exit code."""
         async with asyncio.timeout(seconds):
             _, self.stderr = await self.process.communicate()

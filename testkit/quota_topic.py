@@ -264,6 +264,6 @@ class Producer:
 
 async def until(fact: Callable[[], object]) -> None:
     """Waits for an effect of the store's threads."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not fact():  # noqa: ASYNC110  (threads set it)
             await asyncio.sleep(0.002)

@@ -82,7 +82,7 @@ class Outputs:
         """Searches the command line, environment and metrics of a running gateway."""
         for name in ("cmdline", "environ"):
             self.look_at(f"{name} of {pid}", Path(f"/proc/{pid}/{name}").read_bytes())
-        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=3) as answer:
+        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=60) as answer:
             self.look_at(f"metrics of {pid}", answer.read())
 
     def look_at_files(self, folder: Path) -> None:

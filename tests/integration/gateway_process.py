@@ -209,7 +209,7 @@ bind = "{self._admin}"
     def http(self, path: str) -> tuple[int, str]:
         """Ask the admin port: status and text; status 0 while no one listens."""
         try:
-            with urllib.request.urlopen(f"http://{self._admin}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self._admin}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as exc:
             with exc:

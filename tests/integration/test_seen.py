@@ -351,7 +351,7 @@ async def tmux(*command: str) -> str:
         ["tmux", "-L", TMUX, "-f", "/dev/null", *command],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     return done.stdout

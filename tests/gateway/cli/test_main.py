@@ -89,7 +89,7 @@ def test_f17_busy_port_is_one_line_and_code_2(busy: str, file: Path) -> None:
             '[quota_store]\nkind = "memory"\n'
         )
         command = [*SLUICE, "serve", "--config", str(file)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("sluice: ")]
     key = "listeners.a.bind" if busy == "listener" else "admin.bind"
@@ -103,7 +103,7 @@ def test_reader_that_stops_reading_is_no_error() -> None:
     os.close(read_end)
     try:
         command = [*SLUICE, "quotas", "--config", str(example)]
-        ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+        ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     finally:
         os.close(write_end)
     assert (ended.returncode, ended.stderr) == (0, "")

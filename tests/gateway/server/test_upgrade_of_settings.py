@@ -184,7 +184,7 @@ async def test_a_mode_outlives_an_upgrade_and_later_changes_reach_clients_of_the
         told_ms = [0]
 
         async def goes_on() -> None:
-            """The next request is sent before the reply to the earlier one: the old process closes idle connections."""
+            """Each next request is sent before the reply to the earlier one, so the connection is never idle."""
             await old.send(produce(0, client_id="app", size=10_000))
             while not told_ms[-1]:
                 await old.send(produce(len(told_ms), client_id="app", size=10_000))

@@ -85,7 +85,7 @@ def _demanding(listening: socket.socket, context: ssl.SSLContext) -> None:
         except OSError:
             return
         with accepted, suppress(OSError):
-            accepted.settimeout(5)
+            accepted.settimeout(60)
             try:
                 context.wrap_socket(accepted, server_side=True).close()
             except ssl.SSLError:
