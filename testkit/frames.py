@@ -48,6 +48,15 @@ def produce(
     )
 
 
+def produce_to(**topics: int) -> bytes:
+    """A Produce request with so many bytes of records for each topic."""
+    data = [
+        {"name": name, "partition_data": [{"index": 0, "records": bytes(size)}]}
+        for name, size in topics.items()
+    ]
+    return wire.request("Produce", 9, correlation_id=1, acks=1, timeout_ms=1, topic_data=data)
+
+
 def produce_without_name(correlation_id: int, *, version: int = 9) -> bytes:
     """A Produce request to a topic whose name is null, which no library sends."""
     head = wire.head(0, version, flexible=True, correlation_id=correlation_id)

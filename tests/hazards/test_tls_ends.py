@@ -1,6 +1,7 @@
 """What holds for muted, slow and leaving clients holds for those with TLS too (hazards B07, B11, C08, C16)."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -9,7 +10,7 @@ from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
 from testkit import broker as scripts
 from testkit.broker import FETCH, PRODUCE
-from testkit.frames import fetch, produce
+from testkit.frames import fetch, heartbeat, produce, produce_to
 from testkit.gateway import RunningGateway
 from testkit.raw_client import until
 from testkit.tls import Pki, RawTlsClient, tls_gateway
@@ -76,3 +77,28 @@ async def test_b11_broker_that_never_reads_stops_the_reading_of_a_client_with_tl
         sending.cancel()
         client.raw.reset()
         await running.ended_by(CloseCause.CLIENT_CLOSED)
+
+
+async def test_k17_large_requests_for_a_used_up_topic_fill_no_memory_with_tls(pki: Pki) -> None:
+    quota = {"topic": "t", "producer_byte_rate": 1_000}
+    async with tls_gateway(pki.keys(), quotas=[quota], queued_max_request_bytes=8 * MIB) as (_, running):
+        using_up = await RawTlsClient.connect(running, pki.trusting())
+        await using_up.send(produce_to(t=500_000))
+        await until(lambda: throttled(running))
+
+        async def send_large() -> None:
+            client = await RawTlsClient.connect(running, pki.trusting())
+            with suppress(OSError):
+                await client.send(produce_to(other=3 * MIB, t=30_000))
+            clients.append(client)
+
+        clients: list[RawTlsClient] = []
+        for _ in range(8):
+            await send_large()
+        await running.ended_by(CloseCause.MEMORY_FULL, 6)
+        assert running.gateway.memory.used_bytes <= 8 * MIB
+        honest = await RawTlsClient.connect(running, pki.trusting())
+        await honest.send(heartbeat(1))
+        assert len(await honest.receive(8)) == 8
+        for each in (using_up, honest, *clients):
+            each.raw.reset()

@@ -15,7 +15,7 @@ from quotas.entities import QuotaEntity, QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation
 from testkit.core import GatewayCore, session_settings
-from testkit.frames import fetch, heartbeat, heartbeat_reply, produce
+from testkit.frames import fetch, heartbeat, heartbeat_reply, produce, produce_to
 from testkit.quota_frames import alter, describe, entry
 
 MIB = 1024 * 1024
@@ -54,11 +54,6 @@ def of_a_topic_used_up(budget_bytes: int) -> Conversation:
     c = Conversation(settings=session_settings(queued_max_request_bytes=budget_bytes))
     c.core.limits.set(QuotaEntity(topic="t"), QuotaKey.PRODUCER_BYTE_RATE, 1_000)
     return c.client_sends(produce_to(t=500_000))
-
-
-def produce_to(**topics: int) -> bytes:
-    data = [{"name": name, "partition_data": [{"index": 0, "records": bytes(size)}]} for name, size in topics.items()]
-    return wire.request("Produce", 9, correlation_id=1, acks=1, timeout_ms=1, topic_data=data)
 
 
 def test_k17_requests_kept_whole_for_a_used_up_topic_fill_no_memory_above_the_budget() -> None:
