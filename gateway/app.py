@@ -1206,6 +1206,7 @@ async def _serve_until(
         gateway.notify.stopping()
     await gateway.drain(hurry=hurry, gently=gateway.replaced.is_set())
     await gateway.stop()
+    await gateway.notify.sent()
     gateway.notify.close()
     _log.info("stopped", pid=os.getpid())
     return 0

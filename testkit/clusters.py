@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,14 +92,16 @@ class ClustersProcess:
 
     async def until(self, holds: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
         """Waits until a condition is true for `clusters`. Returns them."""
-        async with asyncio.timeout(2 * PATIENCE_S):
-            while True:
-                try:
-                    if holds(found := await self.clusters()):
-                        return found
-                except (aiohttp.ClientError, KeyError):
-                    pass
-                await asyncio.sleep(0.05)
+        found: dict[str, dict[str, Any]] = {}
+        try:
+            async with asyncio.timeout(2 * PATIENCE_S):
+                while True:
+                    with suppress(aiohttp.ClientError, KeyError):
+                        if holds(found := await self.clusters()):
+                            return found
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"not in time, but {found}") from None
 
     async def until_ready(self, *names: str) -> dict[str, dict[str, Any]]:
         """Waits until exactly these clusters exist and are ready."""

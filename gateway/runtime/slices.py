@@ -23,18 +23,18 @@ class Slices:
 
     __slots__ = ("_asked", "_before_s", "_began_s", "_ends_s", "_every")
 
-    def __init__(self, *, every: int = 16, seconds: float = SLICE_S) -> None:
+    def __init__(self, *, every: int = 16, seconds: float | None = None) -> None:
         """Begin the first slice.
 
         Args:
             every: after how many items the clock is read; 1 for items that may be long.
-            seconds: length of the first slice.
+            seconds: length of the first slice; None: `SLICE_S`.
         """
         self._every = every
         self._asked = 0
         self._before_s = 0.0
         self._began_s = time.thread_time()
-        self._ends_s = time.perf_counter() + seconds
+        self._ends_s = time.perf_counter() + (SLICE_S if seconds is None else seconds)
 
     @property
     def over(self) -> bool:

@@ -10,8 +10,13 @@ import os
 import socket
 import time
 from collections.abc import MutableMapping
+from typing import Final
 
 import structlog
+
+_AGAIN_S: Final = 0.02
+_AGAIN_FOR_S: Final = 10.0
+"""How long the name of the next main process is sent again while the receiver's queue is full."""
 
 _log = structlog.get_logger("gateway.systemd")
 
@@ -29,6 +34,8 @@ class Notify:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._sock: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._nothing_waits = asyncio.Event()
+        self._nothing_waits.set()
         watched = successor or environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environment.get("WATCHDOG_USEC", "")
         self._watchdog_s = int(usec) / 1e6 if watched and usec.isdigit() else 0.0
@@ -51,9 +58,32 @@ class Notify:
         self._send("STOPPING=1")
 
     def replaced_by(self, pid: int) -> None:
-        """Another process is the service's main process from now on; systemd ignores later messages of this one."""
-        self._send(f"MAINPID={pid}")
+        """Another process is the service's main process from now on; systemd ignores later messages of this one.
+
+        Without this message the end of this process would count as that of the service. The queue of a receiver that
+        stood still is full, so it is sent again; see `sent`.
+        """
+        sock, self._sock = self._sock, None
         self.close()
+        if sock is not None:
+            self._name_main(sock, pid, asyncio.get_running_loop().time() + _AGAIN_FOR_S)
+
+    def _name_main(self, sock: socket.socket, pid: int, until_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        message = f"MAINPID={pid}"
+        error = self._error_of(sock, message)
+        if isinstance(error, BlockingIOError) and loop.time() < until_s:
+            self._nothing_waits.clear()
+            loop.call_later(_AGAIN_S, self._name_main, sock, pid, until_s)
+            return
+        self._nothing_waits.set()
+        sock.close()
+        if error is not None:
+            _log.warning("systemd_not_told", error=error.strerror, message=message)
+
+    async def sent(self) -> None:
+        """Wait until nothing is to be sent again. To be called before the process ends."""
+        await self._nothing_waits.wait()
 
     def close(self) -> None:
         """Send nothing more."""
@@ -71,10 +101,14 @@ class Notify:
             self._timer = asyncio.get_running_loop().call_later(self._watchdog_s / 3, self._feed)
 
     def _send(self, text: str) -> None:
-        if self._sock is None:
-            return
+        if self._sock is not None and (error := self._error_of(self._sock, text)) is not None:
+            _log.warning("systemd_not_told", error=error.strerror, message=text.split("\n")[0])
+
+    def _error_of(self, sock: socket.socket, text: str) -> OSError | None:
+        """Send a message; why that failed."""
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         try:
-            self._sock.sendto(text.encode(), address)
+            sock.sendto(text.encode(), address)
         except OSError as exc:
-            _log.warning("systemd_not_told", error=exc.strerror, message=text.split("\n")[0])
+            return exc
+        return None

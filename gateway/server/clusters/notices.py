@@ -16,6 +16,7 @@ from typing import Final
 _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 _SPACE: Final = socket.CMSG_SPACE(_CREDENTIALS.size)
 _MOST_BYTES: Final = 4096
+_MOST_AT_ONCE: Final = 1_000
 
 
 class Notices:
@@ -37,7 +38,7 @@ class Notices:
             self.sock.set_inheritable(False)
         self.sock.setblocking(False)
         self._on_notice = on_notice
-        asyncio.get_running_loop().add_reader(self.sock.fileno(), self._read)
+        asyncio.get_running_loop().add_reader(self.sock.fileno(), self.read)
 
     @property
     def address(self) -> str:
@@ -54,11 +55,16 @@ class Notices:
         self.stop_reading()
         self.sock.close()
 
-    def _read(self) -> None:
-        try:
-            data, ancillary, _, _ = self.sock.recvmsg(_MOST_BYTES, _SPACE)
-        except (BlockingIOError, InterruptedError):
-            return
+    def read(self) -> None:
+        """Read all messages that have come."""
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                data, ancillary, _, _ = self.sock.recvmsg(_MOST_BYTES, _SPACE)
+            except BlockingIOError:
+                return
+            self._take(data, ancillary)
+
+    def _take(self, data: bytes, ancillary: list[tuple[int, int, bytes]]) -> None:
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                 pid, user, _ = _CREDENTIALS.unpack(content[: _CREDENTIALS.size])

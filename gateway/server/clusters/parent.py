@@ -223,7 +223,7 @@ class ClusterParent:
         for name, state in states.items():
             admin = socket.socket(fileno=state.admin)
             admin.set_inheritable(False)
-            self.clusters[name] = ClusterProcess(name, admin, self._start)
+            self.clusters[name] = ClusterProcess(name, admin, self._start, read_notices=self._read_notices)
             self.clusters[name].adopt(state)
         for name in self._found.by_name:
             if name not in self.clusters:
@@ -286,7 +286,7 @@ class ClusterParent:
         admin = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         admin.bind("")  # the kernel chooses a name
         admin.listen()
-        self.clusters[name] = ClusterProcess(name, admin, self._start)
+        self.clusters[name] = ClusterProcess(name, admin, self._start, read_notices=self._read_notices)
         self.clusters[name].start()
 
     def _remove(self, name: str) -> None:
@@ -324,6 +324,10 @@ class ClusterParent:
         )
         process.returncode = 0  # keeps Popen from waiting: ClusterProcess does
         return process.pid
+
+    def _read_notices(self) -> None:
+        if self._notices is not None:
+            self._notices.read()
 
     def _on_notice(self, pid: int, line: str) -> None:
         for cluster in self.clusters.values():

@@ -75,6 +75,7 @@ class ClusterProcess:
         admin: socket.socket,
         start: Callable[[ClusterProcess], int],
         *,
+        read_notices: Callable[[], object],
         stalled_s: float = STALLED_S,
     ) -> None:
         """Nothing runs yet.
@@ -83,6 +84,7 @@ class ClusterProcess:
             name: of the cluster.
             admin: the listening socket.
             start: starts a process and returns its id; raises OSError.
+            read_notices: calls `notice` for all lines that have come.
             stalled_s: see the constant.
         """
         self.name = name
@@ -94,6 +96,7 @@ class ClusterProcess:
         self.serves = self.settled = self.removed = False
         self.not_ready: str | None = "starting"
         self._start = start
+        self._read_notices = read_notices
         self._stalled_s = stalled_s
         self._loop = asyncio.get_running_loop()
         self.since = self._loop.time()
@@ -198,6 +201,8 @@ class ClusterProcess:
         elif key == "MAINPID" and value.isdigit():
             _log.info("cluster_replaced", cluster=self.name, pid=int(value), before=pid)
             self._follow_main(int(value))
+            if self._stopping:
+                self._signal(self.pid, signal.SIGTERM)
             self.serves = True
             self._served_at = self._fed_at = self._loop.time()
         return True
@@ -241,6 +246,7 @@ class ClusterProcess:
         status = None
         with suppress(ChildProcessError):  # its parent is the process before it
             _, status = os.waitpid(pid, os.WNOHANG)
+        self._read_notices()  # it may have named the process that took its place
         if pid == self.pid:
             self._main_ended(pid, status)
         self._look_if_over()
@@ -270,7 +276,7 @@ class ClusterProcess:
             self._signal(pid, number)
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, KeyError):  # it has ended
             # By descriptor: another process may have the process id by now.
             signal.pidfd_send_signal(self._ends[pid], number)
 

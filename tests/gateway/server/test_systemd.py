@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,34 @@ def test_reload_stop_and_replacement_are_told(systemd: socket.socket) -> None:
     systemd.setblocking(False)
     with pytest.raises(BlockingIOError):
         systemd.recv(1)
+
+
+def test_name_of_the_next_main_process_is_sent_again_while_the_queue_is_full(systemd: socket.socket) -> None:
+    systemd.setblocking(False)
+
+    async def life() -> list[bytes]:
+        notify = Notify({"NOTIFY_SOCKET": systemd.getsockname()})
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as other,
+            suppress(BlockingIOError),
+        ):
+            while True:
+                other.sendto(b"WATCHDOG=1", systemd.getsockname())
+        notify.replaced_by(4711)
+        waiting = asyncio.create_task(notify.sent())
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        found = []
+        while not waiting.done():
+            with suppress(BlockingIOError):
+                found.append(systemd.recv(4096))
+            await asyncio.sleep(0.001)
+        with suppress(BlockingIOError):
+            while True:
+                found.append(systemd.recv(4096))
+        return found
+
+    assert [each for each in asyncio.run(life()) if each != b"WATCHDOG=1"] == [b"MAINPID=4711"]
 
 
 @pytest.mark.parametrize(("watched", "successor", "fed"), [(0, False, True), (1, False, False), (1, True, True)])

@@ -142,8 +142,8 @@ async def test_parent_of_clusters_moves_its_admin_port_or_keeps_it_where_the_new
         async with clusters_process(tmp_path, brokers) as gateway:
             before = await gateway.until_ready("a", "b")
             old = gateway.admin_port
-            with socket.create_server((HOST, 0)) as taken:
-                gateway.admin_port = new = taken.getsockname()[1]
+            with socket.create_server((HOST, new := free_ports(1))):  # no outgoing connection gets it afterwards
+                gateway.admin_port = new
                 gateway.write(brokers, "[clusters.mutation_quota]\nwindow_num = 7\n")
                 code, text = await upgrade(old)
                 gateway.admin_port = old

@@ -48,7 +48,7 @@ class Cluster:
         self.admin = socket.socket(socket.AF_UNIX)
         self.admin.bind("")
         self.admin.listen()
-        self.process = ClusterProcess(name, self.admin, lambda _: 0)
+        self.process = ClusterProcess(name, self.admin, lambda _: 0, read_notices=lambda: None)
         self.process.serves, self.process.not_ready = True, None
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._serve)

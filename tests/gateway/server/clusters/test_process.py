@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -45,7 +46,7 @@ async def starter() -> AsyncIterator[Starter]:
 
 def cluster_of(starter: Starter, stalled_s: float = 600) -> ClusterProcess:
     admin = socket.socket(socket.AF_UNIX)
-    return ClusterProcess("a", admin, starter, stalled_s=stalled_s)
+    return ClusterProcess("a", admin, starter, read_notices=lambda: None, stalled_s=stalled_s)
 
 
 async def ended(cluster: ClusterProcess) -> None:
@@ -119,6 +120,42 @@ async def test_process_that_took_over_is_followed_and_the_one_before_may_end(sta
     await ended(cluster)
 
 
+NAMES_ITS_SUCCESSOR = """
+import os, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+    for line in ("READY=1", "WATCHDOG=1", "WATCHDOG=1", "MAINPID=" + sys.argv[2]):
+        sock.sendto(line.encode(), chr(0) + sys.argv[1][1:])
+"""
+
+
+async def test_process_that_named_its_successor_and_ended_while_the_parent_stood_still_has_one(
+    starter: Starter,
+) -> None:
+    """The parent started another one, which could not listen, and the successor was nobody's."""
+    notices = Notices(lambda pid, line: cluster.notice(pid, line))
+    cluster = ClusterProcess("a", socket.socket(socket.AF_UNIX), starter, read_notices=notices.read)
+    new = starter(cluster)
+    starter.command = (sys.executable, "-c", NAMES_ITS_SUCCESSOR, notices.address, str(new))
+    cluster.start()
+    # Blocks the loop, so that its end and its messages come in one turn.
+    os.waitid(os.P_PID, starter.started[-1], os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
+    await until(lambda: cluster.state().older == [] and cluster.pid != starter.started[-1])
+    assert (cluster.pid, cluster.serves, cluster.restarts) == (new, True, 0)
+    await ended(cluster)
+    notices.stop()
+
+
+async def test_process_that_takes_over_while_the_parent_ends_all_is_ended_too(starter: Starter) -> None:
+    cluster = cluster_of(starter)
+    cluster.start()
+    (old,) = starter.started
+    new = starter(cluster)
+    cluster.stop()
+    assert cluster.notice(old, f"MAINPID={new}")
+    await asyncio.wait_for(cluster.over(), 60)
+    cluster.admin.close()
+
+
 async def test_strange_notices_change_nothing(starter: Starter) -> None:
     cluster = cluster_of(starter)
     cluster.start()
@@ -143,7 +180,7 @@ async def test_next_program_of_the_parent_takes_over_what_runs(starter: Starter)
     before.control, before.since, before.not_ready = "x", before.since - 100, None
     state = before.state()
     before.let_go()
-    after = ClusterProcess("a", before.admin, starter)
+    after = ClusterProcess("a", before.admin, starter, read_notices=lambda: None)
     after.adopt(ClusterState(**json.loads(json.dumps(asdict(state)))))
     assert (after.pid, after.serves, after.settled, after.control) == (pid, True, True, "x")
     assert after.not_ready is None
@@ -159,7 +196,7 @@ async def test_process_that_only_starts_is_not_killed_by_the_next_program_of_the
     (pid,) = starter.started
     state = before.state()
     before.let_go()
-    after = ClusterProcess("a", before.admin, starter, stalled_s=-1)
+    after = ClusterProcess("a", before.admin, starter, read_notices=lambda: None, stalled_s=-1)
     after.adopt(state)
     assert (after.pid, after.serves, after.not_ready, after._fed_at) == (pid, False, "starting", None)
     after.look()
