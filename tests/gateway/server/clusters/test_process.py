@@ -131,7 +131,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
 async def test_process_that_named_its_successor_and_ended_while_the_parent_stood_still_has_one(
     starter: Starter,
 ) -> None:
-    """The parent started another one, which could not listen, and the successor was nobody's."""
+    """The parent started another one, which could not listen, and did not know the successor."""
     notices = Notices(lambda pid, line: cluster.notice(pid, line))
     cluster = ClusterProcess("a", socket.socket(socket.AF_UNIX), starter, read_notices=notices.read)
     new = starter(cluster)
