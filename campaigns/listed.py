@@ -79,6 +79,12 @@ CAMPAIGNS: Final = (
         environment=(("HYPOTHESIS_PROFILE", "thorough"),),
     ),
     Campaign(
+        "stalls",
+        "the tests without brokers pass while random processes of the run stand still",
+        _module("campaigns.stalls", "--seed", SEED),
+        r"^\d+ stops of",
+    ),
+    Campaign(
         "both-cores",
         "the compiled core does what the sources do",
         _module("tests.fuzz.both_cores", "--seconds", "300"),
