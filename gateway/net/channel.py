@@ -500,15 +500,15 @@ class ClientChannel:
         if session.muted & _DRAINING and session.drained:
             session.close(CloseCause.DRAINED)
 
-    def _add_step(self, *, under_way: bool = False) -> None:
+    def _add_step(self, *, begun: bool = False) -> None:
         self._stepping = True
         put_off_bytes = self.session.put_off_bytes
         if 0 < put_off_bytes <= SMALL_BYTES:
             self._owner.long_work.add_small(self._take_step, put_off_bytes)
         else:
-            # Begun work runs before other connections' work, because it takes memory. Work on a frame that was put
-            # off has not begun.
-            self._owner.long_work.add(self._take_step, first=under_way and not put_off_bytes)
+            # The rest of a frame's work comes before other connections' work, because it takes memory. The next frame
+            # of this connection comes after it: else who sends thousands together would have all turns.
+            self._owner.long_work.add(self._take_step, first=begun)
 
     def _take_step(self) -> None:
         """Run one step of long work for this client; its time counts as the client's, as for any other event."""
@@ -520,9 +520,10 @@ class ClientChannel:
             meter.event_ns = perf_counter_ns()
 
         def step() -> None:
+            work = session.steps[0]
             session.take_step(now_ms=self._now_ms())
             if session.steps:
-                self._add_step(under_way=True)
+                self._add_step(begun=any(each is work for each in session.steps))
             self._pump()
 
         self._run(step)

@@ -58,9 +58,9 @@ class LongWork(BatchScheduler):
 
     def _take_small(self) -> None:
         # A few in every turn, even if large frames used it up: else a client with many of them would block others.
-        own_bytes = _CHARGED_BYTES
+        own_bytes, own_time = _CHARGED_BYTES, Slices(every=1)
         try:
-            while self._small and (self._has_room() or own_bytes > 0):
+            while self._small and (self._has_room() or (own_bytes > 0 and not own_time.over)):
                 frame_bytes, step = self._small.popleft()
                 own_bytes -= max(frame_bytes, _CHARGED_LEAST_BYTES)
                 self._charge(frame_bytes)

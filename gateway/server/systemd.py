@@ -10,13 +10,14 @@ import os
 import socket
 import time
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Final
 
 import structlog
 
 _AGAIN_S: Final = 0.02
 _AGAIN_FOR_S: Final = 10.0
-"""How long the name of the next main process is sent again while the receiver's queue is full."""
+"""How long the end of the process waits for room in the receiver's queue for the name of the next main process."""
 
 _log = structlog.get_logger("gateway.systemd")
 
@@ -34,8 +35,8 @@ class Notify:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._sock: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._nothing_waits = asyncio.Event()
-        self._nothing_waits.set()
+        self._naming: asyncio.TimerHandle | None = None
+        self._named = asyncio.Event()
         watched = successor or environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environment.get("WATCHDOG_USEC", "")
         self._watchdog_s = int(usec) / 1e6 if watched and usec.isdigit() else 0.0
@@ -66,24 +67,26 @@ class Notify:
         sock, self._sock = self._sock, None
         self.close()
         if sock is not None:
-            self._name_main(sock, pid, asyncio.get_running_loop().time() + _AGAIN_FOR_S)
+            self._name_main(sock, pid)
 
-    def _name_main(self, sock: socket.socket, pid: int, until_s: float) -> None:
-        loop = asyncio.get_running_loop()
+    def _name_main(self, sock: socket.socket, pid: int) -> None:
         message = f"MAINPID={pid}"
         error = self._error_of(sock, message)
-        if isinstance(error, BlockingIOError) and loop.time() < until_s:
-            self._nothing_waits.clear()
-            loop.call_later(_AGAIN_S, self._name_main, sock, pid, until_s)
+        if isinstance(error, BlockingIOError):
+            self._naming = asyncio.get_running_loop().call_later(_AGAIN_S, self._name_main, sock, pid)
             return
-        self._nothing_waits.set()
+        self._naming = None
+        self._named.set()
         sock.close()
         if error is not None:
             _log.warning("systemd_not_told", error=error.strerror, message=message)
 
     async def sent(self) -> None:
-        """Wait until nothing is to be sent again. To be called before the process ends."""
-        await self._nothing_waits.wait()
+        """Wait until nothing is to be sent again, for at most ten seconds. To be called before the process ends."""
+        if self._naming is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_FOR_S):
+                    await self._named.wait()
 
     def close(self) -> None:
         """Send nothing more."""

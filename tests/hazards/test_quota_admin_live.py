@@ -146,6 +146,29 @@ async def test_g12_a_list_of_many_quotas_holds_up_nobody() -> None:
             assert asked > 10, f"{asked} answers, the slowest after {longest_ms:.0f} ms"
 
 
+async def test_g12_thousands_of_lists_sent_together_let_others_have_their_turn() -> None:
+    """After the last step of a frame its connection had the next turn, too, until its last frame."""
+    count, quotas = 1_000, [QuotaChange(QuotaEntity(user=f"user-{at}"), RATE, 5.0) for at in range(100)]
+    async with ScriptedBroker() as broker, administered(broker.port) as running:
+        running.gateway.live_quotas.quotas.apply(quotas)
+        async with await running.connect() as greedy, await running.connect() as other:
+            answered = 0
+
+            async def read_all() -> None:
+                nonlocal answered
+                for _ in range(count):
+                    await greedy.receive_frame()
+                    answered += 1
+
+            await greedy.send(describe(("user", 2, None)) * count)
+            reading = asyncio.create_task(read_all())
+            await until(lambda: answered)
+            await other.send(describe(("user", 2, None)))
+            await other.receive_frame()
+            assert answered < count / 2
+            reading.cancel()
+
+
 async def exchange(client: RawClient) -> None:
     await client.send(heartbeat(9))
     assert wire.correlation_id_of(await client.receive_frame()) == 9

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import resource
+import statistics
 import time
 from pathlib import Path
 from typing import Final
@@ -177,7 +178,7 @@ async def test_d15_the_brokers_idle_close_closes_the_client_in_an_orderly_way(*,
 
 # -- transactions --------------------------------------------------------------------------------------------
 async def round_trip_ms(client: RawClient, count: int) -> float:
-    """Shortest time of an EndTxn: a busy machine makes any other longer."""
+    """The time that a quarter of EndTxn keep: a busy machine makes the others longer."""
     loop, times = asyncio.get_running_loop(), []
     for number in range(count):
         frame = wire.request("EndTxn", 3, correlation_id=number, transactional_id="x", committed=True)
@@ -185,7 +186,7 @@ async def round_trip_ms(client: RawClient, count: int) -> float:
         await client.send(frame)
         await client.receive_frame()
         times.append((loop.time() - started) * 1_000)
-    return min(times)
+    return statistics.quantiles(times)[0]
 
 
 async def test_c15_end_of_a_transaction_is_at_most_five_ms_slower_while_its_client_is_in_debt() -> None:

@@ -387,6 +387,7 @@ class ClusterParent:
         await self._front.stop()
         if self._notices is not None:
             self._notices.stop()
+            self._notices = None
         for cluster in self.clusters.values():
             cluster.admin.close()
         self.notify.close()
@@ -576,6 +577,7 @@ class ClusterParent:
             cluster.let_go()
         for sock in [*admin, *control, self._notices.sock, *(each.admin for each in self.clusters.values())]:
             os.set_inheritable(sock.detach(), True)
+        self._notices = None
         return state
 
 

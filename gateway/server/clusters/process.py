@@ -23,6 +23,9 @@ GOOD_S: Final = 60.0
 """A process that served for so long is restarted after the shortest wait."""
 STALLED_S: Final = 30.0
 """A process whose loop hangs for so long is killed."""
+_WATCH_AGAIN_S: Final = 1.0
+_MOST_PID: Final = 1 << 22
+"""The highest process id of Linux."""
 
 _log = structlog.get_logger("gateway.clusters")
 
@@ -106,7 +109,7 @@ class ClusterProcess:
         self._again: asyncio.TimerHandle | None = None
         self._ends: dict[int, int] = {}  # process id -> pidfd
         self._ended = asyncio.Event()
-        self._stopping = False
+        self._stopping = self._killed = False
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -169,6 +172,7 @@ class ClusterProcess:
 
     def kill(self) -> None:
         """Kill all processes that have not ended."""
+        self._killed = True
         self._signal_all(signal.SIGKILL)
 
     async def over(self) -> None:
@@ -198,11 +202,11 @@ class ClusterProcess:
                 self._served_at = self._fed_at
         elif key == "WATCHDOG":
             self._fed_at = self._loop.time()
-        elif key == "MAINPID" and value.isdigit():
+        elif key == "MAINPID" and value.isdecimal() and 0 < int(value) <= _MOST_PID:
             _log.info("cluster_replaced", cluster=self.name, pid=int(value), before=pid)
             self._follow_main(int(value))
             if self._stopping:
-                self._signal(self.pid, signal.SIGTERM)
+                self._signal(self.pid, signal.SIGKILL if self._killed else signal.SIGTERM)
             self.serves = True
             self._served_at = self._fed_at = self._loop.time()
         return True
@@ -235,6 +239,10 @@ class ClusterProcess:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:  # the process has ended already
             self._loop.call_soon(self._process_ended, pid)
+            return
+        except OSError as exc:  # no descriptor is free
+            _log.error("cluster_not_watched", cluster=self.name, pid=pid, error=exc.strerror)
+            self._loop.call_later(_WATCH_AGAIN_S, self._follow, pid)
             return
         self._ends[pid] = descriptor
         self._loop.add_reader(descriptor, self._process_ended, pid)

@@ -1,6 +1,7 @@
 """The processes of one cluster: started again with longer and longer waits, followed after an upgrade, ended."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -120,6 +123,7 @@ async def test_process_that_took_over_is_followed_and_the_one_before_may_end(sta
     await ended(cluster)
 
 
+IGNORES_SIGTERM = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 NAMES_ITS_SUCCESSOR = """
 import os, socket, sys
 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
@@ -128,29 +132,58 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
 """
 
 
+def ignores(pid: int, number: int) -> bool:
+    (line,) = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("SigIgn")]
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
 async def test_process_that_named_its_successor_and_ended_while_the_parent_stood_still_has_one(
     starter: Starter,
 ) -> None:
     """The parent started another one, which could not listen, and did not know the successor."""
     notices = Notices(lambda pid, line: cluster.notice(pid, line))
+    asyncio.get_running_loop().remove_reader(notices.sock.fileno())  # so the end comes first
     cluster = ClusterProcess("a", socket.socket(socket.AF_UNIX), starter, read_notices=notices.read)
     new = starter(cluster)
     starter.command = (sys.executable, "-c", NAMES_ITS_SUCCESSOR, notices.address, str(new))
     cluster.start()
-    # Blocks the loop, so that its end and its messages come in one turn.
-    os.waitid(os.P_PID, starter.started[-1], os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
-    await until(lambda: cluster.state().older == [] and cluster.pid != starter.started[-1])
+    await until(lambda: cluster.pid != starter.started[-1])
     assert (cluster.pid, cluster.serves, cluster.restarts) == (new, True, 0)
     await ended(cluster)
     notices.stop()
 
 
-async def test_process_that_takes_over_while_the_parent_ends_all_is_ended_too(starter: Starter) -> None:
+async def test_process_is_watched_once_there_are_descriptors_again(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "_WATCH_AGAIN_S", 0.01)
     cluster = cluster_of(starter)
     cluster.start()
     (old,) = starter.started
     new = starter(cluster)
+    with monkeypatch.context() as without:
+        without.setattr(os, "pidfd_open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        assert cluster.notice(old, f"MAINPID={new}")
+        os.kill(old, signal.SIGKILL)
+        await until(lambda: cluster.state().older == [])
+    os.kill(new, signal.SIGKILL)
+    await until(lambda: cluster.restarts == 1)
+    await ended(cluster)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_process_that_takes_over_while_the_parent_ends_all_is_ended_too(starter: Starter, killed: bool) -> None:
+    cluster = cluster_of(starter)
+    cluster.start()
+    (old,) = starter.started
+    if killed:
+        starter.command = (sys.executable, "-c", IGNORES_SIGTERM)
+    new = starter(cluster)
+    if killed:
+        await until(lambda: ignores(new, signal.SIGTERM))
     cluster.stop()
+    if killed:
+        cluster.kill()
     assert cluster.notice(old, f"MAINPID={new}")
     await asyncio.wait_for(cluster.over(), 60)
     cluster.admin.close()
@@ -163,7 +196,7 @@ async def test_strange_notices_change_nothing(starter: Starter) -> None:
     for line in ("", "MAINPID=", "MAINPID=-1", "MAINPID=x", "READY", "=", "READY=1=2\0"):
         cluster.notice(os.getpid(), line)
     assert not cluster.notice(os.getpid(), "READY=1")
-    for line in ("", "MAINPID=", "MAINPID=-1", "MAINPID=x", "="):
+    for line in ("", "MAINPID=", "MAINPID=-1", "MAINPID=0", f"MAINPID={10**20}", "MAINPID=x", "="):
         assert cluster.notice(pid, line)
     assert (cluster.pid, cluster.serves) == (pid, False)
     # One that is gone already counts as ended.
