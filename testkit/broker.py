@@ -299,8 +299,9 @@ def blackhole() -> Iterator[int]:
         listening.bind((HOST, 0))
         listening.listen(0)
         port = listening.getsockname()[1]
-        fillers = []
-        for _ in range(3):
+        # The one that has room is connected before others try; a busy kernel may take a moment for it.
+        fillers = [socket.create_connection((HOST, port))]
+        for _ in range(2):
             filler = socket.socket()
             filler.setblocking(False)
             filler.connect_ex((HOST, port))
