@@ -16,26 +16,8 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
 
-from testkit.process_group import children
-
-_TESTS: Final = (
-    *(
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-n",
-        "4",
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-    ),
-    *("--ignore=tests/integration", "-m", "not integration and not spark and not campaign"),
-)
+from testkit.process_group import children, runs
 
 
 def main() -> int:
@@ -44,11 +26,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0, help="the longest stop")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two stops")
-    parser.add_argument(
-        "arguments", nargs="*", help="of Python, instead of those of the tests without brokers"
-    )
     options = parser.parse_args()
-    command = [sys.executable, *(options.arguments or [*_TESTS, f"--randomly-seed={options.seed}"])]
+    command = ["make", "--no-print-directory", "unit", f"ORDER={options.seed}"]
     code, stops = run(command, longest_s=options.seconds, every_s=options.every, seed=options.seed)
     print(f"{stops} stops of up to {options.seconds:g} s, and {'a' if code else 'no'} test failed")
     return code
@@ -70,7 +49,7 @@ def run(command: Sequence[str], *, longest_s: float, every_s: float, seed: int) 
     with subprocess.Popen(command) as process:
         while process.poll() is None:
             time.sleep(every_s * dice.uniform(0.5, 1.5))
-            running = [pid for pid in _descendants(process.pid) if _runs(pid)]
+            running = [pid for pid in _descendants(process.pid) if runs(pid)]
             if running:
                 with suppress(ProcessLookupError):
                     _stop(dice.choice(running), longest_s * dice.uniform(0.3, 1.0))
@@ -92,13 +71,6 @@ def _descendants(pid: int) -> list[int]:
         for child in children(pid):
             found += [child, *_descendants(child)]
     return found
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process has neither ended nor been stopped, as by a test."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "RSD"
-    return False
 
 
 if __name__ == "__main__":

@@ -27,12 +27,22 @@ def lives(pid: int) -> bool:
     return _group(pid) is not None
 
 
+def runs(pid: int) -> bool:
+    """Whether a process has neither ended nor been stopped."""
+    return _state_and_group(pid)[0] in "RSD"
+
+
 def _group(pid: int) -> int | None:
+    state, group = _state_and_group(pid)
+    return None if state in "ZX" else group
+
+
+def _state_and_group(pid: int) -> tuple[str, int]:
     try:
         state, _, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
     except OSError:
-        return None
-    return None if state in "ZX" else int(group)
+        return "X", 0
+    return state, int(group)
 
 
 def children(pid: int) -> list[int]:

@@ -523,7 +523,7 @@ class ClientChannel:
             work = session.steps[0]
             session.take_step(now_ms=self._now_ms())
             if session.steps:
-                self._add_step(begun=any(each is work for each in session.steps))
+                self._add_step(begun=work in session.steps)
             self._pump()
 
         self._run(step)

@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import MutableMapping
-from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -35,8 +34,7 @@ class Notify:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._sock: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._naming: asyncio.TimerHandle | None = None
-        self._named = asyncio.Event()
+        self._named: asyncio.Event | None = None  # if the name of the next main process did not fit at once
         watched = successor or environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environment.get("WATCHDOG_USEC", "")
         self._watchdog_s = int(usec) / 1e6 if watched and usec.isdigit() else 0.0
@@ -73,20 +71,24 @@ class Notify:
         message = f"MAINPID={pid}"
         error = self._error_of(sock, message)
         if isinstance(error, BlockingIOError):
-            self._naming = asyncio.get_running_loop().call_later(_AGAIN_S, self._name_main, sock, pid)
+            self._named = self._named or asyncio.Event()
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._name_main, sock, pid)
             return
-        self._naming = None
-        self._named.set()
+        if self._named is not None:
+            self._named.set()
         sock.close()
         if error is not None:
             _log.warning("systemd_not_told", error=error.strerror, message=message)
 
     async def sent(self) -> None:
         """Wait until nothing is to be sent again, for at most ten seconds. To be called before the process ends."""
-        if self._naming is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_FOR_S):
-                    await self._named.wait()
+        if self._named is None:
+            return
+        try:
+            async with asyncio.timeout(_AGAIN_FOR_S):
+                await self._named.wait()
+        except TimeoutError:
+            _log.warning("systemd_not_told", error="the queue is full", message="MAINPID")
 
     def close(self) -> None:
         """Send nothing more."""

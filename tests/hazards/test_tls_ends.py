@@ -86,15 +86,10 @@ async def test_k17_large_requests_for_a_used_up_topic_fill_no_memory_with_tls(pk
         await using_up.send(produce_to(t=500_000))
         await until(lambda: throttled(running))
 
-        async def send_large() -> None:
-            client = await RawTlsClient.connect(running, pki.trusting())
+        clients = [await RawTlsClient.connect(running, pki.trusting()) for _ in range(8)]
+        for client in clients:
             with suppress(OSError):
                 await client.send(produce_to(other=3 * MIB, t=30_000))
-            clients.append(client)
-
-        clients: list[RawTlsClient] = []
-        for _ in range(8):
-            await send_large()
         await running.ended_by(CloseCause.MEMORY_FULL, 6)
         assert running.gateway.memory.used_bytes <= 8 * MIB
         honest = await RawTlsClient.connect(running, pki.trusting())

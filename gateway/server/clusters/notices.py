@@ -17,6 +17,7 @@ _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 _SPACE: Final = socket.CMSG_SPACE(_CREDENTIALS.size)
 _MOST_BYTES: Final = 4096
 _MOST_AT_ONCE: Final = 1_000
+"""So that a flood of messages does not keep the loop."""
 
 
 class Notices:
