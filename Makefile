@@ -81,7 +81,8 @@ docs: $(VENV)/.up-to-date ## the documentation site, into build/site; a dead lin
 # Whole files go to one worker, in the order of tests/conftest.py.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Neither Kafka nor Spark. A third of their time is waiting, so there are twice as many files at a time as cores.
-UNIT := -n $(shell echo $$((2 * $$(nproc)))) -q $(BY_FILE) --ignore=tests/integration
+AT_A_TIME ?= $(shell echo $$((2 * $$(nproc))))
+UNIT = -n $(AT_A_TIME) -q $(BY_FILE) --ignore=tests/integration
 NOT_LONG := not integration and not spark and not campaign
 
 .PHONY: quick
@@ -101,25 +102,33 @@ integration: kafka
 	@# Tests with real brokers mostly wait: more files at a time than there are cores, each worker with brokers and addresses of its own.
 	PYTHONASYNCIODEBUG=1 $(BIN)/python -m pytest -n 3 $(IN_ORDER) $(BY_FILE) -m "integration and not spark and not campaign"
 
+# Tests of packages with compiled modules: `make test` runs them with the compiled core, and `make check` without it.
+CORE_TESTS := tests/gateway/session tests/gateway/handlers tests/gateway/runtime tests/gateway/net tests/gateway/tls \
+  tests/gateway/upstream tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
+BUT ?=
+
 .PHONY: unit
 unit: $(VENV)/.pipeline-up-to-date
-	$(BIN)/python -m pytest $(IN_ORDER) $(UNIT) -m "$(NOT_LONG)"
+	$(BIN)/python -m pytest $(IN_ORDER) $(UNIT) $(BUT:%=--ignore=%) -m "$(NOT_LONG)"
 
 .PHONY: spark
 spark: $(VENV)/.pipeline-up-to-date spark-jars
-	@# Spark waits more than it works: its tasks of a test are seconds of start, and milliseconds of work.
-	TEST_ADDRESSES=200 $(BIN)/python -m pytest -n 2 $(IN_ORDER) $(BY_FILE) -m "spark and not campaign"
+	@# One worker: a JVM of its own for each would start and warm up twice.
+	TEST_ADDRESSES=200 $(BIN)/python -m pytest -n 1 $(IN_ORDER) $(BY_FILE) -m "spark and not campaign"
 
 .PHONY: test
-test: $(VENV)/.pipeline-up-to-date ## all of check, test-compiled, the tests with a real Kafka and Spark; in the order that ORDER=number gives
+test: $(VENV)/.pipeline-up-to-date ## all of check, with the compiled core; the tests with a real Kafka and Spark; in the order that ORDER=number gives
 	@# One kind beside another that leaves time, each shown when it has ended.
 	@$(MAKE) --no-print-directory -j3 --output-sync=target static kafka spark-jars core
-	@$(MAKE) --no-print-directory -j2 integration others
+	@$(MAKE) --no-print-directory -j3 integration others spark-beside
 
-.PHONY: others
+.PHONY: others spark-beside
 others:
-	@TEST_ADDRESSES=100 nice -n 19 $(MAKE) --no-print-directory --output-sync=target unit
-	@TEST_ADDRESSES=100 nice -n 19 $(MAKE) --no-print-directory --output-sync=target test-core spark
+	@export TEST_ADDRESSES=100; later="nice -n 19 $(MAKE) --no-print-directory --output-sync=target AT_A_TIME=$$(nproc)"; \
+	if [ -e $(COMPILED)/.up-to-date ]; then $$later unit BUT="$(CORE_TESTS)"; $$later test-core; else $$later unit; fi
+
+spark-beside:
+	@$(MAKE) --no-print-directory --output-sync=target spark
 
 # --- the compiled core (docs/decisions/0024-compiled-core.md) ------------------------------------------------
 
@@ -145,12 +154,11 @@ compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every
 
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
 .PHONY: test-compiled
-test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core and fewer examples
-	HYPOTHESIS_PROFILE=brief SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q $(BY_FILE) \
-	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
-	  tests/gateway/net tests/gateway/tls tests/gateway/upstream tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
+test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core
+	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q $(BY_FILE) \
+	  $(IN_ORDER) --import-mode=append -m "$(NOT_LONG)" $(CORE_TESTS)
 	@# Its wheel, installed elsewhere; that of the sources is among the unit tests.
-	SLUICE_COMPILED=1 $(BIN)/python -m pytest -q tests/install/test_installed.py
+	SLUICE_COMPILED=1 $(BIN)/python -m pytest -q tests/install/test_installed.py -k "wheel or starts or imported or relays"
 
 # `make test` compiles without optimisation, which takes half the time, and skips it where a package is missing.
 .PHONY: core test-core

@@ -36,7 +36,7 @@ def test_a_run_that_is_ended_names_what_was_under_way(tmp_path: Path, workers: s
         time.sleep(0.02)
     os.killpg(run.pid, signal.SIGTERM)
     _, said = run.communicate(timeout=60)
-    assert run.returncode == -signal.SIGTERM
+    assert run.returncode == -signal.SIGTERM, said
     named = said.partition("begun and not ended:\n")[2]
     assert "test_it.py::test_that_waits" in named
     assert "test_it.py::test_a" not in said

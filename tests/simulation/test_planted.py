@@ -47,7 +47,7 @@ def test_fault_is_found(tmp_path: Path) -> None:
     assert "answered_once_in_order" in find_fault(FAULTS["replies are swapped"], tmp_path, *AT_FIRST)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "promise"),
     [

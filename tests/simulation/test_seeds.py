@@ -37,14 +37,14 @@ def test_a_seed_is_the_same_run_in_each_process_whatever_the_order_of_its_hashes
     """Here hashes have an order of this process's own, and other seeds have run before."""
     other_order = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
     found = subprocess.run(
-        [sys.executable, "-P", "-m", "simulation", "--seeds", "30:45", "--digests"],
+        [sys.executable, "-P", "-m", "simulation", "--seeds", "30:35", "--digests"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": other_order},
         cwd=ROOT,
         capture_output=True,
         check=True,
         text=True,
     ).stdout
-    assert found.splitlines()[1:] == [played(seed) for seed in range(30, 45)]
+    assert found.splitlines()[1:] == [played(seed) for seed in range(30, 35)]
 
 
 def test_two_seeds_are_not_the_same_run() -> None:

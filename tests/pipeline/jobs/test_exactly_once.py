@@ -1,4 +1,7 @@
-"""Kills with a batch in flight. With the topic and more kills: the campaign `exactly-once`."""
+"""Kills with a batch in flight, which start Spark five times.
+
+One kill, in front of a topic: `test_topic.py`. More kills: the campaign `exactly-once`.
+"""
 
 import datetime
 from pathlib import Path
@@ -23,10 +26,10 @@ from pipeline.spark.runner import OnSpark
 from testkit.pipeline.usage_files import Faults, Load, write_usage
 from testkit.pipeline.usage_lines import LONG_AFTER
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 
-@pytest.mark.parametrize("storage", ["here", pytest.param("s3", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("storage", ["here", "s3"])
 def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_any_engine(
     spark: Any, tmp_path: Path, request: pytest.FixtureRequest, storage: str
 ) -> None:
