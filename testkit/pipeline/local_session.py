@@ -132,10 +132,12 @@ def tables_of(out: str) -> dict[str, Table]:
     }
 
 
-def contents(out: str) -> dict[str, list[str]]:
-    """The rows of all tables in sorted order, with only the columns that have a value."""
+def contents(out: str, *names: str) -> dict[str, list[str]]:
+    """The rows of these tables, or of all, in sorted order and with only the columns that have a value."""
     found = {}
-    for name, table in tables_of(out).items():
+    tables = tables_of(out)
+    for name in names or tables:
+        table = tables[name]
         rows = [
             row for file in table.read().files for batch in table.rows_of(file) for row in batch.to_pylist()
         ]
