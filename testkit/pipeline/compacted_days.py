@@ -60,27 +60,39 @@ def write_compacted_file(path: str, table: pa.Table, buckets: int = 32) -> Compa
 
 def publish_day(out: str, day: CompactedDay, write: Iterable[pa.Table]) -> CompactedDay:
     """Replaces a day by new files, one for each table of rows. Returns the day's new facts."""
+    (done,) = publish_days(out, [(day, write)])
+    return done
+
+
+def publish_days(out: str, days: Iterable[tuple[CompactedDay, Iterable[pa.Table]]]) -> list[CompactedDay]:
+    """Replaces days in one commit; see `publish_day`."""
     table = compacted_table(out)
     before = table.prepared()
     state = CompactedState.from_json(before.state)
-    buckets = day.buckets or buckets_for(0)
-    files, writers = [], []
-    for rows in write:
-        path = table.new_path(before, f"date={day.date}")
-        writers.append(write_compacted_file(f"{table.folder}/{path}", rows, buckets))
-        size = end_of(f"{table.folder}/{path}")
-        files.append(DataFile(path, {"date": day.date}, writers[-1].keys, size, 0))
-    done = replace(
-        day,
-        run=uuid.uuid4().hex,
-        rows=sum(writer.elements for writer in writers),
-        keys=sum(writer.keys for writer in writers),
-        buckets=buckets,
-        several_brokers=any(writer.several_brokers for writer in writers),
-    )
-    after = CompactedState({**state.days, day.date: done}, state.pruned)
-    table.commit(before, add=files, remove=before.of(date=day.date), state=after.to_json())
-    return done
+    files: list[DataFile] = []
+    removed: list[DataFile] = []
+    published = []
+    for day, write in days:
+        buckets = day.buckets or buckets_for(0)
+        writers = []
+        for rows in write:
+            path = table.new_path(before, f"date={day.date}")
+            writers.append(write_compacted_file(f"{table.folder}/{path}", rows, buckets))
+            size = end_of(f"{table.folder}/{path}")
+            files.append(DataFile(path, {"date": day.date}, writers[-1].keys, size, 0))
+        removed += before.of(date=day.date)
+        done = replace(
+            day,
+            run=uuid.uuid4().hex,
+            rows=sum(writer.elements for writer in writers),
+            keys=sum(writer.keys for writer in writers),
+            buckets=buckets,
+            several_brokers=any(writer.several_brokers for writer in writers),
+        )
+        published.append(done)
+    after = CompactedState({**state.days, **{day.date: day for day in published}}, state.pruned)
+    table.commit(before, add=files, remove=removed, state=after.to_json())
+    return published
 
 
 def write_compacted(
@@ -103,6 +115,7 @@ def write_compacted(
     by_date: dict[datetime.date, list[dict[str, Any]]] = {}
     for row in rows:
         by_date.setdefault(row.get("date", DAY), []).append(row)
+    days = []
     for date, of_date in by_date.items():
         about = CompactedDay(
             date.isoformat(),
@@ -110,7 +123,8 @@ def write_compacted(
             gateways=dict(gateways or {}),
             scopes=dict(scopes or {}),
         )
-        publish_day(str(out), about, [compacted_table_of(of_date)])
+        days.append((about, [compacted_table_of(of_date)]))
+    publish_days(str(out), days)
 
 
 def _filled(row: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from pipeline.errors import Exit
 from pipeline.spark.runner import InProcess
 from pipeline.storage.compacted_days import compacted_days
 from pipeline.storage.entity_days import Scope
-from testkit.pipeline.client_days import client_table, write_client_tables
+from testkit.pipeline.client_days import client_table, client_tables_of, write_client_tables
 from testkit.pipeline.compacted_days import write_compacted
 
 LAST = datetime.date(2026, 11, 22)
@@ -70,8 +70,8 @@ def whole_month(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def found_in(rows: list[dict[str, Any]], dates: list[datetime.date] | None = None) -> Found:
     calendar = Calendar.of(LAST, [each.isoformat() for each in dates or DAYS])
-    hours = client_table(rows, "client_hour").select(READ_HOURS)
-    return compare(hours, client_table(rows).select(READ_DAYS), calendar)
+    hours, of_days = client_tables_of(rows, "client_hour", "client_day")
+    return compare(hours.select(READ_HOURS), of_days.select(READ_DAYS), calendar)
 
 
 def test_each_client_that_changed_is_named_with_what_is_different(

@@ -26,7 +26,7 @@ from testkit.pipeline.local_session import LocalSession
 from testkit.pipeline.usage_lines import LONG_AFTER
 
 NEXT = DAY + datetime.timedelta(days=1)
-CLIENTS = 12
+CLIENTS = 8
 
 
 def busy_days() -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def busy_days() -> list[dict[str, Any]]:
     for number in range(CLIENTS):
         for date in (DAY, NEXT):
             for place in range(int(rng.integers(1, 4))):
-                seconds = int(rng.integers(1, 80))
+                seconds = int(rng.integers(1, 30))
                 units = rng.integers(1, 5_000, seconds).astype(float)
                 row = {
                     "date": date, "client_id": f"c{number}",

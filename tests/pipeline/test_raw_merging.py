@@ -45,11 +45,13 @@ def files_of(out: str) -> list[DataFile]:
 def test_a_day_has_few_files_however_many_batches_came_and_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merging = ingest(tmp_path / "merging", 2 * TOGETHER + 3)
-    assert len(files_of(merging)) == 5
+    monkeypatch.setattr(raw_merging, "TOGETHER", 4)
+    merging = ingest(tmp_path / "merging", 9)
+    # The first four become one, and so do that one and the next three.
+    assert len(files_of(merging)) == 3
     monkeypatch.setattr("pipeline.ingest.writer.merge_small", lambda _runner, _table, found: found)
-    apart = ingest(tmp_path / "apart", 2 * TOGETHER + 3)
-    assert len(files_of(apart)) == 2 * TOGETHER + 3
+    apart = ingest(tmp_path / "apart", 9)
+    assert len(files_of(apart)) == 9
     assert contents(merging) == contents(apart)
     states = [replace(read_raw_state(out), checkpoints={}) for out in (merging, apart)]
     assert states[0] == states[1]

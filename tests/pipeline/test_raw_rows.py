@@ -108,12 +108,13 @@ def test_a_wrong_value_in_an_event_costs_its_line(bad: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_of_many_lines_is_gathered_in_pieces_without_losing_any() -> None:
-    lines = [line(seq, *(row(f"c{number}") for number in range(50))) for seq in range(3_000)]
+def test_a_file_of_many_lines_is_gathered_in_pieces_without_losing_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "_ROWS_AT_ONCE", 3_000)
+    lines = [line(seq, *(row(f"c{number}") for number in range(50))) for seq in range(300)]
     found = collected(*lines)
-    assert sum(len(each["t"]) for each in found["rows"]) == 150_000
-    assert len(found["rows"]) < 150_000 / 50
-    assert [seq for each in found["lines"] for seq in each["seq"]] == list(range(3_000))
+    assert sum(len(each["t"]) for each in found["rows"]) == 15_000
+    assert 2 * 50 < len(found["rows"]) < 15_000 / 50
+    assert [seq for each in found["lines"] for seq in each["seq"]] == list(range(300))
 
 
 def test_lines_of_many_events_or_of_much_else_are_not_gathered_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +154,7 @@ def joined(table: pa.Table, at_once: int = 1_000) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @given(
-    st.lists(st.lists(st.sampled_from("abcd"), unique=True), min_size=1, max_size=40),
+    st.lists(st.lists(st.sampled_from("abcd"), unique=True), min_size=1, max_size=15),
     st.integers(1, 9),
     st.integers(1, 7),
 )
@@ -233,7 +234,7 @@ def test_the_driver_gets_lines_tears_and_files_and_no_rows(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_task_has_few_files_open_however_many_days_its_lines_have(tmp_path: Path) -> None:
-    lines = [line(seq, row(), ts=DAY + 86_400 * (seq % 300)) for seq in range(600)]
+    lines = [line(seq, row(), ts=DAY + 86_400 * (seq % 80)) for seq in range(160)]
     descriptors = []
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -243,17 +244,17 @@ def test_a_task_has_few_files_open_however_many_days_its_lines_have(tmp_path: Pa
 
     before = len(os.listdir("/proc/self/fd"))
     heads, files = sorted_out(write_raw_files(counted(), str(tmp_path), 7))
-    assert sum(len(each["seq"]) for each in heads) == 600
-    assert len({each.partition["date"] for each in files}) == 300
+    assert sum(len(each["seq"]) for each in heads) == 160
+    assert len({each.partition["date"] for each in files}) == 80
     assert max(descriptors) <= before + 20
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parts", "buckets"), [(1, 32), (5, 256), (7, FINE_BUCKETS)])
 def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts: int, buckets: int) -> None:
-    clients = [f"c{number}" for number in range(200)]
-    lines = [line(seq, *map(row, clients)) for seq in range(40)]
-    files = [*write(tmp_path, *lines[:20])[1], *write(tmp_path, *lines[20:], line(86_400, row("tomorrow")))[1]]
+    clients = [f"c{number}" for number in range(60)]
+    lines = [line(seq, *map(row, clients)) for seq in range(10)]
+    files = [*write(tmp_path, *lines[:5])[1], *write(tmp_path, *lines[5:], line(86_400, row("tomorrow")))[1]]
     raw = list(groups_of(f"{tmp_path}/{each.path}" for each in files if each.partition["date"] == "2026-09-28"))
     assert len(raw) == 2
     out = str(tmp_path / "out")
@@ -264,11 +265,11 @@ def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts:
             raw, "2026-09-28", range(part * buckets // parts, (part + 1) * buckets // parts), buckets, out, 1
         )
     ]
-    assert sum(each.file.rows for each in done) == 200
-    assert sum(each.elements for each in done) == 200 * 40
+    assert sum(each.file.rows for each in done) == 60
+    assert sum(each.elements for each in done) == 60 * 10
     found = [each for one in done for each in pq.ParquetFile(f"{out}/{one.file.path}").read().to_pylist()]
     assert sorted(each["client_id"] for each in found) == sorted(clients)
-    assert all(each["t"] == list(range(40)) for each in found)
+    assert all(each["t"] == list(range(10)) for each in found)
     for each in found:
         assert each["bucket"] == bucket_of(each["user"], each["client_id"], each["api"]) * buckets // FINE_BUCKETS
 

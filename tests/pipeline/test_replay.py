@@ -161,7 +161,7 @@ def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request(
 ) -> None:
     clients = [
         replace(client, connections=connections, request_bytes=client.request_bytes * (2 * connections - 1))
-        for client in producers(16, seed=1)
+        for client in producers(8, seed=1)
     ]
     truths = [truth_of(client, seconds=240, seed=1) for client in clients]
     assert max(truth.share for truth in truths) > 0.2
@@ -173,7 +173,7 @@ def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request(
 
 def test_a_run_with_a_lent_limit_is_replayed_as_the_gateway_throttled_it() -> None:
     """Its records say the quota as well as the limit in force, and the error is that of any run."""
-    clients = producers(16, seed=1)
+    clients = producers(8, seed=1)
     lenders = [replace(each, quota=2 * each.quota, wanted=each.wanted / 2) for each in clients]
     truths = [truth_of(each, seconds=240, seed=1, share_at=lambda _s: 0.5) for each in lenders]
     alone = [truth_of(each, seconds=240, seed=1, share_at=lambda _s: 1.0) for each in clients]

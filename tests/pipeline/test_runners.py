@@ -22,7 +22,7 @@ from testkit.pipeline.compacted_days import DAY, write_compacted
 from testkit.pipeline.local_session import LocalSession
 from tests.pipeline.conftest import Session
 
-CLIENTS = 40
+CLIENTS = 12
 DAYS = 4
 BIG = 2**60
 
@@ -85,7 +85,7 @@ def test_jobs_find_the_same_to_the_last_digit_however_many_parts_they_have(
     assert plan["entries"] != whole["entries"]
     assert len(report["clients"]) == 2 * CLIENTS
     assert page > 0
-    monkeypatch.setattr(tables, "ROWS_PER_PART", 25)
+    monkeypatch.setattr(tables, "ROWS_PER_PART", 8)
     assert found(out, tmp_path / "parts", capsys) == once
     # As on a cluster, where parts are other processes.
     monkeypatch.setattr("pipeline.spark.session.open_session", lambda *_, **__: LocalSession(3))

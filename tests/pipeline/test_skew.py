@@ -43,6 +43,7 @@ def compacted(out: Path) -> list[dict[str, Any]]:
 
 def test_a_bucket_is_compacted_in_parts_to_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(1)
+    files = []
     for gateway in chance.sample(range(GATEWAYS), GATEWAYS):
         for part in range(2):
             lines = [
@@ -56,9 +57,10 @@ def test_a_bucket_is_compacted_in_parts_to_the_same_file(tmp_path: Path, monkeyp
                 )
                 for seq in range(part * SECONDS // 2, (part + 1) * SECONDS // 2)
             ]
-            file = place(tmp_path / "in", f"{gateway}-{part}.gz", *lines)
-            ingest_files(str(tmp_path / "out"), tmp_path / "checkpoint", file)
+            files.append(place(tmp_path / "in", f"{gateway}-{part}.gz", *lines))
     out = str(tmp_path / "out")
+    for batch in (files[:20], files[20:]):
+        ingest_files(out, tmp_path / "checkpoint", *batch)
     once = compact(LocalSession(), out, LONG_AFTER)["2026-09-28"]
     whole = compacted(tmp_path / "out")
 
