@@ -10,6 +10,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -22,6 +23,7 @@ _SETTINGS: Final = {
     "AWS_EC2_METADATA_DISABLED": "true",  # no client may ask a cloud for missing settings
 }
 _START_S: Final = 60
+_ROOT: Final = Path(__file__).parents[2]
 
 
 @contextmanager
@@ -35,9 +37,9 @@ def s3_server() -> Iterator[str]:
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-m", "testkit.pipeline.s3", "-H", "127.0.0.1", "-p", str(port)]
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as server:
+    with subprocess.Popen(command, cwd=_ROOT, stdin=quiet, stdout=quiet, stderr=quiet) as server:
         try:
             deadline = time.monotonic() + _START_S
             while time.monotonic() < deadline:

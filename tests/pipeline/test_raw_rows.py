@@ -2,7 +2,7 @@
 
 import datetime
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipeline.ingest.collector import Collector, Skip
 from pipeline.ingest.lines import Torn
 from pipeline.ingest.writer import _days
 from pipeline.maintenance.compaction import compact_buckets
+from pipeline.storage import partitioned_files
 from pipeline.storage.bucket_groups import groups_of
 from pipeline.storage.joining import ORDER, join_chunks
 from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, LINES, SERIES, bucket_of
@@ -233,19 +234,23 @@ def test_the_driver_gets_lines_tears_and_files_and_no_rows(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_task_has_few_files_open_however_many_days_its_lines_have(tmp_path: Path) -> None:
+def test_a_task_has_few_files_open_however_many_days_its_lines_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = [line(seq, row(), ts=DAY + 86_400 * (seq % 80)) for seq in range(160)]
     descriptors = []
+    real = partitioned_files.parquet_writer
 
-    def counted() -> Iterator[pa.RecordBatch]:
-        for batch in Collector().file("f", content(*lines)):
-            descriptors.append(len(os.listdir("/proc/self/fd")))
-            yield batch
+    def counted(*arguments: Any, **how: Any) -> Any:
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+        return real(*arguments, **how)
 
+    monkeypatch.setattr(partitioned_files, "parquet_writer", counted)
     before = len(os.listdir("/proc/self/fd"))
-    heads, files = sorted_out(write_raw_files(counted(), str(tmp_path), 7))
+    heads, files = write(tmp_path, *lines)
     assert sum(len(each["seq"]) for each in heads) == 160
     assert len({each.partition["date"] for each in files}) == 80
+    assert len(descriptors) >= 80
     assert max(descriptors) <= before + 20
 
 

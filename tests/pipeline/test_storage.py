@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from pipeline.errors import JobError
+from pipeline.storage import tables
 from pipeline.storage.files import end_of, files_below, is_local, parquet_writer, read_bytes
 from pipeline.storage.layout import FINE_BUCKETS, bucket_of, buckets_for
 from pipeline.storage.offset_index import Entry, Gap, Interval, OffsetIndex, Run
@@ -122,13 +123,16 @@ def test_files_of_attempts_that_came_to_nothing_go_and_those_under_way_stay(tabl
     assert values_of(table) == [2, 3]
 
 
-def test_old_states_are_not_kept_and_a_reader_finds_the_one_of_its_version(table: Table) -> None:
+def test_old_states_are_not_kept_and_a_reader_finds_the_one_of_its_version(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_STATES_KEPT", 3)
     found = table.prepared()
-    for number in range(30):
+    for number in range(8):
         found = table.commit(found, state={"n": number})
     states = os.listdir(f"{table.folder}/state") if is_local(table.folder) else []
-    assert len(states) <= 22
-    assert table.read().state == {"n": 29}
+    assert len(states) <= 5
+    assert table.read().state == {"n": 7}
 
 
 def test_a_table_gets_columns_that_a_newer_release_writes(table: Table) -> None:
