@@ -65,7 +65,7 @@ def write_client_tables(out: Path, *, use: bool = True) -> None:
     made_use: list[Made] = []
     for day in days:
         pieces = sorted(pieces_of(table.paths(found.of(date=day.date))))
-        of_clients = {}
+        of_clients: dict[tuple[str, ...], pa.Table] = {}
         for scope in scopes_of(day, fleets):
             batches = entities_of(pieces, scope, fleets if scope is Scope.FLEET else {})
             rows = pa.Table.from_batches(client_rows(batches), schema=SCHEMA).sort_by(BUCKET)

@@ -53,9 +53,8 @@ Rows = list[list[Any]]
 class History:
     """Usage files of two gateways on two days, made at random and without the client where that is asked for."""
 
-    def __init__(self, seed: int, *, batches: int = 2, user: str = "", client_id: str = "", ip: str = "") -> None:
+    def __init__(self, seed: int, /, *, user: str = "", client_id: str = "", ip: str = "") -> None:
         self._seed = seed
-        self._batches = batches
         self._names = {"user": user, "client_id": client_id, "ip": ip}
 
     def is_erased(self, user: str, client_id: str, api: str) -> bool:
@@ -69,7 +68,7 @@ class History:
         """The files, batch by batch."""
         chance = random.Random(self._seed)
         batches = []
-        for number in range(self._batches):
+        for number in range(2):
             batch = []
             for gw in ("a", "b"):
                 for day in (0, 1):

@@ -17,8 +17,8 @@ from pipeline.ingest.collector import Collector, Skip
 from pipeline.ingest.lines import Torn
 from pipeline.ingest.writer import _days
 from pipeline.maintenance.compaction import compact_buckets
-from pipeline.storage import partitioned_files
 from pipeline.storage.bucket_groups import groups_of
+from pipeline.storage.files import parquet_writer
 from pipeline.storage.joining import ORDER, join_chunks
 from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, LINES, SERIES, bucket_of
 from pipeline.storage.raw_table import write_raw_files
@@ -239,13 +239,12 @@ def test_a_task_has_few_files_open_however_many_days_its_lines_have(
 ) -> None:
     lines = [line(seq, row(), ts=DAY + 86_400 * (seq % 80)) for seq in range(160)]
     descriptors = []
-    real = partitioned_files.parquet_writer
 
     def counted(*arguments: Any, **how: Any) -> Any:
         descriptors.append(len(os.listdir("/proc/self/fd")))
-        return real(*arguments, **how)
+        return parquet_writer(*arguments, **how)
 
-    monkeypatch.setattr(partitioned_files, "parquet_writer", counted)
+    monkeypatch.setattr("pipeline.storage.partitioned_files.parquet_writer", counted)
     before = len(os.listdir("/proc/self/fd"))
     heads, files = write(tmp_path, *lines)
     assert sum(len(each["seq"]) for each in heads) == 160
