@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 import aiohttp
 
 from testkit.gateway import LISTENER, GatewayProcess, free_ports, serving
+from testkit.polling import pause_s
 from testkit.process_group import members
 from testkit.raw_client import HOST, PATIENCE_S, RawClient, until
 
@@ -93,13 +95,14 @@ class ClustersProcess:
     async def until(self, holds: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
         """Waits until a condition is true for `clusters`. Returns them."""
         found: dict[str, dict[str, Any]] = {}
+        began = time.monotonic()
         try:
             async with asyncio.timeout(2 * PATIENCE_S):
                 while True:
                     with suppress(aiohttp.ClientError, KeyError):
                         if holds(found := await self.clusters()):
                             return found
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(pause_s(time.monotonic() - began))
         except TimeoutError:
             raise AssertionError(f"not in time, but {found}") from None
 

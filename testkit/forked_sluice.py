@@ -6,6 +6,7 @@ command line in /proc is that of the forking process. Tests about the program's 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,15 +17,19 @@ import subprocess
 import sys
 import threading
 from importlib import import_module
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeAlias
 
 from testkit.secrets import OUTPUTS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PROGRAM: Final = str(Path(sys.executable).with_name("sluice"))
+_SAFE_PATH: Final = ["-P"] if sys.flags.safe_path else []
+"""Where the tests import the compiled core, the gateway does as well."""
 _MOST_BYTES: Final = 1 << 20
-_DESCRIPTORS: Final = 2
+_DESCRIPTORS: Final = 3
+_File: TypeAlias = BinaryIO | FileIO
 
 
 class ForkedSluice:
@@ -85,6 +90,72 @@ class ForkedSluice:
         os.close(self._ended)
 
 
+class ForkedProcess:
+    """One fork, with those parts of `asyncio.subprocess.Process` that tests use.
+
+    Attributes:
+        pid: see `ForkedSluice`.
+        stdout: its standard output.
+        stderr: its standard error.
+    """
+
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self.pid = 0
+        self.stdout = asyncio.StreamReader()
+        self.stderr = asyncio.StreamReader()
+        self._fork: ForkedSluice
+        self._transports: list[asyncio.ReadTransport] = []
+
+    async def start(self, arguments: list[str]) -> None:
+        """Starts `sluice` with these arguments and this process's environment, without input."""
+        with contextlib.ExitStack() as stack:
+            output, errors = [await self._pipe(stack, stream) for stream in (self.stdout, self.stderr)]
+            self._fork = await asyncio.to_thread(start_forked, arguments, errors, output)
+        self.pid = self._fork.pid
+
+    async def _pipe(self, stack: contextlib.ExitStack, stream: asyncio.StreamReader) -> FileIO:
+        """The other end of a stream; the stack closes it here."""
+        reading, writing = os.pipe()
+        ours, theirs = os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb", 0)
+        stack.enter_context(theirs)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), ours)
+        self._transports.append(transport)
+        return theirs
+
+    @property
+    def returncode(self) -> int | None:
+        """See `ForkedSluice.poll`."""
+        return self._fork.poll()
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless the process has ended."""
+        self._fork.send_signal(number)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM, unless the process has ended."""
+        self._fork.terminate()
+
+    async def wait(self) -> int:
+        """Waits for the end of the process and returns its exit code."""
+        while (code := self.returncode) is None:  # noqa: ASYNC110 - a pipe, read by `poll`
+            await asyncio.sleep(0.01)
+        return code
+
+    async def communicate(self) -> tuple[bytes, bytes]:
+        """Waits for the end of the process and returns the rest of its output and errors."""
+        told = await asyncio.gather(self.stdout.read(), self.stderr.read())
+        await self.wait()
+        return told
+
+    def release(self) -> None:
+        """See `ForkedSluice.release`."""
+        for each in self._transports:
+            each.close()
+        self._fork.release()
+
+
 class _Nursery:
     """The process that forks; it is started for the first fork."""
 
@@ -93,7 +164,7 @@ class _Nursery:
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket  # while there is a process
 
-    def start(self, arguments: list[str], errors: BinaryIO) -> ForkedSluice:
+    def start(self, arguments: list[str], errors: _File, output: _File | None) -> ForkedSluice:
         with self._lock:
             if self._process is None:
                 self._process = self._begin()
@@ -104,7 +175,8 @@ class _Nursery:
             asked = json.dumps([[_PROGRAM, *arguments], environment, os.getcwd()]).encode()
             # In /proc a fork has the arguments and environment of the forking process.
             OUTPUTS.look_at("arguments and environment of a gateway", asked)
-            socket.send_fds(self._requests, [asked], [errors.fileno(), report])
+            files = [errors] if output is None else [errors, output]
+            socket.send_fds(self._requests, [asked], [report, *(each.fileno() for each in files)])
             os.close(report)
             return ForkedSluice(int(self._requests.recv(16)), ended)
 
@@ -112,7 +184,7 @@ class _Nursery:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             return subprocess.Popen(
-                [sys.executable, "-m", "testkit.forked_sluice", str(theirs.fileno())],
+                [sys.executable, *_SAFE_PATH, "-m", "testkit.forked_sluice", str(theirs.fileno())],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -131,14 +203,15 @@ class _Nursery:
 _NURSERY: Final = _Nursery()
 
 
-def start_forked(arguments: list[str], errors: BinaryIO) -> ForkedSluice:
-    """Starts `sluice` with these arguments and this process's environment, without input and output.
+def start_forked(arguments: list[str], errors: _File, output: _File | None = None) -> ForkedSluice:
+    """Starts `sluice` with these arguments and this process's environment, without input.
 
     Args:
         arguments: the arguments after the program's name.
         errors: gets its standard error.
+        output: gets its standard output; None: it is lost.
     """
-    return _NURSERY.start(arguments, errors)
+    return _NURSERY.start(arguments, errors, output)
 
 
 def stop_forking() -> None:
@@ -174,31 +247,29 @@ def _nurse(requests: socket.socket) -> bool:
                 os.close(descriptor)
                 os.waitpid(ended.pop(descriptor), 0)
                 continue
-            message, (errors, report) = _received(requests)
+            message, descriptors, _, _ = socket.recv_fds(requests, _MOST_BYTES, _DESCRIPTORS)
             if not message:
                 return False
+            report, *files = descriptors
             pid = os.fork()
             if not pid:
                 requests.close()
                 for other in (*forks, *(each for _, each in forks.values()), *ended, report):
                     os.close(other)
-                _become(message, errors)
+                _become(message, files)
                 return True
-            os.close(errors)
+            for each in files:
+                os.close(each)
             forks[ends := os.pidfd_open(pid)] = (pid, report)
             poll.register(ends, select.POLLIN)
             requests.send(str(pid).encode())
 
 
-def _received(requests: socket.socket) -> tuple[bytes, tuple[int, int]]:
-    message, descriptors, _, _ = socket.recv_fds(requests, _MOST_BYTES, _DESCRIPTORS)
-    return message, (descriptors[0], descriptors[1]) if message else (-1, -1)
-
-
-def _become(message: bytes, errors: int) -> None:
+def _become(message: bytes, files: list[int]) -> None:
     os.setsid()
-    os.dup2(errors, 2)
-    os.close(errors)
+    for each, standard in zip(files, (2, 1), strict=False):
+        os.dup2(each, standard)
+        os.close(each)
     sys.argv, environment, folder = json.loads(message)
     os.chdir(folder)
     os.environ.clear()

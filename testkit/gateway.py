@@ -27,6 +27,7 @@ from gateway.net.channel import ClientChannel
 from gateway.net.listener import Listener
 from gateway.observability.events import CloseCause
 from testkit.broker import ScriptedBroker
+from testkit.forked_sluice import ForkedProcess
 from testkit.polling import pause_s
 from testkit.process_group import kill_all
 from testkit.raw_client import HOST, PATIENCE_S, RawClient, settled, until
@@ -279,7 +280,9 @@ async def metric_of(admin_port: int, name: str, **labels: str) -> float:
 class GatewayProcess:
     """`sluice serve --config FILE`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int, admin_port: int) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process | ForkedProcess, port: int, admin_port: int
+    ) -> None:
         self.process = process
         self.port = port
         self.admin_port = admin_port
@@ -348,7 +351,8 @@ async def gateway_process(
         bootstrap: ports of brokers on loopback.
         drain_timeout_ms: of [drain].
         prefix: a command that runs it, such as one that injects faults.
-        program: another `sluice` than the one beside this Python.
+        program: another `sluice` than the one beside this Python. Without it and a prefix the gateway is a fork
+            (see `testkit.forked_sluice`).
         admin: more keys of [admin], as TOML text.
         tables: more tables of the configuration, as TOML text.
         limits: keys of [limits].
@@ -397,17 +401,21 @@ async def serving(
         admin_port: the admin port in the same configuration.
         prefix, program: see `gateway_process`.
     """
-    process = await asyncio.create_subprocess_exec(
-        *prefix,
-        program or Path(sys.executable).with_name("sluice"),
-        "serve",
-        "--config",
-        file,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
+    arguments = ["serve", "--config", str(file)]
+    process: asyncio.subprocess.Process | ForkedProcess
+    if prefix or program is not None:
+        process = await asyncio.create_subprocess_exec(
+            *prefix,
+            program or Path(sys.executable).with_name("sluice"),
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    else:
+        process = ForkedProcess()
+        await process.start(arguments)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(_START_S):
@@ -419,4 +427,6 @@ async def serving(
         kill_all(process.pid)
         if process.returncode is None:
             _, told = await process.communicate()
+        if isinstance(process, ForkedProcess):
+            process.release()
         assert secrets_in(told) == []

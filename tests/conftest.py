@@ -153,6 +153,14 @@ def small_disk(tmp_path: Path) -> Generator[Callable[[str], Any]]:
         each.unmount()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _forking_ends() -> Generator[None]:
+    yield
+    from testkit.forked_sluice import stop_forking
+
+    stop_forking()
+
+
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A `testkit.tls.Pki`: an authority with the certificates that it has issued."""
