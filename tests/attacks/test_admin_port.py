@@ -19,7 +19,7 @@ from testkit.raw_client import HOST, RawClient, until
 
 pytestmark = pytest.mark.asyncio
 
-# Three times what is promised, for a machine that does something else; all in one go would be 2.6 and 5.7 s.
+# Three times what is promised, for a machine that does something else; 50,000 quotas at once would be 2.6 and 5.7 s.
 MAX_LOOP_CPU_S = 0.06
 LINES = {"Content-Type": "application/x-ndjson"}
 
@@ -176,7 +176,7 @@ def quota(number: int, key: str = "producer_byte_rate") -> bytes:
     [
         (lambda: b"[" + b"[]," * 2_000_000, 413),
         (lambda: b"[]\n" * 300_000, 413),
-        (lambda: b"".join(quota(at, "speed") for at in range(100_000)), 422),
+        (lambda: b"".join(quota(at, "speed") for at in range(20_000)), 422),
         (lambda: (b"[" + b"[]," * 40_000 + b"[]]\n") * 20, 422),
     ],
     ids=["one long line", "many lines", "wrong entries", "long lines"],
@@ -221,15 +221,16 @@ async def test_k21_one_import_at_a_time() -> None:
 
 
 @pytest.mark.slow
-async def test_l04_importing_and_telling_50_000_quotas_holds_nobody_up() -> None:
-    body = b"".join(quota(at) for at in range(50_000))
+@pytest.mark.parametrize("count", [10_000, pytest.param(50_000, marks=pytest.mark.campaign)])
+async def test_l04_importing_and_telling_many_quotas_holds_nobody_up(count: int) -> None:
+    body = b"".join(quota(at) for at in range(count))
     async with running_gateway(9) as running, loop_time() as loop, aiohttp.ClientSession() as session:
         url = f"http://{HOST}:{running.gateway.admin.port}/quotas"
         async with session.post(f"{url}/import", data=pieces(body), headers=LINES) as answer:
             assert answer.status == 200
             async for _ in answer.content.iter_any():
                 pass
-        assert running.gateway.limits.count == 50_000
+        assert running.gateway.limits.count == count
         imported_s, loop.worst_s = loop.worst_s, 0.0
         async with session.get(url) as answer:
             async for _ in answer.content.iter_any():

@@ -102,12 +102,12 @@ def test_half_of_a_surrogate_pair_is_no_name() -> None:
 
 
 def test_a_large_group_takes_time_by_its_size_alone() -> None:
-    """With a comparison of each name with all others it is minutes."""
-    users = ", ".join(f'"user-{at}"' for at in range(100_000))
+    """With a comparison of each name with all others it takes several times as long."""
+    users = ", ".join(f'"user-{at}"' for at in range(30_000))
     text = TEXT.replace('"orders-*"', users)
     began_s = time.process_time()
     assert read_teams(changed(text, "orders", add={"users": ["bob"]}, remove={}))[0].group.users[-1] == "bob"
-    assert time.process_time() - began_s < 20
+    assert time.process_time() - began_s < 6
 
 
 def test_groups_that_are_written_inline_stay_so() -> None:
