@@ -1,4 +1,4 @@
-"""Many small cases in one test: like `pytest.mark.parametrize`, without pytest's milliseconds for each case."""
+"""Cases of tests: many small ones in one test, and seeds of which most are for campaigns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
+import pytest
+
+
+def seeds(first: int, count: int) -> list[Any]:
+    """Numbers from 0 on, for `pytest.mark.parametrize`. All but the first ones are for campaigns."""
+    return [*range(first), *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(first, count))]
+
 
 def every_case(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callable[..., None]], Any]:
-    """Runs the test for each case in turn. A note under the traceback names the case that fails.
+    """Runs the test for each case in turn, without pytest's milliseconds for each of them.
+
+    A note under the traceback names the case that fails.
 
     Args:
         names: the argument, or the arguments, whose values a case has.

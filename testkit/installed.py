@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
@@ -133,6 +134,7 @@ class Environment:
         self._home = folder / "home"
         self._home.mkdir(parents=True)
         self._root = folder / "environment"
+        self._like_this = python == sys.executable
         _run(python, "-m", "venv", "--without-pip", str(self._root), cwd=folder)
         self.programs = self._root / "bin"
         (self.packages,) = self._root.glob("lib/python*/site-packages")
@@ -166,8 +168,20 @@ class Environment:
                 check=False,
             )
             if done.returncode == 0:
+                self._take_bytecode()
                 return
         raise RuntimeError(done.stderr[-2000:])
+
+    def _take_bytecode(self) -> None:
+        """Copies what Python has compiled of the same packages for the tests; to compile them takes seconds.
+
+        Python uses it only for a source of the same size and time, as uv makes them from its cache.
+        """
+        ours = Path(sysconfig.get_path("purelib"))
+        for folder in {path.parent for path in self.packages.rglob("*.py")} if self._like_this else ():
+            compiled = ours / folder.relative_to(self.packages) / "__pycache__"
+            if compiled.is_dir() and not (folder / "__pycache__").exists():
+                shutil.copytree(compiled, folder / "__pycache__")
 
     def install_sluice(self, wheel: Path) -> None:
         """Installs Sluice with the locked packages, like the Dockerfile. Build tools are removed afterwards."""

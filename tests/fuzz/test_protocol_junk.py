@@ -64,7 +64,7 @@ def test_a39_every_valid_frame_gives_a_value(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @given(changes=edits, first=st.integers(0, 2**16))
-@settings(max_examples=settings.default.max_examples // 4)
+@settings(max_examples=settings().max_examples // 4)
 def test_a39_a_damaged_frame_gives_a_value_or_a_protocol_error(
     target: str, changes: list[tuple[str, int, bytes]], first: int
 ) -> None:

@@ -1,7 +1,6 @@
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import FETCH, PRODUCE, ScriptedBroker, blackhole, connecting_to
+from testkit.forked_sluice import ForkedProcess
 from testkit.frames import fetch
 from testkit.gateway import (
     GatewayProcess,
@@ -263,20 +263,18 @@ async def test_gateway_that_waits_for_its_quotas_says_so_and_can_be_stopped(tmp_
         f'[[listeners]]\nname = "a"\nbind = "{HOST}:{first + 2}"\nbroker_ports = 1\n'
         '[quota_store]\nkind = "topic"\n'
     )
-    program = Path(sys.executable).with_name("sluice")
-    process = await asyncio.create_subprocess_exec(
-        program, "serve", "--config", file, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+    process = ForkedProcess()
+    await process.start(["serve", "--config", str(file)])
     try:
         assert await _readiness(first + 1) == (503, "quota store not read yet\n")
         assert await refused(first + 2)
         process.send_signal(signal.SIGTERM)
         out, err = await asyncio.wait_for(process.communicate(), 60)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-    assert (process.returncode, out) == (0, b"")
+        process.send_signal(signal.SIGKILL)
+        code = await process.wait()
+        process.release()
+    assert (code, out) == (0, b"")
     assert b"Traceback" not in err
 
 

@@ -1,20 +1,18 @@
 """An upgrade from a released version: its configuration and its store, started by this one."""
 
-import asyncio
 import shutil
 import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
 
 from gateway.quota_admin.store.sqlite_format import FORMAT
 from testkit import wire
+from testkit.admin_commands import command
 from testkit.broker import ScriptedBroker
 from testkit.gateway import HOST, free_ports, serving
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-SLUICE = Path(sys.executable).with_name("sluice")
 
 
 def configuration_of(version: str, folder: Path, broker: int) -> tuple[Path, int, int]:
@@ -40,12 +38,9 @@ def configuration_of(version: str, folder: Path, broker: int) -> tuple[Path, int
 
 
 async def sluice(*arguments: object) -> str:
-    process = await asyncio.create_subprocess_exec(
-        SLUICE, *map(str, arguments), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, err.decode()
-    return out.decode()
+    code, text = await command(*arguments)
+    assert code == 0, text
+    return text
 
 
 @pytest.mark.parametrize(

@@ -306,10 +306,10 @@ async def test_h29_wrong_names_take_no_place_in_the_queue_of_handshakes_and_few_
     assert "evil\\" in said
 
 
-async def test_h29_a_thousand_connections_reach_the_brokers_that_they_name(pki: Pki) -> None:
+async def test_h29_many_connections_reach_the_brokers_that_they_name(pki: Pki) -> None:
     async with named(pki, connections={"max_tls_handshakes_per_second": 100_000}) as (_, running):
         clients: list[TlsClient] = []
-        for at in range(0, 1_000, 50):
+        for at in range(0, 200, 50):
             clients += await asyncio.gather(
                 *(connect(running, f"b{1 + number % 2}.kafka.test") for number in range(at, at + 50))
             )
@@ -317,7 +317,7 @@ async def test_h29_a_thousand_connections_reach_the_brokers_that_they_name(pki: 
                 client.send(heartbeat(1))
             for client in clients[at:]:
                 await client.receive_frame()
-        assert sorted(each.session.broker_id or 0 for each in running.channels) == [1] * 500 + [2] * 500
+        assert sorted(each.session.broker_id or 0 for each in running.channels) == [1] * 100 + [2] * 100
         for client in clients:
             client.writer.transport.abort()
         await until(lambda: not running.channels)

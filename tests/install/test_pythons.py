@@ -17,9 +17,13 @@ from testkit.installed import Environment, python_of
 pytestmark = pytest.mark.slow
 
 OTHERS: Final = [each for each in ("3.11", "3.12", "3.13", "3.14") if not sys.version.startswith(f"{each}.")]
+FIRST: Final = "3.13"
+"""The others are for campaigns."""
 
 
-@pytest.mark.parametrize("version", OTHERS)
+@pytest.mark.parametrize(
+    "version", [pytest.param(each, marks=[pytest.mark.campaign] if each != FIRST else []) for each in OTHERS]
+)
 async def test_configuration_is_checked_and_a_client_is_served(version: str, wheel: Path, tmp_path: Path) -> None:
     if (python := python_of(version)) is None:
         pytest.skip(f"no Python {version}")

@@ -5,7 +5,6 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from quotas.lending import Brake, Cut, CutBy
 from quotas.lent_rates import Lender
 from quotas.limits import Enforcement, Limits
 from quotas.rate_quotas import ByteRateQuotas, CounterState, RateSettings
+from testkit.cases import seeds
 
 PRODUCE, GUARANTEE = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.PRODUCER_BYTE_GUARANTEE
 MB = 1_000_000
@@ -83,11 +83,6 @@ class World:
                     backlog[user] -= request
                     passed[user][int(at_s)] += request
         return passed
-
-
-def seeds(first: int, count: int) -> list[Any]:
-    """Numbers from 0 on, of which all but the first ones are for campaigns."""
-    return [*range(first), *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(first, count))]
 
 
 def always(mb: float) -> Load:

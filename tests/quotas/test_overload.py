@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from quotas.overload import LEAST_FOR_ERRORS, LEAST_USABLE, BrokerTimes, Health, Overload
+from testkit.cases import every_case
 
 TARGET_MS = 500
 
@@ -37,7 +38,7 @@ def test_of_two_clients_the_faster_one_counts_and_one_alone_says_nothing() -> No
     assert times.close(now_ms=2_000)[:2] == (None, 1)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@every_case("seed", range(50))
 def test_half_of_the_clients_can_not_make_brokers_look_slow(seed: int) -> None:
     rng = random.Random(seed)
     honest = rng.randint(1, 50)
@@ -159,7 +160,7 @@ def test_requests_pile_up_when_those_of_most_clients_meet_more_than_before() -> 
     assert not window((99,), (99,), (99,))  # two sent nothing in the window before
 
 
-@pytest.mark.parametrize("seed", range(50))
+@every_case("seed", range(50))
 def test_half_of_the_clients_can_not_make_brokers_look_short(seed: int) -> None:
     """Answers that fail and requests that pile up at the others' own bidding are no signal."""
     rng = random.Random(seed)
@@ -222,7 +223,7 @@ def run(
 
 
 @pytest.mark.parametrize("noise", [0, 0.05, 0.1])
-@pytest.mark.parametrize("seed", range(100))
+@every_case("seed", range(30))
 def test_a_step_in_load_settles_within_ten_windows(seed: int, noise: float) -> None:
     """Afterwards at most a tenth too much passes in any window, and hardly less than brokers carry."""
     rng = random.Random(seed)
@@ -245,7 +246,7 @@ def test_a_step_in_load_settles_within_ten_windows(seed: int, noise: float) -> N
 
 @pytest.mark.parametrize("noise", [0, 0.1])
 @pytest.mark.parametrize("target_ms", [TARGET_MS, 2 * TARGET_MS])
-@pytest.mark.parametrize("seed", range(100))
+@every_case("seed", range(30))
 def test_a_step_in_load_settles_also_where_answers_fail_first(seed: int, target_ms: int, noise: float) -> None:
     """Requests fail at random, and only a few of each client are seen: the mean is lower, and the bound the same."""
     rng = random.Random(seed)

@@ -1,16 +1,19 @@
 """Completion in real shells, of both programs."""
 
+import io
 import os
 import pty
 import select
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from gateway.cli.main import main
+from pipeline.cli import main as pipeline_main
 
 FOLDER = Path(sys.executable).parent
 CASES = [
@@ -39,10 +42,11 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("scripts")
     for shell in ("bash", "zsh", "fish"):
         (found / shell).mkdir()
-        for program in ("sluice", "sluice-pipeline"):
-            command = [str(FOLDER / program), "completion", shell]
-            done = subprocess.run(command, capture_output=True, timeout=60, check=True)
-            (found / shell / f"_{program}").write_bytes(done.stdout)
+        for program, run in (("sluice", main), ("sluice-pipeline", pipeline_main)):
+            text = io.StringIO()
+            with redirect_stdout(text):
+                assert run(["completion", shell]) == 0
+            (found / shell / f"_{program}").write_text(text.getvalue())
     return found
 
 

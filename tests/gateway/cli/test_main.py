@@ -1,5 +1,6 @@
 """The command line as a whole: dispatch, exit codes, one clear line per error, no traceback (hazard F17)."""
 
+import asyncio
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ import pytest
 from gateway.cli.main import main
 from gateway.cli.table import aligned, number
 from gateway.runtime.compiled_core import core_name
+from testkit.forked_sluice import ForkedProcess
 from testkit.tls import Pki
 from tests.gateway.cli.conftest import Run
 
@@ -77,6 +79,16 @@ def test_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> 
     assert main(["check-config", "x"]) == 130
 
 
+async def started(*arguments: str) -> tuple[int, str]:
+    """Exit code and errors of a process."""
+    process = ForkedProcess()
+    await process.start([*arguments])
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    code = await process.wait()
+    process.release()
+    return code, err.decode()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("busy", ["listener", "admin"])
 def test_f17_busy_port_is_one_line_and_code_2(busy: str, file: Path) -> None:
@@ -88,13 +100,12 @@ def test_f17_busy_port_is_one_line_and_code_2(busy: str, file: Path) -> None:
             f'[[listeners]]\nname = "a"\nbind = "127.0.0.1:{bind}"\nfirst_broker_port = 17000\n'
             '[quota_store]\nkind = "memory"\n'
         )
-        command = [*SLUICE, "serve", "--config", str(file)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 2
-    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("sluice: ")]
+        code, err = asyncio.run(started("serve", "--config", str(file)))
+    assert code == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("sluice: ")]
     key = "listeners.a.bind" if busy == "listener" else "admin.bind"
     assert line == f"sluice: cannot listen: {key}: Address already in use: 127.0.0.1:{port}"
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in err
 
 
 def test_reader_that_stops_reading_is_no_error() -> None:

@@ -20,6 +20,7 @@ from quotas.rate_quotas import RateSettings, ScopedKey
 from quotas.resolution import TrackerKey
 from quotas.shared_rate import ConnectionKey, SharedRate
 from quotas.user_connections import UserConnections
+from testkit.cases import seeds
 
 RATE: Final = QuotaKey.CONNECTION_CREATION_RATE
 ADMIT: Final = AdmissionDecision.ADMIT
@@ -139,7 +140,7 @@ def connect_round(fleet: Fleet, seconds: int, *, per_step: int = 1, address: str
 
 
 @pytest.mark.parametrize("entity", [QuotaEntity(ip=DEFAULT), QuotaEntity(ip="10.1.0.0/16"), QuotaEntity(ip=ADDRESS)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_an_address_that_goes_round_four_gateways_gets_its_rate_once(entity: QuotaEntity, seed: int) -> None:
     alone, apart, together = Fleet(1, shared=False), Fleet(4, shared=False), Fleet(4, seed=seed)
     for fleet in (alone, apart, together):

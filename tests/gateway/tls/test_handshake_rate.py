@@ -158,8 +158,11 @@ class Fleet:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("clients", "addresses", "within_ms"), [(10_000, 2_000, 54_000), (2_500, 1, 15_000)])
-def test_k09_ten_thousand_clients_that_reconnect_at_once_are_in_within_a_minute(
+@pytest.mark.parametrize(
+    ("clients", "addresses", "within_ms"),
+    [pytest.param(10_000, 2_000, 54_000, marks=pytest.mark.campaign), (2_500, 500, 15_000), (2_500, 1, 15_000)],
+)
+def test_k09_thousands_of_clients_that_reconnect_at_once_are_in_at_the_rate_of_handshakes(
     clients: int, addresses: int, within_ms: int
 ) -> None:
     crowd = Crowd(200, max_waiting=4_096)
