@@ -18,7 +18,6 @@ from quotas.groups import Group, Groups
 from quotas.rate_quotas import RateTracker, ScopedKey
 from quotas.resolution import TrackerKey
 from quotas.topic_quotas import TopicKey
-from testkit.cases import seeds
 from testkit.clock import FakeClock
 from testkit.fleet import LIMIT, FleetMember, Schedule, run_schedule
 from testkit.fleet_minutes import play_minutes
@@ -656,9 +655,9 @@ def test_a_fetch_asks_for_no_more_than_the_members_part(clock: FakeClock) -> Non
     assert fleet.members["a"].tracker(now_ms=clock.now_ms).max_in_window() == WINDOW / 4
 
 
-@pytest.mark.parametrize("seed", seeds(1, 4))
+@pytest.mark.parametrize("seed", [4, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(4))])
 def test_four_gateways_of_two_workers_pass_one_quota_and_one_burst_more(seed: int) -> None:
-    """More runs: ``python -m benchmarks.fleet --minutes 100``."""
+    """Seed 4 passes too much where nothing waits for messages. More: ``python -m benchmarks.fleet --minutes 100``."""
     minutes = play_minutes(seed)
     assert minutes.over <= minutes.allowed <= 1.5
     assert 0.9 <= minutes.mean <= 1.05
