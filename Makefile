@@ -100,7 +100,7 @@ IN_ORDER = --randomly-seed=$(ORDER)
 .PHONY: integration
 integration: kafka
 	@# Tests with real brokers mostly wait: more files at a time than there are cores, each worker with brokers and addresses of its own.
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -m pytest -n 3 $(IN_ORDER) $(BY_FILE) -m "integration and not spark and not campaign"
+	$(BIN)/python -m pytest -n 3 $(IN_ORDER) $(BY_FILE) -m "integration and not spark and not campaign"
 
 # Tests of packages with compiled modules: `make test` runs them with the compiled core, and `make check` without it.
 CORE_TESTS := tests/gateway/session tests/gateway/handlers tests/gateway/runtime tests/gateway/net tests/gateway/tls \

@@ -118,16 +118,17 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def before(page: Path) -> list[tuple[str, str]]:
+    """Each command that must run before those of a page, and its output when it is ready."""
+    return [(command, ready) for command, ready in _BEFORE.findall(page.read_text(encoding="utf-8"))]
+
+
 def session(page: Path) -> list[Block]:
-    """The blocks of a page that a test runs, including those that must run before."""
-    before = [
-        Block(page, 1, "console", None, f"{_PROMPT}{command}", None, ready)
-        for command, ready in _BEFORE.findall(page.read_text(encoding="utf-8"))
-    ]
+    """The blocks of a page that a test runs after the commands that must run before."""
     run = [
         each for each in blocks(page) if (each.language == "console" or each.title) and each.not_run is None
     ]
-    return before + run if any(block.language == "console" for block in run) else []
+    return run if any(block.language == "console" for block in run) else []
 
 
 def inline_commands(page: Path) -> list[str]:

@@ -71,7 +71,7 @@ class Tap:
         self.bytes_to_clients = 0
         self.delay_s = 0.0
         self._needles = [text.encode() for text in forbidden]
-        # asyncio's own loop in debug mode, as in the suite, takes four times the CPU, from the test's thread.
+        # asyncio's own loop takes more CPU, from the test's thread; its debug mode four times as much.
         self._loop = uvloop.new_event_loop()
         self._loop.set_debug(False)
         self._servers: dict[int, asyncio.Server] = {}

@@ -1,6 +1,7 @@
 """Sends one record after the other by TLS until it is ended; a line for each that is acknowledged.
 
-``python -m tests.integration.steady_producer FAMILY BOOTSTRAP TOPIC CA``
+``python -m tests.integration.steady_producer FAMILY BOOTSTRAP TOPIC CA``; librdkafka logs in by PLAIN with a further
+USER and PASSWORD.
 """
 
 import itertools
@@ -11,9 +12,12 @@ import confluent_kafka
 import kafka
 
 
-def _librdkafka(bootstrap: str, topic: str, ca: str) -> None:
-    settings = {"bootstrap.servers": bootstrap, "security.protocol": "SSL", "ssl.ca.location": ca}
-    producer = confluent_kafka.Producer({**settings, "linger.ms": 0})
+def _librdkafka(bootstrap: str, topic: str, ca: str, user: str = "", password: str = "") -> None:
+    settings = {"bootstrap.servers": bootstrap, "security.protocol": "SSL", "ssl.ca.location": ca, "linger.ms": 0}
+    if user:
+        login = {"sasl.mechanism": "PLAIN", "sasl.username": user, "sasl.password": password}
+        settings |= {"security.protocol": "SASL_SSL", **login}
+    producer = confluent_kafka.Producer(settings)
     for number in itertools.count():
         producer.produce(topic, f"librdkafka {number}", partition=0, on_delivery=_print_number)
         producer.flush()

@@ -145,8 +145,9 @@ def log_in_and_produce(family: str, ports: tuple[int, int], hosts: Path, ca: Pat
     return found
 
 
+@pytest.mark.parametrize("steady", ["librdkafka", pytest.param("franz-go", marks=pytest.mark.campaign)])
 async def test_clients_of_all_families_log_in_at_both_gateways_of_a_fleet_before_two_clusters(
-    secure_kafka: SecureKafka, kafka: KafkaCluster, tmp_path: Path
+    secure_kafka: SecureKafka, kafka: KafkaCluster, tmp_path: Path, steady: str
 ) -> None:
     authority = Authority(tmp_path)
     names = [f"{prefix}{cluster}.test" for cluster in CLUSTERS for prefix in ("", "b1.")]
@@ -163,12 +164,12 @@ async def test_clients_of_all_families_log_in_at_both_gateways_of_a_fleet_before
         stack.callback(clients.stop)
         # Two clients that produce all the time, one in each cluster, each at the other gateway first.
         (first, second), ca = gateways.ports, str(authority.certificate)
-        clients.start(
-            "franz-go by SASL", [go_program(), f"orders.test:{first[0]}", TOPIC, ca, "bob", PASSWORDS["bob"]]
-        )
-        steady = [sys.executable, "-m", "tests.integration.steady_producer"]
-        payments = f"payments.test:{second[1]}"
-        clients.start("librdkafka", [*steady, "librdkafka", payments, "one-port-of-clusters", ca])
+        librdkafka = [sys.executable, "-m", "tests.integration.steady_producer", "librdkafka"]
+        program = [go_program()] if steady == "franz-go" else librdkafka
+        orders = [f"orders.test:{first[0]}", TOPIC, ca, "bob", PASSWORDS["bob"]]
+        clients.start(f"{steady} by SASL", [*program, *orders])
+        payments = [f"payments.test:{second[1]}", "one-port-of-clusters", ca]
+        clients.start("librdkafka", [*librdkafka, *payments])
         await asyncio.to_thread(clients.go_ahead)
         for family in FAMILIES:
             ports = (first[0], second[0])

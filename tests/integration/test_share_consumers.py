@@ -48,6 +48,7 @@ def test_e02_a_share_consumer_of_librdkafka_reads_every_record_though_the_leader
     assert list(dict.fromkeys(found)) == [b"%d" % number for number in range(40)]
 
 
+@pytest.mark.campaign  # its program takes Go a minute of CPU to build
 def test_e02_a_share_consumer_of_franz_go_reads_every_record_though_the_leader_moves(
     gateway3: GatewayProcess, kafka3: KafkaCluster, direct: bool, tmp_path: Path
 ) -> None:
