@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,7 @@ async def test_a23_hostile_names_and_nonsense_leave_one_well_formed_log_line_for
                 async with await RawClient.connect(process.port) as client:
                     await client.send(frame)
                     await client.silent_for(0.02)
-        process.process.terminate()
+        process.signal(signal.SIGTERM)
         assert await process.exit_code() == 0
     text = process.stderr.decode("ascii")
     assert text.isprintable() or all(line.isprintable() for line in text.split("\n"))

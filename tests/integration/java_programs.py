@@ -1,4 +1,7 @@
-"""Small Java programs of the tests (`java/`), compiled against the broker's own jars when first asked for."""
+"""Small Java programs of the tests (`java/`), compiled against the broker's own jars when first asked for.
+
+All of them at once, because a start of the compiler takes as long as ten programs.
+"""
 
 import subprocess
 from collections.abc import Sequence
@@ -6,10 +9,12 @@ from functools import cache
 from pathlib import Path
 
 from embedded_kafka import jars
+from embedded_kafka.jars import QUICK_START
 from testkit.built_programs import built
 from testkit.packages import require_package
 
 _SOURCES = Path(__file__).parent / "java"
+_QUICK = [f"-J{option}" for option in QUICK_START]
 
 
 def run_java(name: str, arguments: Sequence[str], *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
@@ -38,7 +43,7 @@ def java_program(
         name: of the class and its file.
         arguments: its command line.
         log_level: see `jars.java_command`.
-        more_jars: class path of what it needs beside the broker's jars.
+        more_jars: class path of Kafka Streams, for a program in `java/streams/`.
         version: of Kafka's jars.
     """
     javac = require_package("default-jdk-headless", "javac")
@@ -46,17 +51,19 @@ def java_program(
     command = jars.java_command(install, name, arguments, log_level=log_level)
     at = command.index("-cp") + 1
     # At the end, since the class data archive is made for the jars as the first part of the path.
-    command[at] += f":{_compiled(javac, name, f'{install.class_path()}:{more_jars}')}:{more_jars}"
+    sources = _SOURCES / "streams" if more_jars else _SOURCES
+    command[at] += f":{_compiled(javac, sources, f'{install.class_path()}:{more_jars}')}:{more_jars}"
     return command
 
 
 @cache
-def _compiled(javac: str, name: str, class_path: str) -> str:
-    """The folder with the classes."""
-    source = _SOURCES / f"{name}.java"
+def _compiled(javac: str, sources: Path, class_path: str) -> str:
+    """The folder with the classes of all programs in a folder."""
+    programs = sorted(sources.glob("*.java"))
 
     def build(folder: Path) -> None:
-        subprocess.run([javac, "-d", folder, "-cp", class_path, source], check=True, timeout=300)
+        command = [javac, *_QUICK, "-proc:none", "-d", folder, "-cp", class_path, *programs]
+        subprocess.run(command, check=True, timeout=300)
 
-    version = subprocess.check_output([javac, "-version"], text=True)
-    return str(built(name, [source], version + class_path, build))
+    version = subprocess.check_output([javac, *_QUICK, "-version"], text=True)
+    return str(built(sources.name, programs, version + class_path, build))
