@@ -208,7 +208,7 @@ async def test_c15_end_of_a_transaction_is_at_most_five_ms_slower_while_its_clie
 @pytest.mark.integration
 async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 3 * VANISHING_CLIENTS
-    tables = "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 100\n"
+    tables = "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 10\n"
     async with (
         ScriptedBroker() as broker,
         gateway_process(tmp_path, broker.port, tables=tables) as gateway,
@@ -223,7 +223,7 @@ async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: 
             client = await gateway.connect()
             clients.append(client)
             # Eleven minutes of debt, of which a busy machine may take some, and the next request on its way.
-            await client.send(produce(1, size=70_000, client_id=f"c{number}") + heartbeat(2))
+            await client.send(produce(1, size=7_000, client_id=f"c{number}") + heartbeat(2))
         for client in clients:
             reply = wire.decode_response("Produce", 9, await client.receive_frame())
             assert reply.throttle_time_ms > 50_000

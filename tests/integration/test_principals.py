@@ -86,7 +86,7 @@ def odd_names() -> list[bytes]:
         if not wide or tag == names.BMP
     ]
 
-    @settings(max_examples=500, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=200, database=None, suppress_health_check=list(HealthCheck))
     @given(names.names)
     def more(name: bytes) -> None:
         every.append(name)

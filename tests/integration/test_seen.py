@@ -202,8 +202,7 @@ async def page_of(
 SHOW = "text => { take(text); render(); return document.documentElement.scrollHeight; }"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 900, 1_440])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (900, "light"), (1_440, "dark")])
 async def test_the_page_of_any_number_of_clients_has_at_most_two_screens(
     browser: Browser, width: int, scheme: Literal["light", "dark"]
 ) -> None:
@@ -222,9 +221,9 @@ async def test_names_that_attack_and_change_every_second_leave_the_page_as_high_
 ) -> None:
     async with page_of(browser, width, "light") as (page, faults):
         nodes = []
-        for turn in range(6):
+        for turn in range(4):
             hostile = [f"{name}{turn}" for name in HOSTILE] + [f"{turn}-{at}{'x' * 32_000}" for at in range(20)]
-            names = [*hostile, *(f"{turn}-{at}" for at in range(10_000))]
+            names = [*hostile, *(f"{turn}-{at}" for at in range(2_000))]
             told = snapshot_with(names, 100, at_ms=1_800_000_000_000 + 1_000 * turn)
             assert await page.evaluate(SHOW, json.dumps(told)) <= 1_800
             assert await page.evaluate("document.documentElement.scrollWidth") <= width

@@ -28,7 +28,7 @@ FAMILIES: Final = ("kafka-python", "librdkafka", "aiokafka", "java")
 MESSAGE_BYTES: Final = 10_000
 IMPATIENT_MESSAGES: Final = 60
 IMPATIENT_TIMEOUT_MS: Final = 2_000
-PATIENT_MESSAGES: Final = 250
+PATIENT_MESSAGES: Final = 100
 
 
 def client_quotas() -> str:
@@ -36,7 +36,7 @@ def client_quotas() -> str:
     tables = ""
     for family in FAMILIES:
         tables += f'[[quotas]]\nclient_id = "impatient-{family}"\nproducer_byte_rate = 20000\n'
-    tables += '[[quotas]]\nclient_id = "patient"\nproducer_byte_rate = 150000\nconsumer_byte_rate = 150000\n'
+    tables += '[[quotas]]\nclient_id = "patient"\nproducer_byte_rate = 60000\nconsumer_byte_rate = 60000\n'
     tables += '[[quotas]]\nclient_id = "readers-throttled-share"\nconsumer_byte_rate = 100000\n'
     for family in ("kafka-python", "librdkafka"):
         tables += f'[[quotas]]\nclient_id = "starved-{family}"\nconsumer_byte_rate = 1000\n'

@@ -50,8 +50,8 @@ async def in_flight(broker: ScriptedBroker, process: GatewayProcess) -> tuple[Ra
 
 async def ended(process: GatewayProcess) -> list[str]:
     """Wait for the end of all processes; their log."""
-    await until(lambda: members(process.process.pid) == [])
     _, text = await process.process.communicate()
+    await until(lambda: members(process.process.pid) == [])
     return text.decode().splitlines()
 
 
