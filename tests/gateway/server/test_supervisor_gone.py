@@ -50,9 +50,9 @@ async def in_flight(broker: ScriptedBroker, process: GatewayProcess) -> tuple[Ra
 
 async def ended(process: GatewayProcess) -> list[str]:
     """Wait for the end of all processes; their log."""
-    _, text = await process.process.communicate()
+    await process.exit_code()  # once none of them has its standard error
     await until(lambda: members(process.process.pid) == [])
-    return text.decode().splitlines()
+    return process.stderr.decode().splitlines()
 
 
 async def test_workers_answer_what_is_in_flight_and_end(tmp_path: Path) -> None:
