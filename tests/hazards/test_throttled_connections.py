@@ -209,10 +209,7 @@ async def test_c15_end_of_a_transaction_is_at_most_five_ms_slower_while_its_clie
 async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 3 * VANISHING_CLIENTS
     tables = "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 10\n"
-    async with (
-        ScriptedBroker() as broker,
-        gateway_process(tmp_path, broker.port, tables=tables) as gateway,
-    ):
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port, tables=tables) as gateway:
         broker.script(PRODUCE, answer_produce)
         first = await gateway.connect()  # stays: when the gateway has let go of it could not be seen
         await first.send(heartbeat(1))
