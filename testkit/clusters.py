@@ -117,7 +117,7 @@ class ClustersProcess:
 
         Then there is one process for each cluster.
         """
-        await until(lambda: len(members(self.process.process.pid)) == 1 + len(self.ports))
+        await until(lambda: len(members(self.process.process.pid)) == 1 + len(self.ports), pause_s=0.1)
 
 
 @asynccontextmanager

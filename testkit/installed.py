@@ -173,7 +173,7 @@ class Environment:
         raise RuntimeError(done.stderr[-2000:])
 
     def _take_bytecode(self) -> None:
-        """Copies what Python has compiled of the same packages for the tests; to compile them takes seconds.
+        """Takes what Python has compiled of the same packages for the tests; to compile them takes seconds.
 
         Python uses it only for a source of the same size and time, as uv makes them from its cache.
         """
@@ -181,7 +181,7 @@ class Environment:
         for folder in {path.parent for path in self.packages.rglob("*.py")} if self._like_this else ():
             compiled = ours / folder.relative_to(self.packages) / "__pycache__"
             if compiled.is_dir() and not (folder / "__pycache__").exists():
-                shutil.copytree(compiled, folder / "__pycache__")
+                shutil.copytree(compiled, folder / "__pycache__", copy_function=_link)
 
     def install_sluice(self, wheel: Path) -> None:
         """Installs Sluice with the locked packages, like the Dockerfile. Build tools are removed afterwards."""
@@ -235,6 +235,13 @@ class Environment:
     @property
     def _python(self) -> Path:
         return self.programs / "python"
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # on another disk, say
+        shutil.copy2(source, target)
 
 
 def _run(*command: str, cwd: Path, code: int = 0) -> str:

@@ -121,8 +121,14 @@ class RawClient:
         self.sock.close()
 
 
-async def until(fact: Callable[[], Any], *, seconds: float = PATIENCE_S) -> None:
-    """Waits until a condition is true; fails if it is not true in time."""
+async def until(fact: Callable[[], Any], *, seconds: float = PATIENCE_S, pause_s: float = 0.005) -> None:
+    """Waits until a condition is true; fails if it is not true in time.
+
+    Args:
+        fact: the condition.
+        seconds: how long to wait.
+        pause_s: the time between two checks; more for a condition that takes CPU.
+    """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     looks = 0
@@ -130,7 +136,7 @@ async def until(fact: Callable[[], Any], *, seconds: float = PATIENCE_S) -> None
         # One iteration of the loop may take the whole time, so the condition also gets a number of checks.
         assert loop.time() < end or looks < 100, "waited in vain"
         looks += 1
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(pause_s)
 
 
 async def settled(count: Callable[[], int]) -> int:

@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import gc
 import os
+import sys
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -156,9 +157,8 @@ def small_disk(tmp_path: Path) -> Generator[Callable[[str], Any]]:
 @pytest.fixture(scope="session", autouse=True)
 def _forking_ends() -> Generator[None]:
     yield
-    from testkit.forked_sluice import stop_forking
-
-    stop_forking()
+    if forked := sys.modules.get("testkit.forked_sluice"):
+        forked.stop_forking()
 
 
 @pytest.fixture(scope="module")

@@ -238,17 +238,16 @@ def test_a_shared_charge_is_refunded_to_the_shared_counter(clock: FakeClock) -> 
 
 
 @pytest.mark.parametrize("algorithm", list(MutationAlgorithm))
-@given(data=st.data())
+@given(series=st.lists(st.tuples(st.integers(0, 5_000), st.booleans(), st.integers(1, 60)), max_size=20))
 def test_strict_refusal_takes_nothing_and_permissive_never_refuses(
-    algorithm: MutationAlgorithm, data: st.DataObject
+    algorithm: MutationAlgorithm, series: list[tuple[int, bool, int]]
 ) -> None:
     quotas, _ = _quotas(3, algorithm=algorithm)
     now_ms = 0
-    for _ in range(data.draw(st.integers(1, 20))):
-        now_ms += data.draw(st.integers(0, 5_000))
-        strict = data.draw(st.booleans())
+    for wait_ms, strict, permits in series:
+        now_ms += wait_ms
         before = quotas.snapshot(now_ms=now_ms)
-        decision = quotas.charge("alice", "c", data.draw(st.integers(1, 60)), strict=strict, now_ms=now_ms)
+        decision = quotas.charge("alice", "c", permits, strict=strict, now_ms=now_ms)
         if not decision.accepted:
             assert strict
             assert decision.throttle_time_ms > 0

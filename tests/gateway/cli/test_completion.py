@@ -89,7 +89,7 @@ def test_fish(line: str, completed: set[str], scripts: Path) -> None:
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("line", "completed"), CASES)
 def test_zsh(line: str, completed: set[str], scripts: Path) -> None:
-    start = f"PS1=ready; fpath=({scripts}/zsh $fpath); autoload -Uz compinit; compinit -u\n"
+    start = f"PS1=ready; fpath=({scripts}/zsh $fpath); autoload -Uz compinit; compinit -u -d {scripts}/zcompdump\n"
     terminal, end = pty.openpty()
     shell = subprocess.Popen(
         ["zsh", "-f", "-i"],

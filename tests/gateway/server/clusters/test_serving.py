@@ -30,7 +30,7 @@ async def two_clusters(folder: Path, tables: str = "") -> AsyncIterator[Clusters
 
 
 async def all_ended(gateway: ClustersProcess) -> None:
-    await until(lambda: not members(gateway.process.process.pid))
+    await until(lambda: not members(gateway.process.process.pid), pause_s=0.1)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
