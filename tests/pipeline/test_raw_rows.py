@@ -108,7 +108,6 @@ def test_a_wrong_value_in_an_event_costs_its_line(bad: list[Any]) -> None:
     assert [each["seq"] for each in found["rows"]] == [[1]]
 
 
-@pytest.mark.slow
 def test_a_file_of_many_lines_is_gathered_in_pieces_without_losing_any(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "_ROWS_AT_ONCE", 3_000)
     lines = [line(seq, *(row(f"c{number}") for number in range(50))) for seq in range(300)]
