@@ -62,7 +62,6 @@ LONG_FILES: Final = (
     "pipeline/test_erase.py",
     "simulation/test_seeds.py",
     "gateway/server/clusters/test_serving.py",
-    "pipeline/test_scheduled_days.py",
     "simulation/test_attacks.py",
     "pipeline/test_foreign.py",
     "install/test_installed.py",

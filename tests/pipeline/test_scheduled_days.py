@@ -208,7 +208,7 @@ def write_day(folder: Path, day: int, quotas: dict[str, float]) -> None:
     place(folder, f"usage-a-{day:02}.jsonl.gz", *lines)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 async def test_fourteen_days_without_a_hand_and_one_bad_day_is_held_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
