@@ -78,6 +78,11 @@ docs: $(VENV)/.up-to-date ## the documentation site, into build/site; a dead lin
 	@# Not with --quiet: it keeps warnings from --strict.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Which characters UTF-8 has: Hypothesis finds out once, in 3 s, and workers that begin together each would.
+CHARACTERS := .hypothesis/unicode_data
+$(CHARACTERS): | $(VENV)/.up-to-date
+	@$(BIN)/python -c "from hypothesis import strategies; strategies.text().validate()"
+
 # Whole files go to one worker, in the order of tests/conftest.py.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Neither Kafka nor Spark. A third of their time is waiting, so there are twice as many files at a time as cores.
@@ -86,7 +91,7 @@ UNIT = -n $(AT_A_TIME) -q $(BY_FILE) --ignore=tests/integration
 NOT_LONG := not integration and not spark and not campaign
 
 .PHONY: quick
-quick: $(VENV)/.pipeline-up-to-date
+quick: $(VENV)/.pipeline-up-to-date | $(CHARACTERS)
 	HYPOTHESIS_PROFILE=brief $(BIN)/python -m pytest $(UNIT) -m "$(NOT_LONG) and not slow"
 
 .PHONY: check
@@ -98,7 +103,7 @@ ORDER ?= 1
 IN_ORDER = --randomly-seed=$(ORDER)
 
 .PHONY: integration
-integration: kafka
+integration: kafka | $(CHARACTERS)
 	@# Tests with real brokers mostly wait: more files at a time than there are cores, each worker with brokers and addresses of its own.
 	$(BIN)/python -m pytest -n 3 $(IN_ORDER) $(BY_FILE) -m "integration and not spark and not campaign"
 
@@ -108,7 +113,7 @@ CORE_TESTS := tests/gateway/session tests/gateway/handlers tests/gateway/runtime
 BUT ?=
 
 .PHONY: unit
-unit: $(VENV)/.pipeline-up-to-date
+unit: $(VENV)/.pipeline-up-to-date | $(CHARACTERS)
 	$(BIN)/python -m pytest $(IN_ORDER) $(UNIT) $(BUT:%=--ignore=%) -m "$(NOT_LONG)"
 
 .PHONY: spark
@@ -119,7 +124,7 @@ spark: $(VENV)/.pipeline-up-to-date spark-jars
 .PHONY: test
 test: $(VENV)/.pipeline-up-to-date ## all of check, with the compiled core; the tests with a real Kafka and Spark; in the order that ORDER=number gives
 	@# One kind beside another that leaves time, each shown when it has ended.
-	@$(MAKE) --no-print-directory -j3 --output-sync=target static kafka spark-jars core
+	@$(MAKE) --no-print-directory -j3 --output-sync=target static kafka spark-jars core $(CHARACTERS)
 	@$(MAKE) --no-print-directory -j3 integration others spark-beside
 
 .PHONY: others spark-beside
@@ -154,7 +159,7 @@ compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every
 
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
 .PHONY: test-compiled
-test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core
+test-compiled: compiled | $(CHARACTERS) ## the unit tests of all packages that have compiled modules, with the compiled core
 	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q $(BY_FILE) \
 	  $(IN_ORDER) --import-mode=append -m "$(NOT_LONG)" $(CORE_TESTS)
 	@# Its wheel, installed elsewhere; that of the sources is among the unit tests.
