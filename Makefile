@@ -83,6 +83,12 @@ CHARACTERS := .hypothesis/unicode_data
 $(CHARACTERS): | $(VENV)/.up-to-date
 	@$(BIN)/python -c "from hypothesis import strategies; strategies.text().validate()"
 
+# Of a new environment Python has compiled nothing: workers that begin together would each compile the same for 8 s.
+BYTECODE := $(VENV)/.bytecode
+$(BYTECODE): $(VENV)/.pipeline-up-to-date
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null
+	@touch $@
+
 # Whole files go to one worker, in the order of tests/conftest.py.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Neither Kafka nor Spark. A third of their time is waiting, so there are twice as many files at a time as cores.
@@ -124,7 +130,7 @@ spark: $(VENV)/.pipeline-up-to-date spark-jars
 .PHONY: test
 test: $(VENV)/.pipeline-up-to-date ## all of check, with the compiled core; the tests with a real Kafka and Spark; in the order that ORDER=number gives
 	@# One kind beside another that leaves time, each shown when it has ended.
-	@$(MAKE) --no-print-directory -j3 --output-sync=target static kafka spark-jars core $(CHARACTERS)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target core static kafka spark-jars $(CHARACTERS) $(BYTECODE)
 	@$(MAKE) --no-print-directory -j3 integration others spark-beside
 
 .PHONY: others spark-beside
