@@ -112,6 +112,19 @@ class ClustersProcess:
             lambda found: sorted(found) == sorted(names) and all(each["ready"] for each in found.values())
         )
 
+    def program(self) -> bytes:
+        """The environment of the parent's program, which changes with each program that is started in its place."""
+        return Path(f"/proc/{self.process.process.pid}/environ").read_bytes()
+
+    async def until_next_program(self, before: bytes) -> None:
+        """Waits until the program after this one serves. `sluice upgrade` ends before that program starts.
+
+        Args:
+            before: see `program`.
+        """
+        await until(lambda: self.program() != before, pause_s=0.05)
+        await self.until(lambda _: True)
+
     async def until_alone(self) -> None:
         """Waits until replaced processes have ended, because the next ones cannot be replaced before.
 

@@ -19,7 +19,7 @@ from testkit.crowd import is_served
 from testkit.frames import produce, produce_reply
 from testkit.gateway import free_ports, gateway_process
 from testkit.process_group import children
-from testkit.raw_client import HOST, PATIENCE_S, RawClient
+from testkit.raw_client import HOST, PATIENCE_S, RawClient, until
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +109,7 @@ async def test_next_process_serves_moved_ports_and_settings_and_the_old_one_wher
         await closes(gateway.admin_port)
         code, text = await upgrade(gateway.admin_port)
         assert (code, "no gateway of this user" in text) == (1, True)
+        await until(lambda: not gateway.running)
         os.kill(pid, signal.SIGTERM)
         assert await gateway.exit_code(seconds=PATIENCE_S) == 0
         lines = gateway.stderr.decode().splitlines()
@@ -132,17 +133,18 @@ async def test_parent_of_clusters_moves_its_admin_port_or_keeps_it_where_the_new
             with socket.create_server((HOST, new := free_ports(1))):  # no outgoing connection gets it afterwards
                 gateway.admin_port = new
                 gateway.write(brokers, "[clusters.mutation_quota]\nwindow_num = 7\n")
-                code, text = await upgrade(old)
                 gateway.admin_port = old
+                program = gateway.program()
+                gateway.process.signal(signal.SIGUSR2)
+                await gateway.until_next_program(program)
                 found = await gateway.until(
                     lambda found: found["a"]["ready"] and found["a"]["pid"] != before["a"]["pid"]
                 )
                 async with await gateway.connect("a") as client:
                     assert await is_served(client)
-            assert (code, text) == (0, f"process {gateway.process.process.pid} serves\n")
             await gateway.until_alone()
-            # By signal, and with the socket that the program before has left.
-            gateway.process.signal(signal.SIGUSR2)
+            code, text = await upgrade(old)
+            assert (code, text) == (0, f"process {gateway.process.process.pid} serves\n")
             gateway.admin_port = new
             await gateway.until(lambda again: again["a"]["ready"] and again["a"]["pid"] != found["a"]["pid"])
             await closes(old)
