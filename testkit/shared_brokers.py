@@ -22,6 +22,8 @@ BROKERS: Final = {"kafka": 1, "kafka3": 3, "secure_kafka": 1}
 _BEHIND: Final = {"gateway3": "kafka3"}
 """Fixtures that use one of these."""
 
+SPREAD: Final = frozenset({"tests/simulation/test_seeds.py"})
+"""Files whose tests go to workers one by one: they share nothing, and one worker would take minutes for all."""
 
 _PARAMETER: Final = re.compile(rf"\b({'|'.join([*BROKERS, *_BEHIND])}): ")
 
@@ -82,10 +84,16 @@ class SharedBrokers(LoadFileScheduling):  # type: ignore[misc]
         super().remove_node(node)
         return ended_in
 
+    def _split_scope(self, nodeid: str) -> str:
+        """The name of what goes to one worker: a file, or a test of `SPREAD`."""
+        file = str(super()._split_scope(nodeid))
+        return nodeid if file in SPREAD else file
+
     def _fixtures_of(self, name: str) -> frozenset[str]:
         found = self._fixtures.get(name)
         if found is None:
-            found = self._fixtures[name] = fixtures_of(self.config.rootpath / name)
+            file = super()._split_scope(name)
+            found = self._fixtures[name] = fixtures_of(self.config.rootpath / file)
         return found
 
 

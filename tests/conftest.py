@@ -33,6 +33,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Of the files, these take longest, the longest first. One that began last would keep one worker busy alone.
 LONG_FILES: Final = (
+    "simulation/test_seeds.py",
     "integration/test_page_sessions.py",
     "attacks/test_mutations.py",
     "integration/test_sasl_matrix.py",
@@ -60,7 +61,6 @@ LONG_FILES: Final = (
     "integration/test_operations.py",
     "integration/test_broker_limits.py",
     "pipeline/test_erase.py",
-    "simulation/test_seeds.py",
     "gateway/server/clusters/test_serving.py",
     "simulation/test_attacks.py",
     "pipeline/test_foreign.py",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testkit import leftovers, shared_brokers
-from testkit.shared_brokers import BROKERS, choose, fixtures_of
+from testkit.shared_brokers import BROKERS, SPREAD, choose, fixtures_of
 
 ROOT = Path(__file__).parents[1]
 KAFKA, THREE, NONE = frozenset({"kafka"}), frozenset({"kafka3"}), frozenset[str]()
@@ -56,6 +56,35 @@ def test_a_run_starts_each_cluster_on_few_workers() -> None:
     assert sum(BROKERS[name] for each in started for name in each) <= fewest + 2 * BROKERS["kafka"]
 
 
+def run_with_two_workers(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-n2", "--dist=loadfile", "-p", "no:randomly"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT.parent)}
+    return subprocess.run(
+        [*command, "-p", "no:cacheprovider"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_tests_of_a_file_that_takes_minutes_go_to_all_workers(tmp_path: Path) -> None:
+    """Each of two tests waits for the other one to begin."""
+    (tmp_path / "conftest.py").write_text("from testkit.shared_brokers import pytest_xdist_make_scheduler\n")
+    (file := tmp_path / "tests/simulation/test_seeds.py").parent.mkdir(parents=True)
+    file.write_text(
+        "import pathlib, time\n\ndef meet(mine: str, other: str) -> None:\n    pathlib.Path(mine).touch()\n"
+        "    until = time.monotonic() + 60\n"
+        "    while not pathlib.Path(other).exists():\n"
+        "        assert time.monotonic() < until\n        time.sleep(0.02)\n\n"
+        "def test_a() -> None:\n    meet('a', 'b')\n\ndef test_b() -> None:\n    meet('b', 'a')\n"
+    )
+    done = run_with_two_workers(tmp_path)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_test_that_a_worker_ends_in_is_run_once_and_the_others_of_its_file_are_run(tmp_path: Path) -> None:
     """One that hangs is ended with its worker after minutes: again in each new worker, that would be hours."""
     (tmp_path / "conftest.py").write_text("from testkit.shared_brokers import pytest_xdist_make_scheduler\n")
@@ -67,22 +96,7 @@ def test_a_test_that_a_worker_ends_in_is_run_once_and_the_others_of_its_file_are
         + "    os._exit(1)\n"
         + "\ndef test_last() -> None:\n    begin('test_last')\n"
     )
-    run = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n2",
-        "--dist=loadfile",
-        "-p",
-        "no:randomly",
-        "-p",
-        "no:cacheprovider",
-    ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT.parent)}
-    done = subprocess.run(
-        run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_with_two_workers(tmp_path)
     assert "1 failed, 5 passed" in done.stdout, done.stdout + done.stderr
     assert "crashed while running 'test_it.py::test_4'" in done.stdout
     assert (tmp_path / "begun").read_text().split() == [*names, "test_last"]
