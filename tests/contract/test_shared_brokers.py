@@ -73,7 +73,7 @@ def run_with_two_workers(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_tests_of_a_file_that_takes_minutes_go_to_all_workers(tmp_path: Path) -> None:
     """Each of two tests waits for the other one to begin."""
     (tmp_path / "conftest.py").write_text("from testkit.shared_brokers import pytest_xdist_make_scheduler\n")
-    (file := tmp_path / "tests/simulation/test_seeds.py").parent.mkdir(parents=True)
+    (file := tmp_path / min(SPREAD)).parent.mkdir(parents=True)
     file.write_text(
         "import pathlib, time\n\ndef meet(mine: str, other: str) -> None:\n    pathlib.Path(mine).touch()\n"
         "    until = time.monotonic() + 60\n"
