@@ -131,18 +131,15 @@ spark: $(VENV)/.pipeline-up-to-date spark-jars
 test: $(VENV)/.pipeline-up-to-date ## all of check, with the compiled core; the tests with a real Kafka and Spark; in the order that ORDER=number gives
 	@# One kind beside another that leaves time, each shown when it has ended.
 	@$(MAKE) --no-print-directory -j2 --output-sync=target core static kafka spark-jars $(CHARACTERS) $(BYTECODE)
-	@$(MAKE) --no-print-directory -j4 integration unit-beside core-beside spark-beside
+	@$(MAKE) --no-print-directory -j3 integration others spark-beside
 
-.PHONY: unit-beside core-beside spark-beside
-BESIDE = @$(MAKE) --no-print-directory --output-sync=target
-unit-beside:
-	$(BESIDE) unit TEST_ADDRESSES=100 AT_A_TIME=3 BUT="$$(test ! -e $(COMPILED)/.up-to-date || echo $(CORE_TESTS))"
-
-core-beside:
-	$(BESIDE) test-core TEST_ADDRESSES=50
+.PHONY: others spark-beside
+others:
+	@export TEST_ADDRESSES=100; make="$(MAKE) --no-print-directory --output-sync=target AT_A_TIME=3"; \
+	if [ -e $(COMPILED)/.up-to-date ]; then $$make unit BUT="$(CORE_TESTS)"; $$make test-core; else $$make unit; fi
 
 spark-beside:
-	$(BESIDE) spark
+	@$(MAKE) --no-print-directory --output-sync=target spark
 
 # --- the compiled core (docs/decisions/0024-compiled-core.md) ------------------------------------------------
 
