@@ -86,7 +86,7 @@ $(CHARACTERS): | $(VENV)/.up-to-date
 # Of a new environment Python has compiled nothing: workers that begin together would each compile the same for 8 s.
 BYTECODE := $(VENV)/.bytecode
 $(BYTECODE): $(VENV)/.pipeline-up-to-date
-	@$(BIN)/python -m pytest --collect-only -q >/dev/null
+	@found=$$($(BIN)/python -m pytest --collect-only -q) || { echo "$$found"; exit 1; }
 	@touch $@
 
 # Whole files go to one worker, in the order of tests/conftest.py.

@@ -222,7 +222,7 @@ async def test_k21_one_import_at_a_time() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [10_000, pytest.param(50_000, marks=pytest.mark.campaign)])
-async def test_l04_importing_and_telling_many_quotas_holds_nobody_up(count: int) -> None:
+async def test_l04_import_and_export_of_many_quotas_delay_no_client(count: int) -> None:
     body = b"".join(quota(at) for at in range(count))
     async with running_gateway(9) as running, loop_time() as loop, aiohttp.ClientSession() as session:
         url = f"http://{HOST}:{running.gateway.admin.port}/quotas"

@@ -33,8 +33,7 @@ WORKERS = "[server]\nworkers = 2\n"
 
 @asynccontextmanager
 async def supervised(folder: Path, broker: ScriptedBroker, *, drain_timeout_ms: int) -> AsyncIterator[GatewayProcess]:
-    options: dict[str, Any] = {"drain_timeout_ms": drain_timeout_ms, "tables": WORKERS}
-    async with gateway_process(folder, broker.port, **options) as process:
+    async with gateway_process(folder, broker.port, drain_timeout_ms=drain_timeout_ms, tables=WORKERS) as process:
         await until(lambda: len(members(process.process.pid)) == 4)  # with what forks workers
         yield process
 
