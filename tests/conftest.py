@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
@@ -24,6 +25,9 @@ from testkit.secrets import secrets_in
 ROOT: Final = Path(__file__).parent
 _THRESHOLDS: Final = (2_000, 10, 50)
 """Of the garbage collector: those of Python 3.13, and full collections more rarely, as tests keep little."""
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+_IGNORED: Final = {number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_IGN}
+"""By what started the run, such as nohup."""
 
 # No deadline: a shared machine makes single examples slow, which is not what the properties are about.
 settings.register_profile("brief", max_examples=20, deadline=None, derandomize=True)
@@ -153,6 +157,15 @@ def small_disk(tmp_path: Path) -> Generator[Callable[[str], Any]]:
         each.unmount()
 
 
+@pytest.fixture
+def signal_handlers() -> Generator[None]:
+    """Puts back the handlers that a gateway in this process replaces."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _forking_ends() -> Generator[None]:
     yield
@@ -176,8 +189,13 @@ def pytest_runtest_call() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Takes back what a gateway in this process has asked of the collector."""
+    """Takes back what a gateway in this process has asked of the collector; fails if a signal is ignored."""
     _free_the_collector()
+    ignored = [each for each in _SIGNALS if each not in _IGNORED and signal.getsignal(each) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    if ignored:
+        pytest.fail(f"processes that later tests start would ignore {ignored}", pytrace=False)
 
 
 def _free_the_collector() -> None:

@@ -305,6 +305,7 @@ def test_g18_read_only_disk_serves_the_quotas_and_refuses_alterations(
 # -- in a gateway --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("signal_handlers")
 async def test_g04_gateway_with_a_damaged_store_ends_with_one_line_and_binds_nothing_for_clients(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

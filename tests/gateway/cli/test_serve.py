@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +25,9 @@ TEXT = '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.
 
 
 @pytest.fixture(autouse=True)
-def _restore() -> Iterator[None]:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+def _restore(signal_handlers: None) -> Iterator[None]:
     yield
     structlog.reset_defaults()
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
