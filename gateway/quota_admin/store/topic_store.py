@@ -42,7 +42,7 @@ from gateway.quota_admin.store.interface import (
 )
 from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
-from gateway.quota_admin.store.topic_writer import TopicWriter, refusal_of
+from gateway.quota_admin.store.topic_writer import TopicWriter, is_unexpected, refusal_of
 from gateway.quota_admin.store.writing import WritesInProgress
 from gateway.runtime.slices import Slices
 from quotas.record_signature import RecordSigner
@@ -455,7 +455,9 @@ class TopicStore:
         _log.info("quota_store_signed_anew", topic=self._settings.topic, records=count)
         return self.version
 
-    async def _commit(self, name: str, records: Sequence[Written], deadline: float) -> int:
+    async def _commit(
+        self, name: str, records: Sequence[Written], deadline: float, *, again: bool = True
+    ) -> int:
         loop = asyncio.get_running_loop()
         topic = self._settings.topic
         try:
@@ -477,8 +479,8 @@ class TopicStore:
                         f"the brokers of topic {topic} did not say what became of the change, so it was not "
                         f"confirmed; it may take effect later: {exc.args[0]}"
                     ) from unsettled
-            if name not in self._seen and taken:
-                return await self._commit(name, records, deadline)
+            if name not in self._seen and (taken or (again and is_unexpected(exc))):
+                return await self._commit(name, records, deadline, again=again and taken)
             if name not in self._seen:
                 raise StoreError(
                     f"topic {topic} could not be written; nothing was changed: {exc.args[0]}"

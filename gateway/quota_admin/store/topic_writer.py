@@ -56,6 +56,15 @@ def refusal_of(error: KafkaError) -> str | None:
     return None
 
 
+def is_unexpected(exc: KafkaException | BufferError) -> bool:
+    """Whether a broker answered with an unexpected error, so that the same write may succeed.
+
+    Kafka 4.4 does so if another process initializes the same transactional id during the commit.
+    """
+    error = exc.args[0]
+    return isinstance(error, KafkaError) and error.code() == KafkaError.UNKNOWN
+
+
 class TopicWriter:
     """See the module. All deadlines are by `time.monotonic`."""
 

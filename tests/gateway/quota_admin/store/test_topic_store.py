@@ -95,6 +95,28 @@ async def test_failed_commit_that_was_not_made_is_told_as_such_once_end_was_read
         assert seen.values == {(ALICE, PRODUCE): 2}
 
 
+@pytest.mark.parametrize("faults", [1, 2])
+async def test_change_that_failed_by_a_fault_of_the_broker_is_written_once_more(
+    topic: QuotaTopic, faults: int
+) -> None:
+    tries = []
+
+    def faulty(commit: Callable[[], None]) -> None:
+        tries.append(1)
+        if len(tries) <= faults:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN, "EndTxn commit failed"))
+        commit()
+
+    async with opened(store := topic.store()) as seen:
+        topic.on_commit = faulty
+        if faults == 1:
+            await store.write(alteration((ALICE, PRODUCE, 1)))
+        else:
+            with pytest.raises(StoreError, match=r"nothing was changed: .*EndTxn commit failed"):
+                await store.write(alteration((ALICE, PRODUCE, 1)))
+        assert (len(tries), seen.values) == (2, {(ALICE, PRODUCE): 1} if faults == 1 else {})
+
+
 async def test_why_the_brokers_refused_the_records_is_told(topic: QuotaTopic) -> None:
     async with opened(store := topic.store()):
         topic.refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
