@@ -39,6 +39,12 @@ _FILES: Final = {
 }
 """Options with a file, without prefix: the meaning, a variable that precedes that of the file, the default."""
 
+_NO_TLS: Final = {
+    "WRONG_VERSION_NUMBER": "it does not speak",
+    "UNEXPECTED_EOF_WHILE_READING": "it closed the connection and does not seem to speak",
+}
+"""OpenSSL's reasons of a port without TLS: HTTP answers, and Kafka closes."""
+
 _TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
 
@@ -239,8 +245,8 @@ def _reason_text(reason: object) -> str:
     """Why there is no response, and what to do if that is known."""
     if isinstance(reason, ssl.SSLCertVerificationError):
         return f"{reason}; --admin-ca names its authority"
-    if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
-        return "it does not speak TLS; without TLS, its URL begins with http"
+    if isinstance(reason, ssl.SSLError) and reason.reason in _NO_TLS:
+        return f"{_NO_TLS[reason.reason]} TLS; without TLS, its URL begins with http"
     if type(reason) is ConnectionRefusedError and reason.strerror:
         return reason.strerror
     return str(reason)

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ COMMANDS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def other_server() -> Iterator[str]:
-    """Answers each connection as SSH does; where it is."""
+@contextmanager
+def serving(answer: bytes) -> Iterator[str]:
+    """Sends something to each client that has sent something, and closes; where it is."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -34,13 +35,20 @@ def other_server() -> Iterator[str]:
                     return
                 with sock:
                     sock.recv(1024)
-                    sock.sendall(b"SSH-2.0-OpenSSH\r\n")
+                    sock.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+@pytest.fixture
+def other_server() -> Iterator[str]:
+    """Answers each connection as SSH does; where it is."""
+    with serving(b"SSH-2.0-OpenSSH\r\n") as address:
+        yield f"http://{address}"
 
 
 @pytest.fixture
@@ -77,6 +85,17 @@ def test_command_at_the_port_of_something_else_ends_with_one_line(
     assert (code, out) == (1, "")
     assert err.startswith(f"sluice: the server at {other_server} is not a Sluice admin port: it does not speak HTTP")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["Kafka", "HTTP"])
+def test_url_with_https_of_a_port_without_tls_is_told_as_such(
+    ask: Callable[[str, str], tuple[int, str, str]], answer: bytes
+) -> None:
+    with serving(answer) as address:
+        code, out, err = ask("quotas", f"https://{address}")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"sluice: no answer from https://{address}: it ")
+    assert "TLS; without TLS, its URL begins with http;" in err
 
 
 def test_screen_without_a_terminal_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
