@@ -34,7 +34,7 @@ def serving(answer: bytes) -> Iterator[str]:
                 except OSError:
                     return
                 with sock:
-                    sock.recv(1024)
+                    sock.recv(65_536)  # all of it: a close with unread bytes would be a reset
                     sock.sendall(answer)
 
         thread = threading.Thread(target=serve)
