@@ -458,6 +458,7 @@ class TopicStore:
     async def _commit(
         self, name: str, records: Sequence[Written], deadline: float, *, again: bool = True
     ) -> int:
+        """Write an alteration, also again: if its transactional id was taken, and once for an unexpected error."""
         loop = asyncio.get_running_loop()
         topic = self._settings.topic
         try:

@@ -117,6 +117,21 @@ async def test_change_that_failed_by_a_fault_of_the_broker_is_written_once_more(
         assert (len(tries), seen.values) == (2, {(ALICE, PRODUCE): 1} if faults == 1 else {})
 
 
+async def test_change_that_was_made_in_spite_of_a_fault_of_the_broker_is_not_written_again(topic: QuotaTopic) -> None:
+    tries = []
+
+    def made_and_faulty(commit: Callable[[], None]) -> None:
+        tries.append(1)
+        commit()
+        raise KafkaException(KafkaError(KafkaError.UNKNOWN, "EndTxn commit failed"))
+
+    async with opened(store := topic.store()) as seen:
+        topic.on_commit = made_and_faulty
+        assert await store.write(alteration((ALICE, PRODUCE, 1))) == store.version
+        assert (len(tries), seen.values) == (1, {(ALICE, PRODUCE): 1})
+        assert [entry.new for entry in await store.history(100)] == [1]
+
+
 async def test_why_the_brokers_refused_the_records_is_told(topic: QuotaTopic) -> None:
     async with opened(store := topic.store()):
         topic.refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
