@@ -143,10 +143,17 @@ def move_leader(client: WireClient, topic: str, leader: int) -> None:
 
 
 @contextmanager
-def topic_on(cluster: KafkaCluster, name: str, broker_ids: Sequence[int]) -> Iterator[UUID]:
+def topic_on(
+    cluster: KafkaCluster, name: str, broker_ids: Sequence[int], *, min_insync_replicas: int = 1
+) -> Iterator[UUID]:
     """A topic of one partition on these brokers, led by the first of them as all brokers know and it too; its id."""
-    assignments = [{"partition_index": 0, "broker_ids": list(broker_ids)}]
-    topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
+    topic = {
+        "name": name,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": [{"partition_index": 0, "broker_ids": list(broker_ids)}],
+        "configs": [{"name": "min.insync.replicas", "value": str(min_insync_replicas)}],
+    }
     with WireClient(cluster.brokers[1]) as broker:
         found = broker.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000).body.topics[0]
         assert found.error_code == 0

@@ -17,7 +17,9 @@ from tests.integration.test_operations import records
 pytestmark = pytest.mark.integration
 
 TOPIC = "short-brokers"
-REQUEST_TIMED_OUT = 7
+# The broker times out, later it knows that the replica is away: REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, and that of a
+# request in between.
+SHORT = {7, 19, 20}
 TIMEOUT_MS = 1_500
 # Times say nothing here: only errors do.
 TABLES = """
@@ -44,11 +46,12 @@ def usable(gateway: GatewayProcess) -> float:
     return found
 
 
-def test_answers_that_time_out_for_want_of_a_replica_are_seen_while_it_is_away(
+def test_answers_that_fail_for_want_of_a_replica_are_seen_while_it_is_away(
     kafka3: KafkaCluster, start_gateway: StartGateway
 ) -> None:
     gateway = start_gateway(kafka3, GatewayOptions(tables=TABLES))
-    with topic_on(kafka3, TOPIC, [1, 3]), ExitStack() as stack:
+    # With one replica the leader would store records as soon as it knows that the other one is away.
+    with topic_on(kafka3, TOPIC, [1, 3], min_insync_replicas=2), ExitStack() as stack:
         address = gateway.behind_tap(1)  # else all clients have its address
         clients = [
             stack.enter_context(WireClient((address.host, address.port), source=f"127.0.0.{number}"))
@@ -68,7 +71,7 @@ def test_answers_that_time_out_for_want_of_a_replica_are_seen_while_it_is_away(
         assert usable(gateway) == 1
         os.kill(kafka3.pid(3), signal.SIGSTOP)
         try:
-            assert until(True) == {REQUEST_TIMED_OUT}
+            assert until(True) <= SHORT
             assert usable(gateway) == pytest.approx(LEAST_FOR_ERRORS, rel=0.1)
         finally:
             os.kill(kafka3.pid(3), signal.SIGCONT)
