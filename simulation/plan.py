@@ -222,18 +222,19 @@ def _all_on_one_connection(
     if dice.random() >= 0.12:
         return
     options: dict[str, Any] = {
-        "in_flight": dice.choice((2, 5)),
-        "most_bytes": dice.choice((2_000, 50_000)),
+        "in_flight": dice.choice((5, 10)),
+        "most_bytes": (most := dice.choice((2_000, 50_000))),
         "pause_ms": dice.choice((0, 20, 150)),
         "honours": dice.random() < 0.5,
         "topic": dice.choice("ab"),
         "timeout_ms": 30_000,
     }
     clients.append(Client("blend", "blend-0", dice.randrange(gateways) + 1, options))
+    # The client uses up both at about the same time, so a wait begins while another one lasts.
     quota: dict[str, Any] = {
         "client_id": "blend-0",
-        "producer_byte_rate": options["most_bytes"] * dice.choice((1, 3)),
-        "consumer_byte_rate": dice.choice((5_000, 100_000)),
+        "producer_byte_rate": dice.choice((most // 10, most // 3, most)),
+        "consumer_byte_rate": dice.choice((most // 3, most)),
     }
     if dice.random() < 0.3:  # one request at a time
         quota["request_percentage"] = dice.choice((0.5, 50.0))
