@@ -85,6 +85,12 @@ CAMPAIGNS: Final = (
         r"^\d+ stops of",
     ),
     Campaign(
+        "fresh-clones",
+        "the README's test command passes in fresh clones, also beside busy processes",
+        _module("campaigns.fresh_clones"),
+        _SUMMARY,
+    ),
+    Campaign(
         "both-cores",
         "the compiled core does what the sources do",
         _module("tests.fuzz.both_cores", "--seconds", "300"),
