@@ -206,9 +206,10 @@ def _without_power(
     if drawn < 0.06:
         options = {"pause_ms": dice.choice((300, 1_000))}
         clients.append(Client("vanish", "vanish-0", dice.randrange(gateways) + 1, options))
-    elif drawn < 0.12:
+    elif drawn < 0.12 and all(each.what != "broker-lies" for each in faults):
+        # The patient client would wait for the rest of a response that a lying broker never sends.
         faults.append(_BROKER_VANISHES.draw(dice, range(500, seconds * 1_000)))
-        # This client does not give up by itself.
+        # It does not give up by itself before the gateway notices.
         clients.append(
             Client("beat", "beat-patient", 1, {"version": 4, "pause_ms": 300, "timeout_ms": 400_000})
         )
