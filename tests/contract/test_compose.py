@@ -52,6 +52,7 @@ def test_compose_images_have_versions_kafkas_being_that_of_the_tests(compose: di
         assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), service["image"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "host"), GATEWAYS.items())
 def test_compose_publishes_exactly_what_a_gateway_binds_and_advertises(
     compose: dict[str, Any], name: str, host: str

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_that_is_ended_names_what_was_under_way(tmp_path: Path, workers: str) -> None:
     (tmp_path / "conftest.py").write_text("from testkit.ended_early import *\n")

@@ -70,6 +70,7 @@ def run_with_two_workers(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_tests_of_a_file_that_takes_minutes_go_to_all_workers(tmp_path: Path) -> None:
     """Each of two tests waits for the other one to begin."""
     (tmp_path / "conftest.py").write_text("from testkit.shared_brokers import pytest_xdist_make_scheduler\n")
@@ -85,6 +86,7 @@ def test_tests_of_a_file_that_takes_minutes_go_to_all_workers(tmp_path: Path) ->
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_test_that_a_worker_ends_in_is_run_once_and_the_others_of_its_file_are_run(tmp_path: Path) -> None:
     """One that hangs is ended with its worker after minutes: again in each new worker, that would be hours."""
     (tmp_path / "conftest.py").write_text("from testkit.shared_brokers import pytest_xdist_make_scheduler\n")
@@ -102,6 +104,7 @@ def test_a_test_that_a_worker_ends_in_is_run_once_and_the_others_of_its_file_are
     assert (tmp_path / "begun").read_text().split() == [*names, "test_last"]
 
 
+@pytest.mark.slow
 def test_runs_without_xdist_take_no_offence_at_its_hooks() -> None:
     manager = pytest.PytestPluginManager()
     manager.register(shared_brokers)

@@ -56,6 +56,7 @@ def fault(alert: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_each_alert_fires_alone_on_its_fault_and_stops_after_it(tmp_path: Path) -> None:
     assert FAULTS.keys() == ALERTS.keys()
     file = tmp_path / "test.json"

@@ -224,6 +224,7 @@ def test_the_job_keeps_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert page.count("| 10 s peak |") == 2
 
 
+@pytest.mark.slow
 def test_the_job_judges_the_rule_and_the_margin_that_it_is_given(tmp_path: Path) -> None:
     rows = days(7)
     for row in rows[:3]:  # of the first day

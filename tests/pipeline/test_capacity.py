@@ -349,6 +349,7 @@ def test_the_capacity_is_divided_among_clients_and_the_page_says_when_it_is_full
     assert dates(3)[2] in page
 
 
+@pytest.mark.slow
 def test_a_team_claims_what_its_clients_require_together_and_others_claim_for_themselves(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +372,7 @@ def test_a_team_claims_what_its_clients_require_together_and_others_claim_for_th
     assert found["clients"] == [{"user": "lab", "client_id": "x", "api": "produce"}]
 
 
+@pytest.mark.slow
 def test_the_study_is_the_same_however_many_parts_it_has(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +395,7 @@ def test_a_client_that_is_erased_takes_the_study_with_it(
     assert [path.name for path in to.iterdir()] == ["forecast.csv"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", ["", "alice"])
 def test_connections_are_those_of_addresses_also_where_users_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str

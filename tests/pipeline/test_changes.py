@@ -103,6 +103,7 @@ def test_each_client_that_changed_is_named_with_what_is_different(
     assert "tiny" not in page
 
 
+@pytest.mark.slow
 def test_a_list_of_changes_goes_as_a_whole_when_one_of_its_clients_is_erased(
     whole_month: str, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_list_of_changes_goes_as_a_whole_when_one_of_its_clients_is_erased(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_parts_of_clients_find_the_same(whole_month: str) -> None:
     days = compacted_days(whole_month)
     calendar = Calendar.of(LAST, (each.date for each in days))
@@ -123,6 +125,7 @@ def test_parts_of_clients_find_the_same(whole_month: str) -> None:
     assert one.clients == many.clients == 8
 
 
+@pytest.mark.slow
 def test_missing_days_are_named_and_count_for_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gone = (THIS[3], BEFORE[0], BEFORE[1])
     out = published(tmp_path, [row for row in month() if row["date"] in {*THIS, *BEFORE} - {*gone}])
@@ -134,6 +137,7 @@ def test_missing_days_are_named_and_count_for_nothing(tmp_path: Path, capsys: py
     assert "steady" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [THIS, BEFORE])
 def test_one_week_alone_is_not_compared(
     kept: list[datetime.date], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -166,6 +170,7 @@ def test_lines_for_a_chat_end_with_how_many_more_there_are() -> None:
 uses = st.lists(st.integers(1, 10**9), min_size=7, max_size=7)
 
 
+@pytest.mark.slow
 @given(uses, st.integers(0, 23))
 def test_a_client_that_does_the_same_each_week_never_shows(units: list[int], hour: int) -> None:
     rows = [
@@ -213,6 +218,7 @@ def test_a_quota_that_is_gone_on_the_last_day_is_none() -> None:
     assert not any(Kind.OUTGROWN in each.kinds for each in found_in(rows).changes)
 
 
+@pytest.mark.slow
 def test_a_quota_fits_what_one_counter_covers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         day("a", date, 1_000.0 if date in THIS else 600.0, node=node, quota=[120.0] * 4)

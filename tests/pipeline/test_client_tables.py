@@ -75,6 +75,7 @@ def test_brokers_of_a_second_are_one_second() -> None:
 whole = st.lists(st.tuples(st.integers(0, 900), st.integers(1, 1_000)), min_size=2, max_size=40)
 
 
+@pytest.mark.slow
 @given(whole, st.lists(st.floats(0.001, 50.0), min_size=1, max_size=9))
 def test_a_share_lies_between_those_whose_rates_are_known(records: list[tuple[int, int]], rates: list[float]) -> None:
     at = np.cumsum([gap + 1 for gap, _ in records]).tolist()
@@ -104,6 +105,7 @@ def test_a_share_that_is_asked_for_and_a_burst_are_never_taken_for_more() -> Non
     assert BURSTS_S[0] == 1
 
 
+@pytest.mark.slow
 def test_compact_makes_the_tables_of_each_day_once_and_again_when_the_day_is_another(tmp_path: Path) -> None:
     rows = [
         {"date": date, "client_id": name, "node": node, "t": [1, 2], "offered": [float(node), 5.0]}

@@ -176,6 +176,7 @@ def test_what_counts_together_is_one_row_in_order_of_time(tmp_path: Path, broker
     assert len(found) == len(of_c) + 1
 
 
+@pytest.mark.slow
 def test_what_counts_together_may_be_spread_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.storage.compacted_files.ELEMENTS_PER_GROUP", 1)
     pieces = written(tmp_path, *(row for node in range(5) for row in rows_of(*NAMES[:20], node=node)))

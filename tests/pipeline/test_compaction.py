@@ -80,6 +80,7 @@ def compacted(out: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["api"], row["client_id"], row["t"]))
 
 
+@pytest.mark.slow
 def test_days_of_a_span_are_compacted_again_and_no_others(tmp_path: Path, local_ingest: Ingest) -> None:
     out = str(tmp_path / "out")
     lines = [line(day, row(), ts=DAY + day * 86_400 + 5) for day in range(4)]

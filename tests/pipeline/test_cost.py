@@ -94,6 +94,7 @@ def test_connections_belong_to_the_team_of_their_address() -> None:
     assert MEMBERS.team_of("", "x", "connect") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_sums_of_teams_are_those_of_the_records_to_the_byte(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -283,6 +284,7 @@ def run_cost(monkeypatch: pytest.MonkeyPatch, now: Expectation, november: Path, 
     return main([*words, "--month", "2026-11", *more])
 
 
+@pytest.mark.slow
 def test_the_job_writes_the_month_for_people_and_programs_and_again_the_same(
     november: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +319,7 @@ def test_the_job_writes_the_month_for_people_and_programs_and_again_the_same(
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == kept
 
 
+@pytest.mark.slow
 def test_a_month_with_missing_days_is_not_complete_yet_and_says_which(
     november: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_m07_a_fleet_gets_the_quota_of_one_gateway_that_saw_everything(tmp_path:
     assert capacity[plan.entries[0].key].allocated == pytest.approx(sum(quotas.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [("gateway", ONE), (ONE, "gateway"), ("", ONE)])
 def test_the_newest_lines_say_what_is_added_up_on_all_days(first: str, then: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
@@ -177,6 +178,7 @@ def test_connections_are_counted_by_each_gateway_and_mutations_by_the_fleet(tmp_
     assert quotas["m"] == pytest.approx(quotas["all"], rel=0.001)
 
 
+@pytest.mark.slow
 def test_the_backtest_and_the_expected_waiting_are_of_the_fleet(tmp_path: Path) -> None:
     rng = np.random.default_rng(9)
     rows: Rows = []

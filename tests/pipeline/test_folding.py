@@ -103,6 +103,7 @@ CLIENTS = [("orders", ""), ("ann", "orders-1"), ("ann", "orders-2"), ("bob", "se
            ("eve", "tool")]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(

@@ -287,6 +287,7 @@ def test_rows_that_another_writer_adds_or_changes_are_refused_until_the_version_
     assert (contents(out), known(out)) == before
 
 
+@pytest.mark.slow
 def test_a_version_that_was_restored_over_later_ones_of_the_pipeline_is_the_table(out: str) -> None:
     version = raw_table(out).read().version
     before = contents(out, "raw")
@@ -301,6 +302,7 @@ def test_a_version_that_was_restored_over_later_ones_of_the_pipeline_is_the_tabl
     assert contents(out, "raw") == before
 
 
+@pytest.mark.slow
 def test_where_the_log_does_not_reach_back_rows_are_counted(out: str) -> None:
     log = Path(out, "raw", "_delta_log")
     before = contents(out, "raw")

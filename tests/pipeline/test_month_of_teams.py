@@ -127,6 +127,7 @@ def test_what_teams_pay_for_are_the_records_to_the_byte(october: Month, tmp_path
     assert found == {name or NO_TEAM: sums for name, sums in october.sums.items()}
 
 
+@pytest.mark.slow
 async def test_each_team_gets_a_quota_at_a_running_gateway_which_is_taken_back(
     october: Month, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ async def test_each_team_gets_a_quota_at_a_running_gateway_which_is_taken_back(
             assert await asyncio.to_thread(applied) == {}
 
 
+@pytest.mark.slow
 def test_no_quota_is_for_a_name_that_will_never_come_back(october: Month, tmp_path: Path) -> None:
     entities = {entry.entity for entry in plan_for(october, "prefix", tmp_path / "plan.json").entries}
 

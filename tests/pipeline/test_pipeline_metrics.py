@@ -76,6 +76,7 @@ def test_an_open_day_is_not_the_newest_compacted_one(tmp_path: Path) -> None:
     assert found["newest_day_timestamp_seconds"] == NEXT
 
 
+@pytest.mark.slow
 def test_the_newest_plan_counts_also_where_an_older_one_is_beside_it(tmp_path: Path) -> None:
     out = folder_of(tmp_path)
     older = tmp_path / "out" / "results" / "plan" / "run=2026-09-28T010000Z"

@@ -137,6 +137,7 @@ def data_files(out: str) -> list[str]:
     return sorted(str(path) for path in Path(out).rglob("*.parquet") if path.parent.name.startswith("date="))
 
 
+@pytest.mark.slow
 def test_raw_rows_go_once_their_day_is_old_and_compacted_with_all_of_them(folder: Folder) -> None:
     folder.batch(OLD, RECENT)
     folder.batch(OLD, RECENT, YOUNG)
@@ -179,6 +180,7 @@ def test_lines_that_could_not_be_read_and_days_of_a_clock_set_wrong_go_when_they
     assert AHEAD not in RawState.from_json(raw_table(folder.out).read().state).days
 
 
+@pytest.mark.slow
 def test_a_compacted_day_goes_when_it_is_old_and_its_late_lines_after_it(local: Folder) -> None:
     local.batch(OLD, "2026-10-25")
     local.batch(OLD)
@@ -199,6 +201,7 @@ def test_a_compacted_day_goes_when_it_is_old_and_its_late_lines_after_it(local: 
     assert local.raw == []
 
 
+@pytest.mark.slow
 def test_what_is_known_of_very_old_lines_goes_and_none_of_them_is_read_again(
     local: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,6 +369,7 @@ def old(local: Folder) -> Folder:
     return local
 
 
+@pytest.mark.slow
 def test_without_yes_it_only_says_what_it_would_delete(old: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", "--out", old.out]) == 0
     said = capsys.readouterr().out

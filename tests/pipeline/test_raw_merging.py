@@ -42,6 +42,7 @@ def files_of(out: str) -> list[DataFile]:
     return raw_table.raw_table(out).read().of(date=DATE)
 
 
+@pytest.mark.slow
 def test_a_day_has_few_files_however_many_batches_came_and_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ def test_files_are_merged_with_files_of_their_size_and_torn_lines_stay() -> None
     assert found == [small, other[:TOGETHER], other[TOGETHER:-1]]
 
 
+@pytest.mark.slow
 def test_what_another_job_commits_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = ingest(tmp_path, TOGETHER - 1)
     table = raw_table.raw_table(out)
@@ -109,6 +111,7 @@ def test_rows_of_a_merged_file_lie_by_bucket_with_row_groups_to_find_them(
     assert len([each for each in found if each["kind"] == "rows"]) == 1_500
 
 
+@pytest.mark.slow
 def test_a_part_opens_no_file_that_has_nothing_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.ingest.writer.merge_small", lambda _runner, _table, found: found)
     names = [f"c{number}" for number in range(8)]

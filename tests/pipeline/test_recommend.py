@@ -429,6 +429,7 @@ def test_the_job_writes_a_plan_that_holds_what_it_promises(
     assert "producer_byte_rate: quotas add up to" in said
 
 
+@pytest.mark.slow
 def test_a_rate_with_a_burst_is_smaller_and_replays_and_backtest_agree_on_what_waits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_request_quota_is_never_told_more_than_a_window_and_old_clients_are_to
     assert outcome.wait_ms[0, 0] == 89_999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("connections", "share", "time"), [(1, 0.012, 0.03), (3, 0.015, 0.15)])
 def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request(
     connections: int, share: float, time: float
@@ -171,6 +172,7 @@ def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request(
     assert found.time < time
 
 
+@pytest.mark.slow
 def test_a_run_with_a_lent_limit_is_replayed_as_the_gateway_throttled_it() -> None:
     """Its records say the quota as well as the limit in force, and the error is that of any run."""
     clients = producers(8, seed=1)
@@ -188,6 +190,7 @@ def test_a_run_with_a_lent_limit_is_replayed_as_the_gateway_throttled_it() -> No
     assert found.time < 0.03
 
 
+@pytest.mark.slow
 def test_of_seconds_under_a_brake_a_replay_takes_the_limit_that_was_in_force() -> None:
     """It is nearer to what the quota alone would have done than a replay that takes the quota as in force."""
     clients = producers(16, seed=1)

@@ -249,6 +249,7 @@ def test_hostile_names_are_shown_and_never_run() -> None:
     assert any(HOSTILE in text for text in page.text)
 
 
+@pytest.mark.slow
 def test_the_page_begins_with_what_is_recommended_and_who_gets_less_comes_first() -> None:
     found = report_from({"t": [1], "offered": [5.0], "quota": [7.0], "level_end": [8.0]})
     entries = [
@@ -273,6 +274,7 @@ def test_the_page_begins_with_what_is_recommended_and_who_gets_less_comes_first(
     assert [text for text in cut if "more in the plan" in text] == ["and 1 more in the plan."]
 
 
+@pytest.mark.slow
 def test_clients_are_shown_by_team_and_each_team_has_a_link_to_its_own() -> None:
     teams = (
         Team(Group("orders", users=("orders",)), "C-1", HOSTILE, 0),
@@ -330,6 +332,7 @@ def test_numbers_on_an_axis_are_in_its_unit() -> None:
     assert {"0", "1", "2", "3"} <= set(drawn)
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_and_holds_a_picture_for_each_api_and_one_for_limits() -> None:
     found = report_from(
         {"t": [1, 20], "offered": [5.0, 6e6], "quota": [7.0, 7.0], "level_end": [8.0, 1.0]},
@@ -345,6 +348,7 @@ def test_the_page_is_whole_and_holds_a_picture_for_each_api_and_one_for_limits()
     assert "all records are present" in text
 
 
+@pytest.mark.slow
 def test_what_is_not_on_the_page_is_told_on_it() -> None:
     text = render(report_from({"t": [1], "offered": [5.0]}, completeness=0.97), top=5)
     assert "3 % of the records of the worst day are missing" in text
@@ -419,6 +423,7 @@ def test_numbers_are_told_for_people() -> None:
 
 
 # -- over days -------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_days_are_added_up_without_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monday = {"date": date(2026, 11, 16), "t": [1]}
     tuesday = {"date": date(2026, 11, 17)}

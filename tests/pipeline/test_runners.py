@@ -75,6 +75,7 @@ def found(out: str, to: Path, capsys: pytest.CaptureFixture[str], *more: str) ->
     return whole, plan, backtest, report, page
 
 
+@pytest.mark.slow
 def test_jobs_find_the_same_to_the_last_digit_however_many_parts_they_have(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +103,7 @@ def test_jobs_find_the_same_as_tasks_of_spark(
     assert found(out, tmp_path / "spark", capsys, "--master", "local[2]") == once
 
 
+@pytest.mark.slow
 def test_a_part_has_all_rows_of_its_clients_and_opens_no_file_without_them(out: str) -> None:
     rows = find_clients(out, published_days(out), "client_day")
     columns = ("bucket", "user", "client_id", "api", "date")

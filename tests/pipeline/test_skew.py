@@ -41,6 +41,7 @@ def compacted(out: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_bucket_is_compacted_in_parts_to_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(1)
     files = []

@@ -68,6 +68,7 @@ def stored(use: MonthUse) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_sums_of_teams_are_those_of_the_samples_to_the_byte(tmp_path: Path, seed: int) -> None:
     """Two gateways sample three brokers of two clusters on four days, here and there twice an hour, or not at all."""
@@ -127,6 +128,7 @@ def test_an_empty_broker_has_a_sample_and_an_hour_without_one_costs_nothing(tmp_
     assert (stored(use), use.stored_hours, use.stored_torn) == ({}, 1, 0)
 
 
+@pytest.mark.slow
 def test_what_brokers_store_is_no_client_of_any_other_table(tmp_path: Path) -> None:
     lines = [line(5, row("app", 10, user="o"), stored=sample(DAY + 5, {"app": 3, "orders-1": 4}))]
     use_of(tmp_path / "with", lines)
@@ -145,6 +147,7 @@ def test_what_brokers_store_is_no_client_of_any_other_table(tmp_path: Path) -> N
     assert (day.rows, day.several_brokers) == (4, False)
 
 
+@pytest.mark.slow
 def test_a_client_that_is_called_as_a_topic_is_erased_and_the_topic_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +215,7 @@ def test_a_newer_gateway_may_say_more_of_a_sample() -> None:
     assert read.stored[0][:5] == part
 
 
+@pytest.mark.slow
 def test_a_gigabyte_that_is_there_all_month_costs_what_a_gb_month_costs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,7 @@ def test_nothing_compacted_is_not_complete_yet(tmp_path: Path, capsys: pytest.Ca
     assert "no compacted day" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_its_first_cell_to_its_last(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

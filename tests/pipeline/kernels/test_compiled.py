@@ -39,6 +39,7 @@ def test_any_clients_get_the_same_numbers_from_both(
 
 
 # The order of a sum changes at 8, 128 and each half of what is more.
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 3_000), min_size=1, max_size=6))
 def test_long_series_of_any_length_are_added_up_in_the_same_order(seed: int, lengths: list[int]) -> None:
@@ -49,6 +50,7 @@ def test_long_series_of_any_length_are_added_up_in_the_same_order(seed: int, len
     same(ragged, np.maximum(ragged.total_units(), 1)[:, None] / 86_400 * np.geomspace(0.5, 64, 7), (11, 1000))
 
 
+@pytest.mark.slow
 def test_a_day_of_every_kind_of_client_gives_the_same_numbers() -> None:
     day = day_of(3, 20, 0)
     ragged = Ragged.build(day.starts, day.t.astype(np.int64) * 1000, day.units)
