@@ -180,7 +180,11 @@ def main() -> int:
     chosen = [each for each in CAMPAIGNS if each.name in wanted and (each.quick or not options.quick)]
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     described = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     findings = run_all(chosen, seed=seed, commit=described.stdout.strip(), folder=options.output)
     missed = write(datetime.now(UTC).date(), options.output) if options.scoreboard else 0

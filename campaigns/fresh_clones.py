@@ -78,7 +78,7 @@ def run(command: Sequence[str], source: Path, *, busy: int, log: Path) -> Run:
     try:
         clone = folder / "sluice"
         subprocess.run(["git", "clone", "--quiet", source, clone], check=True)
-        described = ["git", "describe", "--always"]
+        described = ["git", "describe", "--always", "--exclude=*"]
         commit = subprocess.run(
             described, cwd=clone, capture_output=True, text=True, check=True
         ).stdout.strip()

@@ -47,6 +47,6 @@ def describe_machine() -> dict[str, Any]:
         "haproxy": _first_line("haproxy", "-v"),
         "compiler": _first_line("cc", "--version"),
         "java": _first_line("java", "-version"),
-        "commit": _first_line("git", "describe", "--always", "--dirty"),
+        "commit": _first_line("git", "describe", "--always", "--dirty", "--exclude=*"),
         "load_average_before": load_average(),
     }
