@@ -130,7 +130,9 @@ if os.environ.get("SLUICE_COMPILED") == "1" and {"build", "bdist_wheel"} & set(s
     from mypyc.build import include_dir, mypycify
 
     level = os.environ.get("SLUICE_OPT_LEVEL", "3")  # of gcc; the tests take 0, which is ready sooner
-    libraries = mypycify([*CORE], opt_level=level, group_name="sluice_core")
+    # A cache of its own: of two processes that open a new cache of mypy at the same moment, one fails.
+    cache = os.path.join("build", "mypy-cache")
+    libraries = mypycify(["--cache-dir", cache, *CORE], opt_level=level, group_name="sluice_core")
     for library in libraries:
         library.name = f"sluice.{library.name}"
         library.include_dirs.insert(0, mended_runtime(Path(include_dir()), Path("build", "mypyc")))
