@@ -2,7 +2,8 @@
 
 tests/conftest.py imports these hooks. On SIGTERM every process of the run writes the stacks of its threads. The
 process that distributes tests writes which of them had begun and not ended. Workers of pytest-xdist write to files,
-which are then shown one after the other: written to one place at the same time, their lines would mix.
+which are then shown one after the other: written to one place at the same time, their lines would mix. Then it ends
+all processes that the tests have started.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from types import FrameType
 from typing import Any, Final
 
 import pytest
+
+from testkit import leftovers
 
 _GRACE_S: Final = 5.0
 """Time for a worker to end. A worker without a signal does not end."""
@@ -72,6 +75,7 @@ def _tell(number: int, frame: FrameType | None) -> None:
         if (file := _file(worker)).exists():
             os.write(_fds[0], f"\nworker {worker}:\n".encode() + file.read_bytes())
             file.unlink()
+    leftovers.end_processes()
     faulthandler.unregister(number)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
