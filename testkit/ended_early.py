@@ -3,7 +3,7 @@
 tests/conftest.py imports these hooks. On SIGTERM every process of the run writes the stacks of its threads. The
 process that distributes tests writes which of them had begun and not ended. Workers of pytest-xdist write to files,
 which are then shown one after the other: written to one place at the same time, their lines would mix. Then it ends
-all processes that the tests have started.
+all processes with the mark of its run (`testkit/leftovers.py`).
 """
 
 from __future__ import annotations

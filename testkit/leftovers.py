@@ -31,8 +31,8 @@ _TMPDIRS: Final = ("TMPDIR", "TEMP", "TMP")
 _FOUND: Final = pytest.StashKey[list[str]]()
 _FOLDER: Final = pytest.StashKey[Path]()
 _BEFORE: Final = pytest.StashKey[list[str]]()
-_began: Final[list[str]] = []
-"""The mark of the run that began in this process; a run inside a test inherits the outer one's mark, too."""
+_began: Final[list[tuple[int, str]]] = []
+"""Process id and mark of the run that began here. Forks and runs inside a test inherit the mark."""
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_worker(config):
         return
     os.environ[_RUN] = uuid.uuid4().hex
-    _began.append(os.environ[_RUN])
+    _began.append((os.getpid(), os.environ[_RUN]))
     # Folders of tests stay where pytest keeps those of its last runs.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = Path(tempfile.mkdtemp(prefix="sluice-run-"))
@@ -100,10 +100,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def end_processes() -> None:
-    """Ends all other processes of the run, if it began in this one."""
-    if os.environ.get(_RUN) in _began:
+    """Ends all other processes with the mark of the run, if it began in this one."""
+    if (os.getpid(), os.environ.get(_RUN)) in _began:
         for pid, _ in _processes():
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 

@@ -31,8 +31,7 @@ def test_b() -> None:
 
 def test_that_waits() -> None:
     started = subprocess.Popen(['sleep', '1000.7'], start_new_session=True)
-    pathlib.Path('started').write_text(str(started.pid))
-    time.sleep(300)
+    pathlib.Path('started').write_text(str(started.pid)); time.sleep(300)
 """
 
 
@@ -64,6 +63,6 @@ def test_a_run_that_is_ended_names_what_was_under_way_and_ends_it(tmp_path: Path
     named = said.partition("begun and not ended:\n")[2]
     assert "test_it.py::test_that_waits" in named
     assert "test_it.py::test_a" not in said
-    assert 'test_it.py", line 12 in test_that_waits' in said
+    assert 'test_it.py", line 11 in test_that_waits' in said
     while runs(int(started.read_text())):  # the kernel ends it soon
         time.sleep(0.02)
