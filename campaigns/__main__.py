@@ -160,6 +160,12 @@ def run_all(chosen: Sequence[Campaign], *, seed: int, commit: str, folder: Path,
     return findings
 
 
+def commit_of(folder: Path) -> str:
+    """The commit of a checkout by its hash, also where a tag is near; empty if it is none."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def main() -> int:
     """Run the selected campaigns."""
     parser = argparse.ArgumentParser(prog="python -m campaigns", description=__doc__)
@@ -179,14 +185,7 @@ def main() -> int:
         wanted &= {name for row in ROWS for name in campaigns_of(row)}
     chosen = [each for each in CAMPAIGNS if each.name in wanted and (each.quick or not options.quick)]
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    findings = run_all(chosen, seed=seed, commit=described.stdout.strip(), folder=options.output)
+    findings = run_all(chosen, seed=seed, commit=commit_of(ROOT), folder=options.output)
     missed = write(datetime.now(UTC).date(), options.output) if options.scoreboard else 0
     return int(findings > 0 or missed > 0)
 

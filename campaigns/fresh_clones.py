@@ -22,10 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from campaigns.__main__ import RESULTS, ROOT, commit_of
 from pinned_jars import cache_dir
 
-ROOT: Final = Path(__file__).parents[1]
-RESULTS: Final = ROOT / "benchmarks" / "results"
 _TITLE: Final = """\
 # Tests in fresh clones
 
@@ -81,10 +80,7 @@ def run(command: Sequence[str], source: Path, *, busy: int, log: Path) -> Run:
     try:
         clone = folder / "sluice"
         subprocess.run(["git", "clone", "--quiet", source, clone], check=True)
-        described = ["git", "describe", "--always", "--exclude=*"]
-        commit = subprocess.run(
-            described, cwd=clone, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        commit = commit_of(clone)
         with log.open("wb") as output, _busy(busy):
             begun_s, cpu_s = time.monotonic(), _cpu_s()
             done = subprocess.run(

@@ -244,9 +244,8 @@ def test_names_that_nothing_follows_or_that_were_removed_do_not_pile_up() -> Non
 async def test_l04_an_alteration_of_many_changes_ends_in_slices_with_the_same_outcome(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(
-        "gateway.runtime.slices.SLICE_S", 0.0
-    )  # each change ends a slice, however fast the machine is
+    # Each change ends a slice, however fast the machine is.
+    monkeypatch.setattr("gateway.runtime.slices.SLICE_S", 0.0)
     values = [(QuotaEntity(user=f"user-{at}"), PRODUCE, 1.0) for at in range(count)]
     asked = alteration(*values)
     logs = [TopicLog(), TopicLog()]
