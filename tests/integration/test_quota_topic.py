@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from structlog.testing import capture_logs
 
 from embedded_kafka.kafka import KafkaCluster
 from gateway.cli.main import main
@@ -20,6 +23,7 @@ from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from gateway.quota_admin.store.topic_writer import transactional_id
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, Seen, alteration, opened
+from testkit.quota_topic import until
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 
@@ -80,6 +84,24 @@ async def test_g07_other_gateway_has_a_change_within_a_second_and_a_later_one_at
             assert len(third.calls) == 1
             assert three.version == one.version
             assert await three.history(100) == await one.history(100)
+
+
+async def test_g16_change_waits_for_brokers_that_stand_still_for_longer_than_librdkafka(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    async with opened(store := store_on(kafka, topic, write_timeout_ms=120_000)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1)))
+        os.kill(kafka.pid(1), signal.SIGSTOP)
+        try:
+            with capture_logs() as logs:
+                task = asyncio.create_task(store.write(alteration((ALICE, PRODUCE, 2))))
+                await until(lambda: [line for line in logs if line["event"] == "quota_store_transaction_failed"])
+            assert not task.done()
+        finally:
+            os.kill(kafka.pid(1), signal.SIGCONT)
+        await task
+        assert seen.values == {(ALICE, PRODUCE): 2}
+        assert [entry.new for entry in await store.history(10)] == [2, 1]
 
 
 async def test_g06_two_gateways_that_alter_at_once_lose_nothing_and_agree(kafka3: KafkaCluster, topic: str) -> None:

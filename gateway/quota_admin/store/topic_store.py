@@ -42,7 +42,7 @@ from gateway.quota_admin.store.interface import (
 )
 from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
-from gateway.quota_admin.store.topic_writer import TopicWriter, is_unexpected, refusal_of
+from gateway.quota_admin.store.topic_writer import TopicWriter, is_timeout, is_unexpected, refusal_of
 from gateway.quota_admin.store.writing import WritesInProgress
 from gateway.runtime.slices import Slices
 from quotas.record_signature import RecordSigner
@@ -89,6 +89,25 @@ class TopicStoreSettings:
 
 class _Doubt(Exception):
     """The outcome is not known: an alteration may be in the log now or later."""
+
+
+class _NotMade(StoreError):
+    """An alteration is certainly not in the log.
+
+    It is tried again if its transactional id was taken, once if the error was unexpected, and until the deadline if
+    librdkafka waited in vain.
+
+    Attributes:
+        cause: what librdkafka raised.
+        taken: whether the transactional id was taken.
+        until: the deadline of another try, by `time.monotonic`.
+    """
+
+    def __init__(self, topic: str, cause: KafkaException | BufferError, *, taken: bool, until: float) -> None:
+        super().__init__(f"topic {topic} could not be written; nothing was changed: {cause.args[0]}")
+        self.cause = cause
+        self.taken = taken
+        self.until = until
 
 
 class TopicStore:
@@ -208,8 +227,6 @@ class TopicStore:
 
     async def write(self, alteration: Alteration) -> int:
         """See `QuotaStore`."""
-        if self.read_only is not None:
-            raise StoreError(self.read_only)
         # The caller believes that these values are already set, and writes no audit lines for them.
         seem_made = set()
         slices = Slices()
@@ -389,7 +406,23 @@ class TopicStore:
             self._one_at_a_time.release()
 
     async def _write_next(self, alteration: Alteration, seem_made: Set[Slot], deadline: float) -> int:
+        """Write an alteration, and again what was certainly not made: see `_NotMade`."""
         self._check_usable()
+        until, may_fail = deadline, True
+        while True:
+            try:
+                return await self._try(alteration, seem_made, until)
+            except _NotMade as exc:
+                late = is_timeout(exc.cause) and time.monotonic() < deadline
+                unexpected = may_fail and is_unexpected(exc.cause)
+                if not (exc.taken or late or unexpected):
+                    raise
+                may_fail = may_fail and not unexpected
+                until = exc.until
+
+    async def _try(self, alteration: Alteration, seem_made: Set[Slot], deadline: float) -> int:
+        if (fault := self.stale or self.read_only) is not None:
+            raise StoreError(fault)
         if alteration.expected:
             await self._catch_up(deadline)
         changes, slots, grown = await self._effective(alteration)
@@ -455,10 +488,7 @@ class TopicStore:
         _log.info("quota_store_signed_anew", topic=self._settings.topic, records=count)
         return self.version
 
-    async def _commit(
-        self, name: str, records: Sequence[Written], deadline: float, *, again: bool = True
-    ) -> int:
-        """Write an alteration, also again: if its transactional id was taken, and once for an unexpected error."""
+    async def _commit(self, name: str, records: Sequence[Written], deadline: float) -> int:
         loop = asyncio.get_running_loop()
         topic = self._settings.topic
         try:
@@ -480,12 +510,8 @@ class TopicStore:
                         f"the brokers of topic {topic} did not say what became of the change, so it was not "
                         f"confirmed; it may take effect later: {exc.args[0]}"
                     ) from unsettled
-            if name not in self._seen and (taken or (again and is_unexpected(exc))):
-                return await self._commit(name, records, deadline, again=again and taken)
             if name not in self._seen:
-                raise StoreError(
-                    f"topic {topic} could not be written; nothing was changed: {exc.args[0]}"
-                ) from exc
+                raise _NotMade(topic, exc, taken=taken, until=deadline) from exc
             return self._seen[name]
         if not await self._read_back(name, max(deadline, time.monotonic() + _RETRY_S)):
             if self._reader is not None:

@@ -26,6 +26,8 @@ _TRANSACTION_MS: Final = 5_000
 
 _TAKEN: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
+_TOO_LATE: Final = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
+
 _NO_RIGHT: Final = (
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -63,6 +65,15 @@ def is_unexpected(exc: KafkaException | BufferError) -> bool:
     """
     error = exc.args[0]
     return isinstance(error, KafkaError) and error.code() == KafkaError.UNKNOWN
+
+
+def is_timeout(exc: KafkaException | BufferError) -> bool:
+    """Whether librdkafka has waited in vain, so that the same write may succeed.
+
+    It waits for a record's acknowledgement no longer than `_TRANSACTION_MS`, even if the caller would wait longer.
+    """
+    error = exc.args[0]
+    return isinstance(error, KafkaError) and error.code() in _TOO_LATE
 
 
 class TopicWriter:

@@ -1,16 +1,18 @@
 """How long alterations may take, and what is said of those that failed; over a topic without brokers."""
 
 import asyncio
+import concurrent.futures
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from gateway.quota_admin.store import topic_reader, topic_store
-from gateway.quota_admin.store.interface import StoreError
+from gateway.quota_admin.store.interface import ChangedMeanwhileError, StoreError, slot_of
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
 from testkit.quota_topic import QuotaTopic, until
 
@@ -84,8 +86,11 @@ async def test_failed_commit_that_was_read_is_a_success_though_brokers_say_no_mo
         assert seen.values == {(ALICE, PRODUCE): 1}
 
 
-async def test_failed_commit_that_was_not_made_is_told_as_such_once_end_was_read(topic: QuotaTopic) -> None:
-    async with opened(store := topic.store()) as seen:
+async def test_failed_commit_that_was_not_made_is_told_as_such_once_end_was_read(
+    topic: QuotaTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_store, "_RETRY_S", 60.0)
+    async with opened(store := topic.store(write_timeout_ms=200)) as seen:
         topic.on_commit = timed_out
         with pytest.raises(StoreError, match="could not be written; nothing was changed: "):
             await store.write(alteration((ALICE, PRODUCE, 1)))
@@ -115,6 +120,65 @@ async def test_change_that_failed_by_a_fault_of_the_broker_is_written_once_more(
             with pytest.raises(StoreError, match=r"nothing was changed: .*EndTxn commit failed"):
                 await store.write(alteration((ALICE, PRODUCE, 1)))
         assert (len(tries), seen.values) == (2, {(ALICE, PRODUCE): 1} if faults == 1 else {})
+
+
+@pytest.mark.parametrize("code", [KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT])
+async def test_change_for_which_librdkafka_waited_in_vain_is_written_again_until_its_deadline(
+    topic: QuotaTopic, code: int
+) -> None:
+    tries = []
+
+    def slow(commit: Callable[[], None]) -> None:
+        tries.append(1)
+        if len(tries) < 4:
+            raise KafkaException(KafkaError(code, "Message timed out"))
+        commit()
+
+    async with opened(store := topic.store(write_timeout_ms=60_000)) as seen:
+        topic.on_commit = slow
+        await store.write(alteration((ALICE, PRODUCE, 1)))
+        assert (len(tries), seen.values) == (4, {(ALICE, PRODUCE): 1})
+        assert [entry.new for entry in await store.history(100)] == [1]
+
+
+async def test_change_that_is_written_again_counts_with_what_others_have_changed_meanwhile(topic: QuotaTopic) -> None:
+    async with opened(one := topic.store(write_timeout_ms=60_000)), opened(two := topic.store()):
+        await one.write(alteration((ALICE, PRODUCE, 1)))
+        await two.catch_up()
+        loop = asyncio.get_running_loop()
+
+        def slow_while_other_sets(value: float) -> None:
+            def slow(_commit: Callable[[], None]) -> None:
+                topic.on_commit = lambda commit: commit()
+                others = two.write(alteration((ALICE, PRODUCE, value)))
+                asyncio.run_coroutine_threadsafe(others, loop).result(60)
+                raise KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT, "Message timed out"))
+
+            topic.on_commit = slow
+
+        slow_while_other_sets(2)
+        asked = alteration((ALICE, PRODUCE, 9))
+        with pytest.raises(ChangedMeanwhileError):
+            await one.write(replace(asked, expected={slot_of(asked.changes[0]): 1}))
+        slow_while_other_sets(3)
+        await one.write(alteration((ALICE, PRODUCE, 4)))
+        assert [(entry.old, entry.new) for entry in await one.history(9)] == [(3, 4), (2, 3), (1, 2), (None, 1)]
+
+
+async def test_change_that_is_written_again_is_completed_though_its_store_is_closing(topic: QuotaTopic) -> None:
+    closing: list[concurrent.futures.Future[None]] = []
+    loop = asyncio.get_running_loop()
+
+    def slow(_commit: Callable[[], None]) -> None:
+        topic.on_commit = lambda commit: commit()
+        closing.append(asyncio.run_coroutine_threadsafe(store.close(), loop))
+        raise KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT, "Message timed out"))
+
+    async with opened(store := topic.store(write_timeout_ms=60_000)) as seen:
+        topic.on_commit = slow
+        await store.write(alteration((ALICE, PRODUCE, 1)))
+        await asyncio.wrap_future(closing[0])
+        assert seen.values == {(ALICE, PRODUCE): 1}
 
 
 async def test_change_that_was_made_in_spite_of_a_fault_of_the_broker_is_not_written_again(topic: QuotaTopic) -> None:
