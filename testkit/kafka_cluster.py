@@ -14,13 +14,20 @@ from testkit.loopback import own_host
 
 KAFKA_HOST: Final = own_host(77)
 
-FEW_THREADS: Final = {
+SHARED: Final = {
     "num.network.threads": 1,
     "num.io.threads": 2,
     "group.coordinator.threads": 1,
     "share.coordinator.threads": 1,
+    "broker.session.timeout.ms": 60_000,
 }
-"""Properties of brokers that are mostly idle: each thread polls for work several times a second."""
+"""Properties of brokers that many tests share.
+
+They are mostly idle, and each thread polls for work several times a second. On a busy machine heartbeats came 6 s
+late. A broker that is late leads no partition until its next heartbeat.
+"""
+_NOTICED_MS: Final = 15_000
+"""Tests kill one of three brokers, and wait this long for the others to notice."""
 
 
 def shared_cluster(request: pytest.FixtureRequest, brokers: int) -> Iterator[KafkaCluster]:
@@ -31,7 +38,8 @@ def shared_cluster(request: pytest.FixtureRequest, brokers: int) -> Iterator[Kaf
         brokers: 1 or 3.
     """
     failed_before = request.session.testsfailed
-    cluster = KafkaCluster(brokers, KAFKA_HOST, FEW_THREADS).start()
+    properties = SHARED if brokers == 1 else {**SHARED, "broker.session.timeout.ms": _NOTICED_MS}
+    cluster = KafkaCluster(brokers, KAFKA_HOST, properties).start()
     try:
         yield cluster
     finally:

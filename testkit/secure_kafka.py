@@ -36,7 +36,7 @@ from confluent_kafka.admin import (
 
 from embedded_kafka.kafka import Address, KafkaCluster
 from testkit.certificates import Authority, KeyPair
-from testkit.kafka_cluster import FEW_THREADS
+from testkit.kafka_cluster import SHARED
 from testkit.loopback import own_host
 
 SECURE_HOST: Final = own_host(77, 2)
@@ -89,7 +89,7 @@ class SecureKafka:
         self.cluster = KafkaCluster(
             brokers,
             host,
-            {**FEW_THREADS, **_properties(server, self.authority.certificate), **(properties or {})},
+            {**SHARED, **_properties(server, self.authority.certificate), **(properties or {})},
             listeners=LISTENERS,
         )
 

@@ -58,7 +58,8 @@ def _check_transactions(found: set[int]) -> None:
 
 # -- kafka-python ----------------------------------------------------------------------------------------------------
 def _kafka_python_poll(consumer: Any) -> list[int]:
-    batches = consumer.poll(timeout_ms=500).values()
+    # If a poll ends while it joins the group, it may never read anything.
+    batches = consumer.poll(timeout_ms=60_000).values()
     return [int(record.value) for record in itertools.chain.from_iterable(batches)]
 
 

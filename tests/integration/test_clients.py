@@ -62,7 +62,8 @@ def test_kafka_python_creates_produces_consumes_commits_and_deletes(gateway3: Ga
         )
 
         def poll() -> list[bytes]:
-            batches = consumer.poll(timeout_ms=500)
+            # If a poll ends while it joins the group, it may never read anything: also without a gateway.
+            batches = consumer.poll(timeout_ms=60_000)
             return [record.value for record in itertools.chain.from_iterable(batches.values())]
 
         assert gathered(poll) == values()
