@@ -73,6 +73,14 @@ class Outputs:
             self.hits += [f"{log}: {hit!r}" for hit in scanner.hits]
             scanner.hits.clear()
 
+    def latest(self, lines: int = 100) -> dict[Path, str]:
+        """The last lines of each log that grew since the last `look`."""
+        found = {}
+        for log, (at, _) in self._logs.items():
+            if log.exists() and (more := log.read_bytes()[at:]):
+                found[log] = "\n".join(more.decode(errors="replace").splitlines()[-lines:])
+        return found
+
     def look_at(self, where: str, data: bytes) -> None:
         """Searches some bytes."""
         self.looked_at_bytes += len(data)

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 
 from testkit import ended_early, leftovers, marked_files, rewritten_files, shared_brokers
 from testkit.clock import FakeClock
-from testkit.secrets import secrets_in
+from testkit.secrets import OUTPUTS, secrets_in
 
 ROOT: Final = Path(__file__).parent
 _THRESHOLDS: Final = (2_000, 10, 50)
@@ -208,8 +208,13 @@ def _free_the_collector() -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, pytest.TestReport]:
-    """Fails a test whose gateway, in this process and at DEBUG, wrote a secret of the suite (hazard H15)."""
+    """Fails a test whose gateway, in this process and at DEBUG, wrote a secret of the suite (hazard H15).
+
+    A failed test shows what its gateways in processes of their own wrote last: their logs are gone after the run.
+    """
     report: pytest.TestReport = yield
+    if report.failed and report.when == "call":
+        report.sections += [(f"End of {log}", text) for log, text in OUTPUTS.latest().items()]
     told = [hit for _, text in report.sections for hit in secrets_in(text.encode(errors="replace"))]
     if told and report.when == "teardown":
         report.outcome = "failed"
