@@ -1,15 +1,15 @@
 """Distributes the files of a run to pytest-xdist's workers so that few of them start the same brokers.
 
-Each worker has its own fixtures of session scope. A broker takes several seconds of CPU to start, and five to ten
-percent of a core while it runs. So files that need the same brokers go to the worker that has them, as long as other
-workers have work. A worker ends brokers that its next file does not need.
+Each worker has its own fixtures of session scope. A broker takes several seconds of CPU to start, and a few percent
+of a core while it runs. So files that need the same brokers go to the worker that has them, as long as other workers
+have work.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,8 +39,8 @@ def choose(files: Mapping[str, frozenset[str]], mine: frozenset[str], others: fr
 
     Args:
         files: waiting files in their order, with their fixtures; at least one.
-        mine: fixtures that this worker has now.
-        others: fixtures that any other worker has now.
+        mine: fixtures that this worker has.
+        others: fixtures that any other worker has.
 
     Returns:
         Among files of equal cost, the one for which this worker has most brokers, and among these the first.
@@ -65,7 +65,7 @@ class SharedBrokers(LoadFileScheduling):  # type: ignore[misc]
         mine = self._started.get(node, frozenset())
         others = _union(started for other, started in self._started.items() if other is not node)
         chosen = choose({name: self._fixtures_of(name) for name in waiting}, mine, others)
-        self._started[node] = self._fixtures_of(chosen)
+        self._started[node] = mine | self._fixtures_of(chosen)
         waiting.move_to_end(chosen, last=False)
         super()._assign_work_unit(node)
 
@@ -109,33 +109,3 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """Replaces ``--dist loadfile``; other ways to distribute tests are unchanged."""
     return SharedBrokers(config, log) if config.getvalue("dist") == "loadfile" else None
-
-
-_begun: Final[dict[str, tuple[pytest.FixtureDef[Any], pytest.FixtureRequest]]] = {}
-"""Of the fixtures in `BROKERS`, those that this worker has now."""
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> Generator[None, Any, Any]:
-    """Notes the fixtures that a worker of pytest-xdist has."""
-    if (
-        fixturedef.argname in BROKERS
-        and fixturedef.scope == "session"
-        and hasattr(request.config, "workerinput")
-    ):
-        _begun[fixturedef.argname] = fixturedef, request
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
-    """After a file, ends the brokers that the next one does not need, and fixtures that use them."""
-    result = yield
-    if nextitem is not None and nextitem.path != item.path:
-        needed = fixtures_of(nextitem.path)
-        for name in [each for each in _begun if each not in needed]:
-            fixturedef, request = _begun.pop(name)
-            fixturedef.finish(request)  # type: ignore[arg-type]  # it is the request that the fixture was made for
-    return result

@@ -119,11 +119,11 @@ pytest_sessionfinish = leftovers.pytest_sessionfinish
 pytest_terminal_summary = leftovers.pytest_terminal_summary
 pytest_testnodedown = leftovers.pytest_testnodedown
 pytest_ignore_collect = marked_files.pytest_ignore_collect
+pytest_xdist_make_scheduler = shared_brokers.pytest_xdist_make_scheduler
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """See there."""
-    config.pluginmanager.register(shared_brokers)
     leftovers.pytest_configure(config)
     ended_early.pytest_configure(config)
 

@@ -46,38 +46,18 @@ def test_a_run_starts_each_cluster_on_few_workers() -> None:
     """The files of this project, each as long as the others, on three workers."""
     waiting = OrderedDict((path.name, fixtures_of(path)) for path in sorted((ROOT / "integration").glob("test_*.py")))
     fewest = sum(BROKERS.values())
-    running, started = [NONE, NONE, NONE], 0
+    started = [NONE, NONE, NONE]
     while waiting:
         for at in range(3):
-            others = frozenset().union(*(running[other] for other in range(3) if other != at))
+            others = frozenset().union(*(started[other] for other in range(3) if other != at))
             if waiting:
-                needed = waiting.pop(choose(waiting, mine=running[at], others=others))
-                started += sum(BROKERS[name] for name in needed - running[at])
-                running[at] = needed
-    assert started <= fewest + 4 * BROKERS["kafka"]
+                chosen = choose(waiting, mine=started[at], others=others)
+                started[at] |= waiting.pop(chosen)
+    assert sum(BROKERS[name] for each in started for name in each) <= fewest + 2 * BROKERS["kafka"]
 
 
-@pytest.mark.slow
-def test_brokers_end_before_a_file_that_does_not_need_them_and_what_uses_them_before_them(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(
-        "import pathlib, pytest\nfrom testkit import shared_brokers\n\n"
-        "def pytest_configure(config):\n    config.pluginmanager.register(shared_brokers)\n\n"
-        "def note(text):\n    with pathlib.Path('notes').open('a') as file:\n        print(text, file=file)\n\n"
-        "@pytest.fixture(scope='session')\ndef kafka3():\n    note('begin')\n    yield 3\n    note('end')\n\n"
-        "@pytest.fixture(scope='session')\ndef gateway3(kafka3):\n    yield 3\n    note('gateway ended')\n"
-    )
-    uses = "from conftest import note\ndef test_{0}(gateway3: int) -> None:\n    note('{0}')\n"
-    for name in ("a", "b", "d"):
-        (tmp_path / f"test_{name}.py").write_text(uses.format(name))
-    (tmp_path / "test_c.py").write_text("from conftest import note\ndef test_c() -> None:\n    note('c')\n")
-    done = run_with_workers(tmp_path, 1)
-    assert "4 passed" in done.stdout, done.stdout + done.stderr
-    uses_it = ["begin", "a", "b", "d", "gateway ended", "end"]
-    assert (tmp_path / "notes").read_text().splitlines() == [*uses_it, "c"]
-
-
-def run_with_workers(folder: Path, count: int = 2) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", f"-n{count}", "--dist=loadfile", "-p", "no:randomly"]
+def run_with_two_workers(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-n2", "--dist=loadfile", "-p", "no:randomly"]
     environment = os.environ | {"PYTHONPATH": str(ROOT.parent)}
     return subprocess.run(
         [*command, "-p", "no:cacheprovider"],
@@ -102,7 +82,7 @@ def test_tests_of_a_file_that_takes_minutes_go_to_all_workers(tmp_path: Path) ->
         "        assert time.monotonic() < until\n        time.sleep(0.02)\n\n"
         "def test_a() -> None:\n    meet('a', 'b')\n\ndef test_b() -> None:\n    meet('b', 'a')\n"
     )
-    done = run_with_workers(tmp_path)
+    done = run_with_two_workers(tmp_path)
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -118,7 +98,7 @@ def test_a_test_that_a_worker_ends_in_is_run_once_and_the_others_of_its_file_are
         + "    os._exit(1)\n"
         + "\ndef test_last() -> None:\n    begin('test_last')\n"
     )
-    done = run_with_workers(tmp_path)
+    done = run_with_two_workers(tmp_path)
     assert "1 failed, 5 passed" in done.stdout, done.stdout + done.stderr
     assert "crashed while running 'test_it.py::test_4'" in done.stdout
     assert (tmp_path / "begun").read_text().split() == [*names, "test_last"]
