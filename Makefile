@@ -136,7 +136,7 @@ test: $(VENV)/.pipeline-up-to-date ## all of check, with the compiled core; the 
 .PHONY: others spark-beside
 others:
 	@export TEST_ADDRESSES=100; make="$(MAKE) --no-print-directory --output-sync=target AT_A_TIME=3"; \
-	if [ -e $(COMPILED)/.up-to-date ]; then $$make unit BUT="$(CORE_TESTS)"; $$make test-core; else $$make unit; fi
+	if [ -e $(COMPILED)/.up-to-date ]; then $$make test-core; $$make unit BUT="$(CORE_TESTS)"; else $$make unit; fi
 
 spark-beside:
 	@$(MAKE) --no-print-directory --output-sync=target spark
