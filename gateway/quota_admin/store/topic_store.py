@@ -100,7 +100,7 @@ class _NotMade(StoreError):
     Attributes:
         cause: what librdkafka raised.
         taken: whether the transactional id was taken.
-        until: the deadline of another try, by `time.monotonic`.
+        until: the deadline of another try after another error than a timeout, by `time.monotonic`.
     """
 
     def __init__(self, topic: str, cause: KafkaException | BufferError, *, taken: bool, until: float) -> None:
@@ -418,7 +418,7 @@ class TopicStore:
                 if not (exc.taken or late or unexpected):
                     raise
                 may_fail = may_fail and not unexpected
-                until = exc.until
+                until = deadline if late else exc.until
 
     async def _try(self, alteration: Alteration, seem_made: Set[Slot], deadline: float) -> int:
         if (fault := self.stale or self.read_only) is not None:

@@ -4,7 +4,7 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from gateway.quota_admin.store import topic_reader, topic_store
 from gateway.quota_admin.store.interface import ChangedMeanwhileError, StoreError, slot_of
+from gateway.quota_admin.store.topic_log import Written
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
 from testkit.quota_topic import QuotaTopic, until
 
@@ -124,9 +125,10 @@ async def test_change_that_failed_by_a_fault_of_the_broker_is_written_once_more(
 
 @pytest.mark.parametrize("code", [KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT])
 async def test_change_for_which_librdkafka_waited_in_vain_is_written_again_until_its_deadline(
-    topic: QuotaTopic, code: int
+    topic: QuotaTopic, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries = []
+    monkeypatch.setattr(topic_store, "_SETTLE_S", 600.0)
+    tries, deadlines = [], []
 
     def slow(commit: Callable[[], None]) -> None:
         tries.append(1)
@@ -135,9 +137,17 @@ async def test_change_for_which_librdkafka_waited_in_vain_is_written_again_until
         commit()
 
     async with opened(store := topic.store(write_timeout_ms=60_000)) as seen:
+        write = store._writer.transaction
+
+        def noted(name: str | None, records: Sequence[Written], deadline: float) -> None:
+            deadlines.append(deadline)
+            write(name, records, deadline)
+
+        monkeypatch.setattr(store._writer, "transaction", noted)
         topic.on_commit = slow
         await store.write(alteration((ALICE, PRODUCE, 1)))
         assert (len(tries), seen.values) == (4, {(ALICE, PRODUCE): 1})
+        assert len(set(deadlines)) == 1
         assert [entry.new for entry in await store.history(100)] == [1]
 
 
