@@ -26,6 +26,7 @@ _TRANSACTION_MS: Final = 5_000
 
 _TAKEN: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
+_UNEXPECTED: Final = (KafkaError.UNKNOWN,)
 _TOO_LATE: Final = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
 
 _NO_RIGHT: Final = (
@@ -58,13 +59,17 @@ def refusal_of(error: KafkaError) -> str | None:
     return None
 
 
+def _code(exc: KafkaException | BufferError) -> int | None:
+    error = exc.args[0]
+    return error.code() if isinstance(error, KafkaError) else None
+
+
 def is_unexpected(exc: KafkaException | BufferError) -> bool:
     """Whether a broker answered with an unexpected error, so that the same write may succeed.
 
     Kafka 4.4 does so if another process initializes the same transactional id during the commit.
     """
-    error = exc.args[0]
-    return isinstance(error, KafkaError) and error.code() == KafkaError.UNKNOWN
+    return _code(exc) in _UNEXPECTED
 
 
 def is_timeout(exc: KafkaException | BufferError) -> bool:
@@ -72,8 +77,7 @@ def is_timeout(exc: KafkaException | BufferError) -> bool:
 
     It waits for a record's acknowledgement no longer than `_TRANSACTION_MS`, even if the caller would wait longer.
     """
-    error = exc.args[0]
-    return isinstance(error, KafkaError) and error.code() in _TOO_LATE
+    return _code(exc) in _TOO_LATE
 
 
 class TopicWriter:
@@ -180,8 +184,7 @@ class TopicWriter:
 
     def give_way(self, exc: KafkaException | BufferError) -> bool:
         """Whether another process has initialized the same transactional id. If so, this one uses another id."""
-        error = exc.args[0]
-        if not isinstance(error, KafkaError) or error.code() not in _TAKEN:
+        if _code(exc) not in _TAKEN:
             return False
         self._transactional_id = transactional_id(self._topic, None)
         return True
