@@ -101,7 +101,7 @@ quick: $(VENV)/.pipeline-up-to-date | $(CHARACTERS)
 	HYPOTHESIS_PROFILE=brief $(BIN)/python -m pytest $(UNIT) -m "$(NOT_LONG) and not slow"
 
 .PHONY: check
-check: ## format, ruff, mypy --strict, import contracts, unit tests with fewer examples: two to four minutes
+check: ## format, ruff, mypy --strict, import contracts, unit tests with fewer examples: one to two minutes
 	@$(MAKE) --no-print-directory -j2 --output-sync=target static quick
 
 # `check` shuffles anew each time; a red run of the long suite must be one that can be repeated.

@@ -125,6 +125,7 @@ async def test_a_route_without_a_role_is_not_served(monkeypatch: pytest.MonkeyPa
     await running.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", [*TOKENS, None])
 async def test_k24_a_stolen_token_does_what_its_role_may_and_nothing_else(role: str | None) -> None:
     async with running_gateway(9, admin={"keys": keys()}) as running:
@@ -389,6 +390,7 @@ async def test_k24_a_new_certificate_of_the_port_is_taken_up_without_a_restart(p
 # -- floods --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_k25_failures_are_answered_late_and_logged_boundedly_while_others_are_served(
     log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,6 +479,7 @@ async def test_keys_apply_to_all_processes_and_change_with_a_reload(tmp_path: Pa
             assert secrets_in(text.encode()) == []
 
 
+@pytest.mark.slow
 async def test_k24_a_stream_ends_with_the_key_that_it_was_asked_with(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKENS["read"])

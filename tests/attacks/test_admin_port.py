@@ -64,6 +64,7 @@ async def healthy(running: RunningGateway) -> bool:
     return answer.startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.slow
 async def test_i08_k20_silent_connections_take_few_descriptors_and_healthz_and_clients_are_answered() -> None:
     async with broker_and_gateway() as (_, running):
         port = running.gateway.admin.port
@@ -103,6 +104,7 @@ async def test_k20_peers_that_have_been_answered_make_way_at_once(monkeypatch: p
             peer.close()
 
 
+@pytest.mark.slow
 async def test_k20_flood_of_silent_connections_takes_the_moment_that_each_has() -> None:
     async with running_gateway(9) as running:
         connections = running.gateway.admin.connections
@@ -117,6 +119,7 @@ async def test_k20_flood_of_silent_connections_takes_the_moment_that_each_has() 
         assert connections.grace_s == GRACE_S / MAX_CONNECTIONS
 
 
+@pytest.mark.slow
 async def test_i08_k20_a_head_that_does_not_come_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_gateway(9) as running:
         monkeypatch.setattr(running.gateway.admin.connections, "_first_request_s", 0.0)
@@ -171,6 +174,7 @@ def quota(number: int, key: str = "producer_byte_rate") -> bytes:
     return json.dumps({"entity": entity, "quota": key, "limit": number + 1}).encode() + b"\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "status"),
     [

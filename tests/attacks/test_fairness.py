@@ -98,6 +98,7 @@ async def storm(port: int, first_bytes: bytes) -> AsyncIterator[None]:
             writer.transport.abort()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, True], ids=["one byte", "whole hellos"])
 async def test_k09_honest_handshakes_go_on_beside_a_storm_of_begun_ones(pki: Pki, whole: bool) -> None:
     keys = pki.keys(handshake_timeout_ms=2_000)

@@ -81,6 +81,7 @@ async def test_k22_no_answer_may_be_read_framed_or_included_elsewhere() -> None:
                     assert "unsafe" not in policy
 
 
+@pytest.mark.slow
 async def test_k20_viewers_that_take_nothing_leave_room_for_others_and_are_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -24,6 +24,7 @@ def waiting(running: RunningGateway) -> int:
     return sum(bool(each.session.muted & MuteReason.AWAITING_TURN) for each in running.channels)
 
 
+@pytest.mark.slow
 async def test_a_user_that_connects_from_200_addresses_has_its_count_once() -> None:
     async with broker_and_gateway(quotas=[{"default_user": True, "connection_count": 20}]) as (broker, running):
         clients = await asyncio.gather(*(connect(running.port, f"127.0.3.{each}") for each in range(1, 201)))
@@ -40,6 +41,7 @@ async def test_a_user_that_connects_from_200_addresses_has_its_count_once() -> N
         assert await is_served(await connect(running.port, HONEST))
 
 
+@pytest.mark.slow
 async def test_a_storm_of_one_user_is_served_in_turn_and_no_client_is_refused() -> None:
     async with broker_and_gateway(quotas=[{"user": "ANONYMOUS", "connection_creation_rate": 40}]) as (_, running):
         clients = [each for at in range(1, 6) for each in await connect_all(running.port, 30, f"127.0.4.{at}")]
@@ -62,6 +64,7 @@ async def test_a_client_that_waits_is_not_read() -> None:
         await asyncio.gather(flood, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_clients_that_leave_while_they_wait_use_up_no_rate() -> None:
     async with broker_and_gateway(quotas=[{"user": "ANONYMOUS", "connection_creation_rate": 1}]) as (_, running):
         for client in (await connect_all(running.port, 10, "127.0.5.2"))[3:]:
@@ -73,6 +76,7 @@ async def test_clients_that_leave_while_they_wait_use_up_no_rate() -> None:
         assert tracker.recorded == 3
 
 
+@pytest.mark.slow
 async def test_a_user_that_connects_and_leaves_at_once_keeps_no_place_and_no_turn() -> None:
     async with broker_and_gateway(
         quotas=[{"user": "ANONYMOUS", "connection_creation_rate": 4}], connections={"max_held": 40}

@@ -29,6 +29,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [0, 2])
 def test_a_run_is_of_what_is_committed_beside_that_many_busy_processes(
     repository: Path, tmp_path: Path, busy: int

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from campaigns.deploy.sbom import bill
 
 STATUS = """Package: libc6
@@ -19,6 +21,7 @@ Version: 1
 """
 
 
+@pytest.mark.slow
 def test_debians_and_pythons_packages_are_components_of_sluice(tmp_path: Path) -> None:
     for name, text in {
         "etc/os-release": 'NAME="Debian"\nID=debian\nVERSION_ID="12"\n',

@@ -45,6 +45,7 @@ def configuration(service: dict[str, Any]) -> Config:
     return config.parse((FILES / "sluice.toml").read_text(), name="sluice.toml", environment=service["environment"])
 
 
+@pytest.mark.slow
 def test_compose_images_have_versions_kafkas_being_that_of_the_tests(compose: dict[str, Any]) -> None:
     assert sorted(compose) == [*GATEWAYS, "grafana", "kafka", "prometheus"]
     assert compose["kafka"]["image"] == f"apache/kafka:{KAFKA_VERSION}"

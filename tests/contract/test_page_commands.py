@@ -174,6 +174,7 @@ def test_a_command_that_is_not_valid_is_found(tmp_path: Path) -> None:
     assert [(each.text, each.output) for each in run.commands()] == [("ls \\\n  -l", ("total 0",))]
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_end_is_ended_with_what_it_started_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def test_a_hazard_that_does_not_apply_is_known_and_has_no_test() -> None:
     assert not hazards.NOT_APPLICABLE.keys() & hazards.shown().keys()
 
 
+@pytest.mark.slow
 def test_every_hazard_that_a_comment_cites_is_on_the_page() -> None:
     assert sorted(hazards.cited() - set(hazards.shown())) == []
 

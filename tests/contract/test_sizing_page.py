@@ -7,6 +7,8 @@ import re
 import subprocess
 from typing import Any
 
+import pytest
+
 from testkit.sizing_page import PAGE, RESULT, page
 
 DOCUMENT = json.loads(RESULT.read_text())
@@ -25,6 +27,7 @@ def test_the_page_is_up_to_date() -> None:
     assert page(PAGE.read_text(), DOCUMENT) == PAGE.read_text(), "python -m testkit.sizing_page"
 
 
+@pytest.mark.slow
 def test_the_calculator_is_right_for_loads_that_the_formula_was_not_fitted_on() -> None:
     checked = [each["mix"] for each in DOCUMENT["mixes"] if not each["fitted"]]
     assert len(checked) == 3

@@ -115,6 +115,7 @@ def no_certificates_left() -> Iterator[None]:
     tls.forget_certificates()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_certificates_left")
 def test_seeds_are_played_alike_twice_and_do_nothing_that_no_core_may() -> None:
     for seed in range(20):

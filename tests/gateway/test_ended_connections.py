@@ -34,6 +34,7 @@ def _kept_by(session: ClientSession) -> weakref.ref[Any]:
     return weakref.ref(begins_now)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("how", ["closes", "resets", "sends junk", "leaves while connecting", "broker refuses"])
 async def test_f16_an_ended_connection_leaves_nothing_to_the_collector(how: str) -> None:
@@ -54,6 +55,7 @@ async def test_f16_an_ended_connection_leaves_nothing_to_the_collector(how: str)
             await until(lambda: left() is None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("answered", [True, False])
 async def test_an_ended_connection_with_a_byte_rate_leaves_nothing_to_the_collector(answered: bool) -> None:
@@ -74,6 +76,7 @@ async def test_an_ended_connection_with_a_byte_rate_leaves_nothing_to_the_collec
             await until(lambda: left() is None)
 
 
+@pytest.mark.slow
 def test_full_collections_pass_over_what_survived_an_earlier_one() -> None:
     collector.freeze_survivors()  # tests/conftest.py takes that back
     kept = [[at] for at in range(20_000)]

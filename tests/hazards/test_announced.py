@@ -76,6 +76,7 @@ def test_m01_what_was_only_announced_for_a_topic_does_not_use_its_quota(sent_byt
     served_at_once(c, "honest")
 
 
+@pytest.mark.slow
 def test_m01_a_reply_that_was_cut_off_is_not_owed_and_its_bound_is_free() -> None:
     c = Conversation(consumer_byte_rate=QUOTA)
     reply = wire.response(

@@ -41,6 +41,7 @@ async def test_b01_b02_b04_silent_and_dribbling_clients_are_closed_while_honest_
             client.close()
 
 
+@pytest.mark.slow
 async def test_b03_slow_link_that_keeps_the_minimum_rate_is_served() -> None:
     bounds = {"first_frame_timeout_ms": 300, "frame_timeout_ms": 300, "min_frame_bytes_per_s": 100_000}
     async with broker_and_gateway(**bounds) as (_, running):

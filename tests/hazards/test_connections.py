@@ -28,6 +28,7 @@ def ip_rate(per_s: int, **entity: Any) -> dict[str, Any]:
 
 
 # -- rates ---------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 async def test_b13_simultaneous_connects_over_the_rate_are_all_served_in_the_end() -> None:
     began = time.monotonic()  # the first window begins with the gateway; the loop's time stands still within a turn
     async with broker_and_gateway(connections={"max_connection_creation_rate": 20}) as (_, running):
@@ -42,6 +43,7 @@ async def test_b13_simultaneous_connects_over_the_rate_are_all_served_in_the_end
         assert refusals(running, "ip_rate") == 0
 
 
+@pytest.mark.slow
 async def test_b14_b17_address_over_its_rate_sees_a_close_without_a_reply_after_its_throttle_time() -> None:
     async with broker_and_gateway(quotas=[ip_rate(1)]) as (broker, running):
         # The window in progress counts too: the eleventh is let go a second after the first, however slow they were.

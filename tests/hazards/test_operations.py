@@ -165,6 +165,7 @@ async def test_switch_takes_effect_at_once_and_shows_what_it_does(capsys: pytest
         assert await throttle() > 0
 
 
+@pytest.mark.slow
 async def test_a_brake_leaves_a_part_to_a_tier_until_it_is_ended(capsys: pytest.CaptureFixture[str]) -> None:
     # A tier that used nothing keeps a thousandth of the capacity: a frame is a second's worth.
     capacity = {"producer_byte_rate": 1000 * FRAME_BYTES}
@@ -212,6 +213,7 @@ async def test_a_brake_leaves_a_part_to_a_tier_until_it_is_ended(capsys: pytest.
         assert not await throttled()
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_brake_stays_the_same_each_time_it_is_shown() -> None:
     async with broker_and_gateway(capacity={"producer_byte_rate": LIMIT}) as (_, running):
         port, now = running.gateway.admin.port, asyncio.get_running_loop().time
@@ -278,6 +280,7 @@ async def test_the_command_asks_for_a_whole_brake(argv: tuple[str, ...], capsys:
     assert "sluice shed: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 async def test_issued_mute_keeps_its_time_when_enforcement_ends() -> None:
     quota = {"default_client_id": True, "producer_byte_rate": FRAME_BYTES // 11}
     async with broker_and_gateway(quotas=[quota]) as (broker, running), await running.connect() as client:

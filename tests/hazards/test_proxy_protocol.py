@@ -121,6 +121,7 @@ async def test_h27_clients_that_share_an_address_and_a_port_keep_their_own_repli
     assert running.closed(CloseCause.CLIENT_CLOSED) == 8
 
 
+@pytest.mark.slow
 async def test_h27_replies_never_reach_the_next_owner_of_the_descriptor() -> None:
     """Connections end at every stage while others take over their file descriptors."""
     dice = random.Random(27)

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from config import Config
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from gateway.quota_admin.store.interface import Alteration
@@ -113,6 +115,7 @@ async def test_g02_a_store_that_hangs_holds_up_nobody_but_who_asked() -> None:
             assert wire.correlation_id_of(await asking.receive_frame()) == 7
 
 
+@pytest.mark.slow
 async def test_g02_what_a_client_that_leaves_has_sent_ahead_goes_with_it() -> None:
     async with ScriptedBroker() as broker, administered(broker.port) as running:
         held = HeldStore(running)
@@ -127,6 +130,7 @@ async def test_g02_what_a_client_that_leaves_has_sent_ahead_goes_with_it() -> No
         assert held.waiting == 1
 
 
+@pytest.mark.slow
 async def test_g12_a_list_of_many_quotas_holds_up_nobody() -> None:
     async with ScriptedBroker() as broker, administered(broker.port) as running:
         many = [QuotaChange(QuotaEntity(user=f"user-{at}"), RATE, 5.0) for at in range(30_000)]

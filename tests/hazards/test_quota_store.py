@@ -116,6 +116,7 @@ async def test_g02_full_disk_refuses_and_changes_nothing_until_there_is_room(
         assert again.values == seen.values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_bytes", [0, 8_192])
 @pytest.mark.asyncio
 async def test_l03_store_on_a_full_disk_is_read_and_is_written_as_soon_as_there_is_room(
@@ -218,6 +219,7 @@ def test_g04_file_that_can_not_be_trusted_is_refused_and_left_alone(
     assert (path.read_bytes() if path.exists() else None) == before
 
 
+@pytest.mark.slow
 def test_g04_flipped_bit_is_refused_or_changes_nothing(store_folder: Path) -> None:
     path = store_folder / "quotas.db"
     sound = path.read_bytes()
@@ -254,6 +256,7 @@ def test_g04_store_that_was_never_finished_is_made_again(tmp_path: Path) -> None
     assert not (tmp_path / "quotas.db.new").exists()
 
 
+@pytest.mark.slow
 def test_f18_lock_ends_with_its_process(store_folder: Path) -> None:
     program = (
         "import asyncio, os, sys, pathlib\n"
@@ -272,6 +275,7 @@ def test_f18_lock_ends_with_its_process(store_folder: Path) -> None:
 
 
 # -- a disk that can't be written ----------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("log_left", [False, True])
 def test_g18_read_only_disk_serves_the_quotas_and_refuses_alterations(
     store_folder: Path, log_left: bool, monkeypatch: pytest.MonkeyPatch

@@ -86,6 +86,7 @@ async def test_h10_other_requests_before_authentication_make_no_connection_to_a_
         assert broker.connections == []
 
 
+@pytest.mark.slow
 async def test_h16_storm_of_failures_keeps_nothing_behind_and_nobody_from_logging_in() -> None:
     """Each failure waits for the delay and is forgotten; a client with the right password is served meanwhile."""
 

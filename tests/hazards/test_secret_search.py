@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from testkit.secrets import CANARY, Outputs, packed
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,7 @@ def test_h15_leak_planted_in_files_is_found_unpacked(tmp_path: Path) -> None:
     assert sorted({Path(hit.split(":")[0].split(",")[0]).name for hit in outputs.hits}) == ["store", "usage.jsonl.gz"]
 
 
+@pytest.mark.slow
 def test_a_failed_test_shows_what_its_gateways_wrote_last(tmp_path: Path) -> None:
     (log := tmp_path / "gateway.log").write_text("before\n")
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_makereport\n")

@@ -200,6 +200,7 @@ async def test_h29_a_client_that_names_no_host_gets_an_alert(pki: Pki) -> None:
         assert failures(running, TlsFailure.NO_SERVER_NAME) == 2
 
 
+@pytest.mark.slow
 async def test_h29_the_name_of_a_node_that_is_not_there_ends_without_an_alert(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +307,7 @@ async def test_h29_wrong_names_take_no_place_in_the_queue_of_handshakes_and_few_
     assert "evil\\" in said
 
 
+@pytest.mark.slow
 async def test_h29_many_connections_reach_the_brokers_that_they_name(pki: Pki) -> None:
     async with named(pki, connections={"max_tls_handshakes_per_second": 100_000}) as (_, running):
         clients: list[TlsClient] = []
@@ -352,6 +354,7 @@ async def shake_hands(
         writer.transport.abort()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
 async def test_h31_a_session_of_one_name_leads_to_the_broker_of_the_name_that_is_given(
     pki: Pki, newest: ssl.TLSVersion

@@ -67,6 +67,7 @@ async def test_m01_over_tls_what_is_announced_and_not_sent_reaches_no_broker_and
         assert row.rate * 10 < 2_000
 
 
+@pytest.mark.slow
 async def test_b09_client_that_never_reads_over_tls_is_cut_at_the_same_deadline(pki: Pki) -> None:
     async with tls_gateway(pki.keys(), write_timeout_ms=400) as (broker, running):
         broker.script(FETCH, scripts.huge(64 * 1024 * 1024))
@@ -110,6 +111,7 @@ async def test_h17_silence_after_the_handshake_ends_at_the_deadline_of_the_first
         await running.ended_by(CloseCause.FIRST_FRAME_TIMEOUT)
 
 
+@pytest.mark.slow
 async def test_h17_a_slow_handshake_leaves_the_first_frame_its_whole_time(pki: Pki) -> None:
     keys = pki.keys(handshake_timeout_ms=5_000)
     async with tls_gateway(keys, first_frame_timeout_ms=700) as (_, running):
@@ -287,6 +289,7 @@ async def test_h19_client_without_a_certificate_is_anonymous_where_one_is_only_r
         await until(lambda: failures(running, TlsFailure.CERTIFICATE_UNTRUSTED) == 1)
 
 
+@pytest.mark.slow
 async def test_connections_count_for_the_user_of_the_certificate_from_the_handshake_on(pki: Pki) -> None:
     alice, bob = (pki.authority.issue(name, name, usage=CLIENT) for name in ("alice", "bob"))
     keys = pki.mutual(principal_mapping_rules="RULE:^CN=(.*)$/$1/")

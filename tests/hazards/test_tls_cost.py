@@ -17,6 +17,7 @@ from testkit.tls_conversation import TlsServer
 
 
 # -- H22 -----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 async def test_h22_a_storm_of_handshakes_is_paced_and_all_come_in(pki: Pki) -> None:
     """How little it costs those who are connected is measured by `python -m benchmarks.tls.storm`."""
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 40}) as (_, running):

@@ -41,6 +41,7 @@ async def test_b07_client_that_ends_its_direction_of_tls_gets_the_replies_it_is_
             await running.ended_by(CloseCause.CLIENT_CLOSED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fin", "reset"])
 async def test_c08_c16_throttled_client_that_leaves_is_found_out_and_its_held_requests_are_dropped(
     pki: Pki, how: str
@@ -59,6 +60,7 @@ async def test_c08_c16_throttled_client_that_leaves_is_found_out_and_its_held_re
         assert [request.api_key for request in asked.requests] == [PRODUCE]
 
 
+@pytest.mark.slow
 async def test_b11_broker_that_never_reads_stops_the_reading_of_a_client_with_tls(pki: Pki) -> None:
     async with tls_gateway(pki.keys()) as (broker, running):
         broker.never_reads = True

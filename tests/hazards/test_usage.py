@@ -67,6 +67,7 @@ async def failing(running: RunningGateway, yes: bool = True) -> None:
     await until(lambda: sample(running, "gateway_usage_sink_failing") == yes)
 
 
+@pytest.mark.slow
 async def test_g02_i13_a_full_disk_delays_records_and_not_clients(small_disk: Callable[[str], SmallDisk]) -> None:
     disk = small_disk("128k")
     async with recording(disk.folder / "usage") as running, await running.connect() as client:
@@ -81,6 +82,7 @@ async def test_g02_i13_a_full_disk_delays_records_and_not_clients(small_disk: Ca
     whole(disk.folder / "usage", 200)
 
 
+@pytest.mark.slow
 async def test_g02_i13_what_a_full_disk_never_takes_is_dropped_and_counted(
     small_disk: Callable[[str], SmallDisk],
 ) -> None:
@@ -97,6 +99,7 @@ async def test_g02_i13_what_a_full_disk_never_takes_is_dropped_and_counted(
     assert sink.dropped().lines > 0
 
 
+@pytest.mark.slow
 async def test_g18_a_read_only_disk_delays_records_and_not_clients(small_disk: Callable[[str], SmallDisk]) -> None:
     disk = small_disk("1m").folder
     (disk / "usage").mkdir()

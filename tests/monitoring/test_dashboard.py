@@ -189,6 +189,7 @@ def test_values_of_several_gateways_come_to_what_the_client_uses(gateways: str, 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_row_of_the_pipeline_shows_every_metric_that_it_writes(tmp_path: Path) -> None:
     queries = [query for panel in PIPELINE_ROW[1] for query, _ in panel.queries]
     asked = {name for query in queries for name in re.findall(r"sluice_pipeline_\w+", query)}

@@ -75,6 +75,7 @@ def test_each_alert_has_its_part_of_the_page(alert: str) -> None:
     assert all(f"**{what}.**" in part for what in ("Means", "Look", "Do"))
 
 
+@pytest.mark.slow
 def test_alerts_and_the_page_name_metrics_that_exist(tmp_path: Path) -> None:
     named = set(re.findall(r"sluice_pipeline_\w+", RULES.read_text()))
     known = metric_names(tmp_path)

@@ -205,6 +205,7 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
     assert (shares[seen][:, 2] == 0).all()
 
 
+@pytest.mark.slow
 def test_the_job_keeps_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_compacted(tmp_path, days(4))
     write_client_tables(tmp_path)

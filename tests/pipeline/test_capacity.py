@@ -318,6 +318,7 @@ def study(out: str, to: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> di
     return found
 
 
+@pytest.mark.slow
 def test_the_capacity_is_divided_among_clients_and_the_page_says_when_it_is_full(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -383,6 +384,7 @@ def test_the_study_is_the_same_however_many_parts_it_has(
     assert study(out, tmp_path / "spark", monkeypatch, "--master", "spark://there:7077") == once
 
 
+@pytest.mark.slow
 def test_a_client_that_is_erased_takes_the_study_with_it(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def found_in(rows: list[dict[str, Any]], dates: list[datetime.date] | None = Non
     return compare(hours.select(READ_HOURS), of_days.select(READ_DAYS), calendar)
 
 
+@pytest.mark.slow
 def test_each_client_that_changed_is_named_with_what_is_different(
     whole_month: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

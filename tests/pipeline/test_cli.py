@@ -71,6 +71,7 @@ def test_a_missing_package_and_each_error_end_with_their_code(
         assert capsys.readouterr().err == "sluice-pipeline compact: no room\n"
 
 
+@pytest.mark.slow
 def test_help_loads_no_package_of_the_extra() -> None:
     code = """
 import sys
@@ -176,6 +177,7 @@ def test_days_are_utc_and_what_the_caller_asks_for_wins(spark: Any) -> None:
     assert (spark.sparkContext.master, spark.sparkContext.uiWebUrl) == ("local[2]", None)
 
 
+@pytest.mark.slow
 def test_what_is_submitted_is_not_overruled() -> None:
     code = """
 import pyspark.sql, pipeline.spark.session as session

@@ -97,6 +97,7 @@ def test_columns_that_an_older_release_did_not_write_are_false_or_0(tmp_path: Pa
     assert (demand.observed.tolist(), demand.connections.tolist()) == ([0.0], [0])
 
 
+@pytest.mark.slow
 def test_a_row_group_has_one_bucket_and_a_bounded_number_of_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_days_of_a_span_are_compacted_again_and_no_others(tmp_path: Path, local_
         compact(LocalSession(), out, LONG_AFTER, date="all", first="2026-11-01")
 
 
+@pytest.mark.slow
 def test_a_day_with_holes_is_compacted_and_named_and_one_that_is_not_over_only_when_asked_for(
     tmp_path: Path, local_ingest: Ingest, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -332,6 +332,7 @@ def test_a_month_with_missing_days_is_not_complete_yet_and_says_which(
     assert "days of UTC that are missing: 2026-11-30" in (tmp_path / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_month_of_a_zone_needs_the_days_of_utc_around_it(november: Path) -> None:
     out = str(november / "out")
     with pytest.raises(NotYetCompleteError, match="2026-10-31 is not compacted"):

@@ -61,6 +61,7 @@ def quotas_of(plan: Plan) -> dict[tuple[str, str], float]:
     return {(str(entry.entity), str(entry.key)): entry.value for entry in plan.entries}
 
 
+@pytest.mark.slow
 def test_a_team_gets_one_quota_of_its_group_for_what_its_pods_used_together(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +134,7 @@ def test_users_and_client_ids_get_quotas_for_all_their_clients(
     assert {name for name, _ in quotas_of(plan)} == names
 
 
+@pytest.mark.slow
 def test_a_day_with_a_gap_is_left_out_for_all_teams(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,7 @@ def test_m09_a_client_that_another_writer_has_deleted_counts_as_erased(
     assert "bob" not in json.dumps(plan_of(out, capsys)) + json.dumps(report_of(out))
 
 
+@pytest.mark.slow
 def test_a_day_that_another_writer_has_deleted_counts_as_pruned(out: str) -> None:
     for table in ("raw", "compacted"):
         handle(out, table).delete(f"date = '{DATE}'")
@@ -331,6 +332,7 @@ def test_where_the_log_does_not_reach_back_rows_are_counted(out: str) -> None:
         clients_table(out).in_order()
 
 
+@pytest.mark.slow
 def test_two_that_write_moved_rows_anew_at_once_do_it_once(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contents(out, "raw")
     optimize(out, "raw")

@@ -181,6 +181,7 @@ def test_a_batch_that_loses_against_another_ingest_is_written_upon_it(
     assert (state.batches, state.lines, state.duplicates, len(state.checkpoints)) == (2, 2, 2, 2)
 
 
+@pytest.mark.slow
 def test_days_of_a_file_are_files_of_their_own_however_many(tmp_path: Path, local_ingest: Ingest) -> None:
     lines = [line(seq, row(), ts=DAY + 86_400 * (seq // 2)) for seq in range(24)]
     place(tmp_path / "in", "usage-a-0.jsonl.gz", *lines, *lines[::2])

@@ -118,6 +118,7 @@ def all_days_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"pipeline.jobs.{name}.expectation_of", lambda _: LONG_AFTER)
 
 
+@pytest.mark.slow
 def test_what_teams_pay_for_are_the_records_to_the_byte(october: Month, tmp_path: Path) -> None:
     assert len(october.clients) == len(STAY) + DAYS * 6
     assert job(october, "cost", "--month", "2026-10", "--to-dir", str(tmp_path)) == Exit.DONE

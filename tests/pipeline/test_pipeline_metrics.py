@@ -49,6 +49,7 @@ def metric_names(path: Path) -> set[str]:
     return {f"sluice_pipeline_{name.partition(':')[0]}" for name in values(folder_of(path))}
 
 
+@pytest.mark.slow
 def test_the_metrics_say_what_was_read_what_is_missing_and_what_is_compacted(tmp_path: Path) -> None:
     found = values(folder_of(tmp_path))
 
@@ -70,6 +71,7 @@ def test_the_metrics_say_what_was_read_what_is_missing_and_what_is_compacted(tmp
     }
 
 
+@pytest.mark.slow
 def test_an_open_day_is_not_the_newest_compacted_one(tmp_path: Path) -> None:
     found = values(folder_of(tmp_path), Expectation(NEXT + 7_200))
 
@@ -86,6 +88,7 @@ def test_the_newest_plan_counts_also_where_an_older_one_is_beside_it(tmp_path: P
     assert values(out)["plan_quotas:set"] == 1
 
 
+@pytest.mark.slow
 def test_the_job_writes_a_file_or_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, file = folder_of(tmp_path), tmp_path / "sluice.prom"
     capsys.readouterr()

@@ -251,6 +251,7 @@ def test_lines_of_days_that_are_still_there_are_not_forgotten(local: Folder) -> 
     assert RawState.from_json(raw_table(local.out).read().state).index.forgotten_s == day_number("2026-08-20") * DAY_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old", [2, 4])
 def test_the_log_of_old_versions_goes_and_all_later_ones_can_be_read(local: Folder, old: int) -> None:
     for day in (OLD, RECENT, YOUNG):
@@ -383,6 +384,7 @@ def test_without_yes_it_only_says_what_it_would_delete(old: Folder, capsys: pyte
     assert "nothing to delete" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_late_lines_of_a_day_that_is_gone_are_not_taken_for_the_day(
     local: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_part_opens_no_file_that_has_nothing_for_it(tmp_path: Path, monkeypatc
     assert parts == [(mine, sum(bucket in mine for bucket in buckets)) for mine, _ in parts]
 
 
+@pytest.mark.slow
 def test_lines_that_come_again_are_not_written_again_and_torn_ones_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

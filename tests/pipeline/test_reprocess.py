@@ -27,6 +27,7 @@ def unread(out: Path, monkeypatch: pytest.MonkeyPatch, *lines: bytes, name: str 
         ingest_files(str(out), out.parent / f"checkpoint-{name}", place(out.parent / "in", name, *lines))
 
 
+@pytest.mark.slow
 def test_lines_of_a_newer_gateway_are_read_after_the_upgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +54,7 @@ def test_lines_of_a_newer_gateway_are_read_after_the_upgrade(
     assert raw_table(str(out)).read().version == version
 
 
+@pytest.mark.slow
 def test_the_same_lines_come_of_a_quarantine_as_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The law: whatever lay in quarantine, in any order and with copies, each line counts once."""
     chance = random.Random(3)

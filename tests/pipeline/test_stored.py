@@ -255,6 +255,7 @@ def test_a_gigabyte_that_is_there_all_month_costs_what_a_gb_month_costs(
     assert "topic orders-1" not in said
 
 
+@pytest.mark.slow
 def test_a_price_without_any_sample_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

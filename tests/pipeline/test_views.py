@@ -133,6 +133,7 @@ def check(query: Query, folder: Path, rows: list[dict[str, Any]]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_views_of_duckdb_have_the_sums_of_the_records(folder: Path, rows: list[dict[str, Any]]) -> None:
     with duckdb.connect() as connection:
         for text in views_of(folder, Engine.DUCKDB):

@@ -328,6 +328,7 @@ def test_e18_of_metadata_the_brokers_alone_are_read_however_many_topics_follow(v
     assert seen[: -len(topics)].count(GATEWAY.encode()) == 2
 
 
+@pytest.mark.slow
 def test_k12_twenty_thousand_coordinators_are_answered() -> None:
     asked = [
         {"key": f"g-{at}", "node_id": 1, "host": f"{UPSTREAM}-1", "port": 9001, "error_code": 0, "error_message": ""}

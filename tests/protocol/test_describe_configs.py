@@ -82,6 +82,7 @@ def test_e19_answer_without_addresses_is_the_very_same_frame(version: int) -> No
     assert seen is frame
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [BROKER, TOPIC])
 def test_a34_k05_megabytes_without_an_address_are_searched_in_steps_and_stay_as_they_are(kind: int) -> None:
     count = 10_000

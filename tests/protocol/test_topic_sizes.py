@@ -158,6 +158,7 @@ def test_a_share_fetch_answer_tells_its_topics_at_any_split(
     assert walked(ApiKey.SHARE_FETCH, version, share_fetched(version, wanted), cuts) == expected(wanted, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.SHARE_FETCH])
 def test_every_version_is_read_alike_in_one_piece_in_any_two_and_byte_by_byte(key: ApiKey) -> None:
     wanted: Any = [[[(3, 20)], None, [(300, 5), (1, 0)], [(2, 1)]], [[(7, 3)]]]

@@ -182,6 +182,7 @@ def test_hazard_b15_held_sockets_are_bounded(clock: FakeClock) -> None:
     assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.HOLD
 
 
+@pytest.mark.slow
 def test_hazard_b18_counts_do_not_drift(clock: FakeClock) -> None:
     quotas = _quotas(clock, {DEFAULT: 1_000}, max_connections=50, max_connections_per_ip=20)
     open_connections: list[str] = []

@@ -101,6 +101,7 @@ def test_half_of_a_surrogate_pair_is_no_name() -> None:
         changed(TEXT, "orders", add={"users": ["\ud800"]}, remove={})
 
 
+@pytest.mark.slow
 def test_a_large_group_takes_time_by_its_size_alone() -> None:
     """With a comparison of each name with all others it takes several times as long."""
     users = ", ".join(f'"user-{at}"' for at in range(30_000))

@@ -289,6 +289,7 @@ def test_a_guarantee_that_was_not_used_is_all_that_its_client_has_until_the_next
     assert tracker.match.limit == 4 * MB
 
 
+@pytest.mark.slow
 def test_a_guarantee_does_not_wait_for_new_clients() -> None:
     """Each second twenty names that are new want all of the capacity."""
     world = World(capacity=2 * MB)
@@ -559,6 +560,7 @@ def test_new_names_and_names_that_come_back_pass_what_a_brake_leaves_to_their_ti
     assert mean(web[2:]) >= 0.95 * 2 * MB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "life_s"), [(1, 1.0), (20, 1.0), (60, 2.5)])
 def test_names_that_are_new_each_second_get_no_more_than_a_brake_leaves(count: int, life_s: float) -> None:
     """Sixty names of one request each would be more than the brake."""

@@ -11,12 +11,14 @@ from tests.simulation.faults import FAULTS_OF_ATTACKS
 from tests.simulation.test_planted import find_fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_keeps_within_its_bound(name: str) -> None:
     """In one seed; the campaign `share-attacks` runs others."""
     assert run_attack(name, 1) == []
 
 
+@pytest.mark.slow
 def test_more_liars_than_honest_clients_do_make_brokers_seem_slow() -> None:
     """Otherwise the attack would show nothing."""
     attack = lie(1, more=1)

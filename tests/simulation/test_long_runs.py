@@ -82,6 +82,7 @@ def _left_by(seconds: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return left
 
 
+@pytest.mark.slow
 def test_f14_a_longer_run_under_load_and_faults_leaves_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     _left_by(30, monkeypatch)  # What is imported and cached at first use.
     short, long = _left_by(30, monkeypatch), _left_by(120, monkeypatch)

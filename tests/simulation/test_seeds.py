@@ -16,7 +16,7 @@ from testkit.faults.schedule import Fault
 from tests.simulation.findings import FINDINGS
 
 SEEDS = 300
-PARTS = 10
+PARTS = 30
 
 played = cache(line_of)
 """The line of a seed, which more than one test needs."""
@@ -33,6 +33,7 @@ def test_plans_that_once_broke_a_law_break_none() -> None:
         assert run(plan).violations == [], name
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_run_in_each_process_whatever_the_order_of_its_hashes() -> None:
     """Here hashes have an order of this process's own, and other seeds have run before."""
     other_order = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
@@ -47,6 +48,7 @@ def test_a_seed_is_the_same_run_in_each_process_whatever_the_order_of_its_hashes
     assert found.splitlines()[1:] == [played(seed) for seed in range(30, 35)]
 
 
+@pytest.mark.slow
 def test_two_seeds_are_not_the_same_run() -> None:
     assert run(make(3)).digest != run(make(4)).digest
 

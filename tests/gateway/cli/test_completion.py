@@ -85,6 +85,7 @@ def test_fish(line: str, completed: set[str], scripts: Path) -> None:
     assert said("fish", "-c", f"source {script}; complete -C '{line}'") == completed
 
 
+@pytest.mark.slow
 @needs("zsh")
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("line", "completed"), CASES)

@@ -108,6 +108,7 @@ def test_f17_busy_port_is_one_line_and_code_2(busy: str, file: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_reader_that_stops_reading_is_no_error() -> None:
     example = Path(__file__).parents[3] / "config/examples/full.toml"
     read_end, write_end = os.pipe()

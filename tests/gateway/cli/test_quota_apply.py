@@ -454,6 +454,7 @@ def test_a_cluster_whose_answer_is_lost_is_read_again(
     assert err == ("" if code == IN_SYNC else faults)
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone_changes_no_exit_code(
     file: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

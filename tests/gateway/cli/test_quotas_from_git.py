@@ -91,6 +91,7 @@ async def days(repository: Repository, until: int) -> None:
         assert repository.version == version
 
 
+@pytest.mark.slow
 async def test_a_month_of_a_repository(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = Repository(tmp_path, capsys, monkeypatch)
     with capture_logs() as audit:

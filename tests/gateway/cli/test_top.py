@@ -132,6 +132,7 @@ def test_columns_fit_the_terminal_and_the_sorted_one_is_among_them(columns: int,
         assert len(found) == len(COLUMNS)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("columns", "count"), [(80, 5), (120, 7), (200, 8)])
 async def test_each_width_has_its_columns_an_arrow_and_the_keys(columns: int, count: int) -> None:
@@ -223,6 +224,7 @@ async def test_hostile_names_stay_in_their_cells() -> None:
         assert "<b>[red]" in "\n".join(text)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_ten_thousand_clients_that_change_with_each_answer_keep_the_screen_as_it_is() -> None:
     async with screen(120, answer()) as pilot:

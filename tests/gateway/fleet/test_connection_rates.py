@@ -189,6 +189,7 @@ def test_a_listener_and_the_gateways_together_accept_at_their_rate(limit: dict[s
     assert accepted(Fleet(4, **limit), 44) <= 1.1 * one + 4 * 15
 
 
+@pytest.mark.slow
 def test_users_that_go_round_get_their_rate_once() -> None:
     fleet = Fleet(4)
     fleet.set(QuotaEntity("alice"), PER_S)
@@ -228,6 +229,7 @@ def test_a_gateway_that_joins_knows_what_the_others_have_let_in() -> None:
     assert newcomer.connections.admit("EXT", ADDRESS, now_ms=fleet.now_ms).decision is AdmissionDecision.HOLD
 
 
+@pytest.mark.slow
 def test_a_gateway_that_is_cut_off_has_its_part_of_the_rate_and_of_what_was_counted() -> None:
     fleet = Fleet(4)
     fleet.set(QuotaEntity(ip=ADDRESS), 40)

@@ -363,6 +363,7 @@ def test_members_together_pass_no_more_than_the_bound(kind: Schedule) -> None:
         assert outcome.passed > 0
 
 
+@pytest.mark.slow
 def test_an_error_in_the_exchange_shows_in_the_schedules() -> None:
     def takes_no_levels(member: FleetMember) -> None:
         exchange = member.exchange
@@ -494,6 +495,7 @@ def test_counters_of_topics_that_no_member_would_tell_of_are_refused(fields: byt
         decode_share(b'{"v": 1, "id": "a", "boot": "b", "seq": 1, %b}' % fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("character", ["\N{PILE OF POO}", "\x01"], ids=ascii)
 def test_counters_with_the_longest_names_are_told_in_messages_that_kafka_takes(
     clock: FakeClock, character: str
@@ -655,6 +657,7 @@ def test_a_fetch_asks_for_no_more_than_the_members_part(clock: FakeClock) -> Non
     assert fleet.members["a"].tracker(now_ms=clock.now_ms).max_in_window() == WINDOW / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [4, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(4))])
 def test_four_gateways_of_two_workers_pass_one_quota_and_one_burst_more(seed: int) -> None:
     """Seed 4 passes too much where nothing waits for messages. More: ``python -m benchmarks.fleet --minutes 100``."""
@@ -664,6 +667,7 @@ def test_four_gateways_of_two_workers_pass_one_quota_and_one_burst_more(seed: in
     assert minutes.burst <= 0.1
 
 
+@pytest.mark.slow
 def test_without_waiting_for_messages_the_burst_is_that_of_several_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RateCounters, "hold_back", lambda *_: None)
     assert play_minutes(4).burst > 0.3

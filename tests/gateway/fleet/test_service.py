@@ -67,6 +67,7 @@ def member_of(topic: SharedList, name: str) -> tuple[FleetMember, FleetService, 
     return member, FleetService(exchange, end, RULES, member.limits, now_ms), end
 
 
+@pytest.mark.slow
 async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> None:
     topic = SharedList()
     (a, service_a, end_a), (b, service_b, _) = member_of(topic, "a"), member_of(topic, "b")
@@ -105,6 +106,7 @@ async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> 
         await service_a.stop()
 
 
+@pytest.mark.slow
 async def test_a_member_that_comes_or_leaves_is_logged() -> None:
     topic = SharedList()
     (_, service_a, _), (_, service_b, _) = member_of(topic, "a"), member_of(topic, "b")
@@ -126,6 +128,7 @@ async def test_a_member_that_comes_or_leaves_is_logged() -> None:
     assert joined["members"] == 1
 
 
+@pytest.mark.slow
 async def test_a_burst_does_not_wait_for_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = SharedList()
     (a, service_a, _), (b, service_b, _) = member_of(topic, "a"), member_of(topic, "b")

@@ -62,6 +62,7 @@ def port(gateway: Gateway) -> int:
     return bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 async def test_an_address_has_one_rate_over_two_gateways_only_where_they_share_it(shared: bool) -> None:
     async with fleet_of_two({"default_ip": True}, connection_rates=shared) as (first, second):
@@ -84,6 +85,7 @@ async def test_an_address_has_one_rate_over_two_gateways_only_where_they_share_i
         assert await is_served(await connect(port(second), "127.0.6.2"))
 
 
+@pytest.mark.slow
 async def test_a_user_waits_at_one_gateway_for_what_it_did_at_the_other() -> None:
     async with fleet_of_two({"user": "ANONYMOUS"}) as (first, second):
         for at in range(2 * PER_S + 6):

@@ -68,6 +68,7 @@ class Clients:
             self.sends_at[i] = self.now_ms + wait_ms + self.dice.randint(1, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "size"), [(20, 100_000), (10, 200_000), (100, 20_000)])
 def test_k04_producers_that_wait_as_told_are_served_in_turn(count: int, size: int) -> None:
     core = GatewayCore(producer_byte_rate=QUOTA)

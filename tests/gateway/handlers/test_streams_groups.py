@@ -325,6 +325,7 @@ def test_a_topology_that_is_too_large_ends_the_connection() -> None:
     assert tokens(c) == BURST
 
 
+@pytest.mark.slow
 def test_thousands_of_topics_are_charged_in_steps() -> None:
     names = [f"t{each}" for each in range(5_000)]
     c = conversation(sources=1)

@@ -130,6 +130,7 @@ class Transport:
     abort = close
 
 
+@pytest.mark.slow
 async def test_a_client_that_sends_much_lets_others_have_their_turn() -> None:
     async with broker_and_gateway() as (_, running), await running.connect() as client:
         await client.send(fetch(1))
@@ -213,6 +214,7 @@ async def test_b22_urgent_bytes_are_no_part_of_the_stream_and_hold_nothing_up() 
             assert wire.correlation_id_of(await client.receive_frame()) == number
 
 
+@pytest.mark.slow
 async def test_b22_a_client_that_closes_its_window_for_a_while_gets_all_of_its_answer() -> None:
     async with broker_and_gateway() as (broker, running):
         broker.script(FETCH, scripts.huge(8 * MIB))

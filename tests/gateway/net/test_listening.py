@@ -57,6 +57,7 @@ uvloop.run(main())
 """
 
 
+@pytest.mark.slow
 def test_descriptor_of_an_accepted_socket_is_closed_once(tmp_path: Path) -> None:
     # The loop hides what a second close comes to, and by then the number may be another thread's.
     require_package("strace")

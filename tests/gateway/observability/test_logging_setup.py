@@ -218,6 +218,7 @@ async def careless_task(data: bytes) -> None:
     careless(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
 def test_h15_exception_never_retrieved_is_logged_without_data(
     make_loop: Callable[[], asyncio.AbstractEventLoop],

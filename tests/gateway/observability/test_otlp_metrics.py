@@ -167,6 +167,7 @@ async def test_what_a_gateway_exports_lies_between_two_scrapes_around_it() -> No
     assert HOSTILE in {dict(labels)["client_id"] for name, labels in sent if name.endswith("_mutation_tokens")}
 
 
+@pytest.mark.slow
 async def test_a_collector_that_hangs_or_refuses_costs_exports_and_no_client() -> None:
     with OtlpCollector() as collector:
         collector.status = 400

@@ -190,6 +190,7 @@ def test_waits_for_different_limits_stay_apart_in_a_second_and_in_its_minute(
     assert [entry.count for entry in old] == [8 // entries] * entries
 
 
+@pytest.mark.slow
 def test_a_flood_of_names_costs_only_entries_of_its_own_kind_and_bounded_memory() -> None:
     j = Journal()
     j.told("alice", "app", 777)

@@ -134,6 +134,7 @@ def test_g04_a_limit_that_could_not_be_set_stops_the_start(tmp_path: Path, setti
         assert board.limits.values == {}
 
 
+@pytest.mark.slow
 def test_g04_no_character_of_the_file_can_be_another_unnoticed(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     limits = {MAX: "20", "listener.name.clients.max.connections": "7"}

@@ -52,6 +52,7 @@ async def watched(
     return registry, [line for line in lines if line["event"] == "event_loop_stalled"]  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_a_handler_that_holds_the_loop_is_counted_and_named() -> None:
     registry, lines = asyncio.run(watched(named("gateway.handlers.metadata"), 0.3, until_seen=True))
     name = "gateway_event_loop_stall_seconds"

@@ -169,6 +169,7 @@ async def test_d02_each_attempt_has_its_own_deadline_and_a_cancelled_one_tells_n
         ]
 
 
+@pytest.mark.slow
 async def test_l06_attempt_during_which_the_process_stood_still_has_its_time_again() -> None:
     answer = asyncio.Event()
 

@@ -86,6 +86,7 @@ async def test_words_of_a_broker_stay_on_one_line_and_have_a_bound() -> None:
         assert len(said) < 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [
     scripts.close, scripts.reset, scripts.wrong_correlation_id, scripts.truncate(20),
     scripts.raw(b"\xff\xff\xff\xff"), scripts.raw(b"\x7f\xff\xff\xff"), scripts.raw(wire.framed(bytes(4))),

@@ -77,6 +77,7 @@ def shown(running: RunningGateway, result: str) -> float | None:
     return running.gateway.registry.get_sample_value("gateway_usage_stored_samples_total", {"result": result})
 
 
+@pytest.mark.slow
 async def test_what_a_broker_stores_is_in_the_records_once_an_hour(tmp_path: Path, clock: list[int]) -> None:
     async with sampling(tmp_path, log_dirs({"orders": 70, "empty": 0})) as (broker, running, stored):
         await until(lambda: stored.taken == 1 and not stored.waiting)
@@ -107,6 +108,7 @@ async def test_without_the_setting_no_broker_is_asked_and_no_series_is_shown(tmp
     assert parts(tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_twenty_thousand_topics_go_into_lines_in_parts_while_clients_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +131,7 @@ async def test_twenty_thousand_topics_go_into_lines_in_parts_while_clients_are_s
     assert found[-1][3] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
@@ -161,6 +164,7 @@ async def test_a_broker_that_answers_nonsense_is_one_line_of_the_log_an_hour_and
     assert [part[4] for part in parts(tmp_path)] == [[["a", 1]]]
 
 
+@pytest.mark.slow
 async def test_a_broker_that_never_answers_is_given_up_and_the_next_one_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +220,7 @@ async def test_no_sample_begins_so_late_that_its_lines_are_of_the_next_hour(tmp_
         await until(lambda: stored.taken == 1)
 
 
+@pytest.mark.slow
 async def test_names_of_topics_are_hashed_where_names_are(tmp_path: Path) -> None:
     async with sampling(tmp_path, log_dirs({"secret-project": 9}), privacy="hashed") as (_, _, stored):
         await until(lambda: stored.taken == 1 and not stored.waiting)

@@ -165,6 +165,7 @@ async def test_d17_a_broker_without_tls_gets_nothing_but_a_hello(pki: Pki) -> No
         assert not any(connection.requests for connection in broker.connections)
 
 
+@pytest.mark.slow
 async def test_d19_a_client_that_leaves_during_the_handshake_with_the_broker_takes_it_along(pki: Pki) -> None:
     upstream = {"security_protocol": "SSL", "tls": {"ca": str(pki.authority.certificate)}}
     # It waits for the rest of what it takes for a huge frame.

@@ -98,6 +98,7 @@ async def test_of_a_rate_and_a_guarantee_that_do_not_go_together_only_the_first_
     assert not live._rates_under_way
 
 
+@pytest.mark.slow
 async def test_those_that_wait_are_bounded() -> None:
     store = SlowStore()
     live = live_on(store)

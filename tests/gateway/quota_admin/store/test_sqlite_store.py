@@ -160,6 +160,7 @@ _NAMES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(user=_NAMES, client_id=st.one_of(st.none(), _NAMES), value=st.floats(5e-324, 1e308))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_g17_any_name_and_value_come_back(

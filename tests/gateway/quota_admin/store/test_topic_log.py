@@ -128,6 +128,7 @@ def test_history_of_a_large_alteration_is_in_parts_that_brokers_take_with_one_ve
     assert len(mine.values) == len(mine.log.history(1_000)) == 400
 
 
+@pytest.mark.slow
 def test_forgotten_history_is_no_fault_for_a_gateway_that_comes_later() -> None:
     topic, mine = Topic(), Gateway()
     for number in range(1_500):

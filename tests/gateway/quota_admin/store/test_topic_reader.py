@@ -130,6 +130,7 @@ async def test_l01_topic_that_is_another_or_shorter_is_noticed_though_nothing_is
         assert len(seen.values) == 2
 
 
+@pytest.mark.slow
 async def test_l01_what_was_written_and_does_not_come_back_is_looked_for_from_the_beginning(
     topic: QuotaTopic,
 ) -> None:
@@ -155,6 +156,7 @@ async def test_l09_reader_that_gets_nothing_though_there_is_something_begins_aga
         assert seen.values == {(ALICE, PRODUCE): 1, (APP, FETCH): 1}
 
 
+@pytest.mark.slow
 async def test_l09_transaction_of_another_that_holds_up_the_topic_makes_no_gateway_unready(
     topic: QuotaTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ async def test_failed_commit_that_was_read_is_a_success_though_brokers_say_no_mo
         assert seen.values == {(ALICE, PRODUCE): 1}
 
 
+@pytest.mark.slow
 async def test_failed_commit_that_was_not_made_is_told_as_such_once_end_was_read(
     topic: QuotaTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +236,7 @@ async def test_change_that_comes_into_force_after_its_error_is_audited(topic: Qu
         assert told == [("User:eve", "user=alice", None, 1, True), ("User:eve", "client-id=app", 1, 2, True)]
 
 
+@pytest.mark.slow
 async def test_change_that_was_written_and_cannot_be_read_is_no_failure_for_sure(topic: QuotaTopic) -> None:
     async with opened(store := topic.store(write_timeout_ms=300)) as seen:
         topic.consumers[0].held = True
