@@ -128,11 +128,9 @@ async def test_a_brake_is_for_all_workers_together(tmp_path: Path) -> None:
     async with loaded(tmp_path, *names, tables=tables) as (gateway, load):
         assert await brakes(gateway.admin_port, tier=3, percent=20, seconds=600) == [3]
         left = await until_limit_of_tier_3(gateway, braked=True)
-        await asyncio.sleep(2)
-        braked = sum((await load.rates(4)).values())
         assert left <= 0.25 * CAPACITY
-        assert braked <= 1.3 * left
-        await load.until(at_least(0.6 * left), seconds=4)
+        # If the machine had no time for the clients, what they could have used comes in one burst.
+        await load.until(lambda rates: 0.6 * left <= sum(rates.values()) <= 1.3 * left, seconds=4)
         assert await brakes(gateway.admin_port, tier=3, percent=None, seconds=None) == []
         await until_limit_of_tier_3(gateway, braked=False)
         await load.until(at_least(0.8 * CAPACITY), seconds=3)
