@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gateway.app import Gateway
+from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
 from quotas.entities import API_BURST_S, QuotaEntity, QuotaKey
 from quotas.lending import LEAST_PART
@@ -39,6 +40,15 @@ SOON_NS: Final = 12 * NS_PER_S
 LATE_MS: Final = 1_500
 """The most by which a timer may be late: the gateway's process is busy, and due steps run in small batches."""
 
+_TOO_SLOW: Final = {CloseCause.FIRST_FRAME_TIMEOUT, CloseCause.FRAME_TIMEOUT}
+_BY_FAULTS: Final = _TOO_SLOW | {CloseCause.UPSTREAM_CLOSED, CloseCause.UPSTREAM_REFUSED}
+_BY_ADVERSARIES: Final = _TOO_SLOW | {
+    CloseCause.FRAME_TOO_LARGE,
+    CloseCause.INVALID_FRAME_SIZE,
+    CloseCause.MALFORMED_FRAME,
+    CloseCause.NOT_KAFKA,
+    CloseCause.UNSUPPORTED_REQUEST,
+}
 _THROTTLED: Final = int(MuteReason.THROTTLED)
 _HANDSHAKE_BYTES: Final = 64 * 1024
 
@@ -299,6 +309,7 @@ class Laws:
                 if process.alive and self.run.world.now_ns >= process.paused_until_ns + 2 * NS_PER_S:
                     self.accounts_agree(process, gateway)
                     self.mutes_end(process, gateway)
+                    self.muted_are_not_read(process, gateway)
                     self.bytes_are_owed_once(process, gateway)
                 self.note_counters(unit, process, gateway)
             if unit.main is not None and unit.main in unit.gateways:
@@ -361,6 +372,18 @@ class Laws:
                         "mutes_end",
                         f"{process.name}: {session.peer} is muted {now_ms - session.throttling.until_ms} ms longer: "
                         f"{MuteReason(session.muted)!r}, wakes in {session.wake_at_ms - now_ms} ms",
+                    )
+
+    def muted_are_not_read(self, process: HostedProcess, gateway: Gateway) -> None:
+        """While the gateway takes no requests from a client, it does not read from it."""
+        for listener in gateway.listeners.values():
+            for channel in listener.channels:
+                session = channel.session
+                transport = channel._transport  # type: ignore[attr-defined]
+                if transport is not None and transport.is_reading() and not session.reading_client:
+                    self.report(
+                        "muted_are_not_read",
+                        f"{process.name}: {session.peer} is read, and is muted: {MuteReason(session.muted)!r}",
                     )
 
     def bytes_are_owed_once(self, process: HostedProcess, gateway: Gateway) -> None:
@@ -553,6 +576,8 @@ class Laws:
         for unit in self.run.gateways:
             for process, gateway in unit.serving:
                 self.nothing_is_kept(process, gateway)
+                self.members_catch_up(process, gateway)
+                self.ends_have_reasons(process, gateway)
             if unit.main is not None and unit.main in unit.gateways:
                 self.places_are_free(unit, unit.gateways[unit.main])
             if not unit.was_killed:
@@ -567,6 +592,27 @@ class Laws:
             if actor.asked != actor.answered + actor.given_up:
                 self.report(
                     "answered_once_in_order", f"{actor.plan.client_id}: some request was never answered"
+                )
+
+    def members_catch_up(self, process: HostedProcess, gateway: Gateway) -> None:
+        """A member of a fleet that can reach the others knows their use."""
+        fleet = gateway.fleet
+        if fleet is not None and not fleet.exchange.caught_up:
+            self.report("members_catch_up", f"{process.name} does not know the use of the other members")
+
+    def ends_have_reasons(self, process: HostedProcess, gateway: Gateway) -> None:
+        """The gateway ends a connection only for what its client, a broker or a fault of the plan has done."""
+        reasons = {CloseCause.CLIENT_CLOSED}
+        if any(not each.honest for each in self.run.actors):
+            reasons |= _BY_ADVERSARIES
+        if self.plan.faults:
+            reasons |= _BY_FAULTS
+        if self._lied:
+            reasons.add(CloseCause.UPSTREAM_DESYNC)
+        for (listener, cause), count in gateway._connection_metrics._closed.items():
+            if cause not in reasons:
+                self.report(
+                    "ends_have_reasons", f"{process.name}: {count} connections of {listener} ended by {cause}"
                 )
 
     def nothing_is_kept(self, process: HostedProcess, gateway: Gateway) -> None:

@@ -52,6 +52,21 @@ FAULTS: Final = {
             "        throttle_time_ms = 10 * meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)\n"  # noqa: E501
         ),
     ),
+    "a muted client is read": Fault(
+        "gateway/net/channel.py",
+        ("            else:\n                self._transport.pause_reading()\n        self._follow_upstream()\n"),
+        ("        self._follow_upstream()\n"),
+    ),
+    "a member never asks for what it missed": Fault(
+        "gateway/fleet/exchange.py",
+        ("                return False\n        return True\n\n    def _next(self)"),
+        ("                return False\n        return False\n\n    def _next(self)"),
+    ),
+    "a reply ends the wrong wait": Fault(
+        "gateway/session/response_queue.py",
+        ("                pending.pop(0)\n                if isinstance(answer, CollectedAnswer):\n"),
+        ("                pending.pop()\n                if isinstance(answer, CollectedAnswer):\n"),
+    ),
     "a place at the bound is kept for ever": Fault(
         "gateway/session/throttle_state.py",
         ("                tracker.leave(self)\n        muting = self._muting\n"),
