@@ -291,12 +291,14 @@ class Actor:
             correlation_id = self.next_id()
             frame = _patched(_metadata_request(9, self.plan.client_id, (topic,), False), correlation_id)
             reply = await self.reply(connection.ask(messages.METADATA, 9, frame, correlation_id), connection)
-            return _leaders(reply, topic)
+            leaders, hosts = _leaders(reply, topic)
+            self.run.laws.brokers_are_hidden(self, hosts)
+            return leaders
         finally:
             connection.close()
 
 
-_FOUND: dict[tuple[bytes, str], dict[int, int]] = {}
+_FOUND: dict[tuple[bytes, str], tuple[dict[int, int], frozenset[str]]] = {}
 _REQUESTS: dict[tuple[Any, ...], bytes] = {}
 
 
@@ -315,23 +317,24 @@ def _metadata_request(version: int, client_id: str, topics: tuple[str, ...], cre
     return known
 
 
-def _leaders(reply: bytes, topic: str) -> dict[int, int]:
+def _leaders(reply: bytes, topic: str) -> tuple[dict[int, int], frozenset[str]]:
+    """The port of each partition's leader, and the hosts of all brokers."""
     key = (reply[8:], topic)
     known = _FOUND.get(key)
     if known is None:
         body = wire.decode_response("Metadata", 9, reply)
         ports = {each.node_id: each.port for each in body.brokers}
-        known = {}
+        leaders: dict[int, int] = {}
         for each in body.topics:
             if each.name == topic and not each.error_code:
-                known = {
+                leaders = {
                     part.partition_index: ports[part.leader_id]
                     for part in each.partitions
                     if part.leader_id in ports
                 }
         if len(_FOUND) > 5_000:
             _FOUND.clear()
-        _FOUND[key] = known
+        known = _FOUND[key] = (leaders, frozenset(each.host for each in body.brokers))
     return known
 
 

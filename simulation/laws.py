@@ -486,6 +486,11 @@ class Laws:
         """Extra time of a connection with pending replies, or a vanished client: until the kernel notices."""
         return GONE_NS if tap.waiting or tap.transport._end.peer.vanished else 0
 
+    def brokers_are_hidden(self, actor: Actor, hosts: frozenset[str]) -> None:
+        """The brokers that a client learns of are all at its gateway."""
+        if others := hosts - {f"gateway-{actor.plan.gateway}"}:
+            self.report("brokers_are_hidden", f"{actor.plan.client_id} has learned of {sorted(others)}")
+
     def nothing_fails(self) -> None:
         """No task, timer or connection ends because of a bug of the gateway."""
         log = self.run.failures

@@ -182,6 +182,7 @@ def make(seed: int) -> Plan:
     _without_power(seed, seconds, count, clients, faults)
     _all_on_one_connection(seed, count, clients, quotas)
     _group_of_administrators(seed, tables, clients, quotas)
+    _administrators_in_haste(seed, clients)
     return Plan(
         seed=seed,
         seconds=seconds,
@@ -250,6 +251,14 @@ def _group_of_administrators(
     if dice.random() < 0.4 and any(each.does in ("administer", "look") for each in clients):
         tables["groups"] = [{"name": "administrators", "client_ids": ["administer-*", "look-*"]}]
         quotas.append({"group": "administrators", "controller_mutation_rate": dice.choice((1.0, 4.0))})
+
+
+def _administrators_in_haste(seed: int, clients: list[Client]) -> None:
+    """In some plans clients that create topics do not wait as they are asked to: the gateway has to hold them."""
+    dice = random.Random(f"haste/{seed}")
+    for each in clients:
+        if each.does in ("administer", "look") and dice.random() < 0.3:
+            each.options["honours"] = False
 
 
 def _honest(dice: random.Random, at: int, gateways: int, quotas: list[dict[str, Any]]) -> Client:

@@ -142,7 +142,8 @@ class Run:
                 on_transport=self._on_transport,
             )
             self.gateways.append(unit)
-            wire = self.wires[unit] = Wire(world, self.report)
+            longest_ms = plan.tables.get("limits", {}).get("max_mute_ms", 110_000)
+            wire = self.wires[unit] = Wire(world, self.report, longest_mute_ms=longest_ms)
             wire.on_passed, wire.on_fetched = laws.passed, laws.fetched
         for unit in self.gateways:
             unit.start()

@@ -264,15 +264,17 @@ class Wire:
         opened, ended: numbers of connections.
     """
 
-    def __init__(self, world: World, report: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, report: Callable[[str, str], None], *, longest_mute_ms: int) -> None:
         """Starts with empty sums.
 
         Args:
             world: its clock is used.
             report: called with the name of a law and a description of the violation.
+            longest_mute_ms: the gateway takes requests again then, even if a reply asks for a longer wait.
         """
         self.world = world
         self.report = report
+        self.longest_mute_ms = longest_mute_ms
         self.sums: defaultdict[str, Sums] = defaultdict(Sums)
         self.from_client = self.from_broker = 0
         self.open: dict[Tap, None] = {}
@@ -400,10 +402,8 @@ class Tap:
             )
         wire.sums[request.client_id].answers[request.key] += 1
         if data:
-            until_ns = (
-                self.process.local_ns
-                + throttle_ms(request.key, request.version, reply.size, data) * NS_PER_MS
-            )
+            asked_ms = throttle_ms(request.key, request.version, reply.size, data)
+            until_ns = self.process.local_ns + min(asked_ms, wire.longest_mute_ms) * NS_PER_MS
             self.muted_until_ns = max(self.muted_until_ns, until_ns)
         if request.key == messages.FETCH:
             asked = self._asked.pop(request.correlation_id, None)

@@ -67,6 +67,16 @@ FAULTS: Final = {
         ("                pending.pop(0)\n                if isinstance(answer, CollectedAnswer):\n"),
         ("                pending.pop()\n                if isinstance(answer, CollectedAnswer):\n"),
     ),
+    "a reply passes that names brokers": Fault(
+        "gateway/session/response_queue.py",
+        ("            if not _take_unseen(answer, data, 0, size, not left):\n                return False\n"),
+        ("            _take_unseen(answer, data, 0, size, not left)\n"),
+    ),
+    "a client without permits is not muted": Fault(
+        "gateway/handlers/mutation_exchange.py",
+        ("        if throttle_time_ms <= 0:\n            return\n        if self._trace"),
+        ("        if throttle_time_ms >= 0:\n            return\n        if self._trace"),
+    ),
     "a place at the bound is kept for ever": Fault(
         "gateway/session/throttle_state.py",
         ("                tracker.leave(self)\n        muting = self._muting\n"),
