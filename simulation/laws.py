@@ -41,12 +41,17 @@ LATE_MS: Final = 1_500
 """The most by which a timer may be late: the gateway's process is busy, and due steps run in small batches."""
 
 _TOO_SLOW: Final = {CloseCause.FIRST_FRAME_TIMEOUT, CloseCause.FRAME_TIMEOUT}
-_BY_FAULTS: Final = _TOO_SLOW | {CloseCause.UPSTREAM_CLOSED, CloseCause.UPSTREAM_REFUSED}
+_BY_FAULTS: Final = _TOO_SLOW | {
+    CloseCause.UPSTREAM_CLOSED,
+    CloseCause.UPSTREAM_REFUSED,
+    CloseCause.UPSTREAM_TIMEOUT,
+}
 _BY_ADVERSARIES: Final = _TOO_SLOW | {
     CloseCause.FRAME_TOO_LARGE,
     CloseCause.INVALID_FRAME_SIZE,
     CloseCause.MALFORMED_FRAME,
     CloseCause.NOT_KAFKA,
+    CloseCause.TLS_ON_PLAINTEXT,  # bytes drawn at random may begin like it
     CloseCause.UNSUPPORTED_REQUEST,
 }
 _THROTTLED: Final = int(MuteReason.THROTTLED)
@@ -78,6 +83,10 @@ _OfProcesses: TypeAlias = defaultdict[tuple[int, str], dict[int, RateTracker]]
 def group_name(group: str) -> str:
     """The name of a group's counter of permits, distinct from client ids."""
     return f"group={group}"
+
+
+def _caught_up(gateway: Gateway) -> bool:
+    return gateway.fleet is None or gateway.fleet.exchange.caught_up
 
 
 def _recorded(counters: dict[int, RateTracker]) -> float:
@@ -127,6 +136,7 @@ class Laws:
         }
         self._fault_ns = sum(each.for_ms + 1_000 for each in self.plan.faults) * NS_PER_MS
         self._lied = "broker-lies" in faults
+        self._may_stop_reading = "stall" in faults or any(each.does == "vanish" for each in self.plan.clients)
         if self._lied or "broker-keeps-fetches" in faults:  # clients wait for replies that never come
             self._fault_ns += 60 * NS_PER_S
         if "broker-vanishes" in faults:
@@ -309,7 +319,8 @@ class Laws:
                 if process.alive and self.run.world.now_ns >= process.paused_until_ns + 2 * NS_PER_S:
                     self.accounts_agree(process, gateway)
                     self.mutes_end(process, gateway)
-                    self.muted_are_not_read(process, gateway)
+                    if not process.in_turn:
+                        self.muted_are_not_read(process, gateway)
                     self.bytes_are_owed_once(process, gateway)
                 self.note_counters(unit, process, gateway)
             if unit.main is not None and unit.main in unit.gateways:
@@ -375,11 +386,16 @@ class Laws:
                     )
 
     def muted_are_not_read(self, process: HostedProcess, gateway: Gateway) -> None:
-        """While the gateway takes no requests from a client, it does not read from it."""
+        """While the gateway takes no requests from a client, it does not read from it.
+
+        Except while one waits for its quota: the gateway has to notice that its client has left.
+        """
         for listener in gateway.listeners.values():
             for channel in listener.channels:
                 session = channel.session
                 transport = channel._transport  # type: ignore[attr-defined]
+                if session.muted == _THROTTLED and session._holding:
+                    continue
                 if transport is not None and transport.is_reading() and not session.reading_client:
                     self.report(
                         "muted_are_not_read",
@@ -599,10 +615,13 @@ class Laws:
                     "answered_once_in_order", f"{actor.plan.client_id}: some request was never answered"
                 )
 
+    def all_caught_up(self) -> bool:
+        """Whether each member of a fleet knows the use of the others."""
+        return all(_caught_up(gateway) for unit in self.run.gateways for _, gateway in unit.serving)
+
     def members_catch_up(self, process: HostedProcess, gateway: Gateway) -> None:
-        """A member of a fleet that can reach the others knows their use."""
-        fleet = gateway.fleet
-        if fleet is not None and not fleet.exchange.caught_up:
+        """A member of a fleet that can reach the others soon knows their use."""
+        if not _caught_up(gateway):
             self.report("members_catch_up", f"{process.name} does not know the use of the other members")
 
     def ends_have_reasons(self, process: HostedProcess, gateway: Gateway) -> None:
@@ -614,6 +633,8 @@ class Laws:
             reasons |= _BY_FAULTS
         if self._lied:
             reasons.add(CloseCause.UPSTREAM_DESYNC)
+        if self._may_stop_reading:
+            reasons.add(CloseCause.WRITE_TIMEOUT)
         for (listener, cause), count in gateway._connection_metrics._closed.items():
             if cause not in reasons:
                 self.report(

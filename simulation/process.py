@@ -82,6 +82,11 @@ class HostedProcess(Process):
             asyncio.events._set_running_loop(loop)
             self.world.current = current
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether it stands still in the middle of a turn, for example until its supervisor has answered."""
+        return self._stopped > 0
+
     def _be_due(self, when_ns: int) -> None:
         if not self._stopped:
             super()._be_due(when_ns)

@@ -35,6 +35,7 @@ LOOK_NS: Final = 100 * NS_PER_MS
 
 _START_NS: Final = 30 * NS_PER_S
 _LEAVE_NS: Final = 200 * NS_PER_S
+_AGREE_NS: Final = 15 * NS_PER_S
 _STOP_NS: Final = 60 * NS_PER_S
 
 _FAILURES: Final = frozenset(
@@ -178,6 +179,7 @@ class Run:
         # Waits for the effects of the last events, also in processes that stand still.
         awake_ns = max((each.paused_until_ns for each in self._processes()), default=0)
         world.run(max(world.now_ns, awake_ns) + NS_PER_S, self._broken)
+        world.run(world.now_ns + _AGREE_NS, lambda: self._broken() or laws.all_caught_up())
         laws.check_quiet()
         self._leaving = True
         for unit in self.gateways:

@@ -102,7 +102,7 @@ class Stopped(Effect):
         self._pids = pids
 
     def in_force(self) -> bool | None:
-        stopped = {_state(pid) == "T" for pid in self._pids}
+        stopped = {state == "T" for pid in self._pids for state in _states(pid)}
         return stopped.pop() if len(stopped) == 1 else None
 
     def _begin(self) -> None:
@@ -117,11 +117,11 @@ class Stopped(Effect):
                 os.kill(pid, number)
 
 
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
+def _states(pid: int) -> Iterator[str]:
+    """The states of all threads of a process."""
+    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # the thread has ended
+            yield task.read_text(encoding="utf-8").rpartition(")")[2].split()[0]
 
 
 class SmallDisk:

@@ -263,7 +263,6 @@ async def test_f07_a_jump_of_the_wall_clock_changes_no_throttle(
         assert 0 < told <= 11_500
 
 
-@pytest.mark.slow
 async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
     """Only shells read clocks; wall time is for logs. What may read which clock is listed here."""
     allowed = {

@@ -90,7 +90,8 @@ def test_a_brake_leaves_a_fifth_to_a_producer_and_its_end_gives_all_back(
         left = gateway.metric("gateway_produce_byte_limit_of_tier", tier="3")
         assert left is not None
         assert left <= 0.21 * CAPACITY
-        # What the bucket has at first passes in a burst, and what the producer had no time to use.
+        time.sleep(1)  # what the bucket has at first
+        # What the producer had no time to use on a busy machine passes in a burst, too.
         eventually(lambda: 0.6 * left <= producer.rate(2) <= 1.2 * left)
         assert shed(gateway, "--tier", "3", "--end") == "no tier has a brake\n"
         eventually(lambda: producer.rate(1) >= 0.8 * CAPACITY)

@@ -289,7 +289,6 @@ def test_a_guarantee_that_was_not_used_is_all_that_its_client_has_until_the_next
     assert tracker.match.limit == 4 * MB
 
 
-@pytest.mark.slow
 def test_a_guarantee_does_not_wait_for_new_clients() -> None:
     """Each second twenty names that are new want all of the capacity."""
     world = World(capacity=2 * MB)

@@ -13,7 +13,6 @@ def test_every_promise_holds() -> None:
     assert run_shares(1) == []
 
 
-@pytest.mark.slow
 def test_index_of_fairness() -> None:
     assert jain([5, 5, 5]) == 1
     assert jain([9, 0, 0]) == pytest.approx(1 / 3)

@@ -101,7 +101,6 @@ def relayed_apis() -> list[tuple[str, int]]:
     return found
 
 
-@pytest.mark.slow
 def test_c19_every_relayed_reply_carries_it_in_its_place_and_is_otherwise_unchanged() -> None:
     cases = relayed_apis()
     assert len(cases) > 100
