@@ -134,17 +134,18 @@ class Run:
             tables = {**plan.tables, "server": {"workers": plan.gateways[number - 1]}}
             if plan.tables.get("client_quota", {}).get("scope") == "fleet":
                 tables["fleet"] = {**tables.get("fleet", {}), "members": len(plan.gateways)}
+            config = gateway_config(number, tables)
             unit = GatewayUnderTest(
                 world,
                 self.network,
                 number,
-                gateway_config(number, tables),
+                config,
                 most_cost_ns=plan.most_cost_us * 1_000,
                 on_transport=self._on_transport,
             )
             self.gateways.append(unit)
-            longest_ms = plan.tables.get("limits", {}).get("max_mute_ms", 110_000)
-            wire = self.wires[unit] = Wire(world, self.report, longest_mute_ms=longest_ms)
+            wire = Wire(world, self.report, longest_mute_ms=config.limits.max_mute_ms)
+            self.wires[unit] = wire
             wire.on_passed, wire.on_fetched = laws.passed, laws.fetched
         for unit in self.gateways:
             unit.start()

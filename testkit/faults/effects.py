@@ -103,7 +103,7 @@ class Stopped(Effect):
 
     def in_force(self) -> bool | None:
         stopped = {state == "T" for pid in self._pids for state in _states(pid)}
-        return stopped.pop() if len(stopped) == 1 else None
+        return None if len(stopped) > 1 else True in stopped  # a process that has ended does not stand still
 
     def _begin(self) -> None:
         self._send(signal.SIGSTOP)

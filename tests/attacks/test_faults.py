@@ -193,6 +193,11 @@ def test_a_stopped_process_answers_when_it_is_over() -> None:
         assert one.answer() == "meanwhile"
 
 
+def test_a_stopped_process_that_is_killed_does_not_stand_still_any_more() -> None:
+    with answering(ECHO) as one, Stopped([one.process.pid]):
+        one.kill()
+
+
 def test_a_killed_process_is_another_one_afterwards() -> None:
     with answering(ECHO) as one:
         pid = one.process.pid
