@@ -421,6 +421,7 @@ class Gateway:
             mutations=self.mutations,
             operations=lambda: self.operations,
             on_usage=(lambda _line: None) if from_workers is None else from_workers.add,
+            brokers=lambda: {name: dict(each.cluster.brokers) for name, each in self.upstreams.items()},
             now_ms=self._now_ms,
             fleet_topic=None if self.fleet is None else self.fleet.topic,
         )
@@ -1284,6 +1285,9 @@ async def _work(source: ConfigSource | None, number: int, sockets: WorkerSockets
         source.set_log(start.config.log)
     gateway = Gateway(start.config, source, worker=worker)
     gateway.limits.set_mode(start.mode)
+    for name, brokers in start.brokers.items():
+        for broker_id, (host, port) in brokers.items():
+            gateway.upstreams[name].cluster.learn(broker_id, host, port)
     freeze_survivors()
     try:
         await gateway.start()

@@ -24,6 +24,7 @@ from gateway.server.reload import ReloadPlan, plan
 from gateway.server.shared_topics import TopicEvents
 from gateway.server.worker import Start, share_of
 from gateway.server.workers import Worker, WorkerPool
+from gateway.upstream.topology import Address
 from quotas.connections import ConnectionQuotas
 from quotas.entities import QuotaKey
 from quotas.lending import Brake
@@ -61,6 +62,7 @@ class Supervisor:
         mutations: MutationQuotas,
         operations: Callable[[], Operations],
         on_usage: Callable[[bytes], None],
+        brokers: Callable[[], Mapping[str, Mapping[int, Address]]],
         now_ms: NowMs,
         fleet_topic: _FleetTopic | None = None,
     ) -> None:
@@ -76,6 +78,7 @@ class Supervisor:
             mutations: the counters.
             operations: the configuration in force and its changes.
             on_usage: takes workers' lines of usage records.
+            brokers: see `Start`.
             now_ms: the clock.
             fleet_topic: carries messages of workers; None: there is no fleet.
         """
@@ -90,6 +93,7 @@ class Supervisor:
         self._live_quotas = live_quotas
         self._mutations = mutations
         self._operations = operations
+        self._brokers = brokers
         self._now_ms = now_ms
         self._topic_events = TopicEvents()
         pool.on_lost.append(lambda worker: self._topic_events.forget(worker.pid))
@@ -128,7 +132,7 @@ class Supervisor:
         self._topic_events.joined(worker.pid)
         operations = self._operations()
         self._began[worker.pid] = operations.config, operations.mode
-        return Start(share_of(operations.config, self._pool.count), operations.mode)
+        return Start(share_of(operations.config, self._pool.count), operations.mode, self._brokers())
 
     def _bring_up_to_date(self, worker: Worker) -> None:
         """Send a new worker the changes since it began, which were not sent to it with the others."""

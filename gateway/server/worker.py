@@ -21,6 +21,7 @@ from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.listening import PlainSocket
 from gateway.server.link import BlockingLink, Link, LinkLost
 from gateway.server.nursery import WorkerSockets
+from gateway.upstream.topology import Address
 from quotas.lending import Brake
 from quotas.limits import Enforcement
 
@@ -42,10 +43,13 @@ class Start:
     Attributes:
         config: in force, with this worker's share of the divided limits.
         mode: the mode of enforcement.
+        brokers: the address of each known broker by its id, by the name of the upstream. The supervisor's ports of
+            brokers may be open, so connections to them come at once.
     """
 
     config: Config
     mode: Enforcement
+    brokers: Mapping[str, Mapping[int, Address]]
 
 
 def share_of(config: Config, workers: int) -> Config:

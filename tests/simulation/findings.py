@@ -6,6 +6,17 @@ from typing import Final
 
 from simulation.plan import Client, Fault, Plan
 
+_PRODUCES: Final = {
+    "version": 11,
+    "in_flight": 1,
+    "acks": 1,
+    "pause_ms": 0,
+    "honours": True,
+    "topic": "a",
+    "each_connection": 0,
+    "timeout_ms": 30_000,
+}
+
 FINDINGS: Final = {
     "a Metadata request that creates a topic was counted twice for request_percentage": Plan(
         seed=81,
@@ -52,5 +63,21 @@ FINDINGS: Final = {
             Client("junk", "beat-0", 1, {"pause_ms": 20}),
         ),
         faults=(Fault(at_ms=5_903, what="stall", where=0, for_ms=2_881, amount=165),),
+    ),
+    "a replaced worker refused clients at the ports of brokers until a broker had answered it": Plan(
+        seed=2326,
+        seconds=7,
+        gateways=(2,),
+        topics={"a": 1, "b": 2},
+        brokers=3,
+        most_delay_ms=20,
+        most_cost_us=400,
+        clients=(
+            Client("produce", "produce-3", 1, _PRODUCES | {"most_bytes": 200, "each_connection": 3}),
+            Client("produce", "produce-5", 1, _PRODUCES | {"most_bytes": 20_000, "in_flight": 5, "topic": "b"}),
+            Client("administer", "administer-1", 1, {"strict": True, "most_partitions": 6, "pause_ms": 500}),
+            Client("leave", "produce-5", 1, {"pause_ms": 200}),
+        ),
+        faults=(Fault(at_ms=4_592, what="worker-kill", where=4, for_ms=3_388, amount=582),),
     ),
 }

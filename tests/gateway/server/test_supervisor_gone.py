@@ -147,7 +147,7 @@ async def test_a_worker_whose_supervisor_dies_while_it_begins_ends_without_a_tra
     frozen: list[str] = []
     monkeypatch.setattr(app, "freeze_survivors", lambda: frozen.append(asked[-1]))
     ours, theirs = WorkerSockets.pair()
-    start = Start(default_config(parse_bootstrap("127.0.0.1:1")), Enforcement.ENFORCE)
+    start = Start(default_config(parse_bootstrap("127.0.0.1:1")), Enforcement.ENFORCE, {})
     asked: list[str] = []
     handlers: dict[str, Any] = {}
     link = Link(handlers, lambda: None)

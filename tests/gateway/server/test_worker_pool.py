@@ -102,6 +102,7 @@ def supervisor(pool: WorkerPool, operations: Any = None, limits: Limits | None =
         mutations=unused,
         operations=lambda: operations,
         on_usage=lambda _line: None,
+        brokers=dict,
         now_ms=lambda: 0,
     )
 
