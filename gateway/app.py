@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -103,7 +103,7 @@ from gateway.server.supervisor import Supervisor
 from gateway.server.systemd import Notify
 from gateway.server.tls_setup import TlsParts
 from gateway.server.upgrade import Upgrade
-from gateway.server.worker import WorkerSide
+from gateway.server.worker import KnownBrokers, WorkerSide
 from gateway.server.workers import WorkerPool
 from gateway.session.announced import AnnouncedLimits
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
@@ -231,7 +231,7 @@ class Gateway:
             config,
             now_ms=now_ms,
             tls=self.tls.upstream_tls,
-            on_change=self._listeners.follow,
+            on_change=self._brokers_changed,
             own_topics=self._own_topics,
             topic_ids=self._topic_ids,
             announced=self.announced,
@@ -407,6 +407,16 @@ class Gateway:
             return self.client_quotas.tier_use(tier)
         return await self._supervisor.tier_use(tier)
 
+    def learn_brokers(self, brokers: KnownBrokers) -> None:
+        """See `Worked`."""
+        for name, known in brokers.items():
+            self.upstreams[name].cluster.learn_unknown(known)
+
+    def _brokers_changed(self, cluster: ClusterMap, gone: Sequence[int]) -> None:
+        self._listeners.follow(cluster, gone)
+        if self._supervisor is not None:
+            self._supervisor.brokers_changed()
+
     def _build_supervisor(self) -> Supervisor | None:
         if self.pool is None:
             return None
@@ -421,7 +431,7 @@ class Gateway:
             mutations=self.mutations,
             operations=lambda: self.operations,
             on_usage=(lambda _line: None) if from_workers is None else from_workers.add,
-            brokers=lambda: {name: dict(each.cluster.brokers) for name, each in self.upstreams.items()},
+            brokers=lambda: {name: each.cluster.present for name, each in self.upstreams.items()},
             now_ms=self._now_ms,
             fleet_topic=None if self.fleet is None else self.fleet.topic,
         )
@@ -1285,9 +1295,7 @@ async def _work(source: ConfigSource | None, number: int, sockets: WorkerSockets
         source.set_log(start.config.log)
     gateway = Gateway(start.config, source, worker=worker)
     gateway.limits.set_mode(start.mode)
-    for name, brokers in start.brokers.items():
-        for broker_id, (host, port) in brokers.items():
-            gateway.upstreams[name].cluster.learn(broker_id, host, port)
+    gateway.learn_brokers(start.brokers)
     freeze_survivors()
     try:
         await gateway.start()

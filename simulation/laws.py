@@ -633,6 +633,8 @@ class Laws:
             reasons |= _BY_FAULTS
         if self._lied:
             reasons.add(CloseCause.UPSTREAM_DESYNC)
+        if any(each.what == "broker-vanishes" for each in self.plan.faults):
+            reasons.add(CloseCause.UPSTREAM_STALLED)
         if self._may_stop_reading:
             reasons.add(CloseCause.WRITE_TIMEOUT)
         for (listener, cause), count in gateway._connection_metrics._closed.items():

@@ -12,7 +12,7 @@ import pickle
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 
@@ -36,6 +36,10 @@ _RECEIVED_PER_TURN: Final = 8
 _log = structlog.get_logger("gateway.worker")
 
 
+KnownBrokers: TypeAlias = Mapping[str, Mapping[int, Address]]
+"""For each upstream, by its name, the address of each known broker."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """What a worker starts with.
@@ -43,13 +47,12 @@ class Start:
     Attributes:
         config: in force, with this worker's share of the divided limits.
         mode: the mode of enforcement.
-        brokers: the address of each known broker by its id, by the name of the upstream. The supervisor's ports of
-            brokers may be open, so connections to them come at once.
+        brokers: the brokers that the supervisor knows; see `Worked.learn_brokers`.
     """
 
     config: Config
     mode: Enforcement
-    brokers: Mapping[str, Mapping[int, Address]]
+    brokers: KnownBrokers
 
 
 def share_of(config: Config, workers: int) -> Config:
@@ -138,6 +141,9 @@ class Worked(Protocol):
     def operations(self) -> _Operations: ...
     @property
     def tls(self) -> _Tls: ...
+    def learn_brokers(self, brokers: KnownBrokers) -> None:
+        """Note brokers that another process has discovered: clients may connect to them here at once."""
+
     def listener(self, name: str) -> _Listener: ...
 
 
@@ -185,14 +191,14 @@ class WorkerSide:
         assert isinstance(start, Start)
         return start
 
-    def open_port(self, listener: str, broker_id: int) -> bool:
-        """Have the supervisor open a broker's port.
+    def open_port(self, listener: str, broker_id: int, address: Address) -> bool:
+        """Have the supervisor open the port of a broker with this address, and make it known to the other workers.
 
         Returns:
             Whether the port is open.
         """
         try:
-            return bool(self.asking.ask("open_port", listener, broker_id))
+            return bool(self.asking.ask("open_port", listener, broker_id, address))
         except LinkLost:
             return False
 
@@ -204,6 +210,7 @@ class WorkerSide:
             "mode": lambda mode, by: operations.set_mode(mode, by=by),
             "brakes": lambda brakes, by: operations.set_brakes(brakes, by=by),
             "reload": self._reload,
+            "brokers": worked.learn_brokers,
             "idle_since": lambda name: worked.listener(name).idle_since_ms,
             "evict": self._evict,
         }

@@ -236,7 +236,7 @@ class Connector:
         turn = next(self._turn)
         first = turn % len(bootstrap)
         found = [*bootstrap[first:], *bootstrap[:first]]
-        if spread and (present := self._cluster.present):
+        if spread and (present := [*self._cluster.present.values()]):
             first = turn % len(present)
             found = [*present[first:], *present[:first], *(each for each in found if each not in present)]
         return found

@@ -146,6 +146,12 @@ class ClusterMap:
         self._brokers[broker_id] = (host, port)
         self._missing_since_ms.pop(broker_id, None)
 
+    def learn_unknown(self, brokers: Mapping[int, Address]) -> None:
+        """Note the brokers that another process knows and this one does not."""
+        for broker_id, (host, port) in brokers.items():
+            if broker_id not in self._brokers:
+                self.learn(broker_id, host, port)
+
     def learn_all(self, brokers: Iterable[Broker], *, now_ms: int) -> None:
         """Note the whole list of brokers; brokers that are not in it are missing from now on."""
         present = set()
@@ -188,11 +194,10 @@ class ClusterMap:
         return sorted(self._brokers)
 
     @property
-    def present(self) -> list[Address]:
+    def present(self) -> dict[int, Address]:
         """The addresses of the brokers in the cluster's last answer."""
-        return [
-            address for broker_id, address in self._brokers.items() if broker_id not in self._missing_since_ms
-        ]
+        missing = self._missing_since_ms
+        return {broker_id: known for broker_id, known in self._brokers.items() if broker_id not in missing}
 
     @property
     def brokers(self) -> Mapping[int, Address]:

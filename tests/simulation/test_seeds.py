@@ -11,9 +11,10 @@ import pytest
 
 from simulation.__main__ import ROOT, is_broken, line_of
 from simulation.plan import Client, Plan, make
-from simulation.run import run
+from simulation.run import Run, run
+from simulation.world import NS_PER_MS
 from testkit.faults.schedule import Fault
-from tests.simulation.findings import FINDINGS
+from tests.simulation.findings import FINDINGS, PRODUCES
 
 SEEDS = 300
 PARTS = 30
@@ -31,6 +32,21 @@ def test_every_law_holds_in_each_seed(part: int) -> None:
 def test_plans_that_once_broke_a_law_break_none() -> None:
     for name, plan in FINDINGS.items():
         assert run(plan).violations == [], name
+
+
+def test_a_broker_that_joins_is_known_to_the_worker_that_gets_the_connection() -> None:
+    """Another worker has seen it first, in the Metadata response that it relayed."""
+    produces = Client("produce", "produce-0", 1, PRODUCES | {"each_connection": 3, "pause_ms": 20})
+    joined = Run(Plan(gateways=(2,), brokers=3, seconds=8, topics={"a": 6, "b": 2}, clients=(produces,)))
+    node = joined.cluster.nodes.pop(3)
+    joined.cluster.move_leaders()
+
+    def join() -> None:
+        joined.cluster.nodes[3] = node
+        joined.cluster.move_leaders()
+
+    joined.world.after(3_000 * NS_PER_MS, join)
+    assert joined.go().violations == []
 
 
 @pytest.mark.slow

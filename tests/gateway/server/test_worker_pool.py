@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -92,17 +93,23 @@ async def ready(link: Link, pool: WorkerPool, number: int) -> None:
 def supervisor(pool: WorkerPool, operations: Any = None, limits: Limits | None = None) -> Supervisor:
     connections: Any = Places()
     unused: Any = SimpleNamespace()
+    brokers: dict[int, tuple[str, int]] = {}
+
+    def open_port(_listener: str, broker_id: int, address: tuple[str, int]) -> bool:
+        brokers[broker_id] = address
+        return True
+
     return Supervisor(
         pool,
         listeners={},
-        open_port=lambda _name, _broker_id: True,
+        open_port=open_port,
         connections=connections,
         users=UserConnections(limits or Limits(), RateSettings(), lambda: 10),
         live_quotas=unused,
         mutations=unused,
         operations=lambda: operations,
         on_usage=lambda _line: None,
-        brokers=dict,
+        brokers=lambda: {"main": dict(brokers)},
         now_ms=lambda: 0,
     )
 
@@ -168,6 +175,24 @@ async def test_a_worker_that_begins_gets_the_brakes_of_now(pool: WorkerPool, end
     operations.brakes = {3: Brake(0.2, 60_000, "ops")}
     await ready(link, pool, 0)
     await until(lambda: heard == [operations.brakes])
+
+
+async def test_all_workers_hear_of_a_broker_that_one_has_discovered(pool: WorkerPool, ends: Ends) -> None:
+    supervisor(pool, operations_of(Enforcement.ENFORCE))
+    heard: defaultdict[int, list[Any]] = defaultdict(list)
+    links = [await fork(pool, ends, number, brokers=heard[number].append) for number in range(2)]
+    for number, link in enumerate(links):
+        assert (await link.ask("begin")).brokers == {"main": {}}
+        if not number:
+            await ready(link, pool, number)
+    assert await links[0].ask("open_port", "clients", 4, ("broker-4", 9_092))
+    # The other one has begun with less, and does not serve yet.
+    await ready(links[1], pool, 1)
+    assert await links[1].ask("open_port", "clients", 4, ("broker-4", 9_092))
+    found = {"main": {4: ("broker-4", 9_092)}}
+    await until(lambda: heard == {0: [found], 1: [found]})
+    # One that replaces a killed worker knows it from its start.
+    assert (await (await fork(pool, ends, 2)).ask("begin")).brokers == found
 
 
 async def test_what_a_tier_uses_is_the_most_that_a_worker_knows_of(pool: WorkerPool, ends: Ends) -> None:
@@ -273,7 +298,7 @@ async def test_a_socket_that_did_not_arrive_gives_its_place_back_and_a_failed_ti
     failed: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context["exception"]))
     operations = SimpleNamespace(set_mode=None, set_brakes=None)
-    side.serve(SimpleNamespace(operations=operations))  # type: ignore[arg-type]
+    side.serve(SimpleNamespace(operations=operations, learn_brokers=None))  # type: ignore[arg-type]
     sock = PlainSocket(socket.AF_INET, socket.SOCK_STREAM)
     ours.handover.send(handover_message("a", AcceptedSocket(sock, "10.0.0.1", 1, None, None, None)))
     sock.close()
