@@ -25,8 +25,9 @@ class LimitSettings(Section, frozen=True):
             producers give up a batch after 120 s.
         first_frame_timeout_ms: time from the connection to the first request head. Clients send one as soon
             as they are connected.
-        frame_timeout_ms: a request must be complete after this time plus its size divided by
-            `min_frame_bytes_per_s`. Most clients wait 30 s for an answer.
+        frame_timeout_ms: a request's head must be complete after this time. Its first bytes beyond the head, and then
+            the rest, get as much again, plus their size divided by `min_frame_bytes_per_s`. Most clients wait 30 s
+            for an answer.
         min_frame_bytes_per_s: slower than any link in use, and too fast for an attack with single bytes.
         idle_timeout_ms: a connection that received nothing and waits for nothing is closed after this time.
             Kafka's connections.max.idle.ms.
