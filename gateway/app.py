@@ -103,7 +103,7 @@ from gateway.server.supervisor import Supervisor
 from gateway.server.systemd import Notify
 from gateway.server.tls_setup import TlsParts
 from gateway.server.upgrade import Upgrade
-from gateway.server.worker import KnownBrokers, WorkerSide
+from gateway.server.worker import FoundBrokers, WorkerSide
 from gateway.server.workers import WorkerPool
 from gateway.session.announced import AnnouncedLimits
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
@@ -407,10 +407,10 @@ class Gateway:
             return self.client_quotas.tier_use(tier)
         return await self._supervisor.tier_use(tier)
 
-    def learn_brokers(self, brokers: KnownBrokers) -> None:
+    def learn_brokers(self, brokers: FoundBrokers) -> None:
         """See `Worked`."""
-        for name, known in brokers.items():
-            self.upstreams[name].cluster.learn_unknown(known)
+        for name, found in brokers.items():
+            self.upstreams[name].cluster.learn_from(found)
 
     def _brokers_changed(self, cluster: ClusterMap, gone: Sequence[int]) -> None:
         self._listeners.follow(cluster, gone)
@@ -431,7 +431,7 @@ class Gateway:
             mutations=self.mutations,
             operations=lambda: self.operations,
             on_usage=(lambda _line: None) if from_workers is None else from_workers.add,
-            brokers=lambda: {name: each.cluster.present for name, each in self.upstreams.items()},
+            clusters={name: each.cluster for name, each in self.upstreams.items()},
             now_ms=self._now_ms,
             fleet_topic=None if self.fleet is None else self.fleet.topic,
         )

@@ -43,6 +43,7 @@ from gateway.upstream.topology import (
     BrokerNames,
     BrokerPorts,
     ClusterMap,
+    Found,
     Topology,
 )
 from gateway.usage.connections import ConnectionUsage
@@ -368,14 +369,14 @@ class Listeners:
         self,
         *,
         on_port_failed: Callable[[str], None],
-        open_port: Callable[[str, int, Address], bool] | None = None,
+        open_port: Callable[[str, int, Found], bool] | None = None,
     ) -> None:
         """Start without listeners.
 
         Args:
             on_port_failed: called with the name of a listener that could not bind the port of a broker.
-            open_port: lets the supervisor open the port of a broker, which has this address, for a listener, and
-                makes it known to all workers; None: this process opens it.
+            open_port: lets the supervisor open the port of a broker for a listener, and sends it the broker's
+                address; None: this process opens it.
         """
         self.by_name: dict[str, Listener] = {}
         self._topologies: dict[str, Topology] = {}
@@ -394,21 +395,23 @@ class Listeners:
         """
         if section.sni is not None:
             names = BrokerNames(section.sni.names, section.sni.advertised_port or section.bind.port)
-            addresses: BrokerAddresses = names
-        else:
-            addresses = BrokerPorts(
-                advertised_host=section.advertised_host,
-                first_port=section.first_broker_port,
-                lowest_broker_id=section.lowest_broker_id,
-                count=section.broker_ports,
-            )
+            topology = Topology(cluster, names, lambda _broker_id, _port: True)
+            self._topologies[section.name] = topology
+            return topology
+        ports = BrokerPorts(
+            advertised_host=section.advertised_host,
+            first_port=section.first_broker_port,
+            lowest_broker_id=section.lowest_broker_id,
+            count=section.broker_ports,
+        )
 
         def bind(broker_id: int, port: int) -> bool:
             if self._open_port is not None:
-                return self._open_port(section.name, broker_id, cluster.brokers[broker_id])
-            return section.sni is not None or self._bind(section, broker_id, port)
+                found = Found(cluster.cluster_id, {broker_id: cluster.brokers[broker_id]})
+                return self._open_port(section.name, broker_id, found)
+            return self._bind(section, broker_id, port)
 
-        topology = self._topologies[section.name] = Topology(cluster, addresses, bind)
+        topology = self._topologies[section.name] = Topology(cluster, ports, bind)
         return topology
 
     def add(self, listener: Listener) -> None:
@@ -416,10 +419,10 @@ class Listeners:
         self.by_name[listener.name] = listener
         listener.siblings = self.by_name.values()
 
-    def open_port(self, name: str, broker_id: int, address: Address) -> bool:
-        """Open the port of a broker that another process discovered. Returns whether it is open now."""
+    def open_port(self, name: str, broker_id: int, found: Found) -> bool:
+        """Open the port of a broker that another process has found. Returns whether it is open now."""
         topology = self._topologies[name]
-        topology.cluster.learn_unknown({broker_id: address})
+        topology.cluster.learn_from(found)
         return topology.open(broker_id)
 
     def _bind(self, section: ListenerSettings, broker_id: int, port: int) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from config import Config
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.quota_admin.store.interface import Alteration, HistoryEntry, StoredChange
 from gateway.quota_admin.store.live import LiveQuotas
@@ -21,9 +22,9 @@ from gateway.server.link import LinkLost
 from gateway.server.operations import Operations
 from gateway.server.reload import ReloadPlan, plan
 from gateway.server.shared_topics import TopicEvents
-from gateway.server.worker import KnownBrokers, Start, share_of
+from gateway.server.worker import FoundBrokers, Start, share_of
 from gateway.server.workers import Worker, WorkerPool
-from gateway.upstream.topology import Address
+from gateway.upstream.topology import ClusterMap, Found
 from quotas.connections import ConnectionQuotas
 from quotas.entities import QuotaKey
 from quotas.lending import Brake
@@ -54,14 +55,14 @@ class Supervisor:
         pool: WorkerPool,
         *,
         listeners: Mapping[str, _Listener],
-        open_port: Callable[[str, int, Address], bool],
+        open_port: Callable[[str, int, Found], bool],
         connections: ConnectionQuotas,
         users: UserConnections,
         live_quotas: LiveQuotas,
         mutations: MutationQuotas,
         operations: Callable[[], Operations],
         on_usage: Callable[[bytes], None],
-        brokers: Callable[[], KnownBrokers],
+        clusters: Mapping[str, ClusterMap],
         now_ms: NowMs,
         fleet_topic: _FleetTopic | None = None,
     ) -> None:
@@ -77,7 +78,7 @@ class Supervisor:
             mutations: the counters.
             operations: the configuration in force and its changes.
             on_usage: takes workers' lines of usage records.
-            brokers: the brokers that this process knows.
+            clusters: by the name of the upstream.
             now_ms: the clock.
             fleet_topic: carries messages of workers; None: there is no fleet.
         """
@@ -92,8 +93,8 @@ class Supervisor:
         self._live_quotas = live_quotas
         self._mutations = mutations
         self._operations = operations
-        self._brokers = brokers
-        self._spread_brokers: KnownBrokers = {}
+        self._clusters = clusters
+        self._spread_brokers: FoundBrokers = {}
         self._now_ms = now_ms
         self._topic_events = TopicEvents()
         pool.on_lost.append(lambda worker: self._topic_events.forget(worker.pid))
@@ -124,28 +125,28 @@ class Supervisor:
         pool.on_ready.append(self._bring_up_to_date)
         live_quotas.spread = self._quotas_changed
         # By process id: what a worker started with, until it serves.
-        self._began: dict[int, Start] = {}
+        self._began: dict[int, tuple[Config, Enforcement, FoundBrokers]] = {}
 
     # -- what workers begin with -----------------------------------------------------------------------------
 
     def _begin(self, worker: Worker) -> Start:
         self._topic_events.joined(worker.pid)
         operations = self._operations()
-        start = Start(operations.config, operations.mode, self._brokers())
-        self._began[worker.pid] = start
-        return replace(start, config=share_of(operations.config, self._pool.count))
+        self._began[worker.pid] = operations.config, operations.mode, self._found()
+        known = {name: Found(each.cluster_id, {**each.brokers}) for name, each in self._clusters.items()}
+        return Start(share_of(operations.config, self._pool.count), operations.mode, known)
 
     def _bring_up_to_date(self, worker: Worker) -> None:
         """Send a new worker the changes since it began, which were not sent to it with the others."""
         operations = self._operations()
-        began = self._began.pop(worker.pid)
-        if (brokers := self._brokers()) != began.brokers:
+        config, mode, found = self._began.pop(worker.pid)
+        if (brokers := self._found()) != found:
             worker.link.tell("brokers", brokers)
-        missed = plan(began.config, operations.config)
+        missed = plan(config, operations.config)
         if missed.applies:
             worker.link.tell("reload", self._shared(missed), "start")
         # The missed reload carries the mode of its time, which may have changed since.
-        if missed.applies or operations.mode is not began.mode:
+        if missed.applies or operations.mode is not mode:
             worker.link.tell("mode", operations.mode, "start")
         if operations.brakes:
             worker.link.tell("brakes", operations.brakes, "start")
@@ -186,14 +187,17 @@ class Supervisor:
     async def _history(self, _worker: Worker, limit: int) -> list[HistoryEntry]:
         return await self._live_quotas.history(limit)
 
-    def _open_port_for(self, _worker: Worker, listener: str, broker_id: int, address: Address) -> bool:
-        opened = self._open_port(listener, broker_id, address)
+    def _found(self) -> FoundBrokers:
+        return {name: each.found for name, each in self._clusters.items()}
+
+    def _open_port_for(self, _worker: Worker, listener: str, broker_id: int, found: Found) -> bool:
+        opened = self._open_port(listener, broker_id, found)
         self.brokers_changed()
         return opened
 
     def brokers_changed(self) -> None:
         """Send newly known brokers to the workers, which may get connections to them from now on."""
-        brokers = self._brokers()
+        brokers = self._found()
         if brokers != self._spread_brokers:
             self._spread_brokers = brokers
             for worker in self._pool.workers.values():

@@ -21,7 +21,7 @@ from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.listening import PlainSocket
 from gateway.server.link import BlockingLink, Link, LinkLost
 from gateway.server.nursery import WorkerSockets
-from gateway.upstream.topology import Address
+from gateway.upstream.topology import Found
 from quotas.lending import Brake
 from quotas.limits import Enforcement
 
@@ -36,8 +36,8 @@ _RECEIVED_PER_TURN: Final = 8
 _log = structlog.get_logger("gateway.worker")
 
 
-KnownBrokers: TypeAlias = Mapping[str, Mapping[int, Address]]
-"""For each upstream, by its name, the address of each known broker."""
+FoundBrokers: TypeAlias = Mapping[str, Found]
+"""By the name of the upstream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class Start:
     Attributes:
         config: in force, with this worker's share of the divided limits.
         mode: the mode of enforcement.
-        brokers: the brokers that the supervisor knows; see `Worked.learn_brokers`.
+        brokers: the brokers that the supervisor knows, also those that it misses.
     """
 
     config: Config
     mode: Enforcement
-    brokers: KnownBrokers
+    brokers: FoundBrokers
 
 
 def share_of(config: Config, workers: int) -> Config:
@@ -141,8 +141,8 @@ class Worked(Protocol):
     def operations(self) -> _Operations: ...
     @property
     def tls(self) -> _Tls: ...
-    def learn_brokers(self, brokers: KnownBrokers) -> None:
-        """Note brokers that another process has discovered: clients may connect to them here at once."""
+    def learn_brokers(self, brokers: FoundBrokers) -> None:
+        """Note brokers that another process has found: clients may connect to them here at once."""
 
     def listener(self, name: str) -> _Listener: ...
 
@@ -191,14 +191,14 @@ class WorkerSide:
         assert isinstance(start, Start)
         return start
 
-    def open_port(self, listener: str, broker_id: int, address: Address) -> bool:
-        """Have the supervisor open the port of a broker with this address, and make it known to the other workers.
+    def open_port(self, listener: str, broker_id: int, found: Found) -> bool:
+        """Have the supervisor open a broker's port, and make the broker known to the other workers.
 
         Returns:
             Whether the port is open.
         """
         try:
-            return bool(self.asking.ask("open_port", listener, broker_id, address))
+            return bool(self.asking.ask("open_port", listener, broker_id, found))
         except LinkLost:
             return False
 

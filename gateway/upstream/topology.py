@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from config.server_names import ServerNames
 from protocol.codec import Broker
@@ -108,6 +108,18 @@ BindPort: TypeAlias = Callable[[int, int], bool]
 """(broker id, port) -> whether this port accepts connections now; called once per broker until it succeeds."""
 
 
+class Found(NamedTuple):
+    """What another process knows of a cluster.
+
+    Attributes:
+        cluster_id: None: not known.
+        brokers: their addresses, by id.
+    """
+
+    cluster_id: str | None
+    brokers: dict[int, Address]
+
+
 class ClusterMap:
     """The brokers of the cluster as last reported, shared by all listeners.
 
@@ -146,11 +158,13 @@ class ClusterMap:
         self._brokers[broker_id] = (host, port)
         self._missing_since_ms.pop(broker_id, None)
 
-    def learn_unknown(self, brokers: Mapping[int, Address]) -> None:
-        """Note the brokers that another process knows and this one does not."""
-        for broker_id, (host, port) in brokers.items():
-            if broker_id not in self._brokers:
-                self.learn(broker_id, host, port)
+    def learn_from(self, found: Found) -> None:
+        """Note the brokers that another process has found, and that this one does not know or misses."""
+        if self.accepts_cluster(found.cluster_id):
+            present = self.present
+            for broker_id, (host, port) in found.brokers.items():
+                if broker_id not in present:
+                    self.learn(broker_id, host, port)
 
     def learn_all(self, brokers: Iterable[Broker], *, now_ms: int) -> None:
         """Note the whole list of brokers; brokers that are not in it are missing from now on."""
@@ -192,6 +206,11 @@ class ClusterMap:
     def broker_ids(self) -> list[int]:
         """The ids of known brokers."""
         return sorted(self._brokers)
+
+    @property
+    def found(self) -> Found:
+        """The brokers in the cluster's last answer."""
+        return Found(self.cluster_id, self.present)
 
     @property
     def present(self) -> dict[int, Address]:
@@ -256,8 +275,8 @@ class Topology:
         return sum(growths) + _LIST_BYTES if growths else 0
 
     def advertise_known(self) -> None:
-        """Bind the ports of all known brokers. Does not count as learning about them: they can still go missing."""
-        for broker_id in self.cluster.broker_ids:
+        """Bind the ports of present brokers. Does not count as learning about them: they can still go missing."""
+        for broker_id in sorted(self.cluster.present):
             self.open(broker_id)
 
     def open(self, broker_id: int) -> bool:

@@ -21,6 +21,7 @@ from gateway.server.reload import plan
 from gateway.server.supervisor import Supervisor
 from gateway.server.worker import Start, WorkerSide, handover_message
 from gateway.server.workers import WorkerPool
+from gateway.upstream.topology import ClusterMap, Found
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.lending import Brake
 from quotas.limits import Enforcement, Limits
@@ -93,10 +94,10 @@ async def ready(link: Link, pool: WorkerPool, number: int) -> None:
 def supervisor(pool: WorkerPool, operations: Any = None, limits: Limits | None = None) -> Supervisor:
     connections: Any = Places()
     unused: Any = SimpleNamespace()
-    brokers: dict[int, tuple[str, int]] = {}
+    cluster = ClusterMap([("seed", 9_092)])
 
-    def open_port(_listener: str, broker_id: int, address: tuple[str, int]) -> bool:
-        brokers[broker_id] = address
+    def open_port(_listener: str, _broker_id: int, found: Found) -> bool:
+        cluster.learn_from(found)
         return True
 
     return Supervisor(
@@ -109,7 +110,7 @@ def supervisor(pool: WorkerPool, operations: Any = None, limits: Limits | None =
         mutations=unused,
         operations=lambda: operations,
         on_usage=lambda _line: None,
-        brokers=lambda: {"main": dict(brokers)},
+        clusters={"main": cluster},
         now_ms=lambda: 0,
     )
 
@@ -182,14 +183,15 @@ async def test_all_workers_hear_of_a_broker_that_one_has_discovered(pool: Worker
     heard: defaultdict[int, list[Any]] = defaultdict(list)
     links = [await fork(pool, ends, number, brokers=heard[number].append) for number in range(2)]
     for number, link in enumerate(links):
-        assert (await link.ask("begin")).brokers == {"main": {}}
+        assert (await link.ask("begin")).brokers == {"main": Found(None, {})}
         if not number:
             await ready(link, pool, number)
-    assert await links[0].ask("open_port", "clients", 4, ("broker-4", 9_092))
+    found = {"main": Found("a cluster", {4: ("broker-4", 9_092)})}
+    assert await links[0].ask("open_port", "clients", 4, found["main"])
+    assert await links[0].ask("open_port", "clients", 5, Found("another", {5: ("broker-5", 9_092)}))
     # The other one has begun with less, and does not serve yet.
     await ready(links[1], pool, 1)
-    assert await links[1].ask("open_port", "clients", 4, ("broker-4", 9_092))
-    found = {"main": {4: ("broker-4", 9_092)}}
+    assert await links[1].ask("open_port", "clients", 4, found["main"])
     await until(lambda: heard == {0: [found], 1: [found]})
     # One that replaces a killed worker knows it from its start.
     assert (await (await fork(pool, ends, 2)).ask("begin")).brokers == found

@@ -7,7 +7,7 @@ import pytest
 
 from config.server_names import ServerNames
 from gateway.upstream import keepalive
-from gateway.upstream.topology import BrokerNames, BrokerPorts, ClusterMap, Topology
+from gateway.upstream.topology import BrokerNames, BrokerPorts, ClusterMap, Found, Topology
 from protocol.codec import Broker
 
 NAMES = BrokerNames(ServerNames.of("gw.test", "b{node}.gw.test"), 9_093)
@@ -19,6 +19,22 @@ def cluster(*brokers: Broker) -> ClusterMap:
     known = ClusterMap([("seed", 9_092)])
     known.learn_all(brokers, now_ms=0)
     return known
+
+
+def test_another_process_tells_of_brokers_that_are_unknown_or_missing_here() -> None:
+    known = cluster(Broker(1, "one", 1), Broker(2, "two", 2))
+    known.accepts_cluster("a")
+    known.learn_all([Broker(1, "one", 1)], now_ms=5)
+    assert known.found == Found("a", {1: ("one", 1)})
+    known.learn_from(Found("b", {9: ("of-another-cluster", 9)}))
+    assert known.broker_ids == [1, 2]
+    known.learn_from(Found("a", {1: ("older", 1), 2: ("moved", 2), 3: ("three", 3)}))
+    assert known.present == {1: ("one", 1), 2: ("moved", 2), 3: ("three", 3)}
+    assert known.forget_missing(grace_ms=0, now_ms=9) == []
+    # One that knows nothing yet belongs to this cluster from now on.
+    new = cluster()
+    new.learn_from(known.found)
+    assert (new.accepts_cluster("b"), new.found) == (False, known.found)
 
 
 # -- ports ---------------------------------------------------------------------------------------------------
