@@ -383,6 +383,7 @@ class Listeners:
         self._hidden: dict[str, list[int]] = {}  # as logged last
         self._on_port_failed = on_port_failed
         self._open_port = open_port
+        self._closed = False
 
     def topology(self, section: ListenerSettings, cluster: ClusterMap) -> Topology:
         """The cluster as a listener's clients see it. The topology opens a port for each broker that it learns of.
@@ -426,6 +427,8 @@ class Listeners:
         return topology.open(broker_id)
 
     def _bind(self, section: ListenerSettings, broker_id: int, port: int) -> bool:
+        if self._closed:
+            return True  # the process that replaced this one binds it
         name = section.name
         try:
             self.by_name[name].listen((section.bind.host, port), broker_id)
@@ -506,13 +509,15 @@ class Listeners:
 
     def drain(self) -> None:
         """Close all ports, and each connection as soon as no reply is outstanding."""
+        self._closed = True
         connections = sum(len(listener.channels) for listener in self.by_name.values())
         _gateway_log.info("draining", pid=os.getpid(), connections=connections)
         for listener in self.by_name.values():
             listener.drain()
 
     def close_ports(self) -> None:
-        """Stop accepting; connections stay."""
+        """Stop accepting; connections stay. Ports of brokers that join from now on are another process's."""
+        self._closed = True
         for listener in self.by_name.values():
             listener.close_ports()
 

@@ -7,6 +7,7 @@ import pytest
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.listening import PlainSocket
 from gateway.observability.events import CloseCause
+from gateway.upstream.topology import Found
 from testkit import wire
 from testkit.frames import fetch
 from testkit.gateway import LISTENER, RunningGateway, broker_and_gateway, free_ports
@@ -35,6 +36,17 @@ async def test_ipv6_clients_are_let_in() -> None:
             await loop.sock_connect(sock, ("::1", running.listener.ports[3]))
             await until(lambda: running.channels)
             assert running.channels[0].session.peer.startswith("::1")
+
+
+async def test_a_process_that_was_replaced_binds_no_port_of_a_broker_that_joins() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        running.gateway._listeners.close_ports()
+        found = Found(None, {2: ("127.0.0.1", 9_092)})
+        # Its clients hear of the port, which the process that replaced it binds.
+        assert running.gateway._listeners.open_port(LISTENER, 2, found)
+        with socket.create_server((HOST, running.broker_port(2))):
+            await client.send(fetch(1))
+            await client.receive_frame()
 
 
 async def test_closed_port_refuses_new_connections_and_keeps_open_ones() -> None:
