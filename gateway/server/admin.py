@@ -192,7 +192,12 @@ class AdminServer:
         with self.connections.working(request.protocol):
             refused = self._access.refusal(request)
             if refused is None:
-                return await handler(request)
+                try:
+                    return await handler(request)
+                except ConnectionError:
+                    if request.transport is not None:
+                        raise
+                    return answer(400, "the caller has left")  # not read; aiohttp would log a traceback
             response, late = refused
             if late:
                 with self.connections.waiting(request.protocol, self.connections.deadline()):

@@ -250,7 +250,9 @@ class AdminConnections:
                 self._loop.remove_reader(listening.fileno())
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        for nth in range(ACCEPTS_PER_TURN):
+            if nth and self.count >= self._most:
+                return  # room is made only for a connection that is certain to wait: then this is called again
             if self.count >= self._most and not self._make_room():
                 self._pause()
                 if self._look_when_full is not None:

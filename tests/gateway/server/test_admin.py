@@ -12,7 +12,7 @@ from testkit import wire
 from testkit.broker import ScriptedBroker
 from testkit.frames import create_topics
 from testkit.gateway import broker_and_gateway, free_ports, gateway_config, running_gateway
-from testkit.raw_client import HOST, RawClient
+from testkit.raw_client import HOST, RawClient, until
 
 
 async def get(port: int, path: str) -> tuple[int, str]:
@@ -71,6 +71,18 @@ async def test_i08_request_that_is_no_http_is_closed_without_an_error() -> None:
             await client.send(b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 100_000 + b"\r\n\r\n")
             assert b"200" not in (await client.receive_rest())[:20]
         assert await get(port, "/healthz") == (200, "ok\n")
+
+
+async def test_caller_that_leaves_before_its_body_is_complete_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    head = f"POST /quotas/import HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/x-ndjson\r\n"
+    async with broker_and_gateway() as (_, running):
+        connections = running.gateway.admin.connections
+        async with await RawClient.connect(running.gateway.admin.port) as client:
+            await client.send(f"{head}Content-Length: 1000\r\n\r\nx".encode())
+            await until(lambda: connections._asked)
+            client.reset()
+            await until(lambda: not connections._asked)
+    assert [each for each in caplog.records if each.name == "aiohttp.server"] == []
 
 
 async def test_f10_metrics_that_cannot_be_collected_are_an_error_of_the_scrape_alone() -> None:
