@@ -428,7 +428,7 @@ class Listeners:
 
     def _bind(self, section: ListenerSettings, broker_id: int, port: int) -> bool:
         if self._closed:
-            return True  # the process that replaced this one binds it
+            return True  # in an upgrade, the process that replaced this one binds it
         name = section.name
         try:
             self.by_name[name].listen((section.bind.host, port), broker_id)
