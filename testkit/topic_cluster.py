@@ -34,6 +34,8 @@ class TopicCluster:
         there: the topic's error code in Metadata; NONE after the topic was created.
         refusals: errors of the next CreateTopics requests; after these the topic is created.
         asked_for: the topics of all CreateTopics requests, in order.
+        policy: the topic's cleanup policy.
+        configs_refusals: errors of the next DescribeConfigs requests; after these the settings are shown.
     """
 
     def __init__(self) -> None:
@@ -41,6 +43,8 @@ class TopicCluster:
         self.there = UNKNOWN_TOPIC
         self.refusals: list[int] = []
         self.asked_for: list[Any] = []
+        self.policy = "compact"
+        self.configs_refusals: list[int] = []
         for api_key, answer in (
             (METADATA, self._metadata),
             (CREATE_TOPICS, self._create),
@@ -83,9 +87,11 @@ class TopicCluster:
 
     def _describe(self, connection: BrokerConnection, request: Request) -> None:
         (asked,) = wire.decode_request("DescribeConfigs", request.api_version, request.frame).resources
-        values = {"cleanup.policy": "compact", "delete.retention.ms": "7000"}
+        error_code = self.configs_refusals.pop(0) if self.configs_refusals else NONE
+        values = {} if error_code else {"cleanup.policy": self.policy, "delete.retention.ms": "7000"}
         configs = [{"name": name, "value": value} for name, value in values.items()]
         result = {
+            "error_code": error_code,
             "resource_type": asked.resource_type,
             "resource_name": asked.resource_name,
             "configs": configs,

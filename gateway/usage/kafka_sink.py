@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.client_settings import ClientAge
-from gateway.runtime.topic_access import make_topic, open_to_anybody
+from gateway.runtime.topic_access import make_topic, may_pass, open_to_anybody
 from gateway.usage.line import Line, Tally
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
@@ -114,7 +114,7 @@ class KafkaWriter:
                 )
         except KafkaException as exc:
             error = exc.args[0]
-            if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+            if may_pass(error):
                 raise OSError(f"topic {settings.topic}: {error.str()}") from exc
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 # Another gateway may have created it, or will. Lines without a topic count as lost.

@@ -29,7 +29,7 @@ from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
 from gateway.runtime.client_errors import RIGHTS, bug_in, reason_of_topic, why_not_reached
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.client_settings import ClientAge
-from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
+from gateway.runtime.topic_access import FORBIDDEN, make_topic, may_pass, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER
 
 _BATCH: Final = 500
@@ -102,7 +102,7 @@ def have_topic(
     except KafkaException as exc:
         # A gateway without the right to create the topic may still use it.
         if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            if _passes(exc.args[0]):
+            if may_pass(exc.args[0]):
                 raise
             not_made = exc.args[0]
     (found,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s).values()
@@ -117,7 +117,7 @@ def have_topic(
                     f"create it with 1 partition and cleanup.policy=compact; {RIGHTS}",
                 )
             ) from exc
-        if _passes(exc.args[0]):
+        if may_pass(exc.args[0]):
             raise
         raise StoreError(f"topic {topic}: {reason_of_topic(exc)}") from exc
     if count != 1:
@@ -130,7 +130,7 @@ def have_topic(
         policy = config["cleanup.policy"].value
         tombstones_s = float(config["delete.retention.ms"].value) / 1000
     except KafkaException as exc:
-        if exc.args[0].retriable() or exc.args[0].code() == KafkaError._TIMED_OUT:
+        if may_pass(exc.args[0]):
             raise
         _log.warning("quota_topic_not_checked", topic=topic, error=exc.args[0].str())
         return TOMBSTONES_S
@@ -183,13 +183,6 @@ def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
             KafkaError(KafkaError._TIMED_OUT, "the brokers did not say where the topic ends")
         )
     return end
-
-
-def _passes(error: KafkaError) -> bool:
-    """Whether another attempt may succeed."""
-    passing = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-    # Not every broker knows a new topic yet.
-    return error.retriable() or error.code() in (*passing, *_GONE, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 class _Replaced(Exception):

@@ -172,8 +172,11 @@ def test_a_retention_that_the_cluster_refuses_is_left_to_it(
     assert "is not created: at least an hour; lines are lost until it is there" in caplog.text
 
 
-def test_brokers_that_can_not_be_reached_are_tried_again() -> None:
-    FakeAdmin.failures.append(KafkaError(KafkaError._TRANSPORT))
+@pytest.mark.parametrize(
+    "code", [KafkaError._TRANSPORT, KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED]
+)
+def test_a_topic_that_brokers_cannot_make_now_is_tried_again(code: int) -> None:
+    FakeAdmin.failures.append(KafkaError(code))
     writer = KafkaWriter(SETTINGS, "gw-1")
     with pytest.raises(OSError):
         writer.open()

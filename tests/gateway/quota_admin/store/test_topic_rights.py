@@ -14,14 +14,16 @@ from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from gateway.quota_admin.store.interface import StoreError
+from gateway.quota_admin.store.topic_reader import TOMBSTONES_S
 from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from gateway.quota_admin.store.topic_writer import TopicWriter, refusal_of
 from protocol.api_keys import ApiKey
 from testkit.broker import CREATE_TOPICS
 from testkit.raw_client import until
-from testkit.topic_cluster import NONE, TopicCluster
+from testkit.topic_cluster import NONE, UNKNOWN_TOPIC, TopicCluster
 
 TOPIC = "quotas"
+LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT = 5, 7
 TOPIC_FORBIDDEN, CLUSTER_FORBIDDEN = 29, 31
 INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION = 38, 40, 44
 TRANSACTIONS = (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN)
@@ -94,6 +96,24 @@ async def test_the_topic_is_made_by_the_operator_of_a_cluster_without_the_api(cl
 async def test_topic_that_may_not_be_described_names_the_rights(cluster: TopicCluster) -> None:
     cluster.refusals, cluster.there = [TOPIC_FORBIDDEN], TOPIC_FORBIDDEN
     with pytest.raises(StoreError, match="the gateway's user needs the rights DESCRIBE, READ and WRITE on it"):
+        await cluster.have_topic(TOPIC)
+
+
+async def test_settings_that_may_not_be_shown_are_not_checked(cluster: TopicCluster) -> None:
+    cluster.policy, cluster.configs_refusals = "delete", [TOPIC_FORBIDDEN]
+    with capture_logs() as logs:
+        assert await cluster.have_topic(TOPIC) == TOMBSTONES_S
+    assert [line["event"] for line in logs] == ["quota_topic_made", "quota_topic_not_checked"]
+
+
+@pytest.mark.parametrize("error", [UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT])
+async def test_g04_settings_are_checked_later_when_a_broker_does_not_know_the_topic_yet(
+    cluster: TopicCluster, error: int
+) -> None:
+    cluster.policy, cluster.configs_refusals = "delete", [error]
+    with pytest.raises(KafkaException):
+        await cluster.have_topic(TOPIC)
+    with pytest.raises(StoreError, match=r'cleanup\.policy "delete"'):
         await cluster.have_topic(TOPIC)
 
 
