@@ -30,7 +30,7 @@ from gateway.fleet.shares import MalformedShare, Share, decode_share, encode_sha
 from gateway.runtime.client_errors import bug_in, reason_of_topic
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.client_settings import ClientAge
-from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
+from gateway.runtime.topic_access import FORBIDDEN, is_there, make_topic, open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _POLL_S: Final = 0.2
@@ -233,7 +233,9 @@ class ShareTopic:
                 _log.warning("fleet_topic_made_with_defaults", topic=settings.topic, refused=config)
         except KafkaException as exc:
             # A gateway without the right to create the topic may still use it.
-            if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *FORBIDDEN):
+            if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *FORBIDDEN) and not is_there(
+                admin, settings.topic, timeout_s=_ASK_S
+            ):
                 raise
         if (
             settings.signer is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
@@ -33,26 +33,6 @@ _SETTINGS_REFUSED: Final = (
 )
 
 FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-
-
-_PASSING: Final = (
-    KafkaError._TIMED_OUT,
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    # Not every broker knows a new topic yet.
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.UNKNOWN_TOPIC_ID,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_CONTROLLER,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.NETWORK_EXCEPTION,
-    KafkaError.THROTTLING_QUOTA_EXCEEDED,
-)
-
-
-def may_pass(error: KafkaError) -> bool:
-    """Whether the same request may succeed later. librdkafka's `retriable` is about transactions alone."""
-    return error.code() in _PASSING
 
 
 def make_topic(admin: Any, wanted: NewTopic, fallback: NewTopic, *, timeout_s: float) -> NewTopic:
@@ -86,6 +66,18 @@ def make_topic(admin: Any, wanted: NewTopic, fallback: NewTopic, *, timeout_s: f
 def _make(admin: Any, topic: NewTopic, timeout_s: float) -> None:
     (made,) = admin.create_topics([topic], request_timeout=timeout_s).values()
     made.result()
+
+
+def is_there(admin: Any, topic: str, *, timeout_s: float) -> bool:
+    """Whether a broker knows the topic, and the gateway may see it.
+
+    Args:
+        admin: confluent-kafka's client.
+        topic: the topic's name.
+        timeout_s: for the request.
+    """
+    (found,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s).values()
+    return found.exception() is None
 
 
 def open_to_anybody(admin: Any, topic: str, *, timeout_s: float) -> str | None:

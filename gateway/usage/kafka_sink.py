@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.client_settings import ClientAge
-from gateway.runtime.topic_access import make_topic, may_pass, open_to_anybody
+from gateway.runtime.topic_access import is_there, make_topic, open_to_anybody
 from gateway.usage.line import Line, Tally
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
@@ -113,16 +113,10 @@ class KafkaWriter:
                     settings.retention_ms,
                 )
         except KafkaException as exc:
-            error = exc.args[0]
-            if may_pass(error):
-                raise OSError(f"topic {settings.topic}: {error.str()}") from exc
-            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                # Another gateway may have created it, or will. Lines without a topic count as lost.
-                _log.warning(
-                    "topic %s is not created: %s; lines are lost until it is there",
-                    settings.topic,
-                    error.str(),
-                )
+            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS and not is_there(
+                admin, settings.topic, timeout_s=_CREATE_S
+            ):
+                raise
         if settings.signer is None:
             why = open_to_anybody(admin, settings.topic, timeout_s=_CREATE_S)
             if why is not None:

@@ -1,14 +1,17 @@
 """The topic of a fleet when the cluster refuses its settings, or when it cannot be read."""
 
+import asyncio
+import threading
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from gateway.fleet.topic import ShareTopic, ShareTopicSettings
 from testkit.raw_client import until
-from testkit.topic_cluster import TopicCluster
+from testkit.topic_cluster import NONE, TopicCluster
 
-POLICY_VIOLATION = 44
+REQUEST_TIMED_OUT, POLICY_VIOLATION = 7, 44
 UNKNOWN = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no such topic"))
 
 
@@ -50,3 +53,17 @@ async def test_settings_that_the_cluster_refuses_are_left_to_it() -> None:
     wanted, made = cluster.asked_for
     assert {each.name for each in wanted.configs} == {"cleanup.policy", "retention.ms", "segment.ms", "segment.bytes"}
     assert (made.name, made.num_partitions, made.replication_factor, list(made.configs)) == ("fleet", 1, -1, [])
+
+
+@pytest.mark.parametrize("refusals", [[POLICY_VIOLATION] * 2, [REQUEST_TIMED_OUT]])
+async def test_a_topic_that_is_there_is_followed_though_it_could_not_be_made(refusals: list[int]) -> None:
+    cluster = TopicCluster()
+    cluster.refusals, cluster.there = refusals, NONE
+    async with cluster.broker:
+        followed = threading.Event()
+        topic = ShareTopic(ShareTopicSettings("fleet", None, 1_000, cluster.client), "a")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(topic, "_follow", followed.set)
+            topic.start(lambda _shares: None)
+            assert await asyncio.to_thread(followed.wait, 60)
+            await topic.stop()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from gateway.usage import kafka_sink
 from gateway.usage.kafka_sink import KafkaWriter, TopicSettings
+from quotas.record_signature import RecordSigner
+from testkit.topic_cluster import NONE, TopicCluster
 from tests.gateway.usage.files import line
 
 SETTINGS = TopicSettings("__sluice_usage", 1, -1, 3_600_000, 1_000, 1 << 20, {"bootstrap.servers": "k:1"})
@@ -52,39 +56,18 @@ class FakeProducer:
         self.purged = True
 
 
-class FakeAdmin:
-    """Makes topics, or fails as asked."""
-
-    failures: deque[KafkaError] = deque()
-    topics: list[Any] = []
-
-    def __init__(self, settings: dict[str, Any], **_more: Any) -> None:
-        pass
-
-    def create_topics(self, topics: list[Any], **_more: Any) -> dict[str, Any]:
-        FakeAdmin.topics += topics
-        failure = FakeAdmin.failures.popleft() if FakeAdmin.failures else None
-
-        class Created:
-            def result(self) -> None:
-                if failure is not None:
-                    raise KafkaException(failure)
-
-        return {topics[0].topic: Created()}
-
-
 @pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def producers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_sink, "Producer", FakeProducer)
-    monkeypatch.setattr(kafka_sink, "AdminClient", FakeAdmin)
-    monkeypatch.setattr(kafka_sink, "open_to_anybody", lambda *_args, **_more: None)
     FakeProducer.made, FakeProducer.outcomes, FakeProducer.refusals = [], deque(), deque()
-    FakeAdmin.failures, FakeAdmin.topics = deque(), []
 
 
 def opened() -> KafkaWriter:
+    """One whose topic is there."""
     writer = KafkaWriter(SETTINGS, "gw-1", clock=lambda: 0.0)
-    writer.open()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writer, "_have_topic", lambda: None)
+        writer.open()
     return writer
 
 
@@ -145,43 +128,63 @@ def test_what_is_on_its_way_at_the_end_is_waited_for_and_then_counted_as_lost() 
     assert (writer.delivered.lines, writer.lost.lines, writer.pending.lines) == (1, 1, 0)
 
 
-def test_the_topic_is_made_or_tried_all_the_same() -> None:
-    opened()
-    (topic,) = FakeAdmin.topics
-    assert (topic.topic, topic.num_partitions) == ("__sluice_usage", 1)
-    assert topic.config == {"retention.ms": "3600000"}
-    FakeAdmin.failures.append(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS))
-    opened().write(line(0))
-    FakeAdmin.failures.append(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-    opened().write(line(0))
+# -- the topic: the real librdkafka at a broker that refuses ---------------------------------------------------
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[TopicCluster]:
+    cluster = TopicCluster()
+    async with cluster.broker:
+        yield cluster
+
+
+async def open_at(cluster: TopicCluster) -> None:
+    signer = RecordSigner(SETTINGS.topic, [b"secret"])
+    settings = replace(SETTINGS, client=cluster.client, signer=signer)
+    await asyncio.to_thread(KafkaWriter(settings, "gw-1").open)
+
+
+def configs_of(cluster: TopicCluster) -> list[dict[str, str]]:
+    return [{each.name: each.value for each in topic.configs} for topic in cluster.asked_for]
+
+
+async def test_the_topic_is_made_and_one_that_is_there_is_used(cluster: TopicCluster) -> None:
+    await open_at(cluster)
+    (topic,) = cluster.asked_for
+    assert (topic.name, topic.num_partitions) == ("__sluice_usage", 1)
+    assert configs_of(cluster) == [{"retention.ms": "3600000"}]
+    for refusal in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+        cluster.refusals = [refusal]
+        await open_at(cluster)
 
 
 @pytest.mark.parametrize("code", [KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG])
-def test_a_retention_that_the_cluster_refuses_is_left_to_it(
-    code: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_retention_that_the_cluster_refuses_is_left_to_it(
+    code: int, cluster: TopicCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The sink's own logger says the same only once a minute.
     monkeypatch.setattr(kafka_sink, "_log", logging.getLogger("tests.usage"))
-    FakeAdmin.failures.append(KafkaError(code, "at least an hour"))
-    opened().write(line(0))
-    assert [topic.config for topic in FakeAdmin.topics] == [{"retention.ms": "3600000"}, None]
+    cluster.refusals = [code]
+    await open_at(cluster)
+    assert configs_of(cluster) == [{"retention.ms": "3600000"}, {}]
     assert "created without retention.ms=3600000" in caplog.text
-    # Refused again, it may be made by an operator.
-    FakeAdmin.failures += [KafkaError(code, "at least an hour"), KafkaError(code, "not at all")]
-    opened().write(line(0))
-    assert "is not created: at least an hour; lines are lost until it is there" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "code", [KafkaError._TRANSPORT, KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED]
+    "refusals",
+    [
+        [KafkaError.REQUEST_TIMED_OUT],
+        [KafkaError.TOPIC_AUTHORIZATION_FAILED],
+        [KafkaError.INVALID_REPLICATION_FACTOR] * 2,
+        [KafkaError.POLICY_VIOLATION, KafkaError.NOT_CONTROLLER],
+    ],
 )
-def test_a_topic_that_brokers_cannot_make_now_is_tried_again(code: int) -> None:
-    FakeAdmin.failures.append(KafkaError(code))
-    writer = KafkaWriter(SETTINGS, "gw-1")
-    with pytest.raises(OSError):
-        writer.open()
-    writer.open()
-    writer.write(line(0))
+async def test_a_topic_that_is_not_there_is_asked_for_again(cluster: TopicCluster, refusals: list[int]) -> None:
+    cluster.refusals = refusals
+    with pytest.raises(OSError, match="topic __sluice_usage: as the cluster says"):
+        await open_at(cluster)
+    await open_at(cluster)
+    assert cluster.there == NONE
 
 
 def test_settings_that_librdkafka_does_not_take_now_are_a_failure_to_try_again(
@@ -190,8 +193,8 @@ def test_settings_that_librdkafka_does_not_take_now_are_a_failure_to_try_again(
     def refusing(*_settings: Any, **_more: Any) -> Any:
         raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "ssl.ca.location: not there"))
 
-    for name in ("AdminClient", "Producer"):
+    for name, opens in (("AdminClient", KafkaWriter(SETTINGS, "gw-1").open), ("Producer", opened)):
         with monkeypatch.context() as patched:
             patched.setattr(kafka_sink, name, refusing)
             with pytest.raises(OSError, match=r"ssl.ca.location: not there"):
-                KafkaWriter(SETTINGS, "gw-1").open()
+                opens()

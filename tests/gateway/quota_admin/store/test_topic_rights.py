@@ -61,7 +61,9 @@ async def test_settings_that_the_cluster_refuses_are_left_to_it(
     assert logs[1]["refused"] == wanted
 
 
-@pytest.mark.parametrize("refusals", [[TOPIC_FORBIDDEN], [CLUSTER_FORBIDDEN], [POLICY_VIOLATION] * 2])
+@pytest.mark.parametrize(
+    "refusals", [[TOPIC_FORBIDDEN], [CLUSTER_FORBIDDEN], [POLICY_VIOLATION] * 2, [REQUEST_TIMED_OUT]]
+)
 async def test_topic_that_cannot_be_made_is_used_when_it_is_there(
     cluster: TopicCluster, refusals: Sequence[int]
 ) -> None:
@@ -82,6 +84,14 @@ async def test_topic_that_is_not_there_and_cannot_be_made_can_be_made_by_the_ope
     assert "create it with 1 partition and cleanup.policy=compact" in text
     cluster.refusals, cluster.there = list(refusals), NONE
     await cluster.have_topic(TOPIC)
+
+
+async def test_topic_that_cannot_be_made_now_is_asked_for_again(cluster: TopicCluster) -> None:
+    cluster.refusals = [REQUEST_TIMED_OUT]
+    with pytest.raises(KafkaException, match="as the cluster says") as raised:
+        await cluster.have_topic(TOPIC)
+    assert "CREATE" not in raised.value.args[0].str()
+    assert await cluster.have_topic(TOPIC) == 7.0
 
 
 async def test_the_topic_is_made_by_the_operator_of_a_cluster_without_the_api(cluster: TopicCluster) -> None:
