@@ -26,7 +26,7 @@ from tests.integration.java_programs import run_java
 TOPIC: Final = "sasl-matrix"
 EVERY_S: Final = 0.5
 PATIENCE_S: Final = 25.0
-IMPATIENCE_S: Final = 4.0  # of clients that are to fail, and would try for ever
+IMPATIENCE_S: Final = 8.0  # of clients that are to fail, and would try for ever
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from embedded_kafka.kafka import KafkaCluster
@@ -327,11 +327,15 @@ def test_a_topic_that_is_deleted_after_its_leader_moved_is_shared_through_again(
         eventually(lambda: retention_ms(kafka3, shares) == 60_000)
 
 
-def retention_ms(kafka: KafkaCluster, topic: str) -> int:
+def retention_ms(kafka: KafkaCluster, topic: str) -> int | None:
+    """None: the broker that was asked does not know the topic yet."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     (described,) = admin.describe_configs([resource]).values()
-    return int(described.result(20)["retention.ms"].value)
+    try:
+        return int(described.result(20)["retention.ms"].value)
+    except KafkaException:
+        return None
 
 
 def is_in_touch(gateway: GatewayProcess, other: str) -> bool:

@@ -5,6 +5,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,9 @@ async def test_g16_change_waits_for_brokers_that_stand_still_for_longer_than_lib
 
 
 async def test_g06_two_gateways_that_alter_at_once_lose_nothing_and_agree(kafka3: KafkaCluster, topic: str) -> None:
-    async with opened(one := store_on(kafka3, topic)) as first, opened(two := store_on(kafka3, topic)) as second:
+    # All writes begin at once, and the last of them waits for all others.
+    one, two = (store_on(kafka3, topic, write_timeout_ms=120_000) for _ in range(2))
+    async with opened(one) as first, opened(two) as second:
         stores = {"one": one, "two": two}
         await asyncio.gather(
             *(
@@ -183,10 +186,14 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaCluster]:
         yield cluster
 
 
-async def test_g16_without_brokers_alterations_are_refused_and_the_quotas_stay(own_kafka: KafkaCluster) -> None:
-    async with opened(store := store_on(own_kafka, "quotas", write_timeout_ms=2_000)) as seen:
+async def test_g16_without_brokers_alterations_are_refused_and_the_quotas_stay(
+    own_kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(store := store_on(own_kafka, "quotas")) as seen:
+        # A new cluster creates its topic of transactions meanwhile.
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
         own_kafka.kill_broker(1)
+        monkeypatch.setattr(store, "_settings", replace(store._settings, write_timeout_ms=2_000))
         with pytest.raises(StoreError, match="may take effect later"):
             await store.write(alteration((ALICE, PRODUCE, 2.0)))
         assert seen.values == {(ALICE, PRODUCE): 1.0}

@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
-from testkit.wire_client import WireClient
+from testkit.wire_client import ConnectionEnded, WireClient
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 
@@ -72,8 +72,11 @@ def arrive_once_in_order(gateway: GatewayProcess, kafka3: KafkaCluster, restarts
 
 def in_sync(kafka3: KafkaCluster, gateway: GatewayProcess) -> bool:
     """Whether every broker has all partitions again."""
-    with WireClient(gateway.broker(1)) as client:
-        topics = client.ask("Metadata", 12, topics=None, allow_auto_topic_creation=False).body.topics
+    try:
+        with WireClient(gateway.broker(1)) as client:
+            topics = client.ask("Metadata", 12, topics=None, allow_auto_topic_creation=False).body.topics
+    except (OSError, ConnectionEnded):  # the gateway has not seen yet that the broker is back
+        return False
     replicas = [(len(each.isr_nodes), len(each.replica_nodes)) for topic in topics for each in topic.partitions]
     return all(here == wanted for here, wanted in replicas)
 

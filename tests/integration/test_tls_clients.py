@@ -13,14 +13,14 @@ from testkit.certificates import Authority
 from testkit.secure_kafka import SecureKafka
 from testkit.tap import Tap
 from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOptions, GatewayProcess
-from tests.integration.tls_clients import FAMILIES, RECORD_BYTES, TOPIC, Job, run_family
+from tests.integration.sasl_clients import IMPATIENCE_S, PATIENCE_S
+from tests.integration.tls_clients import FAMILIES, TOPIC, Job, run_family
 
 pytestmark = pytest.mark.integration
 
-METERED_RATE: Final = 20_000
+METERED_RATE: Final = 2_000
 WINDOWS: Final = 2
 FREE_RATE: Final = 1_000_000_000
-RECORDS: Final = 8  # twice what the windows carry at the metered rate
 
 QUOTAS: Final = f"""
 [client_quota]
@@ -55,8 +55,8 @@ class Setting:
             name,
             str(self.secure.authority.certificate),
             own,
-            1 if bad else RECORDS,
-            4.0 if bad else 30.0,
+            # A JVM takes its time to start, and Java's client gives up at the first failure.
+            IMPATIENCE_S if bad and family != "Java" else PATIENCE_S,
         )
 
     def limit(self, user: str, client_id: str) -> float | None:
@@ -98,11 +98,12 @@ principal_mapping_rules = "RULE:^CN=([^,]+)$/$1/, DEFAULT"
 def test_a_quota_binds_the_user_of_the_certificate_and_nobody_else(setting: Setting, family: str) -> None:
     throttled = setting.gateway.metric("gateway_throttle_seconds_total", api="produce") or 0.0
     jobs = [setting.job(family, who) for who in ("metered", "free")]
-    assert run_family(family, jobs) == [RECORDS, RECORDS]
+    assert run_family(family, jobs) == [True, True]
     for job, user, rate in zip(jobs, ("metered", "free"), (METERED_RATE, FREE_RATE), strict=True):
         assert setting.limit(user, job.client_id) == rate or setting.limit(user, "") == rate
     waited = (setting.gateway.metric("gateway_throttle_seconds_total", api="produce") or 0.0) - throttled
-    assert waited >= (RECORDS * RECORD_BYTES / METERED_RATE - WINDOWS) / 2
+    # The record is 5 seconds of the quota. A reply carries what is left of that when it comes.
+    assert waited >= 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -111,7 +112,7 @@ def test_h19_who_has_no_certificate_of_the_authority_produces_nothing(setting: S
         reason: setting.gateway.metric("gateway_tls_handshake_failures_total", reason=reason) or 0.0
         for reason in ("no_certificate", "certificate_untrusted")
     }
-    assert run_family(family, [setting.job(family, who) for who in ("nobody", "stranger")]) == [0, 0]
+    assert run_family(family, [setting.job(family, who) for who in ("nobody", "stranger")]) == [False, False]
     for reason, before in failed.items():
         after = setting.gateway.metric("gateway_tls_handshake_failures_total", reason=reason) or 0.0
         assert after > before, reason
