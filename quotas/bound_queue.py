@@ -7,9 +7,12 @@ request that waits here, or to a client that was sent a throttle time. The clien
 that time.
 
 Waiting requests pass in the order of their places. A request without a place, or with a later one, passes first only
-if the others do not wait longer because of it. A Fetch whose response had to be emptied is before all others. When
-that client fetches again, its cost is reserved while the broker works on it, for a second at most. Otherwise
-connections to a slow broker would always lose against those to fast ones.
+if the others do not wait longer because of it. A client that was sent a throttle time may have left, which the
+gateway notices seconds later. So a request that waits behind it looks again once it could pass without it.
+
+A Fetch whose response had to be emptied is before all others. When that client fetches again, its cost is reserved
+while the broker works on it, for a second at most. Otherwise connections to a slow broker would always lose against
+those to fast ones.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Final
 _RETURN_MS: Final = 1_000
 _OVERDUE_MS: Final = 100
 _AGAIN_MS: Final = 5
+_LOOK_MS: Final = 1_000
 
 
 class _Place:
@@ -50,6 +54,7 @@ class BoundQueue:
 
     __slots__ = (
         "_away",
+        "_away_cost_ms",
         "_cost_ms",
         "_held",
         "_next",
@@ -64,6 +69,7 @@ class BoundQueue:
         self._held: list[tuple[int, int, object]] = []
         self._away: list[tuple[float, int, object]] = []
         self._cost_ms = 0.0
+        self._away_cost_ms = 0.0  # of the places whose requests do not wait here
         self._next = 0
         self.promised_ms = 0.0
         self._promised_to: object = None
@@ -88,11 +94,17 @@ class BoundQueue:
         self._forget_overdue(now_ms)
         place = self._places.get(waiter)
         first = self._first_held()
-        if now_ms >= free_ms and (
-            first is None
-            or (place is not None and place.order <= first.order)
-            or free_ms + cost_ms <= first.due_ms - _OVERDUE_MS
-        ):
+        if place is not None and place is first:
+            # All before it are away. Those that have left meanwhile do not delay it any more.
+            place.due_ms = min(place.due_ms, free_ms + self._away_cost_ms)
+            passes = now_ms >= place.due_ms
+        else:
+            passes = (
+                first is None
+                or (place is not None and place.order <= first.order)
+                or free_ms + cost_ms <= first.due_ms - _OVERDUE_MS
+            )
+        if passes and now_ms >= free_ms:
             self.leave(waiter)
             if place is not None and place.emptied and not self.promised_ms:
                 self._promised_to, self._promised_until_ms = waiter, float(now_ms + _RETURN_MS)
@@ -106,7 +118,12 @@ class BoundQueue:
         # Its time has come, but others are before it. They are due in this turn of the event loop, too.
         place.due_ms = max(due_ms, now_ms + (1 if now_ms < free_ms else _AGAIN_MS))
         self._put(waiter, place, held=place.due_ms - now_ms <= most_held_ms)
-        return math.ceil(place.due_ms - now_ms)
+        look_ms = place.due_ms
+        if place.held and self._away_cost_ms > 0:
+            look_ms = max(free_ms, place.due_ms - self._away_cost_ms)
+            if look_ms <= now_ms:
+                look_ms = place.due_ms if place is not (first or place) else now_ms + _LOOK_MS
+        return math.ceil(min(look_ms, place.due_ms) - now_ms)
 
     def tell(
         self, waiter: object, cost_ms: float, free_ms: float, *, emptied: bool = False, now_ms: int
@@ -123,6 +140,8 @@ class BoundQueue:
         place = self._places.pop(waiter, None)
         if place is not None:
             self._cost_ms -= place.cost_ms
+            if not place.held:
+                self._away_cost_ms -= place.cost_ms
 
     def settle(self, waiter: object | None, *, now_ms: int) -> float:
         """Ends the reservation if it is this connection's, whose response has arrived, or if it has expired.
@@ -141,10 +160,13 @@ class BoundQueue:
         place = _Place(self._next - (1 << 62 if emptied else 0), cost_ms)
         self._places[waiter] = place
         self._cost_ms += cost_ms
+        self._away_cost_ms += cost_ms
         return place
 
     def _put(self, waiter: object, place: _Place, *, held: bool) -> None:
         if not (held and place.held):
+            if held != place.held:
+                self._away_cost_ms += place.cost_ms if place.held else -place.cost_ms
             place.held = held
             self._push(waiter, place)
         # Entries of closed connections are stale. They may be due in hours, so they are dropped here.

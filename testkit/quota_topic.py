@@ -73,6 +73,7 @@ class QuotaTopic:
         not_writable: the error of a producer that initializes its transactional id.
         refused: the error of each record of a transaction.
         topic_id: the id in brokers' responses; None: there is none.
+        not_known_yet: how many brokers, of those that are asked next, do not know the topic.
         tombstones_s: its delete.retention.ms, in s.
         compacted: offsets of records that compaction has removed.
         readable: the offset of a transaction that is not finished.
@@ -89,6 +90,7 @@ class QuotaTopic:
         self.unreachable = False
         self.all_held = False
         self.topic_id: str | None = "one"
+        self.not_known_yet = 0
         self.tombstones_s = 86_400.0
         self.compacted: set[int] = set()
         self.readable = 1 << 40
@@ -152,6 +154,9 @@ class Identity:
     def ask(self) -> Found:
         if self._topic.unreachable:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker"))
+        if self._topic.not_known_yet:
+            self._topic.not_known_yet -= 1
+            return Found(None, 0, 0)
         end = len(self._topic.log) if self._topic.topic_id else 0
         return Found(self._topic.topic_id, end, min(end, self._topic.readable))
 

@@ -312,6 +312,8 @@ class TopicReader:
 
     def _follow(self) -> None:
         found = self._identity.ask()
+        if found.topic_id is None and not self._stopped.wait(_POLL_S):
+            found = self._identity.ask()  # one broker alone may not know it yet
         if found.topic_id is None:
             raise _Replaced("there is no such topic")
         self._topic_id, self._missing, self._position, self._doubt = found.topic_id, 0, 0, ""

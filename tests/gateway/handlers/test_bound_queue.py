@@ -96,6 +96,30 @@ def test_k03_a_consumer_with_a_slow_broker_gets_its_share() -> None:
     assert clients.served[0] * 3 >= max(clients.served.values()) > 4
 
 
+@pytest.mark.parametrize("left_after_ms", [0, 500, 9_000, 20_500])
+def test_k04_a_client_with_a_connection_for_each_request_waits_for_its_debt_and_no_place_left_behind(
+    left_after_ms: int,
+) -> None:
+    """As a program that is started for each record. The gateway notices a muted connection's end a moment later."""
+    before = Conversation(producer_byte_rate=QUOTA)
+    clock = before.clock
+    waits_ms = []
+    for number in range(1, 6):
+        c = before.another()
+        sent_ms = clock.now_ms
+        c.client_sends(produce(number, size=2_000_000))
+        if number > 1:
+            c.at(sent_ms - START_MS + left_after_ms)
+            before.session.ended(now_ms=clock.now_ms)
+        while not c.take_upstream():
+            c.at(max(c.session.wake_at_ms, clock.now_ms + 1) - START_MS)
+        waits_ms.append(clock.now_ms - sent_ms)
+        c.upstream_answers(produce_reply(number))
+        before = c
+    # 2 MB are 20 seconds of the quota. A waiting request looks once a second whether those before it have left.
+    assert max(waits_ms) <= max(20_000, left_after_ms) + 1_001
+
+
 def test_the_waits_of_another_quota_are_not_left_behind_with_the_counter() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(produce(1, size=1_050))
     c.upstream_answers(produce_reply(1, throttle_time_ms=100_000))

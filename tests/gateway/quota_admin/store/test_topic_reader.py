@@ -91,6 +91,15 @@ async def test_topic_that_lost_its_last_records_is_read_again(
         assert seen.values[ALICE, PRODUCE] == 4
 
 
+async def test_one_broker_that_does_not_know_a_new_topic_yet_is_no_error(topic: QuotaTopic) -> None:
+    topic.not_known_yet = 1
+    with capture_logs() as logs:
+        async with opened(topic.store()):
+            pass
+    assert topic.not_known_yet == 0
+    assert logs == []
+
+
 async def test_l01_topic_that_was_made_anew_takes_no_quota_away_until_it_has_them_all(topic: QuotaTopic) -> None:
     async with opened(store := topic.store()) as seen:
         await store.write(alteration((ALICE, PRODUCE, 1.0), (APP, FETCH, 1.0)))
