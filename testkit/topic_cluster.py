@@ -23,6 +23,9 @@ KAFKA: Final = {key.value: (0, version) for key, version in MAX_VERSION.items()}
 
 NONE: Final = 0
 UNKNOWN_TOPIC: Final = 3
+BROKER: Final = 4
+"""The resource type."""
+
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 
 
@@ -35,7 +38,8 @@ class TopicCluster:
         refusals: errors of the next CreateTopics requests; after these the topic is created.
         asked_for: the topics of all CreateTopics requests, in order.
         policy: the topic's cleanup policy.
-        configs_refusals: errors of the next DescribeConfigs requests; after these the settings are shown.
+        default_replicas: the cluster's default.replication.factor.
+        configs_refusals: errors of the next DescribeConfigs requests for the topic; then its settings are shown.
     """
 
     def __init__(self) -> None:
@@ -44,6 +48,7 @@ class TopicCluster:
         self.refusals: list[int] = []
         self.asked_for: list[Any] = []
         self.policy = "compact"
+        self.default_replicas = "1"
         self.configs_refusals: list[int] = []
         for api_key, answer in (
             (METADATA, self._metadata),
@@ -87,9 +92,12 @@ class TopicCluster:
 
     def _describe(self, connection: BrokerConnection, request: Request) -> None:
         (asked,) = wire.decode_request("DescribeConfigs", request.api_version, request.frame).resources
-        error_code = self.configs_refusals.pop(0) if self.configs_refusals else NONE
-        values = {} if error_code else {"cleanup.policy": self.policy, "delete.retention.ms": "7000"}
-        configs = [{"name": name, "value": value} for name, value in values.items()]
+        of_topic = asked.resource_type != BROKER
+        error_code = self.configs_refusals.pop(0) if of_topic and self.configs_refusals else NONE
+        values = {"cleanup.policy": self.policy, "delete.retention.ms": "7000"}
+        if not of_topic:
+            values = {"default.replication.factor": self.default_replicas}
+        configs = [{"name": name, "value": value} for name, value in values.items() if not error_code]
         result = {
             "error_code": error_code,
             "resource_type": asked.resource_type,

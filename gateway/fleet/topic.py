@@ -30,7 +30,7 @@ from gateway.fleet.shares import MalformedShare, Share, decode_share, encode_sha
 from gateway.runtime.client_errors import bug_in, reason_of_topic
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.client_settings import ClientAge
-from gateway.runtime.topic_access import FORBIDDEN, is_there, make_topic, open_to_anybody
+from gateway.runtime.topic_access import FORBIDDEN, is_there, make_topic, open_to_anybody, own_replicas
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _POLL_S: Final = 0.2
@@ -59,7 +59,7 @@ class ShareTopicSettings:
 
     Attributes:
         topic: its name.
-        replication_factor: for creating the topic; None: 3, or the number of brokers if there are fewer.
+        replication_factor: for creating the topic; None: see `own_replicas`.
         give_up_ms: a message that is not delivered in this time is dropped.
         client: librdkafka's settings for reaching the cluster.
         signer: signs messages, and decides which ones count; None: all do.
@@ -217,7 +217,7 @@ class ShareTopic:
         settings = self._settings
         admin = AdminClient(dict(settings.client), logger=_client_log)
         brokers = admin.describe_cluster(request_timeout=_ASK_S).result(_ASK_S).nodes
-        replicas = settings.replication_factor or min(3, len(brokers))
+        replicas = settings.replication_factor or own_replicas(admin, brokers, timeout_s=_ASK_S)
         config = {
             "cleanup.policy": "delete",
             "retention.ms": str(_RETENTION_MS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -32,7 +33,38 @@ _SETTINGS_REFUSED: Final = (
     KafkaError.POLICY_VIOLATION,
 )
 
+_REPLICAS: Final = 3
+
 FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def own_replicas(admin: Any, brokers: Sequence[Any], *, timeout_s: float) -> int:
+    """How many replicas a topic of the gateway's own should have: 3, or fewer in a small cluster.
+
+    A cluster that is starting lists few brokers. So it is `default.replication.factor` at least, if that may be read.
+
+    Args:
+        admin: confluent-kafka's client.
+        brokers: the nodes that the cluster lists.
+        timeout_s: for the request.
+    """
+    listed = min(_REPLICAS, len(brokers))
+    if listed == _REPLICAS:
+        return listed
+    try:
+        default = broker_configs(admin, brokers[0].id, timeout_s=timeout_s)[
+            "default.replication.factor"
+        ].value
+        return max(listed, min(_REPLICAS, int(default)))
+    except (KafkaException, TimeoutError, LookupError, TypeError, ValueError):
+        return listed
+
+
+def broker_configs(admin: Any, broker_id: int, *, timeout_s: float) -> Any:
+    """The settings of a broker by name; raises KafkaException or TimeoutError."""
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker_id))
+    (described,) = admin.describe_configs([resource], request_timeout=timeout_s).values()
+    return described.result(timeout_s)
 
 
 def make_topic(admin: Any, wanted: NewTopic, fallback: NewTopic, *, timeout_s: float) -> NewTopic:
@@ -99,10 +131,8 @@ def open_to_anybody(admin: Any, topic: str, *, timeout_s: float) -> str | None:
     )
     try:
         broker = admin.describe_cluster(request_timeout=timeout_s).result(timeout_s).nodes[0].id
-        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
-        (described,) = admin.describe_configs([resource], request_timeout=timeout_s).values()
         # librdkafka reports no error if a cluster answers that it has no ACLs.
-        if not described.result(timeout_s)["authorizer.class.name"].value:
+        if not broker_configs(admin, broker, timeout_s=timeout_s)["authorizer.class.name"].value:
             return "the cluster has no authorizer"
         found = admin.describe_acls(asked, request_timeout=timeout_s).result(timeout_s)
     except (KafkaException, TimeoutError, LookupError):

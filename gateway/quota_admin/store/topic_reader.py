@@ -29,7 +29,7 @@ from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
 from gateway.runtime.client_errors import RIGHTS, bug_in, reason_of_topic, why_not_reached
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.client_settings import ClientAge
-from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody
+from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody, own_replicas
 from quotas.record_signature import SIGNATURE_HEADER
 
 _BATCH: Final = 500
@@ -81,7 +81,7 @@ def have_topic(
     Args:
         topic: the topic's name.
         client: librdkafka's settings for reaching the cluster.
-        replication_factor: the factor of a new topic; None: 3, or the number of brokers if that is lower.
+        replication_factor: the factor of a new topic; None: see `own_replicas`.
         timeout_s: the timeout of each request.
         signed: only signed records count, so it does not matter who may write to the topic.
 
@@ -99,7 +99,7 @@ def have_topic(
     except KafkaException as exc:
         admin.poll(0)  # calls error_cb
         raise KafkaException(KafkaError(exc.args[0].code(), why_not_reached(seen))) from exc
-    replicas = replication_factor or min(3, len(brokers))
+    replicas = replication_factor or own_replicas(admin, brokers, timeout_s=timeout_s)
     settings = {"cleanup.policy": "compact", "min.insync.replicas": str(2 if replicas > 2 else 1)}
     # A metadata request first would create the topic with the brokers' defaults.
     wanted = NewTopic(topic, 1, replicas, config=settings)

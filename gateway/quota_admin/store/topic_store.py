@@ -65,7 +65,7 @@ class TopicStoreSettings:
 
     Attributes:
         topic: the topic's name.
-        replication_factor: the factor of a new topic; None: 3, or the number of brokers if that is lower.
+        replication_factor: the factor of a new topic; None: see `own_replicas`.
         max_quotas: the most overrides.
         max_history: the most changes in the history.
         write_timeout_ms: the timeout of an alteration, including the wait for earlier ones. After a failure up to 2 s

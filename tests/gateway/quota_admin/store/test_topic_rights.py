@@ -86,6 +86,15 @@ async def test_topic_that_is_not_there_and_cannot_be_made_can_be_made_by_the_ope
     await cluster.have_topic(TOPIC)
 
 
+async def test_a_cluster_that_is_starting_gets_no_topic_with_few_replicas(cluster: TopicCluster) -> None:
+    cluster.default_replicas, cluster.refusals = "3", [INVALID_REPLICATION_FACTOR] * 2
+    with pytest.raises(KafkaException):
+        await cluster.have_topic(TOPIC)
+    await cluster.have_topic(TOPIC)
+    assert [each.replication_factor for each in cluster.asked_for] == [3, -1, 3]
+    assert settings_of(cluster.asked_for[-1])[1]["min.insync.replicas"] == "2"
+
+
 async def test_topic_that_cannot_be_made_now_is_asked_for_again(cluster: TopicCluster) -> None:
     cluster.refusals = [REQUEST_TIMED_OUT]
     with pytest.raises(KafkaException, match="as the cluster says") as raised:
