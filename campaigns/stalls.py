@@ -23,12 +23,21 @@ from testkit.process_group import children, runs
 def main() -> int:
     """Run, and return the exit code of the tests."""
     parser = argparse.ArgumentParser(prog="python -m campaigns.stalls", description=__doc__)
-    parser.add_argument("targets", nargs="*", default=["unit", "integration"], help="of make, one after the other")
+    parser.add_argument(
+        "targets", nargs="*", default=["unit", "integration"], help="of make, one after the other"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0, help="the longest stop")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two stops")
     options = parser.parse_args()
-    command = ["make", "--no-print-directory", "--keep-going", "-j1", *options.targets, f"ORDER={options.seed}"]
+    command = [
+        "make",
+        "--no-print-directory",
+        "--keep-going",
+        "-j1",
+        *options.targets,
+        f"ORDER={options.seed}",
+    ]
     code, stops = run(command, longest_s=options.seconds, every_s=options.every, seed=options.seed)
     print(f"{stops} stops of up to {options.seconds:g} s, and {'a' if code else 'no'} test failed")
     return code

@@ -7,8 +7,9 @@ request that waits here, or to a client that was sent a throttle time. The clien
 that time.
 
 Waiting requests pass in the order of their places. A request without a place, or with a later one, passes first only
-if the others do not wait longer because of it. A client that was sent a throttle time may have left, which the
-gateway notices seconds later. So a request that waits behind it looks again once it could pass without it.
+if the others do not wait longer because of it. A client with a place may just have left, which the gateway notices
+within two seconds. So a Produce that waits for longer, for one counter, asks once more before it is due (`LOOK_MS`).
+If any connection with a place has ended, it then waits only for those that are there.
 
 A Fetch whose response had to be emptied is before all others. When that client fetches again, its cost is reserved
 while the broker works on it, for a second at most. Otherwise connections to a slow broker would always lose against
@@ -24,19 +25,34 @@ from typing import Final
 _RETURN_MS: Final = 1_000
 _OVERDUE_MS: Final = 100
 _AGAIN_MS: Final = 5
-_LOOK_MS: Final = 1_000
+_MOST_LOOKED_AT: Final = 256
+"""Among more places a request does not look: a look passes over all of them."""
+
+LOOK_MS: Final = 2_500
+"""When a request looks that waits for longer."""
 
 
 class _Place:
-    """Attributes: order: of service. cost_ms: the request's time at the limit. due_ms: when it should pass."""
+    """The place of a connection.
 
-    __slots__ = ("cost_ms", "due_ms", "held", "order")
+    Attributes:
+        order: of service.
+        cost_ms: the request's time at the limit.
+        due_ms: when it should pass.
+        held: whether it waits here.
+        looked: whether it was asked to look, see `BoundQueue.may_look`.
+        gone: how many connections with a place had ended by then; None: it does not look now.
+    """
+
+    __slots__ = ("cost_ms", "due_ms", "gone", "held", "looked", "order")
 
     def __init__(self, order: int, cost_ms: float) -> None:
         self.order = order
         self.cost_ms = cost_ms
         self.due_ms = 0.0
         self.held = False
+        self.looked = False
+        self.gone: int | None = None
 
     @property
     def emptied(self) -> bool:
@@ -54,8 +70,8 @@ class BoundQueue:
 
     __slots__ = (
         "_away",
-        "_away_cost_ms",
         "_cost_ms",
+        "_gone",
         "_held",
         "_next",
         "_places",
@@ -69,8 +85,8 @@ class BoundQueue:
         self._held: list[tuple[int, int, object]] = []
         self._away: list[tuple[float, int, object]] = []
         self._cost_ms = 0.0
-        self._away_cost_ms = 0.0  # of the places whose requests do not wait here
         self._next = 0
+        self._gone = 0
         self.promised_ms = 0.0
         self._promised_to: object = None
         self._promised_until_ms = 0.0
@@ -93,19 +109,19 @@ class BoundQueue:
         """
         self._forget_overdue(now_ms)
         place = self._places.get(waiter)
+        if place is not None and place.gone is not None:
+            if place.gone != self._gone:
+                place.due_ms = max(free_ms, min(place.due_ms, free_ms + self._before_ms(place)))
+            place.gone = None
+            if now_ms < place.due_ms:
+                return math.ceil(place.due_ms - now_ms)
         first = self._first_held()
-        if place is not None and place is first:
-            # All before it are away. Those that have left meanwhile do not delay it any more.
-            place.due_ms = min(place.due_ms, free_ms + self._away_cost_ms)
-            passes = now_ms >= place.due_ms
-        else:
-            passes = (
-                first is None
-                or (place is not None and place.order <= first.order)
-                or free_ms + cost_ms <= first.due_ms - _OVERDUE_MS
-            )
-        if passes and now_ms >= free_ms:
-            self.leave(waiter)
+        if now_ms >= free_ms and (
+            first is None
+            or (place is not None and place.order <= first.order)
+            or free_ms + cost_ms <= first.due_ms - _OVERDUE_MS
+        ):
+            self._remove(waiter)
             if place is not None and place.emptied and not self.promised_ms:
                 self._promised_to, self._promised_until_ms = waiter, float(now_ms + _RETURN_MS)
                 self.promised_ms = cost_ms
@@ -118,30 +134,36 @@ class BoundQueue:
         # Its time has come, but others are before it. They are due in this turn of the event loop, too.
         place.due_ms = max(due_ms, now_ms + (1 if now_ms < free_ms else _AGAIN_MS))
         self._put(waiter, place, held=place.due_ms - now_ms <= most_held_ms)
-        look_ms = place.due_ms
-        if place.held and self._away_cost_ms > 0:
-            look_ms = max(free_ms, place.due_ms - self._away_cost_ms)
-            if look_ms <= now_ms:
-                look_ms = place.due_ms if place is not (first or place) else now_ms + _LOOK_MS
-        return math.ceil(min(look_ms, place.due_ms) - now_ms)
+        return math.ceil(place.due_ms - now_ms)
+
+    def may_look(self, waiter: object) -> bool:
+        """Whether a request that has to wait should ask once more before it is due; each may do so once."""
+        place = self._places.get(waiter)
+        if place is None or place.looked or not 1 < len(self._places) <= _MOST_LOOKED_AT:
+            return False
+        place.looked, place.gone = True, self._gone
+        return True
 
     def tell(
         self, waiter: object, cost_ms: float, free_ms: float, *, emptied: bool = False, now_ms: int
     ) -> int:
         """Milliseconds until a client's next request is due, after one that passed or whose response was emptied."""
-        self.leave(waiter)
+        self._remove(waiter)
         place = self._add(waiter, cost_ms, emptied=emptied)
         place.due_ms = free_ms + (0.0 if emptied else self._cost_ms - cost_ms)
         self._put(waiter, place, held=False)
         return math.ceil(place.due_ms - now_ms)
 
     def leave(self, waiter: object) -> None:
-        """Removes a connection's place: its request passes, or the connection has ended."""
+        """Removes the place of a connection that has ended."""
+        self._gone += self._remove(waiter)
+
+    def _remove(self, waiter: object) -> bool:
         place = self._places.pop(waiter, None)
-        if place is not None:
-            self._cost_ms -= place.cost_ms
-            if not place.held:
-                self._away_cost_ms -= place.cost_ms
+        if place is None:
+            return False
+        self._cost_ms -= place.cost_ms
+        return True
 
     def settle(self, waiter: object | None, *, now_ms: int) -> float:
         """Ends the reservation if it is this connection's, whose response has arrived, or if it has expired.
@@ -160,13 +182,14 @@ class BoundQueue:
         place = _Place(self._next - (1 << 62 if emptied else 0), cost_ms)
         self._places[waiter] = place
         self._cost_ms += cost_ms
-        self._away_cost_ms += cost_ms
         return place
+
+    def _before_ms(self, place: _Place) -> float:
+        """The time at the limit of all that have a place before this one."""
+        return sum(each.cost_ms for each in self._places.values() if each.order < place.order)
 
     def _put(self, waiter: object, place: _Place, *, held: bool) -> None:
         if not (held and place.held):
-            if held != place.held:
-                self._away_cost_ms += place.cost_ms if place.held else -place.cost_ms
             place.held = held
             self._push(waiter, place)
         # Entries of closed connections are stale. They may be due in hours, so they are dropped here.
@@ -202,7 +225,7 @@ class BoundQueue:
             until_ms, _, waiter = heapq.heappop(away)
             place = self._places.get(waiter)
             if place is not None and not place.held and place.due_ms + _RETURN_MS <= until_ms:
-                self.leave(waiter)
+                self._remove(waiter)
         first = self._first_held()
         while first is not None and first.due_ms + _OVERDUE_MS < now_ms:
             _, _, waiter = heapq.heappop(self._held)

@@ -32,6 +32,7 @@ from protocol.produce import (
     read_acks,
     rewrite_endpoints,
 )
+from quotas.bound_queue import LOOK_MS
 from quotas.combine import ThrottledBy
 from quotas.overload import BrokerTimes
 from quotas.rate_quotas import RateTracker
@@ -137,6 +138,9 @@ class ProduceHandler(HeadHandler):
         elif tracker is not None and (now_ms < tracker.blocked_until_ms or tracker.queue is not None):
             wait_ms = tracker.wait_ms(throttling, came_bytes, now_ms=now_ms)
             if wait_ms > 0:
+                queue = tracker.queue
+                if wait_ms > LOOK_MS and queue is not None and queue.may_look(throttling):
+                    wait_ms = LOOK_MS
                 return session.hold(api, ThrottledBy.PRODUCE, sensor, wait_ms, now_ms=now_ms)
         topics: ProduceTopics | None = None
         records = 0

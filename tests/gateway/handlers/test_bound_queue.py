@@ -96,7 +96,7 @@ def test_k03_a_consumer_with_a_slow_broker_gets_its_share() -> None:
     assert clients.served[0] * 3 >= max(clients.served.values()) > 4
 
 
-@pytest.mark.parametrize("left_after_ms", [0, 500, 9_000, 20_500])
+@pytest.mark.parametrize("left_after_ms", [0, 500, 2_000])
 def test_k04_a_client_with_a_connection_for_each_request_waits_for_its_debt_and_no_place_left_behind(
     left_after_ms: int,
 ) -> None:
@@ -116,8 +116,8 @@ def test_k04_a_client_with_a_connection_for_each_request_waits_for_its_debt_and_
         waits_ms.append(clock.now_ms - sent_ms)
         c.upstream_answers(produce_reply(number))
         before = c
-    # 2 MB are 20 seconds of the quota. A waiting request looks once a second whether those before it have left.
-    assert max(waits_ms) <= max(20_000, left_after_ms) + 1_001
+    # 2 MB are 20 seconds of the quota.
+    assert max(waits_ms) <= 20_001
 
 
 def test_the_waits_of_another_quota_are_not_left_behind_with_the_counter() -> None:
