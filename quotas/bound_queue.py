@@ -9,7 +9,7 @@ that time.
 Waiting requests pass in the order of their places. A request without a place, or with a later one, passes first only
 if the others do not wait longer because of it. A client with a place may just have left, which the gateway notices
 within two seconds. So a Produce that waits for longer, for one counter, asks once more before it is due (`LOOK_MS`).
-If any connection with a place has ended, it then waits only for those that are there.
+If one has left, and none with a place before it is there, it is due when the counter falls below its bound.
 
 A Fetch whose response had to be emptied is before all others. When that client fetches again, its cost is reserved
 while the broker works on it, for a second at most. Otherwise connections to a slow broker would always lose against
@@ -25,8 +25,6 @@ from typing import Final
 _RETURN_MS: Final = 1_000
 _OVERDUE_MS: Final = 100
 _AGAIN_MS: Final = 5
-_MOST_LOOKED_AT: Final = 256
-"""Among more places a request does not look: a look passes over all of them."""
 
 LOOK_MS: Final = 2_500
 """When a request looks that waits for longer."""
@@ -41,10 +39,10 @@ class _Place:
         due_ms: when it should pass.
         held: whether it waits here.
         looked: whether it was asked to look, see `BoundQueue.may_look`.
-        gone: how many connections with a place had ended by then; None: it does not look now.
+        left: how many connections with a place had ended by then; None: it does not look now.
     """
 
-    __slots__ = ("cost_ms", "due_ms", "gone", "held", "looked", "order")
+    __slots__ = ("cost_ms", "due_ms", "held", "left", "looked", "order")
 
     def __init__(self, order: int, cost_ms: float) -> None:
         self.order = order
@@ -52,7 +50,7 @@ class _Place:
         self.due_ms = 0.0
         self.held = False
         self.looked = False
-        self.gone: int | None = None
+        self.left: int | None = None
 
     @property
     def emptied(self) -> bool:
@@ -71,8 +69,8 @@ class BoundQueue:
     __slots__ = (
         "_away",
         "_cost_ms",
-        "_gone",
         "_held",
+        "_left",
         "_next",
         "_places",
         "_promised_to",
@@ -86,7 +84,7 @@ class BoundQueue:
         self._away: list[tuple[float, int, object]] = []
         self._cost_ms = 0.0
         self._next = 0
-        self._gone = 0
+        self._left = 0
         self.promised_ms = 0.0
         self._promised_to: object = None
         self._promised_until_ms = 0.0
@@ -109,10 +107,12 @@ class BoundQueue:
         """
         self._forget_overdue(now_ms)
         place = self._places.get(waiter)
-        if place is not None and place.gone is not None:
-            if place.gone != self._gone:
-                place.due_ms = max(free_ms, min(place.due_ms, free_ms + self._before_ms(place)))
-            place.gone = None
+        if place is not None and place.left is not None:
+            if place.left != self._left and not any(
+                each.order < place.order for each in self._places.values()
+            ):
+                place.due_ms = min(place.due_ms, free_ms)
+            place.left = None
             if now_ms < place.due_ms:
                 return math.ceil(place.due_ms - now_ms)
         first = self._first_held()
@@ -139,9 +139,9 @@ class BoundQueue:
     def may_look(self, waiter: object) -> bool:
         """Whether a request that has to wait should ask once more before it is due; each may do so once."""
         place = self._places.get(waiter)
-        if place is None or place.looked or not 1 < len(self._places) <= _MOST_LOOKED_AT:
+        if place is None or place.looked or len(self._places) < 2:
             return False
-        place.looked, place.gone = True, self._gone
+        place.looked, place.left = True, self._left
         return True
 
     def tell(
@@ -155,15 +155,14 @@ class BoundQueue:
         return math.ceil(place.due_ms - now_ms)
 
     def leave(self, waiter: object) -> None:
-        """Removes the place of a connection that has ended."""
-        self._gone += self._remove(waiter)
+        """Removes the place of a connection that has ended, or that another counter counts now."""
+        self._left += self._remove(waiter)
 
     def _remove(self, waiter: object) -> bool:
         place = self._places.pop(waiter, None)
-        if place is None:
-            return False
-        self._cost_ms -= place.cost_ms
-        return True
+        if place is not None:
+            self._cost_ms -= place.cost_ms
+        return place is not None
 
     def settle(self, waiter: object | None, *, now_ms: int) -> float:
         """Ends the reservation if it is this connection's, whose response has arrived, or if it has expired.
@@ -183,10 +182,6 @@ class BoundQueue:
         self._places[waiter] = place
         self._cost_ms += cost_ms
         return place
-
-    def _before_ms(self, place: _Place) -> float:
-        """The time at the limit of all that have a place before this one."""
-        return sum(each.cost_ms for each in self._places.values() if each.order < place.order)
 
     def _put(self, waiter: object, place: _Place, *, held: bool) -> None:
         if not (held and place.held):

@@ -39,7 +39,7 @@ class TopicCluster:
         asked_for: the topics of all CreateTopics requests, in order.
         policy: the topic's cleanup policy.
         default_replicas: the cluster's default.replication.factor.
-        configs_refusals: errors of the next DescribeConfigs requests for the topic; then its settings are shown.
+        configs_refusals: errors of the next DescribeConfigs requests, first of the broker and then of the topic.
     """
 
     def __init__(self) -> None:
@@ -92,10 +92,9 @@ class TopicCluster:
 
     def _describe(self, connection: BrokerConnection, request: Request) -> None:
         (asked,) = wire.decode_request("DescribeConfigs", request.api_version, request.frame).resources
-        of_topic = asked.resource_type != BROKER
-        error_code = self.configs_refusals.pop(0) if of_topic and self.configs_refusals else NONE
+        error_code = self.configs_refusals.pop(0) if self.configs_refusals else NONE
         values = {"cleanup.policy": self.policy, "delete.retention.ms": "7000"}
-        if not of_topic:
+        if asked.resource_type == BROKER:
             values = {"default.replication.factor": self.default_replicas}
         configs = [{"name": name, "value": value} for name, value in values.items() if not error_code]
         result = {

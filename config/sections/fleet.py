@@ -21,7 +21,7 @@ class FleetSettings(Section, frozen=True):
         topic: the topic for the messages, in the cluster behind the gateways. The gateway creates it if it
             does not exist.
         replication_factor: used when the gateway creates the topic. Not set: 3, or the number of brokers if
-            that is smaller, but at least the cluster's `default.replication.factor`.
+            that is smaller, but not less than the cluster's `default.replication.factor`.
         interval_ms: time between two messages about a counter near its limit.
         heartbeat_ms: time between two messages when nothing has changed.
         timeout_ms: a member that sends nothing for this time counts as gone. A member whose own messages do

@@ -21,7 +21,7 @@ class QuotaStoreSettings(Section, frozen=True):
             is started.
         topic: for topic: its name. The gateway creates it if it does not exist.
         replication_factor: for topic: used when the gateway creates it. Not set: 3, or the number of brokers
-            if that is smaller, but at least the cluster's `default.replication.factor`.
+            if that is smaller, but not less than the cluster's `default.replication.factor`.
         max_quotas: maximum number of quotas. All of them are in memory.
         max_history: how many changes the history keeps.
         write_timeout_ms: for topic: how long an alteration may take, including its wait for others. The

@@ -138,7 +138,7 @@ class ProduceHandler(HeadHandler):
         elif tracker is not None and (now_ms < tracker.blocked_until_ms or tracker.queue is not None):
             wait_ms = tracker.wait_ms(throttling, came_bytes, now_ms=now_ms)
             if wait_ms > 0:
-                queue = tracker.queue
+                queue = None if sensor.of_topics else tracker.queue
                 if wait_ms > LOOK_MS and queue is not None and queue.may_look(throttling):
                     wait_ms = LOOK_MS
                 return session.hold(api, ThrottledBy.PRODUCE, sensor, wait_ms, now_ms=now_ms)

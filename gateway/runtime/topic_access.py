@@ -35,7 +35,26 @@ _SETTINGS_REFUSED: Final = (
 
 _REPLICAS: Final = 3
 
+_PASSING: Final = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    # Not every broker knows a new topic yet.
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.INVALID_REPLICATION_FACTOR,  # while not all brokers have started
+)
+
 FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def may_pass(error: KafkaError) -> bool:
+    """Whether the same request may succeed later. librdkafka's `retriable` is about transactions alone."""
+    return error.code() in _PASSING
 
 
 def own_replicas(admin: Any, brokers: Sequence[Any], *, timeout_s: float) -> int:
@@ -47,24 +66,28 @@ def own_replicas(admin: Any, brokers: Sequence[Any], *, timeout_s: float) -> int
         admin: confluent-kafka's client.
         brokers: the nodes that the cluster lists.
         timeout_s: for the request.
+
+    Raises:
+        KafkaException: the brokers did not respond; another attempt may succeed.
     """
     listed = min(_REPLICAS, len(brokers))
     if listed == _REPLICAS:
         return listed
     try:
-        default = broker_configs(admin, brokers[0].id, timeout_s=timeout_s)[
-            "default.replication.factor"
-        ].value
+        default = _broker_configs(admin, brokers[0].id, timeout_s)["default.replication.factor"].value
         return max(listed, min(_REPLICAS, int(default)))
-    except (KafkaException, TimeoutError, LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError):
+        return listed
+    except KafkaException as exc:
+        if may_pass(exc.args[0]):
+            raise
         return listed
 
 
-def broker_configs(admin: Any, broker_id: int, *, timeout_s: float) -> Any:
-    """The settings of a broker by name; raises KafkaException or TimeoutError."""
+def _broker_configs(admin: Any, broker_id: int, timeout_s: float) -> Any:
     resource = ConfigResource(ConfigResource.Type.BROKER, str(broker_id))
     (described,) = admin.describe_configs([resource], request_timeout=timeout_s).values()
-    return described.result(timeout_s)
+    return described.result()
 
 
 def make_topic(admin: Any, wanted: NewTopic, fallback: NewTopic, *, timeout_s: float) -> NewTopic:
@@ -80,7 +103,8 @@ def make_topic(admin: Any, wanted: NewTopic, fallback: NewTopic, *, timeout_s: f
         The topic that was created.
 
     Raises:
-        KafkaException: why `wanted` was not created. The fallback was refused too, or could not avoid the error.
+        KafkaException: why `wanted` was not created. The fallback was refused too, or could not avoid the error. Or
+            why the fallback was not created, if that may pass.
     """
     try:
         _make(admin, wanted, timeout_s)
@@ -90,8 +114,8 @@ def make_topic(admin: Any, wanted: NewTopic, fallback: NewTopic, *, timeout_s: f
             raise
         try:
             _make(admin, fallback, timeout_s)
-        except KafkaException:
-            raise exc from None
+        except KafkaException as again:
+            raise (again if may_pass(again.args[0]) else exc) from None
         return fallback
 
 
@@ -132,7 +156,7 @@ def open_to_anybody(admin: Any, topic: str, *, timeout_s: float) -> str | None:
     try:
         broker = admin.describe_cluster(request_timeout=timeout_s).result(timeout_s).nodes[0].id
         # librdkafka reports no error if a cluster answers that it has no ACLs.
-        if not broker_configs(admin, broker, timeout_s=timeout_s)["authorizer.class.name"].value:
+        if not _broker_configs(admin, broker, timeout_s)["authorizer.class.name"].value:
             return "the cluster has no authorizer"
         found = admin.describe_acls(asked, request_timeout=timeout_s).result(timeout_s)
     except (KafkaException, TimeoutError, LookupError):

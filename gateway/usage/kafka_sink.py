@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.client_settings import ClientAge
-from gateway.runtime.topic_access import is_there, make_topic, open_to_anybody
+from gateway.runtime.topic_access import is_there, make_topic, may_pass, open_to_anybody
 from gateway.usage.line import Line, Tally
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
@@ -113,10 +113,18 @@ class KafkaWriter:
                     settings.retention_ms,
                 )
         except KafkaException as exc:
-            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS and not is_there(
+            error = exc.args[0]
+            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS and not is_there(
                 admin, settings.topic, timeout_s=_CREATE_S
             ):
-                raise
+                if may_pass(error):
+                    raise
+                # The brokers may create it for the producer, or an operator will. Lines without a topic are lost.
+                _log.warning(
+                    "topic %s is not created: %s; lines are lost until it is there",
+                    settings.topic,
+                    error.str(),
+                )
         if settings.signer is None:
             why = open_to_anybody(admin, settings.topic, timeout_s=_CREATE_S)
             if why is not None:

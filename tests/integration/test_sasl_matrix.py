@@ -82,7 +82,7 @@ class Setting:
             late := [cell for cell in due if not self.ended(cell, "reauthenticated")]
         ):
             jobs = [job_of(cell, self._where[_listener(cell)], self._ca) for cell in late]
-            self._done[family] |= run_family(family, jobs)
+            run_family(family, jobs)
             self._ended[family] = self._count() - before
 
 

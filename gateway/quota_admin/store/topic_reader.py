@@ -29,7 +29,7 @@ from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
 from gateway.runtime.client_errors import RIGHTS, bug_in, reason_of_topic, why_not_reached
 from gateway.runtime.client_log import client_logger
 from gateway.runtime.client_settings import ClientAge
-from gateway.runtime.topic_access import FORBIDDEN, make_topic, open_to_anybody, own_replicas
+from gateway.runtime.topic_access import FORBIDDEN, make_topic, may_pass, open_to_anybody, own_replicas
 from quotas.record_signature import SIGNATURE_HEADER
 
 _BATCH: Final = 500
@@ -46,17 +46,6 @@ TOMBSTONES_S: Final = 86_400.0
 """Kafka's default."""
 
 _GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID)
-
-_PASSING: Final = (
-    *_GONE,  # not every broker knows a new topic yet
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_CONTROLLER,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.NETWORK_EXCEPTION,
-    KafkaError._TIMED_OUT,
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-)
 
 _ENDS: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
 """After these errors librdkafka stops reading, or reads another topic of the same name."""
@@ -119,8 +108,11 @@ def have_topic(
         count = len(found.result().partitions)
     except KafkaException as exc:
         if not_made is not None and exc.args[0].code() in _GONE:
-            if _passes(not_made):
-                raise KafkaException(not_made) from exc
+            if may_pass(not_made):
+                why = not_made.str().rstrip(".")
+                if not_made.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+                    why += "; start the brokers that are missing, or set quota_store.replication_factor"
+                raise KafkaException(KafkaError(not_made.code(), why)) from exc
             raise KafkaException(
                 KafkaError(
                     exc.args[0].code(),
@@ -128,7 +120,7 @@ def have_topic(
                     f"create it with 1 partition and cleanup.policy=compact; {RIGHTS}",
                 )
             ) from exc
-        if _passes(exc.args[0]):
+        if may_pass(exc.args[0]):
             raise
         raise StoreError(f"topic {topic}: {reason_of_topic(exc)}") from exc
     if count != 1:
@@ -141,7 +133,7 @@ def have_topic(
         policy = config["cleanup.policy"].value
         tombstones_s = float(config["delete.retention.ms"].value) / 1000
     except KafkaException as exc:
-        if _passes(exc.args[0]):
+        if may_pass(exc.args[0]):
             raise
         _log.warning("quota_topic_not_checked", topic=topic, error=exc.args[0].str())
         return TOMBSTONES_S
@@ -194,11 +186,6 @@ def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
             KafkaError(KafkaError._TIMED_OUT, "the brokers did not say where the topic ends")
         )
     return end
-
-
-def _passes(error: KafkaError) -> bool:
-    """Whether another attempt may succeed. librdkafka's `retriable` is about transactions alone."""
-    return error.code() in _PASSING
 
 
 class _Replaced(Exception):

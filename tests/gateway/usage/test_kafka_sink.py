@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from gateway.usage import kafka_sink
 from gateway.usage.kafka_sink import KafkaWriter, TopicSettings
 from quotas.record_signature import RecordSigner
-from testkit.topic_cluster import NONE, TopicCluster
+from testkit.topic_cluster import NONE, UNKNOWN_TOPIC, TopicCluster
 from tests.gateway.usage.files import line
 
 SETTINGS = TopicSettings("__sluice_usage", 1, -1, 3_600_000, 1_000, 1 << 20, {"bootstrap.servers": "k:1"})
@@ -168,18 +168,21 @@ async def test_a_retention_that_the_cluster_refuses_is_left_to_it(
     await open_at(cluster)
     assert configs_of(cluster) == [{"retention.ms": "3600000"}, {}]
     assert "created without retention.ms=3600000" in caplog.text
+    # Refused again, the brokers or an operator may create it.
+    cluster.there, cluster.refusals = UNKNOWN_TOPIC, [code, code]
+    await open_at(cluster)
+    assert "is not created: as the cluster says; lines are lost until it is there" in caplog.text
 
 
 @pytest.mark.parametrize(
     "refusals",
     [
         [KafkaError.REQUEST_TIMED_OUT],
-        [KafkaError.TOPIC_AUTHORIZATION_FAILED],
         [KafkaError.INVALID_REPLICATION_FACTOR] * 2,
         [KafkaError.POLICY_VIOLATION, KafkaError.NOT_CONTROLLER],
     ],
 )
-async def test_a_topic_that_is_not_there_is_asked_for_again(cluster: TopicCluster, refusals: list[int]) -> None:
+async def test_a_topic_that_cannot_be_made_now_is_asked_for_again(cluster: TopicCluster, refusals: list[int]) -> None:
     cluster.refusals = refusals
     with pytest.raises(OSError, match="topic __sluice_usage: as the cluster says"):
         await open_at(cluster)

@@ -88,7 +88,11 @@ async def test_topic_that_is_not_there_and_cannot_be_made_can_be_made_by_the_ope
 
 async def test_a_cluster_that_is_starting_gets_no_topic_with_few_replicas(cluster: TopicCluster) -> None:
     cluster.default_replicas, cluster.refusals = "3", [INVALID_REPLICATION_FACTOR] * 2
+    cluster.configs_refusals = [REQUEST_TIMED_OUT]
     with pytest.raises(KafkaException):
+        await cluster.have_topic(TOPIC)
+    assert cluster.asked_for == []
+    with pytest.raises(KafkaException, match=r"or set quota_store\.replication_factor"):
         await cluster.have_topic(TOPIC)
     await cluster.have_topic(TOPIC)
     assert [each.replication_factor for each in cluster.asked_for] == [3, -1, 3]
@@ -119,7 +123,7 @@ async def test_topic_that_may_not_be_described_names_the_rights(cluster: TopicCl
 
 
 async def test_settings_that_may_not_be_shown_are_not_checked(cluster: TopicCluster) -> None:
-    cluster.policy, cluster.configs_refusals = "delete", [TOPIC_FORBIDDEN]
+    cluster.policy, cluster.configs_refusals = "delete", [CLUSTER_FORBIDDEN, TOPIC_FORBIDDEN]
     with capture_logs() as logs:
         assert await cluster.have_topic(TOPIC) == TOMBSTONES_S
     assert [line["event"] for line in logs] == ["quota_topic_made", "quota_topic_not_checked"]
@@ -129,7 +133,7 @@ async def test_settings_that_may_not_be_shown_are_not_checked(cluster: TopicClus
 async def test_g04_settings_are_checked_later_when_a_broker_does_not_know_the_topic_yet(
     cluster: TopicCluster, error: int
 ) -> None:
-    cluster.policy, cluster.configs_refusals = "delete", [error]
+    cluster.policy, cluster.configs_refusals = "delete", [NONE, error]
     with pytest.raises(KafkaException):
         await cluster.have_topic(TOPIC)
     with pytest.raises(StoreError, match=r'cleanup\.policy "delete"'):
