@@ -153,7 +153,7 @@ def test_java_admin_client_does_with_a_partial_refusal_what_kafka_s_own_tests_sa
         assert small.metric("gateway_controller_mutation_refused_topics_total", client_id=f"rq18-{case}")
         return
     assert said[1][0] == f"{row['result_topic2']}Exception"
-    # The row gives up long after the throttle. Here the client gives up before, so long after its call; the throttle
-    # counts from the answer, which came in the time that is left of the program's.
+    # What is left of the throttle when the client ends. The row gives up long after the throttle, and here the client
+    # gives up before. Its call lasted for the timeout, and the answer came within the rest of the program's time.
     gone_ms = timeout_ms - (elapsed_ms - timeout_ms) if "timeout_after_ms" in row else 0
     assert throttle_ms - elapsed_ms <= int(said[1][1]) <= throttle_ms - max(0, gone_ms)

@@ -97,9 +97,8 @@ def job_of(cell: Cell, bootstrap: str, ca: str) -> Job:
     patience_s = PATIENCE_S
     if cell.outcome == "failure":
         password = None if cell.mechanism == "OAUTHBEARER" else WRONG_PASSWORD
-        patience_s = (
-            PATIENCE_S if cell.family == "Java" else IMPATIENCE_S
-        )  # Java's client gives up at the first failure
+        if cell.family != "Java":  # gives up at the first failure
+            patience_s = IMPATIENCE_S
     seconds = 2.2 * REAUTH_MS / 1000 if cell.outcome == "re-authentication" else 0.0
     trusted = ca if cell.outcome == "over TLS" else ""
     return Job(bootstrap, cell.mechanism, user, password, cell.client_id, seconds, trusted, patience_s)
