@@ -165,13 +165,11 @@ class FetchHandler(HeadHandler):
         session.throttling.held_for_topics = False
         answer = self._answer(session, route.api, known, counted=counting is not None)
         reply = Pending(head.correlation_id, answer)
-        if lowered is not None:
-            assert counting is not None
-            # The session calls `fetch_begins` when it replaces the head: `on_head` may be called again before.
-            return RewrittenHead(lowered, reply, counting, min(asked, share or 0), fetched)
+        if lowered is not None and share is not None:
+            asked = min(asked, share)
         if counting is not None:
             session.throttling.fetch_begins(counting, asked, fetched)
-        return reply
+        return reply if lowered is None else RewrittenHead(lowered, reply)
 
     def _look_for_topics(
         self,

@@ -44,26 +44,13 @@ class RewrittenHead:
     Attributes:
         head: the new first bytes, beginning with the frame's size.
         reply: the reply for the client.
-        sensor: the counters of the reply.
-        asked: how many bytes the reply may have.
-        topics: the counters of the topics that the reply may contain.
     """
 
-    __slots__ = ("asked", "head", "reply", "sensor", "topics")
+    __slots__ = ("head", "reply")
 
-    def __init__(
-        self,
-        head: bytes,
-        reply: Pending,
-        sensor: CachedSensor,
-        asked: int,
-        topics: tuple[RateTracker, ...] = (),
-    ) -> None:
-        self.asked = asked
-        self.topics = topics
+    def __init__(self, head: bytes, reply: Pending) -> None:
         self.head = head
         self.reply = reply
-        self.sensor = sensor
 
 
 HeadOutcome: TypeAlias = Pending | RewrittenHead | HeadDecision
@@ -326,7 +313,7 @@ class HeadHandler(Protocol):
 
         Returns:
             COLLECT hands the request to the route's other handler. After MORE and WAIT the session calls this
-            method again; after `RewrittenHead` it may do so.
+            method again.
         """
 
 

@@ -146,6 +146,7 @@ class ClientSession(Session, ChunkTaker):
         "_parser",
         "_put_back",
         "_rest_has_reply",
+        "_rewritten",
         "_sasl",
         "_settings",
         "_started",
@@ -247,6 +248,7 @@ class ClientSession(Session, ChunkTaker):
         self.on_memory_freed: Callable[[], None] | None = None
         self.begins_now: Callable[[int], bool] = _at_once
         self._held: list[bytes] = []
+        self._rewritten: RewrittenHead | None = None  # decided in `relay_request`, for `_take_requests`
         self._put_back = False  # whether the next request has been counted already
         self._holding = False  # whether a request waits for a quota, without a throttle time sent for it
         self._end_cause: CloseCause | None = None  # why the input has ended; the close follows the last reply
@@ -270,7 +272,8 @@ class ClientSession(Session, ChunkTaker):
         """Take `data` if it is one unchanged request, or a piece of one; the caller then writes it upstream.
 
         This is a shortcut for `receive_from_client`. It makes relaying small single requests a third cheaper
-        (benchmarks/results/relay.md). After True the caller looks at `muted` and `wake_at_ms`.
+        (benchmarks/results/relay.md). After True the caller looks at `muted` and `wake_at_ms`. After False it calls
+        `receive_from_client` with the same data, at the same time.
 
         Returns:
             Whether `data` was taken.
@@ -317,6 +320,8 @@ class ClientSession(Session, ChunkTaker):
                 elif outcome is _NO_REPLY:
                     self.responses.unanswered = True
                 else:
+                    if isinstance(outcome, RewrittenHead):
+                        self._rewritten = outcome
                     return False
             elif route.collect is None:
                 pending.append(Pending(parser.correlation_id))
@@ -450,11 +455,12 @@ class ClientSession(Session, ChunkTaker):
                         continue
                 owed = len(pending)
                 head = route.head
-                if (
-                    (missing_bytes := parser.frame_end - received) > 0
-                    and (head is not None or route.collect is None)
-                    and not self._may_begin(received - at, missing_bytes, now_ms)
-                ):
+                missing_bytes = parser.frame_end - received
+                if missing_bytes > 0 and head is None and route.collect is not None:
+                    if limit is not None:  # it counts when it is whole, and must ask the limit then
+                        wanted_bytes = parser.size + 4
+                        break
+                elif missing_bytes > 0 and not self._may_begin(received - at, missing_bytes, now_ms):
                     # Wait for the whole request if it may not be announced, otherwise for `PASS_ON_BYTES`.
                     wanted_bytes = parser.size + 4
                     if received - at < PASS_ON_BYTES:
@@ -464,7 +470,8 @@ class ClientSession(Session, ChunkTaker):
                     break
                 outcome: HeadOutcome
                 if head is not None:
-                    outcome = head.on_head(self, route, parser, data, at, now_ms=now_ms)
+                    rewritten, self._rewritten = self._rewritten, None
+                    outcome = rewritten or head.on_head(self, route, parser, data, at, now_ms=now_ms)
                 elif route.collect is not None:
                     outcome = _COLLECT
                 else:
@@ -476,7 +483,6 @@ class ClientSession(Session, ChunkTaker):
                     reply = None
                     self.responses.unanswered = True
                 elif isinstance(outcome, RewrittenHead):
-                    self.throttling.fetch_begins(outcome.sensor, outcome.asked, outcome.topics)
                     self._relay(data, start, at)
                     self.to_upstream.append(outcome.head)
                     start = at + len(outcome.head)

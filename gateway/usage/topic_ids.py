@@ -31,8 +31,10 @@ class TopicIds:
         self.wanted = False
         self._names: dict[bytes, bytes] = {}
         self._told: dict[bytes, int] = {}  # unknown ids from brokers: how often each was requested
-        # From clients. Each id has one place, which the newest id takes: ids in use come again, invented ones do not.
+        # From clients. Each id has one place. Among those for a place chance decides, anew after each question: ids in
+        # use come again, and no order in which invented ones are sent keeps them out.
         self._claimed: dict[int, tuple[bytes, int]] = {}
+        self._draw = 0
 
     def name_of(self, topic_id: bytes, *, told_by_broker: bool) -> bytes | None:
         """The name; None: it is not known yet, and will be requested.
@@ -51,9 +53,14 @@ class TopicIds:
             self._told[topic_id] = 0
         else:
             place = hash(topic_id) % MOST_UNKNOWN
-            if self._claimed.get(place, (b"", 0))[0] != topic_id:
+            other, asked = self._claimed.get(place, (b"", _MOST_ASKED))
+            if other != topic_id and (asked >= _MOST_ASKED or self._rank(topic_id) < self._rank(other)):
                 self._claimed[place] = topic_id, 0
         return None
+
+    def _rank(self, topic_id: bytes) -> int:
+        """The lowest has the place. Clients cannot know it: Python's hashes differ from process to process."""
+        return hash((self._draw, topic_id))
 
     def learn(self, topic_id: bytes, name: bytes) -> None:
         """Note a topic that the cluster has named."""
@@ -74,6 +81,7 @@ class TopicIds:
 
     def asked(self, topic_ids: Iterable[bytes]) -> None:
         """Note that these names were requested; if they stay unknown, they are requested again, a few times."""
+        self._draw += 1
         for each in topic_ids:
             if each in self._told:
                 self._told[each] += 1

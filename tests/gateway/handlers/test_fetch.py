@@ -215,6 +215,20 @@ def test_k03_answers_under_way_when_the_quota_is_used_up_are_emptied(version: in
     other.client_sees(heartbeat_reply(1), told, heartbeat_reply(3)).muted_until(8_000)
 
 
+@pytest.mark.parametrize("max_bytes", [10, 50 * 1024 * 1024])
+def test_k03_a_client_whose_answer_was_emptied_is_first_when_it_returns_as_told(max_bytes: int) -> None:
+    """Also if its request is lowered; 50 MiB is Java's default."""
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch(1, max_bytes=max_bytes))
+    other = c.another().client_sends(fetch(2, max_bytes=max_bytes))
+    c.upstream_answers(fetch_reply(3_000))
+    other.upstream_answers(fetch_reply(9_000, 2))
+    told = wire.decode_response("Fetch", 12, other.take_client())
+    assert (told.responses, told.throttle_time_ms) == ([], 8_000)
+    other.take_upstream()
+    other.at(8_005).client_sends(fetch(3, max_bytes=max_bytes))
+    assert other.take_upstream()
+
+
 def test_k03_fetches_under_way_share_the_window_and_a_wait_is_booked_once() -> None:
     c = Conversation(consumer_byte_rate=100).client_sends(fetch()).upstream_sees(fetch(max_bytes=1_000))
     other = c.another().client_sends(fetch()).upstream_sees(fetch(max_bytes=500))

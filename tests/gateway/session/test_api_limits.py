@@ -208,6 +208,17 @@ def test_a_collected_request_is_counted_and_its_answer_says_the_wait() -> None:
     assert [by for *_, by in c.core.observer.throttles] == [ThrottledBy.METADATA]
 
 
+def test_requests_that_arrive_whole_at_the_same_moment_are_limited_however_early_they_began() -> None:
+    c = limited(1, QuotaKey.METADATA_REQUEST_RATE)
+    all_of_them = [c.another() for _ in range(20)]
+    for each in all_of_them:
+        each.client_sends(metadata(1)[:-1]).upstream_sees()
+    for each in all_of_them:
+        each.client_sends(metadata(1)[-1:])
+    # Two fill the bucket, and the third makes the debt.
+    assert [bool(each.take_upstream()) for each in all_of_them] == [True] * 3 + [False] * 17
+
+
 def test_metadata_that_is_put_off_and_answered_in_steps_says_the_wait() -> None:
     c = limited(1, QuotaKey.METADATA_REQUEST_RATE, controller_mutation_rate=5)
     for at in range(3):
