@@ -321,6 +321,15 @@ def leave_behind(c: Conversation, request: bytes) -> None:
     other.session.ended(now_ms=c.clock.now_ms)
 
 
+def test_a_mutation_whose_reply_is_lost_stays_charged() -> None:
+    c = talk()
+    leave_behind(c, create_topics(5, ("a", 8)))
+    del c.cluster.topics["a"]  # as if the broker had ended before, or another gateway had deleted it since
+    later = c.another().at(3_000)
+    assert codes(create(later, ("b", 1))) == [("b", 0)]
+    assert later.core.tokens == FULL - 8 + 3 * 2 - 1
+
+
 def test_a_topic_made_anew_by_clients_that_left_is_not_grown_for_what_it_was_before() -> None:
     c = talk({"a": 1_000}, rate=300).client_sends(grow_request("a", 1_002))
     late = c.cluster.answer(c.take_upstream())
