@@ -3,13 +3,16 @@
 The methods are those of `MutationQuotas`. They block until the supervisor has answered, because the handler's next
 step depends on the decision. Calls that touch no counter are not sent. If the supervisor does not answer in time,
 this worker counts by itself until the supervisor answers again. A client then has its quota once more, but is not let
-through without a quota.
+through without a quota. What the supervisor charges for a late question is refunded there, since this worker has
+decided, and refunds of such decisions stay here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -25,6 +28,9 @@ ASKED: Final = frozenset(
     {"charge", "charge_request", "refund", "throttle_time_ms", "count_throttle", "level"}
 )
 """The methods of the supervisor's counters that a worker may call."""
+
+_MOST_REFUNDS: Final = 10_000
+"""Refunds that wait for a supervisor that stands still."""
 
 _Answer = TypeVar("_Answer")
 
@@ -43,6 +49,7 @@ class AskedMutations(MutationQuotas):
         """
         super().__init__(limits, settings)
         self._asking = asking
+        self._refunds: deque[tuple[MutationDecision, float | None]] = deque(maxlen=_MOST_REFUNDS)
 
     def charge(
         self,
@@ -67,10 +74,12 @@ class AskedMutations(MutationQuotas):
                     strict=strict,
                     kind=kind,
                     address=address,
+                    if_late=lambda late: self._refund_there([late]),
                 )
-        return super().charge(
+        alone = super().charge(
             user, client_id, permits, strict=strict, kind=kind, address=address, now_ms=now_ms
         )
+        return replace(alone, alone=True)
 
     def charge_request(
         self,
@@ -88,8 +97,16 @@ class AskedMutations(MutationQuotas):
         if any(permits) and self.enabled:
             named = {"strict": strict, "validate_only": validate_only, "kind": kind, "address": address}
             with suppress(LinkLost):
-                return self._ask(RequestDecision, "charge_request", user, client_id, list(permits), **named)
-        return super().charge_request(
+                return self._ask(
+                    RequestDecision,
+                    "charge_request",
+                    user,
+                    client_id,
+                    list(permits),
+                    **named,
+                    if_late=lambda late: self._refund_there(late.topics),
+                )
+        alone = super().charge_request(
             user,
             client_id,
             permits,
@@ -99,14 +116,27 @@ class AskedMutations(MutationQuotas):
             address=address,
             now_ms=now_ms,
         )
+        return replace(alone, topics=tuple(replace(each, alone=True) for each in alone.topics))
 
     def refund(self, decision: MutationDecision, permits: float | None = None, *, now_ms: int) -> None:
         """See `MutationQuotas`."""
-        if decision.charged > 0 and (permits is None or permits > 0):
+        if decision.alone:
+            super().refund(decision, permits, now_ms=now_ms)
+        elif permits is None or permits > 0:
+            self._refund_there([decision], permits)
+
+    def _refund_there(self, decisions: Iterable[MutationDecision], permits: float | None = None) -> None:
+        self._refunds += [(each, permits) for each in decisions if each.charged > 0]
+        self._send_refunds()
+
+    def _send_refunds(self) -> None:
+        while self._refunds:
+            refund = self._refunds.popleft()  # before it is sent: a late answer may add others meanwhile
             try:
-                self._tell("refund", decision, permits)
-            except LinkLost:
-                super().refund(decision, permits, now_ms=now_ms)
+                self._tell("refund", *refund)
+            except LinkLost:  # sent before the next question
+                self._refunds.appendleft(refund)
+                return
 
     def throttle_time_ms(
         self, user: str, client_id: str, *, kind: Kind | None = None, address: str = "", now_ms: int
@@ -143,9 +173,17 @@ class AskedMutations(MutationQuotas):
             return limit, tokens, observe
         return super().level(tracker_key, group, now_ms=now_ms)
 
-    def _ask(self, answer: type[_Answer], what: str, *values: Any, **named: Any) -> _Answer:
+    def _ask(
+        self,
+        answer: type[_Answer],
+        what: str,
+        *values: Any,
+        if_late: Callable[[Any], None] | None = None,
+        **named: Any,
+    ) -> _Answer:
+        self._send_refunds()
         try:
-            value = self._asking.ask("mutations", what, values, named)
+            value = self._asking.ask("mutations", what, values, named, if_late=if_late)
         except LinkLost as exc:
             _complain(what, exc)
             raise

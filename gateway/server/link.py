@@ -202,6 +202,7 @@ class BlockingLink:
         self._full = False
         self._unsent = b""  # the rest of a frame
         self._value: tuple[bool, Any] = (True, None)
+        self._if_late: Callable[[Any], None] | None = None
 
     def tell(self, what: str, *values: Any) -> None:
         """Send a message without an answer.
@@ -212,8 +213,12 @@ class BlockingLink:
         self._catch_up()
         self._send(_frame(0, what, values))
 
-    def ask(self, what: str, *values: Any) -> Any:
+    def ask(self, what: str, *values: Any, if_late: Callable[[Any], None] | None = None) -> Any:
         """Ask, and wait for the answer.
+
+        Args:
+            what, values: the question.
+            if_late: called with an answer that came too late, before the next message is sent.
 
         Raises:
             LinkLost: no answer came in time.
@@ -226,6 +231,7 @@ class BlockingLink:
             while self._answered_id < self._last_id:
                 self._receive()
         except OSError as exc:
+            self._if_late = if_late
             raise LinkLost(str(exc) or type(exc).__name__) from exc
         done, value = self._value
         if not done:
@@ -247,6 +253,10 @@ class BlockingLink:
                 self._receive()
         except OSError as exc:
             raise LinkLost("the other process stands still") from exc
+        if_late, self._if_late = self._if_late, None
+        done, value = self._value
+        if if_late is not None and done:
+            if_late(value)
 
     def _send(self, data: bytes) -> None:
         """Send data, or at least a part; the rest is sent before the next message."""

@@ -31,8 +31,8 @@ class TopicIds:
         self.wanted = False
         self._names: dict[bytes, bytes] = {}
         self._told: dict[bytes, int] = {}  # unknown ids from brokers: how often each was requested
-        # From clients. Each id has one place. Among those for a place chance decides, anew after each question: ids in
-        # use come again, and no order in which invented ones are sent keeps them out.
+        # From clients. Each id has one place. Among those for a place chance decides, anew after each question: ids
+        # in use come again, and no order in which invented ones are sent keeps them out.
         self._claimed: dict[int, tuple[bytes, int]] = {}
         self._draw = 0
 

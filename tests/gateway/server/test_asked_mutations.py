@@ -1,0 +1,100 @@
+"""Mutations that workers charge at the supervisor, over a link that may answer late."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from gateway.server.asked_mutations import ASKED, AskedMutations
+from gateway.server.link import BlockingLink, Link
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.mutations import MutationQuotas, MutationSettings
+from quotas.resolution import TrackerKey
+
+NOW_MS = 1_000_000
+BURST = 11.0
+ALICE = TrackerKey("alice", "")
+
+
+class Both:
+    """A worker's part and the supervisor's, which reads the link only once `serve` was called. Time stands still."""
+
+    def __init__(self) -> None:
+        limits = Limits()
+        limits.put(QuotaEntity(user="alice"), QuotaKey.CONTROLLER_MUTATION_RATE, 1.0)
+        self._ours, self._theirs = socket.socketpair()
+        self.supervisor = MutationQuotas(limits, MutationSettings())
+        self.worker = AskedMutations(limits, MutationSettings(), BlockingLink(self._ours, within_s=0.05))
+        self._link = Link({"mutations": self._take}, lambda: None)
+
+    def _take(self, what: str, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        assert what in ASKED
+        return getattr(self.supervisor, what)(*values, **named, now_ms=NOW_MS)
+
+    async def serve(self) -> None:
+        """The supervisor reads what is in the socket, and answers from now on."""
+        await self._link.open(self._theirs)
+
+    async def close(self) -> None:
+        """End the link."""
+        self._link.close()
+        self._ours.close()
+        self._theirs.close()
+
+    async def until(self, tokens: float) -> None:
+        """Wait until the supervisor's counter has so many tokens. Meanwhile the worker asks, as for clients."""
+        give_up_s = time.monotonic() + 60
+        while self._tokens(self.supervisor) != tokens:
+            assert time.monotonic() < give_up_s, self._tokens(self.supervisor)
+            await asyncio.to_thread(self.worker.throttle_time_ms, "alice", "app", now_ms=NOW_MS)
+
+    def _tokens(self, quotas: MutationQuotas) -> float | None:
+        return MutationQuotas.level(quotas, ALICE, now_ms=NOW_MS)[1]
+
+    @property
+    def own_tokens(self) -> float | None:
+        """Of the worker's own counter."""
+        return self._tokens(self.worker)
+
+    @property
+    def charge(self) -> Callable[[float], Any]:
+        """Charges a request for one topic, in the worker."""
+        return lambda permits: self.worker.charge_request("alice", "app", [permits], strict=True, now_ms=NOW_MS)
+
+
+@pytest.fixture
+async def both() -> AsyncIterator[Both]:
+    found = Both()
+    yield found
+    await found.close()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_charge_that_a_worker_decided_alone_is_made_and_refunded_in_one_place(
+    both: Both, refused: bool
+) -> None:
+    (alone,) = both.charge(8).topics  # nobody answers
+    assert alone.accepted
+    assert both.own_tokens == BURST - 8
+    if refused:
+        both.worker.refund(alone, now_ms=NOW_MS)
+    await both.serve()
+    await both.until(BURST)  # the late charge was made there, and refunded
+    await asyncio.to_thread(both.charge, 3)
+    await both.until(BURST - 3)
+    assert both.own_tokens == BURST - (0 if refused else 8)
+
+
+async def test_a_refund_while_the_supervisor_stands_still_comes_later(both: Both) -> None:
+    (charged,) = both.supervisor.charge_request("alice", "app", [8.0], strict=True, now_ms=NOW_MS).topics
+    both.charge(1)  # nobody answers
+    both.worker.refund(charged, now_ms=NOW_MS)
+    assert both.own_tokens == BURST - 1
+    await both.serve()
+    await both.until(BURST)
