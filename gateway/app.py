@@ -86,7 +86,7 @@ from gateway.server.forwarded_changes import ForwardedChanges
 from gateway.server.link import LinkLost
 from gateway.server.live_settings import LiveSettings
 from gateway.server.loop_watchdog import TICK_S, LoopWatchdog
-from gateway.server.merged_metrics import ProcessMetrics
+from gateway.server.merged_metrics import ProcessMetrics, packed
 from gateway.server.merged_status import MergedMetrics, MergedStatus
 from gateway.server.nursery import Nursery, WorkerSockets
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
@@ -595,9 +595,9 @@ class Gateway:
             yield family
             await asyncio.sleep(0)
 
-    async def _all_metrics(self) -> list[Metric]:
+    async def _all_metrics(self) -> list[bytes]:
         """The metrics of a worker, for the /metrics page of its supervisor."""
-        return [family async for family in self._shown_metrics()]
+        return [packed(family) async for family in self._shown_metrics()]
 
     def _register_metrics(self, further: Mapping[QuotaKey, RateQuotas]) -> QuotaMetrics:
         max_series = self._config.admin.max_entity_series

@@ -53,6 +53,7 @@ class CloseCause(StrEnum):
     DRAINED = "drained"
     DRAIN_TIMEOUT = "drain_timeout"
     INTERNAL_ERROR = "internal_error"
+    WORKER_LOST = "worker_lost"  # its worker was killed; counted by the supervisor
 
 
 class AuthenticationResult(StrEnum):

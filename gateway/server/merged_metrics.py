@@ -1,7 +1,7 @@
 """Merges the metrics of all processes of a gateway into one page.
 
 Counters and histograms are summed. When a worker dies, its last reported values stay in the sums, so no counter ever
-shrinks. Gauges are summed too, with exceptions:
+shrinks. The connections that it had open by then count as closed. Gauges are summed too, with exceptions:
 
 * Gauges of a client's counter show the largest value: workers report their usage to each other, so each knows the
   whole.
@@ -14,12 +14,16 @@ Metrics that only the supervisor knows (`SUPERVISORS`) are taken from it. Only t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import pickle
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from gateway.observability.events import CloseCause
 
 SUPERVISORS: Final = (
     "gateway_announced_request_limit_bytes",
@@ -52,6 +56,8 @@ SMALLEST: Final = ("gateway_produce_usable_capacity_ratio",)
 
 _GROWING: Final = ("counter", "histogram")
 
+Steps: TypeAlias = Generator[None, None, None]
+
 _Samples: TypeAlias = "dict[tuple[str, tuple[tuple[str, str], ...]], Any]"
 
 
@@ -64,11 +70,7 @@ class _Family:
         self._chosen = min if family.name in SMALLEST else max if largest else None
         self._samples: _Samples = {}
 
-    @property
-    def grows(self) -> bool:
-        return self._family.type in _GROWING
-
-    def add(self, family: Metric) -> None:
+    def add(self, family: Metric) -> Steps:
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))
             known = self._samples.get(key)
@@ -77,14 +79,15 @@ class _Family:
                 value = known.value + sample.value if chosen is None else chosen(known.value, sample.value)
                 sample = known._replace(value=value)
             self._samples[key] = sample
+            yield
 
     def made(self) -> Metric:
         self._family.samples = list(self._samples.values())
         return self._family
 
 
-def merged(own: Iterable[Metric], others: Iterable[Iterable[Metric]]) -> list[Metric]:
-    """The families of all processes as one list.
+def merging(own: Iterable[Metric], others: Iterable[Iterable[Metric]]) -> Generator[None, None, list[Metric]]:
+    """Makes one list of the families of all processes, in many small steps.
 
     Args:
         own: the supervisor's.
@@ -92,12 +95,37 @@ def merged(own: Iterable[Metric], others: Iterable[Iterable[Metric]]) -> list[Me
     """
     found: dict[str, _Family] = {}
     for family in own:
-        found.setdefault(family.name, _Family(family)).add(family)
+        yield from found.setdefault(family.name, _Family(family)).add(family)
     for families in others:
         for family in families:
             if not family.name.startswith(SUPERVISORS):
-                found.setdefault(family.name, _Family(family)).add(family)
+                yield from found.setdefault(family.name, _Family(family)).add(family)
     return [family.made() for family in found.values()]
+
+
+def merged(own: Iterable[Metric], others: Iterable[Iterable[Metric]]) -> list[Metric]:
+    """As `merging`, at once."""
+    steps = merging(own, others)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: list[Metric] = end.value
+            return found
+
+
+def packed(family: Metric) -> bytes:
+    """A family as a worker sends it. Each is packed alone: all together would hold the loop for tens of ms."""
+    return pickle.dumps(family, pickle.HIGHEST_PROTOCOL)
+
+
+def unpacking(families: Iterable[bytes]) -> Generator[None, None, list[Metric]]:
+    """The families that a worker has packed, in steps."""
+    found: list[Metric] = []
+    for family in families:
+        found.append(pickle.loads(family))
+        yield
+    return found
 
 
 class Departed:
@@ -113,14 +141,28 @@ class Departed:
         self._latest.update(by_worker)
 
     def lost(self, worker: int) -> None:
-        """A worker has died: keep its last counts."""
+        """A worker has died: keep its last counts. Its connections have ended, and are counted as closed."""
         counted = [family for family in self._latest.pop(worker, ()) if family.type in _GROWING]
-        self.families = merged((), [self.families, counted])
+        self.families = merged((), [self.families, counted, [_ended(counted)]])
 
     def others(self, answered: Mapping[int, list[Metric]]) -> list[list[Metric]]:
         """What to add to the supervisor's metrics; for a worker that does not answer, its last answer."""
         self.seen(answered)
         return [*self._latest.values(), self.families]
+
+
+def _ended(counted: Iterable[Metric]) -> Metric:
+    """The connections that were open in a worker with these counts when it died, as closed ones."""
+    left: Counter[str] = Counter()
+    for family in counted:
+        sign = {"gateway_connections_opened": 1, "gateway_connections_closed": -1}.get(family.name, 0)
+        for sample in family.samples if sign else ():
+            left[sample.labels["listener"]] += sign * int(sample.value)
+    closed = CounterMetricFamily("gateway_connections_closed", "", labels=["listener", "cause"])
+    for listener, count in left.items():
+        if count:
+            closed.add_metric([listener, CloseCause.WORKER_LOST.value], count)
+    return closed
 
 
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")

@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 from gateway.observability.capacity_notices import MOST_EPISODES
 from gateway.observability.status import MAX_ROWS, MAX_WAITING, MUTATION_FIELDS, RATE_FIELDS, Built, urgency
 from gateway.observability.throttle_journal import JournalClient, Throttles
-from gateway.server.merged_metrics import SUPERVISORS, Departed, merged
+from gateway.runtime.slices import Slices, in_slices
+from gateway.server.merged_metrics import SUPERVISORS, Departed, merging, unpacking
 from gateway.server.workers import Worker, WorkerPool
 
 _ADDED: Final = ("throttled", "refused", "would_throttle")
@@ -34,17 +35,23 @@ class MergedMetrics(Collector):
         self._pool = pool
         self._prepare_own = prepare
         self._departed = Departed()
-        self._others: list[list[Metric]] = []
+        self._merged: list[Metric] = []
         pool.on_lost.append(self._lost)
 
     async def prepare(self) -> None:
-        """Collect the metrics of the workers."""
+        """Collect the metrics of the workers, and merge them with the supervisor's."""
         await self._prepare_own()
-        self._others = self._departed.others(await self._pool.ask_all("metrics"))
+        answers = await self._pool.ask_all("metrics")
+        by_worker = {
+            worker: await in_slices(unpacking(families), Slices(every=1))
+            for worker, families in answers.items()
+        }
+        others = self._departed.others(by_worker)
+        self._merged = await in_slices(merging(self._own.collect(), others), Slices())
 
     def collect(self) -> Iterator[Metric]:
         """All series, as of the last `prepare`."""
-        yield from merged(self._own.collect(), self._others)
+        yield from self._merged
 
     def _lost(self, worker: Worker) -> None:
         self._departed.lost(worker.number)

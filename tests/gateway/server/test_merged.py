@@ -1,5 +1,6 @@
 """What several processes report, added up as that of one gateway."""
 
+from collections.abc import Generator
 from typing import Any
 
 import orjson
@@ -8,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from config import default_config, parse_bootstrap
 from gateway.handlers.recent_topics import NOTE_MS, RecentTopics
-from gateway.server.merged_metrics import Departed, merged
+from gateway.server.merged_metrics import Departed, merged, merging, packed, unpacking
 from gateway.server.merged_status import _most_used, _slowest
 from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
 from gateway.server.worker import share_of
@@ -25,6 +26,8 @@ from testkit.frames import streams_heartbeat, subtopology
 def families(opened: float, active: float, rate: float, version: float) -> list[Metric]:
     counter = CounterMetricFamily("gateway_connections_opened", "", labels=["listener"])
     counter.add_metric(["a"], opened)
+    closed = CounterMetricFamily("gateway_connections_closed", "", labels=["listener", "cause"])
+    closed.add_metric(["a", "client_closed"], opened - active)
     gauge = GaugeMetricFamily("gateway_connections_active", "", labels=["listener"])
     gauge.add_metric(["a"], active)
     of_client = GaugeMetricFamily("gateway_produce_byte_rate", "", labels=["user"])
@@ -34,11 +37,37 @@ def families(opened: float, active: float, rate: float, version: float) -> list[
     stalls = HistogramMetricFamily("gateway_event_loop_stall_seconds", "")
     stalls.add_metric([], [("0.1", opened), ("+Inf", opened)], 0.5)
     version_family = GaugeMetricFamily("gateway_quota_store_version", "", value=version)
-    return [counter, gauge, of_client, of_group, stalls, version_family]
+    return [counter, closed, gauge, of_client, of_group, stalls, version_family]
 
 
 def values(found: list[Metric]) -> dict[str, float]:
     return {sample.name: sample.value for family in found for sample in family.samples}
+
+
+def closed_by(found: list[Metric]) -> dict[str, float]:
+    closed = next(family for family in found if family.name == "gateway_connections_closed")
+    return {sample.labels["cause"]: sample.value for sample in closed.samples}
+
+
+def taken(steps: Generator[None, None, list[Metric]]) -> tuple[int, list[Metric]]:
+    """The number of steps, and their result."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
+
+
+def test_merging_and_unpacking_take_a_step_for_each_series_or_family() -> None:
+    own, others = families(0, 0, 0, 7), [families(2, 1, 50, 0), families(3, 2, 70, 0)]
+    count, unpacked = taken(unpacking(map(packed, others[0])))
+    assert (count, values(unpacked)) == (len(others[0]), values(others[0]))
+    count, found = taken(merging(own, others))
+    assert values(found) == values(merged(own, others))
+    # The supervisor alone has the version of the store.
+    assert count == sum(len(family.samples) for each in (own, *others) for family in each) - len(others)
 
 
 def test_counters_and_histograms_add_up_and_gauges_by_their_meaning() -> None:
@@ -82,8 +111,10 @@ def test_i10_what_a_dead_worker_counted_stays_and_what_it_held_goes() -> None:
     found = values(merged(families(0, 0, 0, 7), departed.others({0: families(4, 1, 50, 0)})))
     assert found["gateway_connections_opened_total"] == 4 + 3
     assert found["gateway_connections_active"] == 1
-    silent = values(merged(families(0, 0, 0, 7), departed.others({})))
-    assert silent["gateway_connections_opened_total"] == 4 + 3
+    silent = merged(families(0, 0, 0, 7), departed.others({}))
+    assert values(silent)["gateway_connections_opened_total"] == 4 + 3
+    # Opened less closed is active: the other worker has one connection.
+    assert closed_by(silent) == {"client_closed": 3 + 1, "worker_lost": 2}
 
 
 def test_waits_for_other_limits_are_added_up_and_bounded() -> None:
