@@ -79,7 +79,7 @@ async def both() -> AsyncIterator[Both]:
 async def test_a_charge_that_a_worker_decided_alone_is_made_and_refunded_in_one_place(
     both: Both, refused: bool
 ) -> None:
-    (alone,) = both.charge(8).topics  # nobody answers
+    (alone,) = both.charge(8).topics  # there is no answer
     assert alone.accepted
     assert both.own_tokens == BURST - 8
     if refused:
@@ -93,7 +93,7 @@ async def test_a_charge_that_a_worker_decided_alone_is_made_and_refunded_in_one_
 
 async def test_a_refund_while_the_supervisor_stands_still_comes_later(both: Both) -> None:
     (charged,) = both.supervisor.charge_request("alice", "app", [8.0], strict=True, now_ms=NOW_MS).topics
-    both.charge(1)  # nobody answers
+    both.charge(1)  # there is no answer
     both.worker.refund(charged, now_ms=NOW_MS)
     assert both.own_tokens == BURST - 1
     await both.serve()
