@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import (
@@ -27,10 +28,14 @@ from pipeline.plans.text import number, table
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.spark.session import open_session
 from pipeline.storage.layout import results_dir
+from quotas.entities import QuotaEntity, counted
 from quotas.usage_record import UsageApi
 
 if TYPE_CHECKING:
+    from pipeline.replay.candidates import Candidates
     from pipeline.replay.dispatch import ReplaySettings
+
+_MOST_NOTES: Final = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +94,10 @@ def run(arguments: argparse.Namespace) -> Exit:
         retries=arguments.retries,
     )
     result.write.mode("overwrite").parquet(where)
-    print(_summary(spark.read.parquet(where)))
+    written = spark.read.parquet(where)
+    print(_summary(written))
+    for note in _not_replayed(written, candidates):
+        print(note)
     print(where)
     return Exit.DONE
 
@@ -118,6 +126,30 @@ def _replay_settings(arguments: argparse.Namespace) -> ReplaySettings:
     except ValueError as exc:
         raise ArgumentError(f"--algo and --model: {exc}") from None
     return settings
+
+
+def _not_replayed(result: Any, candidates: Candidates) -> list[str]:
+    """Notes about quotas of a plan that count several rows of the records together."""
+    rows = (
+        result.where("quota is null").select("api", "user", "client_id").distinct()
+        if candidates.plan
+        else None
+    )
+    together: Counter[QuotaEntity] = Counter()
+    for row in [] if rows is None else rows.toLocalIterator():
+        entity = candidates.shared_by(UsageApi(row["api"]), row["user"], row["client_id"])
+        if entity is not None:
+            together[entity] += 1
+    notes = [
+        f"{entity} would count {counted(count, 'client')} of the records together: not replayed"
+        for entity, count in together.most_common(_MOST_NOTES)
+    ]
+    if len(together) > _MOST_NOTES:
+        notes.append(f"and so would {len(together) - _MOST_NOTES} more quotas")
+    groups = sorted({str(entity.group) for entity, _, _ in candidates.plan if entity.group is not None})
+    if groups:
+        notes.append(f"quotas of groups are not replayed: {', '.join(groups)}")
+    return notes
 
 
 def _summary(result: Any) -> str:

@@ -18,7 +18,7 @@ from pipeline.replay.dispatch import grid
 from pipeline.replay.kernels.ragged import Floats
 from quotas.entities import BURST_KEYS, DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
-from quotas.resolution import TrackerKey, match_of_tracker
+from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, resolve
 from quotas.usage_record import UsageApi
 
 DAY_S: Final = 86_400
@@ -76,9 +76,18 @@ class Candidates:
         return np.array([np.nan if limit is None else limit for limit in found])[:, None]
 
     def limit_of(self, api: UsageApi, user: str, client_id: str) -> float | None:
-        """The quota of a client under the plan; None: none."""
+        """The quota of a client under the plan; None: none, or one for a counter that it shares (`shared_by`)."""
         key = KEY_OF_API[api]
         return _limit(self._limits_of(key), key, api, user, client_id)
+
+    def shared_by(self, api: UsageApi, user: str, client_id: str) -> QuotaEntity | None:
+        """The entity of the plan by which a client would be counted together with others; None: it would not.
+
+        A replay has a counter for each row of the records, so it cannot show what such a quota does.
+        """
+        key = KEY_OF_API[api]
+        match = _match(self._limits_of(key), key, api, user, client_id)
+        return None if match is None or match.tracker_key == (user, client_id) else entity_of(match)
 
     def _limits_of(self, key: QuotaKey) -> Limits:
         if key not in self._limits:
@@ -134,4 +143,19 @@ def _limit(limits: Limits, key: QuotaKey, api: UsageApi, user: str, client_id: s
     if api is UsageApi.CONNECT:
         named = limits.get(QuotaEntity(ip=client_id), key)
         return limits.get(QuotaEntity(ip=DEFAULT), key) if named is None else named
-    return match_of_tracker(limits, key, TrackerKey(user, client_id)).limit
+    match = _match(limits, key, api, user, client_id)
+    return None if match is None or match.tracker_key != (user, client_id) else match.limit
+
+
+def _match(limits: Limits, key: QuotaKey, api: UsageApi, user: str, client_id: str) -> Match | None:
+    """The quota that applies to a row of the records; None without one."""
+    if api is UsageApi.CONNECT:
+        return None
+    # A row without one of the names is a counter of many clients, which are not known.
+    whole = bool(user and client_id)
+    match = (
+        resolve(limits, key, user, client_id)
+        if whole
+        else match_of_tracker(limits, key, TrackerKey(user, client_id))
+    )
+    return None if match.limit is None else match

@@ -16,6 +16,7 @@ from pipeline.replay.dispatch import ReplaySettings
 from pipeline.replay.kernels.token_bucket import strict_token_bucket
 from pipeline.replay.simulation import simulate_batch
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import compacted_rows, write_compacted
 from tests.pipeline.test_plans import plan_of
 
@@ -38,16 +39,20 @@ def test_a_plans_quotas_are_found_as_the_gateway_finds_them_for_addresses_too() 
         for user, client_id in (("alice", "a"), ("bob", "a"), ("bob", ""), ("carol", ""))
     ]
     (demand,) = demands(compacted_rows(rows))
-    quotas = Candidates(
+    candidates = Candidates(
         plan=(
             (QuotaEntity(user="alice", client_id="a"), KEY, 1.0),
             (QuotaEntity(user=DEFAULT, client_id=DEFAULT), KEY, 2.0),
             (QuotaEntity(user="bob"), KEY, 3.0),
             (QuotaEntity(user=DEFAULT), QuotaKey.CONSUMER_BYTE_RATE, 9.0),
         )
-    ).for_demand(demand)
-    assert quotas[:3, 0].tolist() == [1.0, 2.0, 3.0]
-    assert np.isnan(quotas[3, 0])
+    )
+    quotas = candidates.for_demand(demand)[:, 0]
+    assert quotas[[0, 2]].tolist() == [1.0, 3.0]
+    # All of bob's clients have one counter then, of which each row would only be a part.
+    assert np.isnan(quotas[[1, 3]]).all()
+    shared = [candidates.shared_by(UsageApi.PRODUCE, row["user"], row["client_id"]) for row in rows]
+    assert shared == [None, QuotaEntity(user="bob"), None, None]
     rows = [{"t": [0], "api": "connect", "user": "", "client_id": ip} for ip in ("10.0.0.1", "10.0.0.2")]
     (demand,) = demands(compacted_rows(rows))
     key = QuotaKey.CONNECTION_CREATION_RATE
@@ -131,3 +136,20 @@ def test_the_job_writes_every_row_and_prints_a_summary(
         ("produce", "big"): 2.0, ("produce", "small"): 0.0, ("produce", "idle"): 0.0,
         ("mutation", "admin"): 0.0,
     }  # fmt: skip
+
+
+@pytest.mark.spark
+def test_the_job_says_which_quotas_of_a_plan_it_does_not_replay(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clients = [{"t": [0], "offered": [9.0], "user": "alice", "client_id": name} for name in ("a", "b")]
+    write_compacted(tmp_path, clients)
+    plan = plan_of(
+        (QuotaEntity(user="alice"), Action.SET, 1.0, None), (QuotaEntity(group="orders"), Action.SET, 1.0, None)
+    )
+    file = tmp_path / "plan.json"
+    file.write_text(plan.to_json(), encoding="utf-8")
+    assert main(["simulate", "--out", str(tmp_path), "--candidates", str(file), "--run", "one"]) == 0
+    said = capsys.readouterr().out
+    assert "user=alice would count 2 clients of the records together: not replayed" in said
+    assert "quotas of groups are not replayed: orders" in said
