@@ -51,6 +51,8 @@ _LOOK_S: Final = 1.0
 _AWAY_S: Final = 5.0
 _SETTLED_S: Final = 20.0
 _RELOAD_S: Final = 60.0
+_STARTS_S: Final = 20.0
+"""How long a starting process may take to reload: less than the 30 s for which `sluice reload` waits."""
 _AT_A_TIME: Final = 4
 """Clusters that are upgraded at the same time; each upgrade starts a program."""
 _CHECK_S: Final = 60.0
@@ -470,11 +472,27 @@ class ClusterParent:
         return wanted.model_copy(update={key: getattr(found, key) for key in kept})
 
     async def _reload_one(self, name: str, by: str) -> ReloadReport:
-        if not self.clusters[name].serves:
-            return ReloadReport(ReloadResult.APPLIED)  # its next process reads the file
-        answer = await self._front.ask(name, "reload", within_s=_RELOAD_S, method="POST", by=by)
-        if answer is None:
-            return ReloadReport(ReloadResult.INVALID, faults=("it does not answer",))
+        cluster = self.clusters[name]
+        next_reads_it = ReloadReport(ReloadResult.APPLIED)
+        if cluster.pid is None:
+            return next_reads_it
+        # A starting process may have read the file before it changed. Its socket keeps the request until it listens.
+        within_s = _RELOAD_S if cluster.serves else _STARTS_S
+        asked = asyncio.ensure_future(
+            self._front.ask(name, "reload", within_s=within_s, method="POST", by=by)
+        )
+        ended = asyncio.ensure_future(cluster.ended.wait())
+        try:
+            await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
+            answer = asked.result() if asked.done() else None
+            if answer is None:
+                fault = "it does not answer"
+                if not cluster.serves:
+                    fault = f"it has not started within {within_s:g} s; reload again once it is ready"
+                return next_reads_it if ended.done() else ReloadReport(ReloadResult.INVALID, faults=(fault,))
+        finally:
+            asked.cancel()
+            ended.cancel()
         try:
             report = json.loads(answer[1])
             if "error" in report:

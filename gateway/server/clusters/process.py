@@ -67,6 +67,7 @@ class ClusterProcess:
         restarts: how often a process ended by itself.
         serves: the process has reported that it serves.
         settled: a process has served, or ended, at least once.
+        ended: set while no process serves or starts, after one has ended.
         removed: the file no longer has this cluster, and its processes end.
         since: when the cluster was started, in the loop's time.
         not_ready: why clients cannot be served now; None: they can.
@@ -97,6 +98,7 @@ class ClusterProcess:
         self.pid: int | None = None
         self.restarts = 0
         self.serves = self.settled = self.removed = False
+        self.ended = asyncio.Event()
         self.not_ready: str | None = "starting"
         self._start = start
         self._read_notices = read_notices
@@ -108,7 +110,7 @@ class ClusterProcess:
         self._failures = 0
         self._again: asyncio.TimerHandle | None = None
         self._ends: dict[int, int] = {}  # process id -> pidfd
-        self._ended = asyncio.Event()
+        self._over = asyncio.Event()
         self._stopping = self._killed = False
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ class ClusterProcess:
 
     async def over(self) -> None:
         """Wait until no process is left after `stop`."""
-        await self._ended.wait()
+        await self._over.wait()
 
     def let_go(self) -> None:
         """Stop watching the processes; the next program watches them."""
@@ -230,6 +232,7 @@ class ClusterProcess:
 
     def _follow_main(self, pid: int) -> None:
         self.pid = pid
+        self.ended.clear()
         self.serves = False
         self._served_at = self._fed_at = None
         self._follow(pid)
@@ -262,6 +265,7 @@ class ClusterProcess:
     def _main_ended(self, pid: int, status: int | None) -> None:
         served_s = 0.0 if self._served_at is None else self._loop.time() - self._served_at
         self.pid = None
+        self.ended.set()
         self.serves, self.settled = False, True
         self._fed_at = self._served_at = None
         self.not_ready = "its process ended"
@@ -290,7 +294,7 @@ class ClusterProcess:
 
     def _look_if_over(self) -> None:
         if self._stopping and not self._ends:
-            self._ended.set()
+            self._over.set()
 
     def summary(self) -> dict[str, Any]:
         """An entry in the index of all clusters."""

@@ -1,12 +1,18 @@
 """The process of a cluster: whom it answers, and which ports it opens."""
 
 import asyncio
+import os
+import signal
 import socket
+import subprocess
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from config import Clusters
@@ -14,9 +20,11 @@ from config.clusters import SharedSettings
 from config.host_port import HostPort
 from config.sections.admin import AdminSettings
 from gateway.app import Gateway
-from gateway.server.clusters import MEMBER
+from gateway.server.clusters import CALLER, MEMBER
+from gateway.server.clusters import parent as parent_module
 from gateway.server.clusters.member import Member, ParentsAccess, environment_of_member, member_of
 from gateway.server.clusters.parent import ClusterParent, ClustersSource
+from gateway.server.clusters.process import ClusterProcess
 from gateway.server.handover_link import DESCRIPTOR
 from gateway.server.replacement import ADMIN, CONTROL
 from gateway.server.start_error import StartError
@@ -119,10 +127,73 @@ async def test_answer_to_a_reload_that_is_no_report_is_a_fault_of_its_cluster(
         return 500, text
 
     parent = parent_at(HostPort(HOST, 0))
-    parent.clusters["a"] = cast("Any", SimpleNamespace(serves=True))
+    parent.clusters["a"] = cast("Any", SimpleNamespace(pid=1, serves=True, ended=asyncio.Event()))
     monkeypatch.setattr(parent._front, "ask", ask)
     report = await parent._reload_one("a", "test")
     assert (report.result, report.faults) == ("invalid", ("its answer with status 500 is no report",))
+
+
+@asynccontextmanager
+async def parent_of_a_starting_process() -> AsyncIterator[tuple[ClusterParent, ClusterProcess]]:
+    """The process has read the file, and does not listen yet."""
+
+    def start(_cluster: ClusterProcess) -> int:
+        process = subprocess.Popen(["sleep", "600"])
+        process.returncode = 0  # the cluster waits for it
+        return process.pid
+
+    parent = parent_at(HostPort(HOST, 0))
+    cluster = parent.clusters["a"] = ClusterProcess("a", unix_socket(), start, read_notices=lambda: None)
+    cluster.start()
+    try:
+        yield parent, cluster
+    finally:
+        cluster.stop()
+        cluster.kill()
+        await asyncio.wait_for(cluster.over(), 60)
+        await parent.stop()
+
+
+async def test_reload_reaches_a_process_that_starts() -> None:
+    """It was not asked, although it had read the old file, and the reload was reported as applied."""
+
+    async def reload(request: web.Request) -> web.Response:
+        report = {"result": "applied", "applied": [request.headers[CALLER]], "needs_restart": [], "faults": []}
+        return web.json_response(report)
+
+    async with parent_of_a_starting_process() as (parent, cluster):
+        reloading = asyncio.create_task(parent._reload_one("a", "test"))
+        await asyncio.sleep(0)
+        assert not reloading.done()
+        application = web.Application()
+        application.router.add_post("/reload", reload)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.SockSite(runner, cluster.admin.dup()).start()
+        report = await reloading
+        assert (report.result, report.applied, report.faults) == ("applied", ("test",), ())
+        await runner.cleanup()
+
+
+async def test_reload_does_not_wait_for_a_process_that_ends_while_it_starts() -> None:
+    async with parent_of_a_starting_process() as (parent, cluster):
+        reloading = asyncio.create_task(parent._reload_one("a", "test"))
+        await asyncio.sleep(0)
+        assert cluster.pid is not None
+        os.kill(cluster.pid, signal.SIGKILL)
+        report = await reloading
+        assert (report.result, report.faults) == ("applied", ())  # its next process reads the file
+        # Until then there is none to ask.
+        assert cluster.pid is None
+        assert await parent._reload_one("a", "test") == report
+
+
+async def test_reload_names_a_cluster_that_does_not_start_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent_module, "_STARTS_S", 0.01)
+    async with parent_of_a_starting_process() as (parent, _):
+        report = await parent._reload_one("a", "test")
+        fault = "it has not started within 0.01 s; reload again once it is ready"
+        assert (report.result, report.faults) == ("invalid", (fault,))
 
 
 async def test_second_upgrade_is_refused_and_says_nothing_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,29 @@ async def test_reload_adds_a_cluster_and_leaves_the_end_of_one_to_an_upgrade(tmp
             await asyncio.open_connection("127.0.0.1", port_of_a)
 
 
+async def test_reload_reaches_a_cluster_that_waits_for_its_quota_topic(tmp_path: Path) -> None:
+    async with two_clusters(tmp_path) as gateway:
+
+        def write(rate: int) -> None:
+            quota = f'[[clusters.quotas]]\nclient_id = "x"\nproducer_byte_rate = {rate}\n'
+            gateway.write({"a": "127.0.0.1:1", "b": "127.0.0.1:1"}, quota)
+            gateway.file.write_text(gateway.file.read_text().replace('kind = "memory"', 'kind = "topic"'))
+
+        write(1_000)
+        os.kill((await gateway.clusters())["a"]["pid"], signal.SIGKILL)
+        answer = ""
+        async with asyncio.timeout(PATIENCE_S):
+            while "quota topic" not in str(answer):
+                _, answer = await gateway.ask("/clusters/a/readyz")
+                await asyncio.sleep(0.1)
+        write(2_000)
+        url = f"http://127.0.0.1:{gateway.admin_port}"
+        code, text = await command("reload", "--admin", url)
+        assert code == 0, text
+        _, of_a = await gateway.ask("/quotas?cluster=a")
+        assert [row["limit"] for row in of_a["quotas"]] == [2_000.0]
+
+
 async def test_j06_upgrade_replaces_all_processes_and_refuses_no_client(tmp_path: Path) -> None:
     async with two_clusters(tmp_path) as gateway:
         before = await gateway.clusters()
