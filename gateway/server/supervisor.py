@@ -258,7 +258,7 @@ class Supervisor:
                     return
                 _, number, name = min(idle)
                 worker = self._pool.workers.get(number)
-                if worker is not None:
+                if worker is not None and worker.serves:  # otherwise it is another one of the same number
                     with suppress(LinkLost):  # the worker is gone, and its places are free
                         await worker.link.ask("evict", name)
         finally:

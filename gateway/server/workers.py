@@ -280,10 +280,10 @@ class WorkerPool:
 
     # -- all of them -----------------------------------------------------------------------------------------
 
-    def tell_all(self, what: str, *values: Any, but: Worker | None = None) -> None:
-        """Send a message to every worker, or to all but one."""
+    def tell_all(self, what: str, *values: Any) -> None:
+        """Send a message to every worker that serves. One that was just forked has no handler for it yet."""
         for worker in self.workers.values():
-            if worker is not but:
+            if worker.serves:
                 worker.link.tell(what, *values)
 
     async def ask_all(
@@ -331,7 +331,8 @@ class WorkerPool:
             gently: the new process accepts; see `Gateway.drain`.
         """
         self._stopping = True
-        self.tell_all("drain", gently)
+        for worker in self.workers.values():  # also those that do not serve yet
+            worker.link.tell("drain", gently)
         hurrying = asyncio.ensure_future(hurry.wait())
         hurrying.add_done_callback(self._hurry_if_asked)
         try:
@@ -348,7 +349,8 @@ class WorkerPool:
 
     def _hurry_if_asked(self, hurrying: asyncio.Future[Any]) -> None:
         if not hurrying.cancelled():
-            self.tell_all("hurry")
+            for worker in self.workers.values():
+                worker.link.tell("hurry")
 
     def stop(self) -> None:
         """End remaining workers, and the nursery."""

@@ -15,6 +15,7 @@ from config import default_config, parse_bootstrap
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.listening import PlainSocket
 from gateway.server import nursery, workers
+from gateway.server.carrier import Carrier
 from gateway.server.link import Link
 from gateway.server.nursery import Nursery, WorkerSockets
 from gateway.server.reload import plan
@@ -130,6 +131,72 @@ async def test_usage_is_told_to_workers_that_serve_alone(pool: WorkerPool, ends:
     await until(lambda: heard == [[b"first"]])
     assert isinstance(await beginning.ask("begin"), Start)
     assert not beginning.lost
+
+
+async def test_usage_of_the_process_before_does_not_end_a_worker_that_begins(pool: WorkerPool, ends: Ends) -> None:
+    """Messages about usage come ten times a second, and the first one ended a worker without a handler for it."""
+    supervisor(pool, operations_of(Enforcement.ENFORCE))
+    carrier = Carrier({}, pool, lambda: 0)
+    heard: list[Any] = []
+    kinds = ("take_counter_states", "take_use", "tell_use")
+    serving = await fork(
+        pool, ends, 0, **{kind: lambda value, kind=kind: heard.append((kind, value)) for kind in kinds}
+    )
+    await serving.ask("begin")
+    await ready(serving, pool, 0)
+    beginning = await fork(pool, ends, 1)
+    carrier.take_states([])
+    carrier.tell_use(lambda _rows: None)
+    carrier.take_use([])
+    carrier.stop()
+    await until(lambda: len(heard) == 4)
+    assert heard == [("take_counter_states", []), ("tell_use", True), ("take_use", []), ("tell_use", False)]
+    assert isinstance(await beginning.ask("begin"), Start)
+    assert list(pool.workers) == [0, 1]
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+async def test_worker_that_begins_is_drained_too(pool: WorkerPool, ends: Ends, hurried: bool) -> None:
+    heard: list[str] = []
+    hurry = asyncio.Event()
+    link = await fork(pool, ends, 0, drain=lambda _gently: heard.append("drain"), hurry=lambda: heard.append("hurry"))
+    draining = asyncio.create_task(pool.drain(60.0, hurry=hurry))
+    await until(lambda: heard == ["drain"])
+    if hurried:
+        hurry.set()
+        await until(lambda: heard == ["drain", "hurry"])
+    link.close()
+    await draining
+
+
+async def test_worker_is_not_asked_to_close_a_connection_of_the_one_before(pool: WorkerPool, ends: Ends) -> None:
+    """It had no handler for the question yet, and ended."""
+    supervising = supervisor(pool, operations_of(Enforcement.ENFORCE))
+    crowded = [["one", "two"], []]
+    supervising._crowded = lambda: crowded.pop(0)  # type: ignore[method-assign]
+    asked: list[str] = []
+    answer = asyncio.Event()
+
+    async def idle_since(name: str) -> int | None:
+        asked.append(name)
+        if name == "one":
+            return 1
+        await answer.wait()
+        return None
+
+    dies, lives = [await fork(pool, ends, number, idle_since=idle_since) for number in range(2)]
+    for number, link in enumerate((dies, lives)):
+        await link.ask("begin")
+        await ready(link, pool, number)
+    evicting = asyncio.create_task(supervising._evict())
+    await until(lambda: asked == ["one", "one", "two", "two"])
+    dies.close()
+    await until(lambda: ends.pid == 103)
+    beginning = Link({}, lambda: None)
+    await beginning.open(ends.of[0].link)
+    answer.set()
+    await evicting
+    assert isinstance(await beginning.ask("begin"), Start)
 
 
 async def test_connections_of_users_of_a_worker_that_died_are_no_more(pool: WorkerPool, ends: Ends) -> None:
