@@ -124,8 +124,9 @@ class Supervisor:
         }
         pool.on_ready.append(self._bring_up_to_date)
         live_quotas.spread = self._quotas_changed
-        # By process id: what a worker started with, until it serves.
+        # By process id: what a worker started with, until it serves or is gone.
         self._began: dict[int, tuple[Config, Enforcement, FoundBrokers]] = {}
+        pool.on_lost.append(lambda worker: self._began.pop(worker.pid, None))
 
     # -- what workers begin with -----------------------------------------------------------------------------
 

@@ -149,7 +149,7 @@ class WorkerPool:
             "ended": self._ended,
         }
         self.on_ready: list[Callable[[Worker], None]] = []
-        self.on_lost: list[Callable[[Worker], None]] = []
+        self.on_lost: list[Callable[[Worker], object]] = []
         self._nursery = nursery
         self._now_ms = now_ms
         self._places: _Places | None = None

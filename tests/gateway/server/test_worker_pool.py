@@ -234,6 +234,16 @@ async def test_a_worker_that_began_before_a_reload_gets_the_mode_of_now(pool: Wo
     await until(lambda: told == [Enforcement.OFF, Enforcement.ENFORCE])
 
 
+async def test_nothing_is_kept_of_a_worker_that_died_before_it_served(pool: WorkerPool, ends: Ends) -> None:
+    supervising = supervisor(pool, operations_of(Enforcement.ENFORCE))
+    link = await fork(pool, ends, 0)
+    await link.ask("begin")
+    assert len(supervising._began) == 1
+    link.close()
+    await until(lambda: pool.restarts == 1)
+    assert supervising._began == {}
+
+
 async def test_a_worker_that_begins_gets_the_brakes_of_now(pool: WorkerPool, ends: Ends) -> None:
     operations = operations_of(Enforcement.ENFORCE)
     supervisor(pool, operations)
