@@ -16,7 +16,8 @@ import structlog
 
 _AGAIN_S: Final = 0.02
 _AGAIN_FOR_S: Final = 10.0
-"""How long the end of the process waits for room in the receiver's queue for the name of the next main process."""
+"""How long a message is sent again while the receiver's queue is full."""
+_READY: Final = "READY=1"
 
 _log = structlog.get_logger("gateway.systemd")
 
@@ -34,6 +35,8 @@ class Notify:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._sock: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent: dict[str, float] = {}  # messages that are sent again, each until a time of the loop
+        self._again: asyncio.TimerHandle | None = None
         self._named: asyncio.Event | None = None  # if the name of the next main process did not fit at once
         watched = successor or environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environment.get("WATCHDOG_USEC", "")
@@ -43,17 +46,19 @@ class Notify:
 
     def ready(self) -> None:
         """The gateway serves: at the start, after a reload, or in place of another process. Feeds the watchdog."""
-        self._send("READY=1")
+        self._send_patiently(_READY)
         if self._timer is None:
             self._feed()
 
     def reloading(self) -> None:
         """A reload begins."""
+        self._unsent.pop(_READY, None)  # it would end this reload
         usec = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send(f"RELOADING=1\nMONOTONIC_USEC={usec}")
 
     def stopping(self) -> None:
         """The gateway ends."""
+        self._unsent.pop(_READY, None)
         self._send("STOPPING=1")
 
     def replaced_by(self, pid: int) -> None:
@@ -95,6 +100,10 @@ class Notify:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._unsent.clear()
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -102,12 +111,33 @@ class Notify:
     def _feed(self) -> None:
         # A loop that hangs does not feed the watchdog.
         if self._watchdog_s and self._sock is not None:
-            self._send("WATCHDOG=1")
+            self._send_patiently("WATCHDOG=1")
             self._timer = asyncio.get_running_loop().call_later(self._watchdog_s / 3, self._feed)
 
     def _send(self, text: str) -> None:
         if self._sock is not None and (error := self._error_of(self._sock, text)) is not None:
             _log.warning("systemd_not_told", error=error.strerror, message=text.split("\n")[0])
+
+    def _send_patiently(self, text: str) -> None:
+        """Send a message; send it again while the receiver's queue is full, for at most ten seconds."""
+        if self._sock is not None:
+            self._unsent[text] = asyncio.get_running_loop().time() + _AGAIN_FOR_S
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        assert self._sock is not None
+        loop = asyncio.get_running_loop()
+        for text, until in [*self._unsent.items()]:
+            error = self._error_of(self._sock, text)
+            if isinstance(error, BlockingIOError) and loop.time() < until:
+                self._again = loop.call_later(_AGAIN_S, self._send_unsent)
+                return
+            del self._unsent[text]
+            if error is not None:
+                _log.warning("systemd_not_told", error=error.strerror, message=text)
 
     def _error_of(self, sock: socket.socket, text: str) -> OSError | None:
         """Send a message; why that failed."""

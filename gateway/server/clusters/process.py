@@ -197,13 +197,12 @@ class ClusterProcess:
         if pid != self.pid:
             return pid in self._ends
         key, _, value = line.partition("=")
-        if key == "READY":
+        if key in ("READY", "WATCHDOG"):
+            # Both mean that it serves: only then it feeds the watchdog, and READY may be lost.
             self._fed_at = self._loop.time()
             if not self.serves:
                 self.serves = self.settled = True
                 self._served_at = self._fed_at
-        elif key == "WATCHDOG":
-            self._fed_at = self._loop.time()
         elif key == "MAINPID" and value.isdecimal() and 0 < int(value) <= _MOST_PID:
             _log.info("cluster_replaced", cluster=self.name, pid=int(value), before=pid)
             self._follow_main(int(value))

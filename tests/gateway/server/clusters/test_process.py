@@ -123,6 +123,19 @@ async def test_process_that_took_over_is_followed_and_the_one_before_may_end(sta
     await ended(cluster)
 
 
+async def test_process_that_feeds_the_watchdog_serves_even_if_its_first_message_was_lost(starter: Starter) -> None:
+    cluster = cluster_of(starter, stalled_s=0)
+    cluster.start()
+    (pid,) = starter.started
+    cluster.notice(pid, "WATCHDOG=1")
+    assert (cluster.serves, cluster.settled) == (True, True)
+    # It is watched from now on.
+    await until(lambda: cluster._loop.time() > (cluster._fed_at or 0))
+    cluster.look()
+    await until(lambda: cluster.restarts == 1)
+    await ended(cluster)
+
+
 IGNORES_SIGTERM = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 NAMES_ITS_SUCCESSOR = """
 import os, socket, sys
