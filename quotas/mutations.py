@@ -69,7 +69,7 @@ class MutationDecision:
     groups: tuple[str, ...] = ()  # the groups whose counters were charged too
     group: str = ""  # the group whose counter refused it or needs the wait; "": the client's own counter
     own: bool = True  # whether the client's own counter was charged, if any was
-    alone: bool = False  # whether a worker decided without its supervisor, and charged a counter of its own
+    alone: int = 0  # the number of a decision that a worker made without its supervisor
 
     @property
     def is_limited(self) -> bool:

@@ -3,8 +3,8 @@
 The methods are those of `MutationQuotas`. They block until the supervisor has answered, because the handler's next
 step depends on the decision. Calls that touch no counter are not sent. If the supervisor does not answer in time,
 this worker counts by itself until the supervisor answers again. A client then has its quota once more, but is not let
-through without a quota. What the supervisor charges for a late question is refunded there, since this worker has
-decided, and refunds of such decisions stay here.
+through without a quota. If the late answer shows that the supervisor has charged the same, only that charge stays,
+and otherwise the one that was made here. So a charge is refunded where it was made, and a debt outlives the silence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -29,12 +29,27 @@ ASKED: Final = frozenset(
 )
 """The methods of the supervisor's counters that a worker may call."""
 
-_MOST_REFUNDS: Final = 10_000
-"""Refunds that wait for a supervisor that stands still."""
+_MOST_KEPT: Final = 10_000
+"""Refunds that wait for a supervisor that stands still, and decisions that were made without it."""
 
 _Answer = TypeVar("_Answer")
 
 _log = structlog.get_logger("gateway.mutations")
+
+
+@dataclass(slots=True)
+class _Alone:
+    """A decision that was made without the supervisor.
+
+    Attributes:
+        decision: it, with its charge.
+        refunded: permits that were given back here.
+        there: the supervisor's decision about the same, which has the charge now; None: the charge is here.
+    """
+
+    decision: MutationDecision
+    refunded: float = 0.0
+    there: MutationDecision | None = None
 
 
 class AskedMutations(MutationQuotas):
@@ -49,7 +64,11 @@ class AskedMutations(MutationQuotas):
         """
         super().__init__(limits, settings)
         self._asking = asking
-        self._refunds: deque[tuple[MutationDecision, float | None]] = deque(maxlen=_MOST_REFUNDS)
+        self._refunds: deque[tuple[MutationDecision, float | None]] = deque(maxlen=_MOST_KEPT)
+        self._alone: dict[int, _Alone] = {}
+        self._last_alone = 0
+        self._decides_alone = False
+        self._now_ms = 0
 
     def charge(
         self,
@@ -63,23 +82,24 @@ class AskedMutations(MutationQuotas):
         now_ms: int,
     ) -> MutationDecision:
         """See `MutationQuotas`."""
-        if permits > 0 and self.enabled:
-            with suppress(LinkLost):
-                return self._ask(
-                    MutationDecision,
-                    "charge",
-                    user,
-                    client_id,
-                    permits,
-                    strict=strict,
-                    kind=kind,
-                    address=address,
-                    if_late=lambda late: self._refund_there([late]),
-                )
-        alone = super().charge(
-            user, client_id, permits, strict=strict, kind=kind, address=address, now_ms=now_ms
-        )
-        return replace(alone, alone=True)
+        named: dict[str, Any] = {"strict": strict, "kind": kind, "address": address}
+        if self._decides_alone or permits <= 0 or not self.enabled:
+            return super().charge(user, client_id, permits, **named, now_ms=now_ms)
+        made: list[_Alone] = []
+        self._now_ms = now_ms
+        try:
+            return self._ask(
+                MutationDecision,
+                "charge",
+                user,
+                client_id,
+                permits,
+                **named,
+                if_late=lambda late: self._settle(made, [late]),
+            )
+        except LinkLost:
+            decided = super().charge(user, client_id, permits, **named, now_ms=now_ms)
+            return self._note_alone([decided], made)[0]
 
     def charge_request(
         self,
@@ -94,39 +114,73 @@ class AskedMutations(MutationQuotas):
         now_ms: int,
     ) -> RequestDecision:
         """See `MutationQuotas`."""
-        if any(permits) and self.enabled:
-            named = {"strict": strict, "validate_only": validate_only, "kind": kind, "address": address}
-            with suppress(LinkLost):
-                return self._ask(
-                    RequestDecision,
-                    "charge_request",
-                    user,
-                    client_id,
-                    list(permits),
-                    **named,
-                    if_late=lambda late: self._refund_there(late.topics),
-                )
-        alone = super().charge_request(
-            user,
-            client_id,
-            permits,
-            strict=strict,
-            validate_only=validate_only,
-            kind=kind,
-            address=address,
-            now_ms=now_ms,
-        )
-        return replace(alone, topics=tuple(replace(each, alone=True) for each in alone.topics))
+        named: dict[str, Any] = {
+            "strict": strict,
+            "validate_only": validate_only,
+            "kind": kind,
+            "address": address,
+        }
+        if not any(permits) or not self.enabled:
+            return super().charge_request(user, client_id, permits, **named, now_ms=now_ms)
+        made: list[_Alone] = []
+        self._now_ms = now_ms
+        try:
+            return self._ask(
+                RequestDecision,
+                "charge_request",
+                user,
+                client_id,
+                list(permits),
+                **named,
+                if_late=lambda late: self._settle(made, late.topics),
+            )
+        except LinkLost:
+            self._decides_alone = True  # for each topic
+            try:
+                decided = super().charge_request(user, client_id, permits, **named, now_ms=now_ms)
+            finally:
+                self._decides_alone = False
+            return replace(decided, topics=tuple(self._note_alone(decided.topics, made)))
+
+    def _note_alone(self, decided: Iterable[MutationDecision], made: list[_Alone]) -> list[MutationDecision]:
+        """Number decisions that were made without the supervisor, and keep them in `made` for its late answer."""
+        numbered = []
+        for each in decided:
+            self._last_alone += 1
+            if len(self._alone) >= _MOST_KEPT:
+                del self._alone[next(iter(self._alone))]
+            self._alone[self._last_alone] = alone = _Alone(each)
+            made.append(alone)
+            numbered.append(replace(each, alone=self._last_alone))
+        return numbered
+
+    def _settle(self, made: Sequence[_Alone], late: Sequence[MutationDecision]) -> None:
+        """The supervisor has decided the same too late: let each topic be charged in one place."""
+        for alone, there in zip(made, late, strict=True):
+            if there.charged <= 0:
+                continue
+            if alone.decision.charged <= 0:  # refused here
+                self._refunds.append((there, None))
+                continue
+            left = alone.decision.charged - alone.refunded
+            super().refund(alone.decision, left, now_ms=self._now_ms)
+            alone.there = there
+            if alone.refunded:
+                self._refunds.append((there, alone.refunded))
+        self._send_refunds()
 
     def refund(self, decision: MutationDecision, permits: float | None = None, *, now_ms: int) -> None:
         """See `MutationQuotas`."""
-        if decision.alone:
-            super().refund(decision, permits, now_ms=now_ms)
-        elif permits is None or permits > 0:
-            self._refund_there([decision], permits)
-
-    def _refund_there(self, decisions: Iterable[MutationDecision], permits: float | None = None) -> None:
-        self._refunds += [(each, permits) for each in decisions if each.charged > 0]
+        amount = decision.charged if permits is None else min(permits, decision.charged)
+        if amount <= 0:
+            return
+        alone = self._alone.get(decision.alone)
+        if decision.alone and (alone is None or alone.there is None):
+            super().refund(decision, amount, now_ms=now_ms)
+            if alone is not None:
+                alone.refunded += amount
+            return
+        self._refunds.append((decision if alone is None or alone.there is None else alone.there, amount))
         self._send_refunds()
 
     def _send_refunds(self) -> None:

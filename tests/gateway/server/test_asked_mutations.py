@@ -30,7 +30,8 @@ class Both:
         limits.put(QuotaEntity(user="alice"), QuotaKey.CONTROLLER_MUTATION_RATE, 1.0)
         self._ours, self._theirs = socket.socketpair()
         self.supervisor = MutationQuotas(limits, MutationSettings())
-        self.worker = AskedMutations(limits, MutationSettings(), BlockingLink(self._ours, within_s=0.05))
+        self._asking = BlockingLink(self._ours, within_s=0.05)
+        self.worker = AskedMutations(limits, MutationSettings(), self._asking)
         self._link = Link({"mutations": self._take}, lambda: None)
 
     def _take(self, what: str, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -38,7 +39,8 @@ class Both:
         return getattr(self.supervisor, what)(*values, **named, now_ms=NOW_MS)
 
     async def serve(self) -> None:
-        """The supervisor reads what is in the socket, and answers from now on."""
+        """The supervisor reads what is in the socket, and answers from now on, however long that takes."""
+        self._asking._within_s = 60.0
         await self._link.open(self._theirs)
 
     async def close(self) -> None:
@@ -48,11 +50,16 @@ class Both:
         self._theirs.close()
 
     async def until(self, tokens: float) -> None:
-        """Wait until the supervisor's counter has so many tokens. Meanwhile the worker asks, as for clients."""
+        """Wait until all questions are answered and the supervisor's counter has so many tokens.
+
+        Meanwhile the worker asks, as for clients: it takes late answers before that.
+        """
         give_up_s = time.monotonic() + 60
-        while self._tokens(self.supervisor) != tokens:
-            assert time.monotonic() < give_up_s, self._tokens(self.supervisor)
+        while True:
             await asyncio.to_thread(self.worker.throttle_time_ms, "alice", "app", now_ms=NOW_MS)
+            if self._asking._answered_id == self._asking._last_id and self._tokens(self.supervisor) == tokens:
+                return
+            assert time.monotonic() < give_up_s, self._tokens(self.supervisor)
 
     def _tokens(self, quotas: MutationQuotas) -> float | None:
         return MutationQuotas.level(quotas, ALICE, now_ms=NOW_MS)[1]
@@ -75,20 +82,42 @@ async def both() -> AsyncIterator[Both]:
     await found.close()
 
 
-@pytest.mark.parametrize("refused", [False, True])
-async def test_a_charge_that_a_worker_decided_alone_is_made_and_refunded_in_one_place(
-    both: Both, refused: bool
-) -> None:
+@pytest.mark.parametrize("refused", ["", "early", "late"])
+async def test_a_charge_that_a_worker_decided_alone_moves_to_the_supervisor(both: Both, refused: str) -> None:
     (alone,) = both.charge(8).topics  # there is no answer
     assert alone.accepted
     assert both.own_tokens == BURST - 8
-    if refused:
+    if refused == "early":
         both.worker.refund(alone, now_ms=NOW_MS)
+        assert both.own_tokens == BURST
     await both.serve()
-    await both.until(BURST)  # the late charge was made there, and refunded
-    await asyncio.to_thread(both.charge, 3)
-    await both.until(BURST - 3)
-    assert both.own_tokens == BURST - (0 if refused else 8)
+    if refused != "early":
+        await both.until(BURST - 8)
+    if refused == "late":
+        both.worker.refund(alone, now_ms=NOW_MS)
+    await both.until(BURST if refused else BURST - 8)
+    assert both.own_tokens == BURST
+
+
+async def test_of_a_charge_that_the_supervisor_refuses_too_late_the_workers_own_stays(both: Both) -> None:
+    both.supervisor.charge_request("alice", "app", [100.0], strict=True, now_ms=NOW_MS)
+    (alone,) = both.charge(8).topics  # there is no answer
+    await both.serve()
+    await both.until(BURST - 100)
+    assert both.own_tokens == BURST - 8
+    both.worker.refund(alone, 5.0, now_ms=NOW_MS)
+    both.worker.refund(alone, 3.0, now_ms=NOW_MS)
+    await both.until(BURST - 100)
+    assert both.own_tokens == BURST
+
+
+async def test_a_debt_outlives_the_silence(both: Both) -> None:
+    both.charge(100)  # there is no answer
+    await both.serve()
+    await both.until(BURST - 100)
+    (refused,) = (await asyncio.to_thread(both.charge, 1)).topics
+    assert not refused.accepted
+    assert both.own_tokens == BURST
 
 
 async def test_a_refund_while_the_supervisor_stands_still_comes_later(both: Both) -> None:
@@ -97,4 +126,5 @@ async def test_a_refund_while_the_supervisor_stands_still_comes_later(both: Both
     both.worker.refund(charged, now_ms=NOW_MS)
     assert both.own_tokens == BURST - 1
     await both.serve()
-    await both.until(BURST)
+    await both.until(BURST - 1)
+    assert both.own_tokens == BURST
