@@ -86,7 +86,7 @@ from gateway.server.forwarded_changes import ForwardedChanges
 from gateway.server.link import LinkLost
 from gateway.server.live_settings import LiveSettings
 from gateway.server.loop_watchdog import TICK_S, LoopWatchdog
-from gateway.server.merged_metrics import ProcessMetrics, packed
+from gateway.server.merged_metrics import ProcessMetrics, packing
 from gateway.server.merged_status import MergedMetrics, MergedStatus
 from gateway.server.nursery import Nursery, WorkerSockets
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
@@ -597,7 +597,7 @@ class Gateway:
 
     async def _all_metrics(self) -> list[bytes]:
         """The metrics of a worker, for the /metrics page of its supervisor."""
-        return [packed(family) async for family in self._shown_metrics()]
+        return [part async for family in self._shown_metrics() for part in packing(family)]
 
     def _register_metrics(self, further: Mapping[QuotaKey, RateQuotas]) -> QuotaMetrics:
         max_series = self._config.admin.max_entity_series

@@ -105,14 +105,14 @@ class Lingering:
         descriptor = -1 if connection is None else connection.fileno()
         left_bytes = transport.get_write_buffer_size() + unsent_bytes(descriptor)
         tls = transport.get_extra_info("ssl_object") is not None
-        ended = ended and not tls
-        if not left_bytes and (ended or not unread_bytes(descriptor)):
+        if not left_bytes and ((ended and not tls) or not unread_bytes(descriptor)):
             transport.close()
             return
         if self.most is not None and len(self._rests) >= self.most:
             self._give_up(next(iter(self._rests)))
         # After `write_eof`, a transport with TLS drops received bytes and does not report them.
-        discarding = _Discarding(transport.get_protocol(), received=tls or not left_bytes)
+        may_send = tls and not ended
+        discarding = _Discarding(transport.get_protocol(), received=may_send or not left_bytes)
         self._rests[transport] = _Rest(left_bytes, self._loop.time() + LINGER_S, discarding)
         transport.set_protocol(discarding)
         transport.write_eof()

@@ -114,16 +114,22 @@ def merged(own: Iterable[Metric], others: Iterable[Iterable[Metric]]) -> list[Me
             return found
 
 
-def packed(family: Metric) -> bytes:
-    """A family as a worker sends it. Each is packed alone: all together would hold the loop for tens of ms."""
-    return pickle.dumps(family, pickle.HIGHEST_PROTOCOL)
+_SAMPLES_AT_ONCE: Final = 500
 
 
-def unpacking(families: Iterable[bytes]) -> Generator[None, None, list[Metric]]:
-    """The families that a worker has packed, in steps."""
+def packing(family: Metric) -> Iterator[bytes]:
+    """A family as a worker sends it, in parts: all metrics at once would block its loop for tens of ms."""
+    for at in range(0, len(family.samples), _SAMPLES_AT_ONCE) or (0,):
+        part = Metric(family.name, family.documentation, family.type)
+        part.samples = family.samples[at : at + _SAMPLES_AT_ONCE]
+        yield pickle.dumps(part, pickle.HIGHEST_PROTOCOL)
+
+
+def unpacking(parts: Iterable[bytes]) -> Generator[None, None, list[Metric]]:
+    """What a worker has packed, in steps; a family may be in several parts."""
     found: list[Metric] = []
-    for family in families:
-        found.append(pickle.loads(family))
+    for part in parts:
+        found.append(pickle.loads(part))
         yield
     return found
 
@@ -140,10 +146,10 @@ class Departed:
         """Take the present counts of living workers, by number."""
         self._latest.update(by_worker)
 
-    def lost(self, worker: int) -> None:
-        """A worker has died: keep its last counts. Its connections have ended, and are counted as closed."""
+    def lost(self, worker: int, cause: CloseCause) -> None:
+        """A worker has ended: keep its last counts. Connections that were open by then count as closed."""
         counted = [family for family in self._latest.pop(worker, ()) if family.type in _GROWING]
-        self.families = merged((), [self.families, counted, [_ended(counted)]])
+        self.families = merged((), [self.families, counted, [_ended(counted, cause)]])
 
     def others(self, answered: Mapping[int, list[Metric]]) -> list[list[Metric]]:
         """What to add to the supervisor's metrics; for a worker that does not answer, its last answer."""
@@ -151,8 +157,8 @@ class Departed:
         return [*self._latest.values(), self.families]
 
 
-def _ended(counted: Iterable[Metric]) -> Metric:
-    """The connections that were open in a worker with these counts when it died, as closed ones."""
+def _ended(counted: Iterable[Metric], cause: CloseCause) -> Metric:
+    """The connections that were open in a worker with these counts, as closed ones."""
     left: Counter[str] = Counter()
     for family in counted:
         sign = {"gateway_connections_opened": 1, "gateway_connections_closed": -1}.get(family.name, 0)
@@ -161,7 +167,7 @@ def _ended(counted: Iterable[Metric]) -> Metric:
     closed = CounterMetricFamily("gateway_connections_closed", "", labels=["listener", "cause"])
     for listener, count in left.items():
         if count:
-            closed.add_metric([listener, CloseCause.WORKER_LOST.value], count)
+            closed.add_metric([listener, cause.value], count)
     return closed
 
 

@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.observability.capacity_notices import MOST_EPISODES
+from gateway.observability.events import CloseCause
 from gateway.observability.status import MAX_ROWS, MAX_WAITING, MUTATION_FIELDS, RATE_FIELDS, Built, urgency
 from gateway.observability.throttle_journal import JournalClient, Throttles
 from gateway.runtime.slices import Slices, in_slices
@@ -42,11 +43,15 @@ class MergedMetrics(Collector):
         """Collect the metrics of the workers, and merge them with the supervisor's."""
         await self._prepare_own()
         answers = await self._pool.ask_all("metrics")
-        by_worker = {
-            worker: await in_slices(unpacking(families), Slices(every=1))
-            for worker, families in answers.items()
+        asked = {number: self._pool.workers[number] for number in answers}
+        found = {
+            number: await in_slices(unpacking(parts), Slices(every=1)) for number, parts in answers.items()
         }
-        others = self._departed.others(by_worker)
+        # A worker that was lost meanwhile is among the departed, by its last answer.
+        there = {
+            number: each for number, each in found.items() if self._pool.workers.get(number) is asked[number]
+        }
+        others = self._departed.others(there)
         self._merged = await in_slices(merging(self._own.collect(), others), Slices())
 
     def collect(self) -> Iterator[Metric]:
@@ -54,7 +59,9 @@ class MergedMetrics(Collector):
         yield from self._merged
 
     def _lost(self, worker: Worker) -> None:
-        self._departed.lost(worker.number)
+        self._departed.lost(
+            worker.number, CloseCause.DRAINED if self._pool.stopping else CloseCause.WORKER_LOST
+        )
 
 
 class MergedStatus:

@@ -130,6 +130,7 @@ class WorkerPool:
         handlers: for messages and questions of workers, each called with the worker first; others add theirs before
             `start`.
         on_ready, on_lost: called with a worker that serves from now on, or that is gone.
+        stopping: workers that end are not replaced.
     """
 
     def __init__(self, nursery: Nursery, count: int, *, now_ms: NowMs) -> None:
@@ -154,7 +155,7 @@ class WorkerPool:
         self._now_ms = now_ms
         self._places: _Places | None = None
         self._on_place_freed: Callable[[str], None] = lambda _listener: None
-        self._stopping = False
+        self.stopping = False
         self._changed = asyncio.Event()
         self._forking: set[asyncio.Future[None]] = set()
 
@@ -263,7 +264,7 @@ class WorkerPool:
         for told in self.on_lost:
             told(worker)
         self._changed.set()
-        if self._stopping:
+        if self.stopping:
             return
         self.restarts += 1
         _log.error("worker_lost", worker=number, pid=pid, connections=worker.connections)
@@ -274,7 +275,7 @@ class WorkerPool:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._replace, number)
 
     def _replace(self, number: int) -> None:
-        if not self._stopping:
+        if not self.stopping:
             self._forking.add(task := asyncio.ensure_future(self._fork(number)))
             task.add_done_callback(self._forking.discard)
 
@@ -330,7 +331,7 @@ class WorkerPool:
             hurry: when set, workers close remaining connections at once.
             gently: the new process accepts; see `Gateway.drain`.
         """
-        self._stopping = True
+        self.stopping = True
         for worker in self.workers.values():  # also those that do not serve yet
             worker.link.tell("drain", gently)
         hurrying = asyncio.ensure_future(hurry.wait())
@@ -354,7 +355,7 @@ class WorkerPool:
 
     def stop(self) -> None:
         """End remaining workers, and the nursery."""
-        self._stopping = True
+        self.stopping = True
         for worker in list(self.workers.values()):
             self._lost(worker.number, worker.pid)
         self._nursery.stop()

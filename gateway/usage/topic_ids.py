@@ -60,7 +60,7 @@ class TopicIds:
 
     def _rank(self, topic_id: bytes) -> int:
         """The lowest has the place. Clients cannot know it: Python's hashes differ from process to process."""
-        return hash((self._draw, topic_id))
+        return hash(self._draw.to_bytes(8) + topic_id)
 
     def learn(self, topic_id: bytes, name: bytes) -> None:
         """Note a topic that the cluster has named."""

@@ -1,6 +1,7 @@
 """What several processes report, added up as that of one gateway."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -9,8 +10,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from config import default_config, parse_bootstrap
 from gateway.handlers.recent_topics import NOTE_MS, RecentTopics
-from gateway.server.merged_metrics import Departed, merged, merging, packed, unpacking
-from gateway.server.merged_status import _most_used, _slowest
+from gateway.observability.events import CloseCause
+from gateway.runtime.slices import in_slices
+from gateway.server.merged_metrics import Departed, merged, merging, packing, unpacking
+from gateway.server.merged_status import MergedMetrics, _most_used, _slowest
 from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
 from gateway.server.worker import share_of
 from gateway.usage.forwarding import WorkersRows
@@ -62,12 +65,24 @@ def taken(steps: Generator[None, None, list[Metric]]) -> tuple[int, list[Metric]
 
 def test_merging_and_unpacking_take_a_step_for_each_series_or_family() -> None:
     own, others = families(0, 0, 0, 7), [families(2, 1, 50, 0), families(3, 2, 70, 0)]
-    count, unpacked = taken(unpacking(map(packed, others[0])))
+    count, unpacked = taken(unpacking(part for family in others[0] for part in packing(family)))
     assert (count, values(unpacked)) == (len(others[0]), values(others[0]))
     count, found = taken(merging(own, others))
     assert values(found) == values(merged(own, others))
     # The supervisor alone has the version of the store.
     assert count == sum(len(family.samples) for each in (own, *others) for family in each) - len(others)
+
+
+def test_a_family_of_many_series_is_sent_in_parts_and_one_without_series_too() -> None:
+    many = CounterMetricFamily("gateway_connections_opened", "", labels=["listener"])
+    for at in range(1_234):
+        many.add_metric([str(at)], at)
+    empty = GaugeMetricFamily("gateway_connections_active", "", labels=["listener"])
+    count, parts = taken(unpacking(part for family in (many, empty) for part in packing(family)))
+    assert count == 3 + 1
+    found = merged((), [parts])
+    assert [family.name for family in found] == [many.name, empty.name]
+    assert [family.samples for family in found] == [many.samples, []]
 
 
 def test_counters_and_histograms_add_up_and_gauges_by_their_meaning() -> None:
@@ -107,7 +122,7 @@ def test_the_usable_part_of_a_capacity_is_that_of_the_worker_whose_brokers_are_s
 def test_i10_what_a_dead_worker_counted_stays_and_what_it_held_goes() -> None:
     departed = Departed()
     departed.others({0: families(2, 1, 50, 0), 1: families(3, 2, 70, 0)})
-    departed.lost(1)
+    departed.lost(1, CloseCause.WORKER_LOST)
     found = values(merged(families(0, 0, 0, 7), departed.others({0: families(4, 1, 50, 0)})))
     assert found["gateway_connections_opened_total"] == 4 + 3
     assert found["gateway_connections_active"] == 1
@@ -115,6 +130,68 @@ def test_i10_what_a_dead_worker_counted_stays_and_what_it_held_goes() -> None:
     assert values(silent)["gateway_connections_opened_total"] == 4 + 3
     # Opened less closed is active: the other worker has one connection.
     assert closed_by(silent) == {"client_closed": 3 + 1, "worker_lost": 2}
+
+
+class Pool:
+    """A `WorkerPool` of one worker, which may be lost and replaced."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.on_lost: list[Callable[[Any], None]] = []
+        self.workers = {0: SimpleNamespace(number=0)}
+        self.families = families(10, 4, 50, 0)
+
+    async def ask_all(self, _what: str) -> dict[int, list[bytes]]:
+        return {0: [part for family in self.families for part in packing(family)]}
+
+    def lose(self) -> None:
+        (lost,) = self.workers.values()
+        self.workers[0] = SimpleNamespace(number=0)
+        self.families = families(0, 0, 0, 0)
+        for told in self.on_lost:
+            told(lost)
+
+
+async def scraped(metrics: MergedMetrics) -> list[Metric]:
+    await metrics.prepare()
+    return list(metrics.collect())
+
+
+def merging_of(pool: Pool) -> MergedMetrics:
+    async def prepare() -> None:
+        pass
+
+    own: Any = SimpleNamespace(collect=lambda: families(0, 0, 0, 7))
+    of_pool: Any = pool
+    return MergedMetrics(own, of_pool, prepare)
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+async def test_what_a_worker_that_has_ended_had_open_counts_as_closed(stopping: bool) -> None:
+    pool = Pool()
+    metrics = merging_of(pool)
+    await scraped(metrics)
+    pool.stopping = stopping
+    pool.lose()
+    closed = closed_by(await scraped(metrics))
+    assert closed == {"client_closed": 6, "drained" if stopping else "worker_lost": 4}
+
+
+async def test_a_worker_that_is_lost_while_its_metrics_are_unpacked_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = Pool()
+    metrics = merging_of(pool)
+    await scraped(metrics)
+
+    async def lost_meanwhile(steps: Any, slices: Any) -> Any:
+        monkeypatch.undo()
+        pool.lose()
+        return await in_slices(steps, slices)
+
+    monkeypatch.setattr("gateway.server.merged_status.in_slices", lost_meanwhile)
+    for _ in range(2):
+        assert values(await scraped(metrics))["gateway_connections_opened_total"] == 10
 
 
 def test_waits_for_other_limits_are_added_up_and_bounded() -> None:
