@@ -48,6 +48,7 @@ LARGEST: Final = (
     "gateway_request_",
     "gateway_controller_mutation_",
     "gateway_group_",
+    "gateway_api_",
 )
 """Beginnings of the names of gauges that show the largest value."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +28,7 @@ from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.spark.session import open_session
 from pipeline.storage.layout import results_dir
 from quotas.entities import QuotaEntity, counted
+from quotas.resolution import TrackerKey
 from quotas.usage_record import UsageApi
 
 if TYPE_CHECKING:
@@ -129,26 +129,27 @@ def _replay_settings(arguments: argparse.Namespace) -> ReplaySettings:
 
 
 def _not_replayed(result: Any, candidates: Candidates) -> list[str]:
-    """Notes about quotas of a plan that count several rows of the records together."""
-    rows = (
-        result.where("quota is null").select("api", "user", "client_id").distinct()
-        if candidates.plan
-        else None
-    )
-    together: Counter[QuotaEntity] = Counter()
-    for row in [] if rows is None else rows.toLocalIterator():
-        entity = candidates.shared_by(UsageApi(row["api"]), row["user"], row["client_id"])
-        if entity is not None:
-            together[entity] += 1
+    """Notes about quotas of a plan that this replay does not show."""
+    if not candidates.plan:
+        return []
+    rows = result.where("quota is null").select("api", "user", "client_id").distinct()
+    together: dict[TrackerKey, set[TrackerKey]] = {}
+    for row in rows.toLocalIterator():
+        client = TrackerKey(row["user"], row["client_id"])
+        counter = candidates.shared_counter(UsageApi(row["api"]), *client)
+        if counter is not None:
+            together.setdefault(counter, set()).add(client)
+    most_first = sorted(together, key=lambda counter: (-len(together[counter]), counter))
     notes = [
-        f"{entity} would count {counted(count, 'client')} of the records together: not replayed"
-        for entity, count in together.most_common(_MOST_NOTES)
+        f"{QuotaEntity(user=counter.user or None, client_id=counter.client_id or None)} would count "
+        f"{counted(len(together[counter]), 'client')} of the records together: not replayed"
+        for counter in most_first[:_MOST_NOTES]
     ]
     if len(together) > _MOST_NOTES:
-        notes.append(f"and so would {len(together) - _MOST_NOTES} more quotas")
-    groups = sorted({str(entity.group) for entity, _, _ in candidates.plan if entity.group is not None})
-    if groups:
-        notes.append(f"quotas of groups are not replayed: {', '.join(groups)}")
+        notes.append(f"and so would {counted(len(together) - _MOST_NOTES, 'counter')} more")
+    for what, names in (("groups", candidates.groups), ("prefixes", candidates.prefixes)):
+        if names:
+            notes.append(f"quotas of {what} are not replayed: {', '.join(names)}")
     return notes
 
 

@@ -18,7 +18,8 @@ from pipeline.replay.dispatch import grid
 from pipeline.replay.kernels.ragged import Floats
 from quotas.entities import BURST_KEYS, DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
-from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, resolve
+from quotas.name_prefixes import is_prefix
+from quotas.resolution import Match, TrackerKey, match_of_tracker, resolve
 from quotas.usage_record import UsageApi
 
 DAY_S: Final = 86_400
@@ -76,18 +77,34 @@ class Candidates:
         return np.array([np.nan if limit is None else limit for limit in found])[:, None]
 
     def limit_of(self, api: UsageApi, user: str, client_id: str) -> float | None:
-        """The quota of a client under the plan; None: none, or one for a counter that it shares (`shared_by`)."""
+        """The quota of a client under the plan; None: none, or that of a `shared_counter`."""
         key = KEY_OF_API[api]
         return _limit(self._limits_of(key), key, api, user, client_id)
 
-    def shared_by(self, api: UsageApi, user: str, client_id: str) -> QuotaEntity | None:
-        """The entity of the plan by which a client would be counted together with others; None: it would not.
+    def shared_counter(self, api: UsageApi, user: str, client_id: str) -> TrackerKey | None:
+        """The counter in which the plan counts a client, if other clients may be counted there too.
 
         A replay has a counter for each row of the records, so it cannot show what such a quota does.
         """
         key = KEY_OF_API[api]
         match = _match(self._limits_of(key), key, api, user, client_id)
-        return None if match is None or match.tracker_key == (user, client_id) else entity_of(match)
+        return None if match is None or match.tracker_key == (user, client_id) else match.tracker_key
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups for which the plan has quotas."""
+        return sorted({str(entity.group) for entity, _, _ in self.plan if entity.group is not None})
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The entities of the plan with prefixes of names."""
+        return sorted(
+            {
+                str(entity)
+                for entity, _, _ in self.plan
+                if any(isinstance(name, str) and is_prefix(name) for name in (entity.user, entity.client_id))
+            }
+        )
 
     def _limits_of(self, key: QuotaKey) -> Limits:
         if key not in self._limits:

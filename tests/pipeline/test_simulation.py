@@ -51,8 +51,8 @@ def test_a_plans_quotas_are_found_as_the_gateway_finds_them_for_addresses_too() 
     assert quotas[[0, 2]].tolist() == [1.0, 3.0]
     # All of bob's clients have one counter then, of which each row would only be a part.
     assert np.isnan(quotas[[1, 3]]).all()
-    shared = [candidates.shared_by(UsageApi.PRODUCE, row["user"], row["client_id"]) for row in rows]
-    assert shared == [None, QuotaEntity(user="bob"), None, None]
+    shared = [candidates.shared_counter(UsageApi.PRODUCE, row["user"], row["client_id"]) for row in rows]
+    assert shared == [None, ("bob", ""), None, None]
     rows = [{"t": [0], "api": "connect", "user": "", "client_id": ip} for ip in ("10.0.0.1", "10.0.0.2")]
     (demand,) = demands(compacted_rows(rows))
     key = QuotaKey.CONNECTION_CREATION_RATE
@@ -142,14 +142,18 @@ def test_the_job_writes_every_row_and_prints_a_summary(
 def test_the_job_says_which_quotas_of_a_plan_it_does_not_replay(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clients = [{"t": [0], "offered": [9.0], "user": "alice", "client_id": name} for name in ("a", "b")]
-    write_compacted(tmp_path, clients)
-    plan = plan_of(
-        (QuotaEntity(user="alice"), Action.SET, 1.0, None), (QuotaEntity(group="orders"), Action.SET, 1.0, None)
+    clients = [("alice", "a"), ("alice", "b"), ("carol", "c")]
+    write_compacted(
+        tmp_path, [{"t": [0], "offered": [9.0], "user": user, "client_id": name} for user, name in clients]
     )
+    users = QuotaEntity(user="alice"), QuotaEntity(user=DEFAULT)
+    entities = *users, QuotaEntity(group="orders"), QuotaEntity(client_id="x-*")
+    plan = plan_of(*((entity, Action.SET, 1.0, None) for entity in entities))
     file = tmp_path / "plan.json"
     file.write_text(plan.to_json(), encoding="utf-8")
     assert main(["simulate", "--out", str(tmp_path), "--candidates", str(file), "--run", "one"]) == 0
     said = capsys.readouterr().out
     assert "user=alice would count 2 clients of the records together: not replayed" in said
+    assert "user=carol would count 1 client of the records together: not replayed" in said
     assert "quotas of groups are not replayed: orders" in said
+    assert "quotas of prefixes are not replayed: client-id=x-*" in said

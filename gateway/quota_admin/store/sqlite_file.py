@@ -323,7 +323,7 @@ class QuotaFile:
             total += number_of(text, key, value, owner)
             entity = entity_from(text)
             # The checksum shows that Sluice wrote the value, which was valid then. Only the worst faults are checked.
-            if not 0 < value < math.inf or entity.family is None:
+            if not 0 <= value < math.inf or entity.family is None:  # 0 is the most important tier
                 raise StoreError(damaged(self._path, f"{text} {key} is {value}"))
             count += 1
             slot: Slot = (entity, QUOTA_KEYS[key])
