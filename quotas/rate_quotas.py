@@ -290,11 +290,10 @@ class RateTracker:
             fill = self._resize(fill, now_ms)
         elif match.lent is not None and match.limit is not None and old.limit is not None:
             # When the limit shrinks because the lender uses its guarantee again, the bucket stays full to the same
-            # part: the use was within the limit when it was recorded. When the limit grows, a debt keeps its amount
-            # and is paid at the new limit.
-            part = match.limit / old.limit
-            debt = max(0.0, fill - old.limit * self._bound_ms / 1000) if part > 1 else 0.0
-            fill = (fill - debt) * part + debt
+            # part: the use was within the limit when it was recorded. A debt keeps its amount and is paid at the new
+            # limit. Otherwise each swing of the limit would forgive a part of it.
+            debt = max(0.0, fill - old.limit * self._bound_ms / 1000)
+            fill = (fill - debt) * match.limit / old.limit + debt
         if self._ms_per_unit and not _same(match.whole_limit, old.whole_limit):
             self.left_until_ms = self.owed_until_ms = 0
         if match.share != old.share and match.limit is not None and old.limit is not None:

@@ -74,7 +74,7 @@ class Peers:
                 del self._known[next(iter(self._known))]
             counts = True
         else:
-            counts = share.seq in peer.wanted if share.repeated else True
+            counts = not share.repeated or share.seq in peer.wanted
             counts = counts and _advance(peer, share.seq, now_ms)
         self._known[share.member] = peer
         if not counts:
@@ -112,7 +112,7 @@ class Peers:
         return found
 
     def leave_to_levels(self, *, anew: bool = False) -> None:
-        """Do not count missing messages when they are sent again: levels that are due, or arrived, may include them.
+        """Do not count missing messages that still come: levels that are due, or arrived, may include them.
 
         Args:
             anew: this member was isolated, so only the next messages show which ones it missed.
@@ -148,8 +148,11 @@ class Peers:
 
 def _advance(peer: Peer, seq: int, now_ms: int) -> bool:
     if seq <= peer.last_seq:
+        peer.missing.pop(seq, None)
+        if seq not in peer.wanted:  # it came before, or levels may include it
+            return False
         peer.wanted.discard(seq)
-        return peer.missing.pop(seq, None) is not None
+        return True
     first = max(peer.last_seq + 1, seq - _MOST_MISSING)
     peer.lost += first - peer.last_seq - 1
     for number in range(first, seq):

@@ -181,6 +181,8 @@ class ShareTopic:
                 **self._settings.client,
                 "acks": 1,
                 "linger.ms": 0,
+                # A batch that is sent again must not come behind a later one.
+                "max.in.flight.requests.per.connection": 1,
                 "compression.type": "lz4",
                 "message.timeout.ms": self._settings.give_up_ms,
                 "topic.metadata.refresh.interval.ms": 10_000,

@@ -460,9 +460,9 @@ def test_a_look_up_leaves_the_limit_of_a_client_that_uses_it() -> None:
 
 @pytest.mark.parametrize(
     ("used", "limit", "blocked_ms"),
-    [(600, 4_000, -400), (600, 250, -400), (11_000, 10_000, 1_000), (1_500, 4_000, 125), (1_500, 250, 500)],
+    [(600, 4_000, -400), (600, 250, -400), (11_000, 10_000, 1_000), (1_500, 4_000, 125), (1_500, 250, 2_000)],
 )
-def test_a_bucket_stays_full_to_the_same_part_and_a_debt_keeps_its_amount_when_the_limit_grows(
+def test_a_bucket_stays_full_to_the_same_part_and_a_debt_keeps_its_amount_when_the_limit_changes(
     used: int, limit: int, blocked_ms: int
 ) -> None:
     """The bucket holds 1,000 bytes, which is one second of the first limit."""
@@ -474,6 +474,19 @@ def test_a_bucket_stays_full_to_the_same_part_and_a_debt_keeps_its_amount_when_t
     assert tracker.record(used, now_ms=START_MS) == max(0, used - 1_000)
     tracker.bind(replace(tracker.match, limit=limit), tracker.version, now_ms=START_MS)
     assert tracker.blocked_until_ms - START_MS == pytest.approx(blocked_ms, abs=1e-6)
+
+
+def test_swings_of_the_limit_forgive_nothing_of_a_debt() -> None:
+    """As by clients that are busy for a while and idle for a while, perhaps on purpose."""
+    world = World(capacity=10_000)
+    world.user("alice", ceiling=10_000)
+    tracker = world.quotas.tracker("alice", "", now_ms=START_MS)
+    assert tracker is not None
+    tracker.bind(replace(tracker.match, limit=1_000), tracker.version, now_ms=START_MS)
+    tracker.record(101_000, now_ms=START_MS)
+    for limit in [100, 1_000] * 5:
+        tracker.bind(replace(tracker.match, limit=limit), tracker.version, now_ms=START_MS)
+    assert tracker.blocked_until_ms - START_MS == pytest.approx(100_000)
 
 
 def braked(world: World, part: float, *, first_s: int, seconds: int, tier: int = 3) -> Callable[[], None]:
