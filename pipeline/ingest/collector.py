@@ -14,9 +14,10 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.ingest.lines import KEPT_BYTES, Line, Torn, read_line, texts_of
+from pipeline.ingest.lines import KEPT_BYTES, MOST_STORED, Line, Torn, read_line, texts_of
 from pipeline.storage.layout import EVENTS, LINES, MUTATION_KINDS, SERIES, bucket_of
 from pipeline.storage.offset_index import OffsetIndex, Run
 from pipeline.storage.raw_table import REPEATED
@@ -47,7 +48,10 @@ _POSITIONS: Final = {
 }
 _KEY_POSITIONS: Final = (Row.LISTENER, Row.USER, Row.CLIENT_ID, Row.API, Row.NODE)
 _NULLABLE: Final = frozenset({"quota", "level_end"})
+_SIGNED: Final = frozenset({"admitted", "level_end", "offset_ms", "e_correlation_id"})
+"""Columns in which a gateway may write numbers below 0."""
 _NUMPY: Final = {"int": np.int32, "bigint": np.int64, "double": np.float64}
+_MOST: Final = {"int": 2**31 - 1, "bigint": MOST_STORED, "double": MOST_STORED}
 _EVENT_POSITIONS: Final = {
     "e_units": Event.UNITS,
     "e_strict": Event.STRICT,
@@ -158,7 +162,7 @@ class Collector:
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as exc:
             # One value of a wrong type spoils the columns of all lines. Tries the lines one by one to find it.
             if len(lines) == 1:
-                reason = f"a value of a wrong type: {exc}"
+                reason = f"a value that no gateway writes: {exc}"
                 yield from _torn(self._source, [Torn(lines[0].position, reason, lines[0].text[:KEPT_BYTES])])
                 return
             for line in lines:
@@ -255,7 +259,7 @@ def _rows(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
     columns["beside_ms"] = _lists(
         offsets, _series("beside_ms", tuple(map(_beside_ms, cells[Row.BESIDE])), order)
     )
-    flags = np.array(cells[Row.FLAGS], np.int32)[order]
+    flags = _whole("flags", cells[Row.FLAGS], "int")[order]
     columns["censored"] = _lists(offsets, pa.array((flags & RowFlags.CENSORED) != 0))
     columns["observed"] = _lists(offsets, pa.array((flags & RowFlags.OBSERVED) != 0))
     return _batch(len(keys), columns)
@@ -263,21 +267,53 @@ def _rows(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
 
 def _beside_ms(waits: Any) -> int:
     """The part of a row's throttle times that other limits caused; 0 if an older gateway does not record it."""
-    return sum(each[Beside.THROTTLE_MS] for each in waits) if waits else 0
+    if not waits:
+        return 0
+    try:
+        return sum(each[Beside.THROTTLE_MS] for each in waits)
+    except (LookupError, TypeError) as exc:
+        raise ValueError(f"beside is not a list of waits: {exc}") from exc
 
 
 def _series(name: str, values: tuple[Any, ...], order: NDArray[np.int64]) -> pa.Array:
     if name in _NULLABLE:
-        return pa.array(values, pa.float64()).take(pa.array(order))
+        column = pa.array(values, pa.float64())
+        if name not in _SIGNED and (pc.min(column).as_py() or 0) < 0:
+            raise ValueError(f"{name} is below 0")
+        return column.take(pa.array(order))
     kind = SERIES[name]
+    array = _numbers(name, values, kind)
+    if kind != "double" and array.dtype.kind == "f":
+        array = np.rint(array)
+    return pa.array(array.astype(_NUMPY[kind])[order])
+
+
+def _numbers(name: str, values: tuple[Any, ...], kind: str) -> NDArray[Any]:
+    """The numbers of a column, if a gateway may have written all of them."""
     array = np.array(values)
     if array.dtype.kind not in "iuf":
         raise ValueError(f"{name} holds something else than numbers")
-    if kind != "double" and array.dtype.kind == "f":
-        array = np.rint(array)
-    if kind == "int" and len(array) and not (array.min() >= -(2**31) and array.max() < 2**31):
-        raise ValueError(f"{name} does not fit into 32 bits")
-    return pa.array(array.astype(_NUMPY[kind])[order])
+    # A limit may be as large as the operator wishes.
+    most = np.inf if name == "in_force" else _MOST[kind]
+    least = -most - 1 if name in _SIGNED else 0
+    if len(array) and not least <= array.min() <= array.max() <= most:
+        raise ValueError(f"{name} is not from {least} to {most}")
+    return array
+
+
+def _whole(name: str, values: tuple[Any, ...], kind: str) -> NDArray[Any]:
+    """As `_numbers`, without fractions."""
+    array = _numbers(name, values, kind)
+    if array.dtype.kind == "f" and (array != np.rint(array)).any():
+        raise ValueError(f"{name} holds something else than whole numbers")
+    return array.astype(_NUMPY[kind])
+
+
+def _facts(name: str, values: tuple[Any, ...]) -> NDArray[np.bool_]:
+    array = np.array(values)
+    if array.dtype.kind not in "biu":
+        raise ValueError(f"{name} holds something else than true and false")
+    return array.astype(np.bool_)
 
 
 def _events(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
@@ -289,7 +325,7 @@ def _events(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
     if not all(type(name) is str for key in keys for name in key[:3]):
         raise ValueError("a name in an event is not text")
     order, offsets = _grouped(codes, len(keys))
-    ms = np.array(base, np.int64) + np.array(cells[Event.OFFSET_MS], np.int64)
+    ms = np.array(base, np.int64) + _whole("offset_ms", cells[Event.OFFSET_MS], "bigint")
     columns: _Columns = _same(len(keys), kind="events") | _of_segment(len(keys), segment)
     columns |= _of_keys(segment, list(keys))
     columns["first_seq"] = pa.array([lines[0].seq] * len(keys), pa.int64())
@@ -298,8 +334,9 @@ def _events(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
     kinds = np.array([_MUTATION_KIND.get(kind, -1) for kind in cells[Event.API]], np.int32)
     columns["e_kind"] = _lists(offsets, pa.array(kinds[order]))
     for name, position in _EVENT_POSITIONS.items():
-        dtype = np.bool_ if EVENTS[name] == "boolean" else np.int32
-        columns[name] = _lists(offsets, pa.array(np.array(cells[position], dtype)[order]))
+        kind, values = EVENTS[name], cells[position]
+        array = _facts(name, values) if kind == "boolean" else _whole(name, values, kind)
+        columns[name] = _lists(offsets, pa.array(array[order]))
     return _batch(len(keys), columns)
 
 

@@ -92,6 +92,10 @@ def test_midnight_divides_and_skipped_lines_are_neither_rows_nor_lines() -> None
 @pytest.mark.parametrize("bad", [
     row(requests="many"), row(client_id=5), row(node=None), row(api=5), row(offered=None),
     row(requests=2**40), row(flags="x"), row(quota="none"), row(bytes_in=[1]),
+    row(requests=-1), row(offered=-5), row(muted_ms=-1), row(quota=-1.5), row(flags=1.5), row(bytes_in=2**64 - 1),
+    row(max_units=1e300), *([*row(), 1, 5, beside, 0] for beside in (
+        [["group", "x"]], [{"a": 1}], [["group", "x", 1, None]], [["group", "x", 1, -7]], "text", 5,
+    )), [*row(), 1, 5, None, -1],
 ])  # fmt: skip
 def test_a_wrong_value_costs_its_line_and_no_other(bad: list[Any]) -> None:
     found = collected(line(0, row()), line(1, row(), bad), line(2, row()))
@@ -101,11 +105,26 @@ def test_a_wrong_value_costs_its_line_and_no_other(bad: list[Any]) -> None:
     assert sum(len(each["t"]) for each in found["rows"]) == 2
 
 
-@pytest.mark.parametrize("bad", [event(units="x"), event(user=None), event(offset_ms="x"), event(units=2**40)])
+@pytest.mark.parametrize("bad", [
+    event(units="x"), event(user=None), event(offset_ms="x"), event(units=2**40), event(units=-1),
+    event(units=5.7), event(throttle_ms=-1), event(attempt=-1), event(strict="yes"), event(offset_ms=0.5),
+])  # fmt: skip
 def test_a_wrong_value_in_an_event_costs_its_line(bad: list[Any]) -> None:
     found = collected(line(0, row(), events=(bad,)), line(1, row()))
     assert [each["at"] for each in found["torn"]] == [0]
     assert [each["seq"] for each in found["rows"]] == [[1]]
+
+
+def test_what_a_gateway_may_write_below_0_in_fractions_or_far_away_is_read() -> None:
+    # A connection that waited is admitted in a later second; a debt is below 0; request time has fractions.
+    of_row: dict[str, Any] = {"offered": 0, "admitted": -0.5, "level_end": -3.5, "max_units": 0.25, "requests": 4.0}
+    # Correlation ids wrap. A worker's event is far from the second if the wall clock was set meanwhile.
+    of_event = event(units=5.0, correlation_id=-(2**31), offset_ms=-(2**35))
+    found = collected(line(7, [*row(**of_row), 1, 5, None, 1e300], events=(of_event,)))
+    assert found["torn"] == []
+    assert {name: found["rows"][0][name] for name in of_row} == {name: [value] for name, value in of_row.items()}
+    assert found["rows"][0]["in_force"] == [1e300]
+    assert [found["events"][0][name] for name in ("e_units", "e_correlation_id", "e_ms")] == [[5], [-(2**31)], [0]]
 
 
 def test_a_file_of_many_lines_is_gathered_in_pieces_without_losing_any(monkeypatch: pytest.MonkeyPatch) -> None:
