@@ -317,6 +317,8 @@ def entry_of(
         value = max(1.0, float(math.floor(limit))) if key in _WHOLE else limit
     lower = min(lower, value)
     upper = max(value, value * (1 + 1 / days))
+    if limit is not None:
+        upper = min(upper, max(value, limit))
     action = Action.SET
     if old is not None and lower <= old <= upper:
         action, value = Action.KEEP, old

@@ -162,6 +162,18 @@ def test_a_guess_has_an_end() -> None:
     assert quota == 5_000.0
 
 
+@pytest.mark.parametrize(("limit", "kept"), [(150.0, 180.0), (180.0, 180.0), (200.0, 180.0)])
+def test_no_quota_above_what_the_cluster_can_take_is_kept_or_becomes_a_clients_own(limit: float, kept: float) -> None:
+    produce, above = QuotaKey.PRODUCER_BYTE_RATE, history(120.0, quota=180.0)
+    value, action = (150.0, Action.SET) if limit < kept else (kept, Action.KEEP)
+    entry = only(above, capacity={produce: limit})
+    assert (entry.value, entry.action) == (value, action)
+    assert entry.upper <= max(limit, entry.value)
+    small = history(1.0, user="bob")
+    entries = plan(above, small, overrides=1, capacity={produce: limit}).entries
+    assert {each.value for each in entries if each.entity.user == "alice"} == {value}
+
+
 @pytest.mark.parametrize(("required", "quota", "value"), [
     (10_000.0, 1_000.0, 4_000.0), (40.0, 1_000.0, 250.0), (1_200.0, 1_000.0, 1_500.0),
 ])  # fmt: skip
