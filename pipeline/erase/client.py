@@ -19,7 +19,9 @@ from quotas.usage_record import OTHER, STORED, UsageApi, hashed_name, plain_name
 
 _NO_CLIENT_ID: Final = frozenset({UsageApi.CONNECT.value, STORED})
 """APIs whose rows have something else in the column of client ids."""
-_TOLD: Final = re.compile(r"\w+ of (?:user=(?P<user>.*?))?,?(?:client-id=(?P<client_id>.*))?")
+_TOLD: Final = re.compile(
+    r"\w+ of (?:ip=(?P<ip>.*)|(?:user=(?P<user>.*?))?,?(?:client-id=(?P<client_id>.*))?)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +113,21 @@ class Client:
         """Whether an entry of a plan's clients without a quota, such as ``produce of user=bob``, is the client."""
         found = _TOLD.fullmatch(text)
         api = text.partition(" of ")[0]
-        return found is not None and self.is_row(found["user"] or "", found["client_id"] or "", api)
+        return found is not None and self.is_row(
+            found["user"] or "", found["ip"] or found["client_id"] or "", api
+        )
 
     def is_in(self, text: bytes) -> bool:
         """Whether a text contains all given names, possibly as parts of other names."""
         given = [names for names in (self.users, self.client_ids, self.ips) if names]
         return all(any(form in text for name in names for form in _forms(name)) for names in given)
+
+    def is_shown(self, page: bytes) -> bool:
+        """Whether a page shows all given names, each between other characters than letters and digits."""
+        text = html.unescape(page.decode("utf-8", "replace"))
+        given = [names for names in (self.users, self.client_ids, self.ips) if names]
+        forms = ([form.decode() for name in names for form in _forms(name)] for names in given)
+        return all(re.search(rf"(?<!\w)({'|'.join(map(re.escape, each))})(?!\w)", text) for each in forms)
 
 
 def _forms(name: str) -> set[bytes]:

@@ -40,6 +40,7 @@ _OF_PAGE: Final = {
     CHANGES_FORMAT: ("changes.json", _PAGE, "chat.txt"),
 }
 """For formats of results that are deleted as a whole: the file's name, and further files with names of clients."""
+_NAMES_OF_PAGES: Final = frozenset(name for name, *_ in _OF_PAGE.values())
 _NAMES: Final = ("user", "client_id", "api")
 _LARGEST: Final = "; the largest, "
 """In the reason of a default, the text after this is about one client."""
@@ -102,16 +103,20 @@ def _erase_rows(path: str, client: Client, *, write: bool) -> Counter[str]:
 
 def _erase_json(path: str, client: Client, *, write: bool) -> Counter[str]:
     content = read_bytes(path) or b""
-    if not client.ips and not client.is_in(content):
+    folder, _, name = path.rpartition("/")
+    # A page may show more clients than the file beside it, such as those of a plan.
+    page = read_bytes(f"{folder}/{_PAGE}") if name in _NAMES_OF_PAGES else None
+    shown = client.is_shown(page or b"")
+    if not client.ips and not shown and not client.is_in(content):
         return Counter()
     data = json.loads(content)
     kind = data.get("format") if isinstance(data, dict) else None
     if kind in _OF_PAGE:
-        found = Counter({REPORTS: int(any(_is_of(each, client) for each in data["clients"]))})
+        found = Counter({REPORTS: int(shown or any(_is_of(each, client) for each in data["clients"]))})
         if write and found[REPORTS]:
             # The file that identifies the result is deleted last, so that after a kill the next run finds it.
             for beside in _OF_PAGE[kind][1:]:
-                _delete(f"{path.rpartition('/')[0]}/{beside}")
+                _delete(f"{folder}/{beside}")
             _delete(path)
         return found
     text, found = "", Counter()

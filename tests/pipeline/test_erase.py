@@ -230,6 +230,46 @@ def test_an_address_is_found_in_every_spelling_that_quotas_take(said: str, recor
     assert Client.named(user=None, client_id=None, ip=said).is_row("", recorded, "connect")
 
 
+def test_an_address_without_a_quota_is_found_in_a_plan() -> None:
+    client = Client.named(user=None, client_id=None, ip="10.0.0.1")
+    assert client.is_told("connect of ip=10.0.0.1")
+    assert client.is_told("connect of ip=::ffff:10.0.0.1")
+    others = ("connect of ip=10.0.0.10", "produce of client-id=10.0.0.1", "produce of user=ip=10.0.0.1")
+    assert not any(map(client.is_told, others))
+    assert not Client.named(user=None, client_id="10.0.0.1", ip=None).is_told("connect of ip=10.0.0.1")
+
+
+def test_a_name_is_shown_only_as_words_of_its_own() -> None:
+    def is_shown(name: str, page: str) -> bool:
+        return Client.named(user=name, client_id=None, ip=None).is_shown(page.encode())
+
+    assert is_shown("eve", "<td>user=eve</td>")
+    assert is_shown('q"uo<te&s', "<td>q&#34;uo&lt;te&amp;s</td>")
+    assert is_shown("Søren", "Søren, 5 MB/s")
+    assert not is_shown("eve", "<td>never seven levels</td>")
+    assert not is_shown("10.0.0.1", "10.0.0.17")
+
+
+@pytest.mark.slow
+def test_a_report_goes_if_only_its_plan_shows_the_client(root: Path) -> None:
+    write_results(root)
+    out, plan = str(root / "out"), root / "out/results/plan/run=1/plan.json"
+    made = Plan.from_json(plan.read_bytes())
+    entity = QuotaEntity(user="gone", client_id="c-7")
+    address = TooLittle("connect of ip=10.9.9.9", "2026-09-28 left out for a")
+    given = root / "given.json"
+    shown = replace(made.entries[0], entity=entity)
+    given.write_text(replace(made, entries=(shown,), too_little=(address,)).to_json())
+    for name, *options in (("gone", "--client-id", "c-7", "--user", "gone"), ("address", "--ip", "10.9.9.9")):
+        report = root / "out/results/report" / name
+        assert main(["report", "--out", out, "--plan", str(given), "--to-dir", str(report)]) == 0
+        assert options[1] not in (report / "report.json").read_text()
+        assert options[1] in (report / "index.html").read_text()
+        assert erase(root, *options, "--yes") == 0
+        assert not list(report.iterdir())
+        assert (root / "out/results/report/run=1/report.json").exists()
+
+
 @pytest.mark.slow
 def test_hashed_names_are_found_by_the_salt(tmp_path: Path) -> None:
     salt = b"s" * 32
