@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.maintenance.compaction import is_due
 from pipeline.storage.compacted_days import CompactedState, compacted_table
-from pipeline.storage.coverage import DayCoverage, Expectation, coverage, short_gateways
+from pipeline.storage.coverage import DayCoverage, Expectation, coverage, newest_second, short_gateways
 from pipeline.storage.raw_table import RawDay, RawState, raw_table
 
 
@@ -53,9 +53,7 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
         )
     return {
         **{name: getattr(state, name) for name in ("batches", "lines", "rows", "duplicates", "torn")},
-        "newest_line": max(
-            (interval.last_ts for run in state.index.runs.values() for interval in run), default=None
-        ),
+        "newest_line": newest_second(state.index, expectation.now_s),
         "days": days,
         "gaps": [
             {

@@ -183,6 +183,13 @@ def coverage(index: OffsetIndex, expectation: Expectation) -> dict[str, DayCover
     }
 
 
+def newest_second(index: OffsetIndex, now_s: int) -> int | None:
+    """The newest second (since the epoch) that lines cover, at most `AHEAD_S` after `now_s`; None: there is none."""
+    spans, _ = _spans(index, now_s + AHEAD_S)
+    newest = max((end - 1 for own in spans.values() for _, end, _ in own), default=None)
+    return None if newest is None else min(newest, now_s + AHEAD_S)
+
+
 def short_gateways(shares: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Gateways that are below COMPLETE_ENOUGH on at least one of some days, with their least share."""
     least: dict[str, float] = {}

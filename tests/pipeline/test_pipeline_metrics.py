@@ -71,6 +71,21 @@ def test_the_metrics_say_what_was_read_what_is_missing_and_what_is_compacted(tmp
     }
 
 
+def test_lines_of_a_clock_that_is_ahead_do_not_hide_that_no_new_ones_come(tmp_path: Path) -> None:
+    out, now_s = str(tmp_path / "out"), DAY + 86_400
+
+    def newest_with(name: str, *lines: bytes) -> float:
+        ingest_files(out, tmp_path / "checkpoint", place(tmp_path / "in", name, *lines))
+        return values(out, Expectation(now_s))["newest_line_timestamp_seconds"]
+
+    assert newest_with("a", line(0, row())) == DAY
+    assert newest_with("b", line(0, row(), gw="years ahead", ts=DAY + 4 * 365 * 86_400), line(1)) == DAY + 1
+    # Such a clock may run on for hours before it is noticed.
+    late = now_s + 3_590
+    ahead = [line(seq, gw="ahead", boot=late * 1000, ts=late + seq) for seq in range(40)]
+    assert newest_with("c", *ahead) == now_s + 3_600
+
+
 @pytest.mark.slow
 def test_an_open_day_is_not_the_newest_compacted_one(tmp_path: Path) -> None:
     found = values(folder_of(tmp_path), Expectation(NEXT + 7_200))
