@@ -52,7 +52,10 @@ def summary(study: Study) -> Iterator[str]:
     for each in study.left_out:
         yield each.text()
     if study.left_from_forecast:
-        yield f"not in the forecast, as records are missing or occur twice: {', '.join(study.left_from_forecast)}"
+        yield (
+            "not in sums and forecast, as records are missing or occur twice: "
+            f"{', '.join(study.left_from_forecast)}"
+        )
 
 
 def forecast_text(own: OfKey, key: QuotaKey, horizon: int) -> str:

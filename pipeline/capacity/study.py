@@ -18,6 +18,7 @@ from pipeline.capacity.forecast import Floats, Forecast, forecast, hours_of_week
 from pipeline.capacity.shares import Shares, divided
 from pipeline.capacity.sums import DAY_S, Load, Quotas, Sums, load_of, sums_of
 from pipeline.client_tables.tables import ClientPart, find_clients
+from pipeline.errors import NotYetCompleteError
 from pipeline.plans.plan import LeftOut
 from pipeline.recommend.doubt import NOTHING_LEFT_OUT, doubts_of
 from pipeline.recommend.entities import EntityDays
@@ -36,7 +37,7 @@ from pipeline.storage.compacted_files import Piece, read_entities
 from pipeline.storage.entity_days import ENTITY, Scope, arrays_of
 from pipeline.storage.layout import CompactedDay
 from pipeline.teams.members import UNASSIGNED, Entities, Members
-from quotas.entities import QuotaKey
+from quotas.entities import QuotaKey, counted
 from quotas.limits import GROUP_KEYS
 from quotas.usage_record import UsageApi
 
@@ -112,7 +113,7 @@ class Study:
         days: the days from which the forecast is made.
         history: the last of these days, for everything else.
         left_out: days of the history that are left out, for all or some clients.
-        left_from_forecast: days that were not complete.
+        left_from_forecast: days that were not complete or have seconds twice; they are not in the sums either.
         of_key: results in the order of `QuotaKey`, for quotas with a capacity and any use.
     """
 
@@ -193,10 +194,25 @@ def study(runner: Runner, out: str, days: Sequence[CompactedDay], scope: Scope, 
         days: closed, compacted days by date, with their known losses; at least one.
         scope: whether brokers count together, and gateways of a fleet.
         question: the input.
+
+    Raises:
+        NotYetCompleteError: the records of no day of the history are complete and there once.
     """
     history = days[-question.history :]
     doubts = [] if question.allow_gaps else doubts_of(days)
     whole = [day for day in days if day.date not in {doubt.date for doubt in doubts}]
+    # A sum of all clients is too low if records are missing, and too high if seconds are recorded twice.
+    trusted = [day for day in history if day in whole]
+    if not trusted:
+        why = "; ".join(
+            f"{doubt.date}: {doubt.gateway or 'all gateways'} {doubt.reason}"
+            for doubt in doubts
+            if doubt.date >= history[0].date
+        )
+        raise NotYetCompleteError(
+            f"on each of the last {counted(len(history), 'day')} records are missing or occur twice, so no sum of "
+            f"all clients is right ({why}). Use more days with --history, or say --allow-gaps"
+        )
     left = NOTHING_LEFT_OUT if question.allow_gaps else left_out_of(runner, out, history)
     rows = find_clients(out, history, "client_day", scope=scope)
     clients = ClientDays(rows.parts(runner), question.target, question.windows, left)
@@ -217,7 +233,6 @@ def study(runner: Runner, out: str, days: Sequence[CompactedDay], scope: Scope, 
         needs.add_all(some)
     teams = None
     if question.members is not None:
-        trusted = [day for day in history if day in whole]
         teams = EntityDays(out, trusted, scope, Entities.TEAM, question.members, all_gateways=True)
         needs.add(days_of(teams.read(), question.target, question.windows), whose.team)
     shares = {}
@@ -225,7 +240,7 @@ def study(runner: Runner, out: str, days: Sequence[CompactedDay], scope: Scope, 
         required = needs.of_key(key, question.margin) if key in question.capacity else {}
         if required:
             shares[key] = divided(key, question.capacity[key], required, question.claims, question.usable)
-    loads = _loads(runner, out, history, teams, whose, question, shares)
+    loads = _loads(runner, out, trusted, teams, whose, question, shares)
     hours = hourly_peaks(runner, out, whole)
     of_key = {}
     for key, own in shares.items():
@@ -252,13 +267,13 @@ def study(runner: Runner, out: str, days: Sequence[CompactedDay], scope: Scope, 
 def _loads(
     runner: Runner,
     out: str,
-    history: Sequence[CompactedDay],
+    days: Sequence[CompactedDay],
     teams: EntityDays | None,
     whose: _Whose,
     question: Question,
     shares: Mapping[QuotaKey, Shares],
 ) -> dict[QuotaKey, Loads]:
-    """The loads of the history, by quota."""
+    """The loads of some days, by quota."""
     quotas: list[Quotas] = [
         {(key, each.claimant): each.claim.demand for key, own in shares.items() for each in own.shares},
         {(key, each.claimant): each.share for key, own in shares.items() for each in own.shares},
@@ -277,7 +292,7 @@ def _loads(
         yield sums_of(rows, whose.client, bursts, quotas)
 
     by_day: dict[QuotaKey, list[Floats]] = {key: [] for key in shares}
-    for day in history:
+    for day in days:
         sums = Sums()
         # One day after the other: the driver keeps the sums of only one day beside its results.
         for some in runner.run(of_part, CompactedDays.of(None, out, day.date, day.date).parts(runner.cores)):

@@ -102,6 +102,7 @@ def write_compacted(
     completeness: float = 1.0,
     gateways: Mapping[str, float] | None = None,
     scopes: Mapping[str, str] | None = None,
+    set_back_ms: Mapping[str, int] | None = None,
 ) -> None:
     """Publishes compacted days with these rows.
 
@@ -111,6 +112,7 @@ def write_compacted(
         completeness: of all days.
         gateways: the completeness of each gateway, if given.
         scopes: what one counter of each gateway covers, if records say it.
+        set_back_ms: by how much each gateway's clock was set back.
     """
     by_date: dict[datetime.date, list[dict[str, Any]]] = {}
     for row in rows:
@@ -122,6 +124,7 @@ def write_compacted(
             completeness=completeness,
             gateways=dict(gateways or {}),
             scopes=dict(scopes or {}),
+            set_back_ms=dict(set_back_ms or {}),
         )
         days.append((about, [compacted_table_of(of_date)]))
     publish_days(str(out), days)

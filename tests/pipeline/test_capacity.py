@@ -351,6 +351,41 @@ def test_the_capacity_is_divided_among_clients_and_the_page_says_when_it_is_full
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("groups", [(), ("--groups", "groups.toml")])
+def test_days_with_missing_or_doubled_records_are_in_no_sum(
+    groups: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("groups.toml").write_text(GROUPS)
+    faults: list[dict[str, Any]] = [{"gateways": {"g1": 0.5}}, {"set_back_ms": {"g1": 3_600_000}}, {}]
+    for at, fault in enumerate(faults):
+        users = {"orders": 3_000.0 - 1_000 * at, "lab": 300.0 - 100 * at}
+        rows: list[dict[str, Any]] = [
+            {
+                "date": MONDAY + datetime.timedelta(days=at), "gw": "g1", "user": user, "client_id": "x",
+                "api": "produce", "t": list(range(600)), "offered": [units] * 600,
+            }
+            for user, units in users.items()
+        ]  # fmt: skip
+        write_compacted(tmp_path / "out", rows, **{"gateways": {"g1": 1.0}, **fault})
+    out = str(tmp_path / "out")
+    write_client_tables(tmp_path / "out")
+
+    def highest(*more: str) -> float:
+        own = study(out, tmp_path / "to", monkeypatch, *groups, *more)["quotas"]["producer_byte_rate"]
+        return float(own["together"]["recorded"]["highest"])
+
+    assert highest() == 1_100
+    assert "not in sums and forecast, as records are missing or occur twice: " in capsys.readouterr().out
+    assert highest("--allow-gaps") == 3_300
+    last = (MONDAY + datetime.timedelta(days=1)).isoformat()
+    job = ["capacity", "--out", out, "--capacity", "produce=4kB", "--to", last, *groups]
+    assert main(job) == Exit.NOT_YET_COMPLETE
+    said = capsys.readouterr().err
+    assert f"{MONDAY}: g1 is 50.0% complete; {last}: g1 had its clock set back by 3600 s" in said
+
+
+@pytest.mark.slow
 def test_a_team_claims_what_its_clients_require_together_and_others_claim_for_themselves(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
