@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         allow_gaps=arguments.allow_gaps,
         allow_open=arguments.allow_open,
     )
-    mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
+    mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen, option="--algo")
     windows = Windows(arguments.window_num, arguments.window_ms, mutations, burst_of(arguments))
     scope = scope_of(arguments)
     # Seconds that are recorded twice would make the common peak too high.

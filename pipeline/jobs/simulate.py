@@ -51,7 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--algo",
         choices=list(Algorithm),
-        help="else what the gateway uses for the API, by its newest records",
+        help="for every API; else what the gateway uses for the API, by its newest records",
+    )
+    parser.add_argument(
+        "--mutations",
+        choices=list(Algorithm),
+        help="how controller mutations are measured; else as the newest records say",
     )
     parser.add_argument(
         "--model", choices=list(Model), help="what throttled clients do; else as the gateway makes them"
@@ -75,10 +80,16 @@ def run(arguments: argparse.Namespace) -> Exit:
     check_days(arguments)
     candidates = parse_candidates(arguments.candidates)
     settings = replace(_replay_settings(arguments), burst_s=candidates.burst_s or burst_of(arguments))
+    if settings.algorithm is not None and settings.burst_s is not None:
+        whose = "of --burst" if candidates.burst_s is None else "of the plan"
+        raise ArgumentError(
+            f"--algo is for every API, so the buckets {whose} would have no effect: leave out one of them. For "
+            "controller mutations alone there is --mutations"
+        )
     mutations = not arguments.api or arguments.api == UsageApi.MUTATION
     found = published_days(arguments.out, arguments.first, arguments.last)
-    if mutations and settings.algorithm is None:
-        settings = replace(settings, mutations=recorded_algorithm(found))
+    if mutations and settings.algorithm is None and not arguments.mutations:
+        settings = replace(settings, mutations=recorded_algorithm(found, option="--mutations"))
     if not found:
         raise NotYetCompleteError(f"no compacted day in {arguments.out}: run `sluice-pipeline compact` first")
     scope = scope_of(arguments)
@@ -115,11 +126,14 @@ def _replay_settings(arguments: argparse.Namespace) -> ReplaySettings:
             "--window-num is 1 to 1000 and --window-ms 1 to 3600000, "
             f"not {arguments.window_num} and {arguments.window_ms}"
         )
+    if arguments.algo and arguments.mutations:
+        raise ArgumentError("--algo is for every API: with --mutations, leave it out")
     settings = ReplaySettings(
         algorithm=Algorithm(arguments.algo) if arguments.algo else None,
         model=Model(arguments.model) if arguments.model else None,
         window_num=arguments.window_num,
         window_ms=arguments.window_ms,
+        mutations=Algorithm(arguments.mutations or Algorithm.TOKEN_BUCKET),
     )
     try:
         settings.of_api(UsageApi.PRODUCE)

@@ -32,8 +32,12 @@ RECORDED: Final = {
 """Algorithms by their names in records."""
 
 
-def recorded_algorithm(days: Iterable[CompactedDay]) -> Algorithm:
+def recorded_algorithm(days: Iterable[CompactedDay], *, option: str) -> Algorithm:
     """The algorithm for controller mutations, from the newest day whose lines name it. Default: a token bucket.
+
+    Args:
+        days: the days.
+        option: the job's option that names an algorithm for mutations, for the error.
 
     Raises:
         RefusedError: the lines of that day name several algorithms, or an unknown one.
@@ -45,7 +49,7 @@ def recorded_algorithm(days: Iterable[CompactedDay]) -> Algorithm:
     if len(told) > 1 or not told.keys() <= RECORDED.keys():
         each = ", ".join(f"{name} ({gw})" for name, gw in sorted(told.items()))
         raise RefusedError(
-            f"on {newest.date} controller mutations were measured by {each}: say which with --algo"
+            f"on {newest.date} controller mutations were measured by {each}: say which with {option}"
         )
     return RECORDED[next(iter(told))]
 

@@ -110,6 +110,8 @@ def test_the_package_is_a_program_too_and_says_nothing_into_a_closed_pipe() -> N
     ("plan show no-plan.json", "no-plan.json: a plan is a JSON object"),
     ("recommend", "no day is compacted"), ("simulate", "no compacted day"), ("report", "no compacted day"),
     ("simulate --candidates grid:x", "expected grid"),
+    ("simulate --algo rate --burst 60", "the buckets of --burst would have no effect"),
+    ("simulate --algo rate --mutations rate", "with --mutations, leave it out"),
     ("simulate --model deferral --algo rate", "not of rate"), ("simulate --window-num 0", "--window-num"),
     ("backtest", "0 closed days are compacted: at least one is needed"),
 ])  # fmt: skip

@@ -205,8 +205,8 @@ def test_mutations_are_measured_as_the_newest_records_say() -> None:
         replace(compacted_day("2026-11-15"), algorithms={"a": ["rate"], "b": ["rate"]}),
         compacted_day("2026-11-16"),
     ]
-    assert recorded_algorithm(days) is Algorithm.RATE
-    assert recorded_algorithm(days[2:]) is Algorithm.TOKEN_BUCKET
+    assert recorded_algorithm(days, option="--algo") is Algorithm.RATE
+    assert recorded_algorithm(days[2:], option="--algo") is Algorithm.TOKEN_BUCKET
     row = {"api": "mutation", "t": [5], "e_ms": [5_000], "e_units": [99]}
     (rate,) = client_days_of([row], windows=Windows(mutations=Algorithm.RATE))
     # A Rate passes all windows but one at once, a bucket all.
@@ -214,7 +214,7 @@ def test_mutations_are_measured_as_the_newest_records_say() -> None:
     assert ReplaySettings(mutations=Algorithm.RATE).of_api(UsageApi.MUTATION).algorithm is Algorithm.RATE
     for names in (["rate", "spread_rate"], ["new"]):
         with pytest.raises(JobError, match=r"on 2026-11-17 .* say which with --algo"):
-            recorded_algorithm([replace(compacted_day("2026-11-17"), algorithms={"a": names})])
+            recorded_algorithm([replace(compacted_day("2026-11-17"), algorithms={"a": names})], option="--algo")
 
 
 def test_shared_counters_get_the_entity_that_shares_them_and_clients_without_a_name_none() -> None:

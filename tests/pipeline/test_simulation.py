@@ -7,17 +7,20 @@ import numpy as np
 import pytest
 
 from pipeline.cli import main
-from pipeline.errors import JobError
+from pipeline.errors import Exit, JobError
 from pipeline.plans.plan import Action
+from pipeline.recommend.recommendation import with_bursts
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.replay.candidates import Candidates, parse_candidates
 from pipeline.replay.demand import demands
 from pipeline.replay.dispatch import ReplaySettings
 from pipeline.replay.kernels.token_bucket import strict_token_bucket
 from pipeline.replay.simulation import simulate_batch
+from pipeline.storage.layout import CompactedDay
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.usage_record import UsageApi
-from testkit.pipeline.compacted_days import compacted_rows, write_compacted
+from testkit.pipeline.compacted_days import DAY, compacted_rows, compacted_table_of, publish_day, write_compacted
+from testkit.pipeline.local_session import LocalSession
 from tests.pipeline.test_plans import plan_of
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
@@ -118,6 +121,38 @@ def test_each_client_has_a_row_for_each_candidate_and_is_not_throttled_without_a
     assert rows["big"]["quota"] is None
     assert rows["big"]["throttled"] == 0
     assert rows["small"]["quota"] == 1.0
+
+
+def test_the_algorithm_of_mutations_is_given_beside_those_of_other_apis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used: list[ReplaySettings] = []
+
+    def simulate(_days: Any, _candidates: Any, settings: ReplaySettings, **_: Any) -> None:
+        used.append(settings)
+        raise JobError("only the settings are of interest")
+
+    day = CompactedDay(DAY.isoformat(), algorithms={"a": ["rate"], "b": ["spread_rate"]})
+    publish_day(str(tmp_path), day, [compacted_table_of(ROWS)])
+    monkeypatch.setattr("pipeline.jobs.simulate.open_session", lambda *_, **__: LocalSession())
+    monkeypatch.setattr("pipeline.replay.simulation.simulate", simulate)
+    job = ["simulate", "--out", str(tmp_path)]
+    assert main(job) == Exit.REFUSED
+    assert "rate (a), spread_rate (b): say which with --mutations" in capsys.readouterr().err
+    main([*job, "--mutations", "spread"])
+    (settings,) = used
+    assert settings.of_api(UsageApi.MUTATION).algorithm is Algorithm.SPREAD
+    assert settings.of_api(UsageApi.PRODUCE).algorithm is Algorithm.RATE
+
+
+def test_an_algorithm_for_every_api_is_refused_beside_buckets_of_a_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = with_bursts(plan_of((QuotaEntity(user="a"), Action.SET, 7.0, None)), 60.0)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    job = ["simulate", "--out", str(tmp_path), "--candidates", str(tmp_path / "plan.json"), "--algo", "rate"]
+    assert main(job) == Exit.WRONG_ARGUMENTS
+    assert "the buckets of the plan would have no effect" in capsys.readouterr().err
 
 
 @pytest.mark.spark
