@@ -159,11 +159,11 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class TooLittle:
-    """A client without a quota in the plan, because all of its days were left out.
+    """A client without a quota in the plan, because all of its days were left out, or it was seen too briefly.
 
     Attributes:
         client: API and name.
-        reason: the days that were left out, and because of which gateways.
+        reason: the days that were left out, and because of which gateways; or how long it was seen.
     """
 
     client: str

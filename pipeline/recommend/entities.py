@@ -14,7 +14,7 @@ from pipeline.client_tables.rows import client_rows
 from pipeline.plans.plan import Basis, LeftOut, Plan, PlanEntry
 from pipeline.recommend.doubt import Doubt, LeftDays
 from pipeline.recommend.recommendation import RecommendationSettings, recommend
-from pipeline.recommend.required_rates import Windows, days_of, gather
+from pipeline.recommend.required_rates import Windows, days_of, gather, known_enough
 from pipeline.recommend.waiting import shares_waiting
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, compacted_table, published_days
@@ -118,8 +118,9 @@ def plan_of_entities(
     names = {(row["user"], row["client_id"]) for row in rows}
     left_out = tuple(LeftOut(doubt.gateway, doubt.date, doubt.reason, len(names)) for doubt in doubts)
     histories, unknown = gather(rows, LeftDays(dict.fromkeys(names, why), left_out))
-    too_little = tuple(unknown.values())
-    plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
+    enough, brief = known_enough(histories, windows, settings.margin)
+    too_little = tuple(each for _, each in sorted((unknown | brief).items()))
+    plan = recommend(enough, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
     shares = _shares_waiting(plan, [row for row in rows if row["date"].isoformat() not in why])
     entries = [
         replace(entry, expected_throttled=shares.get((entry.entity, entry.key))) for entry in plan.entries

@@ -17,7 +17,7 @@ from pipeline.recommend.recommendation import (
     Recommended,
     recommended,
 )
-from pipeline.recommend.required_rates import ClientApi, ClientDays, gather
+from pipeline.recommend.required_rates import ClientApi, ClientDays, gather, known_enough
 from pipeline.replay.candidates import of_plan, unpacked
 from pipeline.spark.runner import Runner
 from quotas.entities import QuotaKey
@@ -25,7 +25,7 @@ from quotas.entities import QuotaKey
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Quotas of clients in any order, and clients with too few known days."""
+    """Quotas of clients in any order, and clients of which too little is known."""
 
     quotas: list[Recommended]
     too_little: dict[ClientApi, TooLittle]
@@ -50,8 +50,9 @@ def recommend_parts(
     """
 
     def of_part(part: ClientPart) -> Iterator[Found]:
-        histories, too_little = gather(days.read(part), days.left)
-        yield Found(list(recommended(histories, settings, capacity, peaks)), too_little)
+        histories, unknown = gather(days.read(part), days.left)
+        enough, brief = known_enough(histories, days.windows, settings.margin)
+        yield Found(list(recommended(enough, settings, capacity, peaks)), unknown | brief)
 
     found = Found([], {})
     for some in runner.run(of_part, days.parts):

@@ -43,6 +43,7 @@ HISTORY_DAYS: Final = 7
 """The number of days that a recommendation uses by default."""
 _QUANTILE: Final = 0.9
 _HALF_LIFE_DAYS: Final = 1.0
+_MOST_BURSTS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,22 @@ def required_rate_of(days: Sequence[ClientDay], rule: Rule) -> float:
         if reached >= wanted:
             return day.required_rate
     return ordered[-1].required_rate
+
+
+def least_active_s(api: UsageApi, burst_s: float, margin: float) -> float:
+    """How many active seconds a client must have for a quota if it was active on one day only.
+
+    If it used a constant rate for some seconds, the required rate is that rate * seconds / (burst_s + seconds). With
+    the margin it is at least the rate from burst_s / (margin - 1) seconds on.
+
+    Args:
+        api: the API. Refused requests of some APIs are recorded, and their quotas are for bursts: 0.
+        burst_s: the part of the quota that can be used at once, in seconds of quota.
+        margin: factor on the required rate.
+    """
+    if api in _SEES_ALL:
+        return 0.0
+    return burst_s * min(_MOST_BURSTS, 1 / (margin - 1) if margin > 1 else _MOST_BURSTS)
 
 
 def amount(value: float, key: QuotaKey) -> str:

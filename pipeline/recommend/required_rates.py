@@ -22,7 +22,7 @@ from pipeline.recommend.doubt import (
     left_days,
     place_of,
 )
-from pipeline.recommend.recommendation import ClientDay, ClientHistory, entity_of
+from pipeline.recommend.recommendation import ClientDay, ClientHistory, entity_of, least_active_s
 from pipeline.recommend.waiting import burst_s, kept_burst_s, kept_target
 from pipeline.replay.algorithms import Algorithm
 from pipeline.replay.demand import API_OF_KEY, KEY_OF_API
@@ -216,6 +216,30 @@ def gather(
         )
         histories.append(replace(history, days=tuple(of_days)))
     return histories, too_little
+
+
+def known_enough(
+    histories: Sequence[ClientHistory], windows: Windows, margin: float
+) -> tuple[list[ClientHistory], dict[ClientApi, TooLittle]]:
+    """Histories from which a quota can be made, and the clients that were seen too briefly for one.
+
+    Args:
+        histories: of `gather`.
+        windows: how quotas are measured.
+        margin: see `RecommendationSettings`.
+    """
+    enough = []
+    too_little = {}
+    for history in histories:
+        used = [day for day in history.days if not day.left_out and day.active_s]
+        least_s = least_active_s(history.api, windows.burst_of(history.api), margin)
+        if len(used) != 1 or used[0].active_s >= least_s or entity_of(history) is None:
+            enough.append(history)
+            continue
+        client = history.user, history.client_id, history.api.value
+        reason = f"seen for only {used[0].active_s} s, on {used[0].date}"
+        too_little[client] = TooLittle(f"{history.api} of {_name(*client)}", reason)
+    return enough, too_little
 
 
 def _name(user: str, client_id: str, api: str) -> str:

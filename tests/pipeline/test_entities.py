@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.cli import main
 from pipeline.errors import Exit
-from pipeline.plans.plan import Plan
+from pipeline.plans.plan import Plan, TooLittle
 from testkit.pipeline.client_days import write_client_tables
 from testkit.pipeline.compacted_days import write_compacted
 from testkit.pipeline.usage_lines import LONG_AFTER
@@ -42,7 +42,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for date in DAYS
         for pod in range(6)
     ]
-    rows.append({"date": DAYS[1], "user": "eve", "client_id": "tool", "api": "produce", "t": [5], "offered": [7e6]})
+    rows.append(
+        {
+            "date": DAYS[1],
+            "user": "eve",
+            "client_id": "tool",
+            "api": "produce",
+            "t": [*range(40)],
+            "offered": [1e6] * 40,
+        }
+    )
     write_compacted(folder / "out", rows, gateways={"": 1.0})
     write_client_tables(folder / "out")
     (folder / "groups.toml").write_text(GROUPS)
@@ -132,6 +141,30 @@ def test_users_and_client_ids_get_quotas_for_all_their_clients(
     plan = plan_for(folder, tmp_path, monkeypatch, "--for", entities)
 
     assert {name for name, _ in quotas_of(plan)} == names
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [((), "user=u,client-id=short"), (("--for", "client-id"), "client-id=short")]
+)
+def test_a_client_that_was_seen_for_seconds_only_is_named_and_gets_no_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], name: str
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "date": date,
+            "client_id": client_id,
+            "t": [*range(seconds)],
+            "offered": [1e6] * seconds,
+            "quota": [9e6] * seconds,
+        }
+        for date in DAYS
+        for client_id, seconds in (("long", 600), *((("short", 20),) if date == DAYS[1] else ()))
+    ]
+    write_compacted(tmp_path / "out", rows, gateways={"": 1.0})
+    write_client_tables(tmp_path / "out")
+    plan = plan_for(tmp_path, tmp_path, monkeypatch, *words)
+    assert {name.rpartition("=")[2] for name, _ in quotas_of(plan)} == {"long"}
+    assert plan.too_little == (TooLittle(f"produce of {name}", f"seen for only 20 s, on {DAYS[1]}"),)
 
 
 @pytest.mark.slow

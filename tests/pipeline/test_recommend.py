@@ -12,7 +12,7 @@ from pipeline.cli import main
 from pipeline.errors import ArgumentError, Exit, JobError, NotYetCompleteError
 from pipeline.jobs.arguments import parse_capacity
 from pipeline.jobs.recommend import history_days
-from pipeline.plans.plan import Action, Basis, Plan, PlanEntry, too_little_text
+from pipeline.plans.plan import Action, Basis, Plan, PlanEntry, TooLittle, too_little_text
 from pipeline.recommend.backtest import History, evaluator
 from pipeline.recommend.recommendation import (
     ClientDay,
@@ -23,7 +23,7 @@ from pipeline.recommend.recommendation import (
     entity_of,
     recommend,
 )
-from pipeline.recommend.required_rates import Windows, _name, gather, stricter_than_asked
+from pipeline.recommend.required_rates import Windows, _name, gather, known_enough, stricter_than_asked
 from pipeline.recommend.waiting import burst_s
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.replay.candidates import Candidates, parse_candidates
@@ -229,6 +229,36 @@ def test_shared_counters_get_the_entity_that_shares_them_and_clients_without_a_n
     of_user = history(5.0, user="alice", client_id="", api=UsageApi.USER_CONNECT)
     (entry,) = plan(of_user).entries
     assert (entry.entity, entry.key) == (QuotaEntity(user="alice"), QuotaKey.CONNECTION_CREATION_RATE)
+
+
+@pytest.mark.parametrize(("burst", "margin", "least"), [
+    (None, 1.25, 40), (None, 1.5, 20), (None, 1.0, 40), (60.0, 1.25, 240), (1_800.0, 3.0, 900),
+])  # fmt: skip
+def test_a_few_seconds_on_one_day_make_no_quota(burst: float | None, margin: float, least: int) -> None:
+    def seen(*active_s: int, left_out: int = 0, **names: Any) -> ClientHistory:
+        made = history(*(5.0 for _ in active_s), **names)
+        days = (
+            replace(day, active_s=seconds, left_out=at < left_out)
+            for at, (day, seconds) in enumerate(zip(made.days, active_s, strict=True))
+        )
+        return replace(made, days=tuple(days))
+
+    windows = Windows(burst_s=burst)
+    short = seen(9_999, least - 1, left_out=1, quota=7.0)
+    assert known_enough([short], windows, margin) == ([], {
+        ("alice", "app", "produce"): TooLittle(
+            "produce of user=alice,client-id=app", f"seen for only {least - 1} s, on 2026-11-15"
+        )
+    })  # fmt: skip
+    # From there on the quota of a client with a constant rate is its rate or more.
+    rate = 1_000.0
+    required = rate * least / (windows.burst_of(UsageApi.PRODUCE) + least)
+    assert margin == 1.0 or required * margin >= rate * 0.999
+    enough = [
+        seen(least), seen(1, 1), seen(1, api=UsageApi.MUTATION), seen(1, client_id=OTHER),
+        seen(1, user="", client_id="10.0.0.1", api=UsageApi.CONNECT), seen(9_999, 1, left_out=2),
+    ]  # fmt: skip
+    assert known_enough(enough, windows, margin) == (enough, {})
 
 
 def test_a_default_covers_all_but_the_largest_of_its_kind() -> None:
