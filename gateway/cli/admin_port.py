@@ -46,7 +46,8 @@ _NO_TLS: Final = {
 """OpenSSL's reasons of a port without TLS: HTTP answers, and Kafka closes."""
 
 _TIMEOUT_S: Final = 30.0
-_MAX_ANSWER_BYTES: Final = 1024 * 1024
+_MIB: Final = 1024 * 1024
+_MAX_ANSWER_BYTES: Final = 64 * _MIB
 
 CLUSTERS: Final = "/clusters/"
 """The path prefix before the name of a cluster and its paths."""
@@ -187,14 +188,14 @@ def ask(
         method: the request's method.
         body: sent as JSON; None for no body.
         lines: values that are each sent as a line of JSON, instead of a body.
-        max_bytes: the most bytes of the response that are read.
+        max_bytes: the most bytes of the response, in whole MiB.
         timeout_s: the timeout of each step.
 
     Returns:
         The HTTP status and the response's JSON.
 
     Raises:
-        AdminPortError: there is no response, or it is not JSON.
+        AdminPortError: there is no response, or it is too large or not JSON.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {} if data is None else {"Content-Type": "application/json"}
@@ -211,10 +212,10 @@ def ask(
     opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=timeout_s) as answer:
-            status, text = answer.status, answer.read(max_bytes)
+            status, text = answer.status, answer.read(max_bytes + 1)
     except urllib.error.HTTPError as exc:
         with exc:
-            status, text = exc.code, exc.read(max_bytes)
+            status, text = exc.code, exc.read(max_bytes + 1)
     except HTTPException as exc:
         raise AdminPortError(
             f"the server at {url} is not a Sluice admin port: it does not speak HTTP; with TLS, its URL begins with "
@@ -223,6 +224,8 @@ def ask(
     except OSError as exc:
         reason = getattr(exc, "reason", exc)
         raise AdminPortError(f"no answer from {url}: {_reason_text(reason)}") from exc
+    if len(text) > max_bytes:
+        raise AdminPortError(f"the answer from {url} is larger than {max_bytes // _MIB} MiB")
     try:
         found = json.loads(text)
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS):

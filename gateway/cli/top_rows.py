@@ -16,7 +16,6 @@ from gateway.cli import admin_port
 from gateway.cli.why import path_of
 from quotas.entities import OTHER_CLIENTS, client_name, counted, counter_name
 
-MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 MAX_ROWS: Final = 200
 """The most rows of the table; a search finds the others."""
 
@@ -100,7 +99,6 @@ def snapshot_of(url: str) -> Snapshot:
         "/status.json",
         Snapshot.of,
         what="its status",
-        max_bytes=MAX_ANSWER_BYTES,
         timeout_s=_TIMEOUT_S,
     )
 

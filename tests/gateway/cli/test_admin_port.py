@@ -91,6 +91,26 @@ def test_a_port_without_a_gateway_is_a_line_with_the_address(server: Server) -> 
         ask(server.url, "/x")
 
 
+def test_many_long_names_fit_in_an_answer(server: Server, run: Run) -> None:
+    server.answer = json.dumps({"groups": [{"name": "g", "client_ids": ["x" * 200] * 10_000}]}).encode()
+    code, out, err = run("groups", "--admin", server.url)
+    assert (code, err) == (0, "")
+    assert out.count("x" * 200) == 10_000
+    server.status, server.answer = 403, json.dumps({"error": "x" * 2_000_000}).encode()
+    assert run("why", "--user", "u", "--admin", server.url) == (1, "", f"sluice: refused: {'x' * 2_000_000}\n")
+
+
+@pytest.mark.parametrize("status", [200, 422])
+def test_an_answer_that_is_too_large_is_named_as_such(server: Server, status: int) -> None:
+    mib = 1024 * 1024
+    server.status = status
+    server.answer = b'"' + b"x" * (mib - 2) + b'"'
+    assert ask(server.url, "/x", max_bytes=mib)[0] == status
+    server.answer += b" "
+    with pytest.raises(AdminPortError, match=rf"^the answer from {server.url} is larger than 1 MiB$"):
+        ask(server.url, "/x", max_bytes=mib)
+
+
 @pytest.mark.parametrize(("text", "url"), [
     (None, DEFAULT_URL), ("gw:9644", "http://gw:9644"), ("http://[::1]:1/", "http://[::1]:1"),
     ("https://gw:1", "https://gw:1"), ("ftp://gw:1", None), ("http://gw:1/metrics", None), ("http://gw:port", None),
