@@ -32,7 +32,10 @@ from protocol.primitives import (
 from protocol.steps import Steps
 
 MAX_ENTRIES: Final = 2_000
-"""The most entities in one request. The sum of their components and operations is bounded too."""
+"""The most entities in one request."""
+
+MAX_PARTS: Final = 4 * MAX_ENTRIES
+"""The most components and operations of all entities in one request together."""
 
 ENTRIES_AT_ONCE: Final = 100
 """Entries of an alteration that are read in one step: some 30 us each, with the longest names 130."""
@@ -111,12 +114,12 @@ def parse_alter(frame: bytes, api: Api) -> Steps[AlterRequest]:
     """Parse a whole AlterClientQuotas request frame.
 
     Raises:
-        ProtocolError: it does not follow its layout, or has too many entries (`MAX_ENTRIES`).
+        ProtocolError: it does not follow its layout, or has too much in it (`MAX_ENTRIES`, `MAX_PARTS`).
     """
     flexible = api.flexible
     count, at = _array(frame, body_offset(frame, flexible=flexible), flexible)
     entries = []
-    left = 4 * MAX_ENTRIES
+    left = MAX_PARTS
     looked_at = at
     for done in range(1, count + 1):
         if done % ENTRIES_AT_ONCE == 0 or at - looked_at > _BYTES_AT_ONCE:

@@ -13,7 +13,7 @@ from gateway.session.announced import PASS_ON_BYTES
 from gateway.session.memory_budget import SMALL_BYTES
 from gateway.session.routes import MAX_SASL_BYTES
 from gateway.session.session import MAX_HELD_BYTES, MAX_LOCAL_REPLY_BYTES, MAX_REQUESTS_BEFORE_LOGIN
-from protocol.client_quota_messages import MAX_ENTRIES
+from protocol.client_quota_messages import MAX_ENTRIES, MAX_PARTS
 from protocol.describe_configs import MOST_ASKED
 from protocol.metadata import MOST_NAMES
 from protocol.named_topics import MOST_PARTITIONS
@@ -49,6 +49,7 @@ _GROUPS: Final = {
         ),
         ("topics of a Produce, while topics have quotas", topic_use.MOST_TOPICS, _ENDS),
         ("entities in an AlterClientQuotas", MAX_ENTRIES, _ENDS),
+        ("names and quotas of all entities in an AlterClientQuotas", MAX_PARTS, _ENDS),
         ("resources and setting names in a DescribeConfigs", MOST_ASKED, _ENDS),
         (
             "unknown topic ids in a Produce, where the gateway has topics of its own",

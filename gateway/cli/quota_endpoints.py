@@ -2,7 +2,7 @@
 
 An admin port knows the owner of each quota. It makes all changes at once, if the values that a plan replaces are
 still set. Kafka supports neither. There the quotas are compared again just before the change, validated, altered in
-one request, and read once more.
+one request, and read once more. A gateway reads only a bounded number of changes in one request.
 
 If an error occurs after a change was sent, the quotas are read again, because the change may have been made.
 """
@@ -26,6 +26,7 @@ from gateway.cli import admin_port
 from gateway.cli.quota_plan import Current, Quota, Step
 from gateway.cli.quota_view import MAX_ANSWER_BYTES
 from gateway.quota_admin.store.quota_json import BROKER, entity_json, entity_of
+from protocol.client_quota_messages import MAX_ENTRIES, MAX_PARTS
 from quotas.entities import QuotaKey, counted
 from quotas.layered_quotas import Owner
 from quotas.units import amount_text
@@ -280,6 +281,9 @@ class KafkaEndpoint:
         sent = False
         try:
             with self._connect() as client:
+                # A gateway would end the connection, and the outcome would not be known.
+                if (fault := _beyond_one_request(steps)) and client.counting().cluster is False:
+                    raise EndpointError([fault])
                 compare(client.describe(), {step.quota: step.old for step in steps}, made=False)
                 refusals = client.alter(settings, validate_only=True)
                 if not refusals:
@@ -318,6 +322,18 @@ class KafkaEndpoint:
         return QuotaClient(
             self._bootstrap, {"client_id": "sluice-quotas"} | read_properties(self._client_config)
         )
+
+
+def _beyond_one_request(steps: Sequence[Step]) -> str | None:
+    """Why a gateway would not read these in one request; None: it would."""
+    entities = {step.quota[0] for step in steps}
+    parts = len(steps) + sum(len(list(entity.components())) for entity in entities)
+    if len(entities) <= MAX_ENTRIES and parts <= MAX_PARTS:
+        return None
+    return (
+        f"refused: {len(entities):,} entities, with {parts:,} names and quotas, are too many for one request to a "
+        f"gateway, which takes {MAX_ENTRIES:,} and {MAX_PARTS:,}; use --admin, or apply them in several parts"
+    )
 
 
 def _verify(client: Any, expected: Mapping[Quota, float | None]) -> None:

@@ -15,13 +15,18 @@ from hypothesis import strategies as st
 
 from gateway.cli import admin_port, quota_apply, quota_endpoints
 from gateway.cli.main import main
-from gateway.cli.quota_endpoints import GatewayEndpoint, Source
+from gateway.cli.quota_endpoints import EndpointError, GatewayEndpoint, KafkaEndpoint, Source
 from gateway.cli.quota_plan import Current, Plan, Quota, Step, make_plan
 from gateway.cli.quota_scope import Scope, ScopeError
 from gateway.quota_admin.store.interface import Alteration
-from quota_client.client import QuotaClientError, Refusal, Setting
+from protocol.api_keys import ApiKey, describe
+from protocol.client_quota_messages import MAX_ENTRIES, MAX_PARTS, parse_alter
+from protocol.errors import TooManyElements
+from protocol.steps import finish
+from quota_client.client import Counting, QuotaClientError, Refusal, Setting
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.layered_quotas import Owner, QuotaChange
+from testkit import wire
 from testkit.admin_commands import sluice
 from testkit.gateway import RunningGateway, running_gateway
 from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE
@@ -342,6 +347,10 @@ class Cluster:
         self.after_altering: dict[tuple[QuotaEntity, QuotaKey], float] = {}
         self.late: list[dict[tuple[QuotaEntity, QuotaKey], float]] = []
         self.loses: tuple[QuotaEntity, ...] | None = None
+        self.kafka: bool | None = True
+
+    def counting(self) -> Counting:
+        return Counting(3, self.kafka)
 
     def __call__(self, bootstrap: str, properties: dict[str, Any]) -> Self:
         if bootstrap == "nowhere:1":
@@ -452,6 +461,36 @@ def test_a_cluster_whose_answer_is_lost_is_read_again(
     assert ("2 changed, from quotas.yaml" in out) == (code == IN_SYNC)
     faults = f"sluice: kafka:9092: no answer in time\nsluice: {UNKNOWN}\n"
     assert err == ("" if code == IN_SYNC else faults)
+
+
+@pytest.mark.parametrize(("entities", "quotas"), [
+    (MAX_ENTRIES, MAX_PARTS - 2 * MAX_ENTRIES), (MAX_ENTRIES, MAX_PARTS - 2 * MAX_ENTRIES + 1),
+    (MAX_ENTRIES + 1, MAX_ENTRIES + 1),
+])  # fmt: skip
+def test_a_plan_that_a_gateway_would_not_read_in_one_request_is_not_sent_to_it(
+    entities: int, quotas: int, cluster: Cluster
+) -> None:
+    pairs = [QuotaEntity(user=f"u{at}", client_id="c") for at in range(entities)]
+    keys = (PRODUCE, FETCH, QuotaKey.REQUEST_PERCENTAGE)
+    steps = [Step((pair, key), None, 5.0) for key in keys for pair in pairs][:quotas]
+    name, op = {"entity_type": "user", "entity_name": "u"}, {"key": "k", "value": 1.0, "remove": False}
+    more, rest = divmod(quotas, entities)
+    rows = [{"entity": [name, name], "ops": [op] * (more + (at < rest))} for at in range(entities)]
+    frame = wire.request("AlterClientQuotas", 1, entries=rows, validate_only=False)
+    try:
+        finish(parse_alter(frame, describe(ApiKey.ALTER_CLIENT_QUOTAS, 1)))
+        is_read = True
+    except TooManyElements:
+        is_read = False
+    endpoint = KafkaEndpoint("gateway:9092", None)
+    cluster.kafka = False
+    if not is_read:
+        with pytest.raises(EndpointError, match=rf"^refused: {entities:,} entities, .* use --admin, or apply"):
+            endpoint.apply(steps, Source("f", ""))
+        assert cluster.requests == []
+        cluster.kafka = True
+    assert endpoint.apply(steps, Source("f", "")) is None
+    assert len(cluster.quotas) == quotas
 
 
 @pytest.mark.slow
