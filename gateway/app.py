@@ -89,7 +89,7 @@ from gateway.server.loop_watchdog import TICK_S, LoopWatchdog
 from gateway.server.merged_metrics import ProcessMetrics, packing
 from gateway.server.merged_status import MergedMetrics, MergedStatus
 from gateway.server.nursery import Nursery, WorkerSockets
-from gateway.server.operations import ConfigSource, Operations, ReloadReport
+from gateway.server.operations import ConfigSource, Operations, ReloadReport, log_contradictions
 from gateway.server.predecessor import Predecessor, predecessor_socket
 from gateway.server.quota_routes import QuotaRoutes
 from gateway.server.remote_store import RemoteStore
@@ -676,6 +676,8 @@ class Gateway:
             if self._predecessor is not None:
                 await self._prepare_to_replace(self._predecessor)
             await self.live_quotas.open()
+            if self._worker is None:
+                log_contradictions(self.live_quotas.quotas)
             if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
                 if self._worker is None:
                     await take_over(self._config, self.live_quotas, self.settings.broker_limits)

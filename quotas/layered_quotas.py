@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Final, Literal, TypeAlias
 
 from quotas.entities import GUARANTEE_KEYS, QuotaEntity, QuotaKey
@@ -143,20 +144,30 @@ class LayeredQuotas:
     def guarantee_fault(self, entity: QuotaEntity, new: Mapping[QuotaKey, float | None]) -> str | None:
         """Why changes would make guarantees of an entity contradict its rates; None: they would not.
 
+        A rate and its guarantee are checked only if one of the two changes. They may contradict each other already,
+        since a reload puts the configuration file in force whatever the store has.
+
         Args:
             entity: the entity.
             new: the changes, by key; a value of None removes the override.
         """
-        if not any(key in new for key in OF_GUARANTEES):
-            return None
         values: dict[QuotaKey, float] = {}
-        for key in OF_GUARANTEES:
+        changed = [pair for pair in GUARANTEE_KEYS.items() if not new.keys().isdisjoint(pair)]
+        for key in chain.from_iterable(changed):
             value = new.get(key) if key in new else self.limits.get(entity, key)
             # Without the override, the configuration file's value applies.
             value = self.base(entity, key) if value is None else value
             if value is not None:
                 values[key] = value
         return next((f"{key} {fault}" for key, fault in guarantee_faults(values)), None)
+
+    def contradictions(self) -> Iterator[str]:
+        """The guarantees in force that contradict their rates, because the file has one and the store the other."""
+        for rate, guarantee in GUARANTEE_KEYS.items():
+            for entity in self._base[guarantee] | self._overrides[guarantee]:
+                in_force = {key: self.limits.get(entity, key) for key in (rate, guarantee)}
+                values = {key: value for key, value in in_force.items() if value is not None}
+                yield from (f"{entity}: {key} {fault}" for key, fault in guarantee_faults(values))
 
     def source(self, entity: QuotaEntity, key: QuotaKey) -> Source | None:
         """The source of the value in force; None: there is no value."""

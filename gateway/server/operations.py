@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import structlog
 
@@ -27,6 +28,8 @@ from quotas.groups_text import NoSuchMember
 from quotas.layered_quotas import LayeredQuotas
 from quotas.lending import Brake
 from quotas.limits import Enforcement
+
+_MOST_CONTRADICTIONS: Final = 100
 
 _log = structlog.get_logger("gateway.operations")
 
@@ -78,6 +81,12 @@ def log_findings(found: Iterable[Finding]) -> None:
     for each in found:
         log = _log.error if each.severity is Severity.ERROR else _log.warning
         log("config_suspicious", detail=str(each))
+
+
+def log_contradictions(quotas: LayeredQuotas) -> None:
+    """Log the first guarantees for which the configuration file and the store contradict each other."""
+    for text in islice(quotas.contradictions(), _MOST_CONTRADICTIONS):
+        _log.warning("config_suspicious", detail=text)
 
 
 Spread: TypeAlias = Callable[..., Awaitable[Any]]
@@ -301,6 +310,7 @@ class Operations:
             return ReloadReport(ReloadResult.INVALID, faults=tuple(exc.lines))
         log_findings(found)
         self.put_in_force(decided, by=by)
+        log_contradictions(self._quotas)
         await self._spread("reload", decided, by)
         if self.on_change is not None:
             self.on_change("reload")

@@ -59,6 +59,22 @@ def test_a_guarantee_needs_a_rate_that_is_not_below_it() -> None:
     assert plan(USER, (QuotaKey.WEIGHT, 2), quotas=quotas).fault is None
 
 
+def test_a_file_that_contradicts_a_guarantee_of_the_store_prevents_no_change_of_other_quotas() -> None:
+    quotas = LayeredQuotas(Limits())
+    quotas.replace_base([(QuotaEntity(user="u"), RATE, 20)])
+    quotas.apply(plan(USER, (GUARANTEE, 10), quotas=quotas).changes)
+    assert list(quotas.contradictions()) == []
+    quotas.replace_base([(QuotaEntity(user="u"), RATE, 5)])
+    more = "producer_byte_guarantee is more than producer_byte_rate, the most that this entity gets"
+    assert list(quotas.contradictions()) == [f"user=u: {more}"]
+    assert plan(USER, (QuotaKey.CONSUMER_BYTE_RATE, 1), quotas=quotas).fault is None
+    assert plan(USER, (RATE, 6), quotas=quotas).fault == more
+    needs = "consumer_byte_guarantee needs consumer_byte_rate, the most that this entity gets"
+    assert plan(USER, (QuotaKey.CONSUMER_BYTE_GUARANTEE, 1), quotas=quotas).fault == needs
+    assert plan(USER, (RATE, 10), quotas=quotas).fault is None
+    assert plan(USER, (GUARANTEE, None), quotas=quotas).fault is None
+
+
 @pytest.mark.parametrize("row", scenarios("alterseq"))
 def test_scenario_alterseq(row: dict[str, Any]) -> None:
     quotas = LayeredQuotas(Limits())

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from gateway.observability.events import ReloadResult
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
 from gateway.server.reload import ReloadPlan
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import LayeredQuotas
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.lending import Brake
 from quotas.limits import Enforcement
+from testkit.gateway import gateway_config, running_gateway
+from testkit.quota_stores import Seen, alteration, sqlite_store
 
 ALICE = QuotaEntity(user="alice")
 PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
@@ -38,9 +41,10 @@ class Setup:
         self.use = 8_000.0
         config = self.read()
         self.limits = config.quota_limits()
+        self.quotas = LayeredQuotas(self.limits)
         self.operations = Operations(
             config,
-            LayeredQuotas(self.limits),
+            self.quotas,
             ConfigSource(self.read, self.logs.append) if source else None,
             check=check or (lambda _config: None),
             apply=self.plans.append,
@@ -132,6 +136,31 @@ def test_what_a_new_file_comes_to_is_logged_errors_as_such() -> None:
         if line["event"] == "config_suspicious"
     ]
     assert found == [("error", "quotas.0.user"), ("warning", "quota_admin.authorize")]
+
+
+def test_a_file_that_contradicts_the_store_is_logged_and_put_in_force() -> None:
+    setup = Setup(quotas=quota(20))
+    setup.quotas.apply([QuotaChange(ALICE, QuotaKey.PRODUCER_BYTE_GUARANTEE, 10.0)])
+    more = "producer_byte_guarantee is more than producer_byte_rate, the most that this entity gets"
+    for limit, found in ((19, []), (5, [("config_suspicious", "warning", f"user=alice: {more}")])):
+        with capture_logs() as lines:
+            setup.reload(quotas=quota(limit))
+        logged = [(line["event"], line["log_level"], line.get("detail", "")) for line in lines]
+        assert [each for each in logged if "guarantee" in each[2]] == found
+    assert setup.limits.get(ALICE, PRODUCE) == 5
+
+
+async def test_a_file_that_contradicts_the_store_is_logged_at_the_start_too(tmp_path: Path) -> None:
+    store = sqlite_store(tmp_path)
+    await store.open(Seen())
+    await store.write(alteration((ALICE, QuotaKey.PRODUCER_BYTE_GUARANTEE, 10.0)))
+    await store.close()
+    found = gateway_config([9], quota_store={"kind": "sqlite", "data_dir": str(tmp_path)}, quotas=quota(5))
+    with capture_logs() as lines:
+        async with running_gateway(config=found):
+            pass
+    (detail,) = [line["detail"] for line in lines if line["event"] == "config_suspicious"]
+    assert detail.startswith("user=alice: producer_byte_guarantee is more than producer_byte_rate")
 
 
 def test_the_switch_is_an_audit_line_and_outlives_a_reload_about_something_else() -> None:
