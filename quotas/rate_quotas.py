@@ -157,6 +157,7 @@ class RateTracker:
         owed_until_ms: the end of the longest wait that the Rate has computed.
         left_until_ms: the latest end of a mute whose connection has closed; see `ThrottleState`.
         fetches: Fetch requests in flight, whose responses will be recorded.
+        parts: requests of which a part was recorded, and the rest will be.
         asked: the most bytes that these responses may have together.
         last_value: the last recorded Fetch response or request time, as an estimate of the next.
         window_ms: how long a record is remembered: S samples.
@@ -193,6 +194,7 @@ class RateTracker:
         "left_until_ms",
         "match",
         "owed_until_ms",
+        "parts",
         "queue",
         "shared",
         "throttles",
@@ -236,6 +238,7 @@ class RateTracker:
         self.owed_until_ms = 0
         self.left_until_ms = 0
         self.fetches = 0
+        self.parts = 0
         self.asked = 0
         self.last_value = 0.0
         self._cap_ms = cap_ms
@@ -771,9 +774,11 @@ class RateTracker:
         return int(left) if left < ANY_SHARE else ANY_SHARE
 
     def forgettable(self, *, now_ms: int) -> bool:
-        """Whether a new counter would decide the same as this one."""
+        """Whether a new counter would decide the same as this one, now and when requests under way are recorded."""
         if self.match.limit is None:
             return True
+        if self.parts:
+            return False
         empty = self.blocked_until_ms <= now_ms - self._bound_ms and self.left_until_ms <= now_ms
         empty = empty and (self._aside is None or not self._aside.fill(now_ms=now_ms))
         return empty and self._meter.total(now_ms=now_ms) <= 0

@@ -67,6 +67,8 @@ class RequestParts:
         self._trackers = trackers
         self._inner = inner
         self._on_last = on_last
+        for tracker in trackers:  # it stays the client's counter until the rest is recorded
+            tracker.parts += 1
 
     def take(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
         """See `Watch`."""
@@ -86,6 +88,8 @@ class RequestParts:
 
     def end(self, *, now_ms: int) -> None:
         """See `Watch`."""
+        for tracker in self._trackers:
+            tracker.parts -= 1
         if self._row is not None:
             self._row.ended(self._size - self._left_bytes)
         if self._inner is not None:

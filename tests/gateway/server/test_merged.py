@@ -1,6 +1,8 @@
 """What several processes report, added up as that of one gateway."""
 
+import re
 from collections.abc import Callable, Generator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ from config import default_config, parse_bootstrap
 from gateway.handlers.recent_topics import NOTE_MS, RecentTopics
 from gateway.observability.events import CloseCause
 from gateway.runtime.slices import in_slices
-from gateway.server.merged_metrics import Departed, merged, merging, packing, unpacking
+from gateway.server.merged_metrics import LARGEST, Departed, merged, merging, packing, unpacking
 from gateway.server.merged_status import MergedMetrics, _most_used, _slowest
 from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
 from gateway.server.worker import share_of
@@ -93,6 +95,14 @@ def test_counters_and_histograms_add_up_and_gauges_by_their_meaning() -> None:
     assert found["gateway_group_use"] == 70
     assert found["gateway_event_loop_stall_seconds_count"] == 5
     assert found["gateway_quota_store_version"] == 7
+
+
+def test_each_gauge_of_a_clients_counter_shows_the_largest_value() -> None:
+    """Workers know the whole use of a counter, so their values are not added up."""
+    page = Path("docs/reference/metrics.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| `(gateway_\w+)` \| gauge \| `user`, `client_id`", page, re.MULTILINE)
+    assert len(found) > 20
+    assert [name for name in found if not name.startswith(LARGEST)] == []
 
 
 def test_the_overload_of_a_gateway_is_that_of_its_slowest_process_with_the_episodes_of_all() -> None:

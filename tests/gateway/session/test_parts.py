@@ -52,3 +52,34 @@ def test_a_reply_that_is_cut_off_is_charged_as_one_of_the_size_of_what_came(came
     small.record(came_bytes, now_ms=NOW_MS)
     assert cut_off.blocked_until_ms == small.blocked_until_ms
     assert cut_off.rate(now_ms=NOW_MS) == small.rate(now_ms=NOW_MS)
+
+
+def test_a_counter_stays_while_the_rest_of_a_request_is_under_way() -> None:
+    """Also if it looks empty meanwhile and the table is full: the rest is charged to the client's counter."""
+    limits = Limits()
+    key = QuotaKey.PRODUCER_BYTE_RATE
+    limits.set(QuotaEntity(user="slow"), key, 1_000.0)
+    limits.set(QuotaEntity(user=DEFAULT, client_id=DEFAULT), key, 1_000.0)
+    quotas = ByteRateQuotas(limits, key, RateSettings(max_trackers=10))
+    now_ms = 1_000_000
+    tracker = quotas.tracker("slow", "", now_ms=now_ms)
+    assert tracker is not None
+    tracker.record_part(1_000, now_ms=now_ms)
+    request = RequestParts(101_000, 1_000, None, (tracker,), None, lambda last, now: tracker.record(last, now_ms=now))
+    now_ms += 25_000
+
+    def others() -> None:
+        for number in range(100):
+            other = quotas.tracker(f"u{number}", f"c{number}", now_ms=now_ms)
+            assert other is not None
+            other.record(500, now_ms=now_ms)
+
+    others()
+    assert quotas.tracker("slow", "", now_ms=now_ms) is tracker
+    request.take(b"", 0, 100_000, now_ms=now_ms)
+    request.end(now_ms=now_ms)
+    assert tracker.blocked_until_ms > now_ms + 70_000
+    others()
+    assert quotas.tracker("slow", "", now_ms=now_ms) is tracker
+    now_ms += 200_000
+    assert tracker.forgettable(now_ms=now_ms)

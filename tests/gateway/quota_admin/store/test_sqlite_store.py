@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import allowed_keys, validate
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
 from testkit.raw_client import until
 
@@ -174,3 +175,19 @@ async def test_g17_any_name_and_value_come_back(
         assert again.values[entity, key] == value
         await store.write(alteration(*((*at, None) for at in again.values)))
         assert again.values == {}
+
+
+@pytest.mark.parametrize("tried", [(0.0, 5e-324, 1.0), (1e300, 1e9, 3.0, 1.0)], ids=["least", "largest"])
+async def test_g17_the_least_and_the_largest_value_of_each_quota_come_back(
+    tmp_path: Path, tried: tuple[float, ...]
+) -> None:
+    changes = [
+        (entity, key, next(value for value in tried if validate(entity, key, value) is None))
+        for entity in (QuotaEntity("u"), QuotaEntity(ip="10.0.0.1"), QuotaEntity(topic="t"), QuotaEntity(group="g"))
+        for key in allowed_keys(entity)
+    ]
+    assert {key for _, key, _ in changes} == set(QuotaKey)
+    async with opened(store := sqlite_store(tmp_path)):
+        await store.write(alteration(*changes))
+    async with opened(sqlite_store(tmp_path)) as again:
+        assert again.values == {(entity, key): value for entity, key, value in changes}
