@@ -13,6 +13,7 @@ from typing import Final
 
 from config import Config, ListenerSettings
 from config.section_base import Section
+from config.sections.capacity import CapacitySettings
 from gateway.observability.events import ReloadResult
 
 LIVE: Final = frozenset(
@@ -87,7 +88,7 @@ def plan(running: Config, wanted: Config) -> ReloadPlan:
     applies: list[str] = []
     needs_restart: list[str] = []
     differences = tuple(_differences(running, wanted))
-    waiting = waiting_settings(differences)
+    waiting = waiting_settings(differences) | _waiting_for_the_scope(running, wanted)
     for key in differences:
         live = key.partition(".")[0] in LIVE and key not in waiting
         (applies if live else needs_restart).append(key)
@@ -136,6 +137,13 @@ def changed_settings(before: Section, after: Section, path: str) -> Iterator[str
             yield f"{path}.{key}"
 
 
+def _waiting_for_the_scope(running: Config, wanted: Config) -> frozenset[str]:
+    """All settings that give a capacity, if `client_quota.scope` still forbids one until the restart."""
+    if running.client_quota.scope != "broker" or not wanted.capacity.by_quota():
+        return frozenset()
+    return frozenset({"overload.mode", *(f"capacity.{key}" for key in CapacitySettings.model_fields)})
+
+
 def _named(in_force: Config, wanted: Config, key: str) -> Iterator[str]:
     """The paths of the settings behind a difference that needs a restart."""
     section, _, name = key.partition(".")
@@ -158,12 +166,18 @@ def _named(in_force: Config, wanted: Config, key: str) -> Iterator[str]:
 def _listeners(running: Config, wanted: Config) -> tuple[ListenerSettings, ...]:
     """The running listeners, with the changeable settings of those that the file still has."""
     named = {listener.name: listener for listener in wanted.listeners}
-    return tuple(
+    listeners = [
         listener.model_copy(
             update={key: getattr(named.get(listener.name, listener), key) for key in LIVE_OF_LISTENERS}
         )
         for listener in running.listeners
-    )
+    ]
+    if len([each for each in listeners if each.protected]) > 1:  # one that is gone from the file still runs
+        return tuple(
+            after.model_copy(update={"protected": before.protected})
+            for before, after in zip(running.listeners, listeners, strict=True)
+        )
+    return tuple(listeners)
 
 
 def _differences(running: Config, wanted: Config) -> Iterator[str]:

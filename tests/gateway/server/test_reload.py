@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -100,6 +101,27 @@ def test_keys_of_the_admin_port_wait_for_its_tls() -> None:
     assert both.config == config(admin={"remote_changes": True})
 
 
+def test_capacity_waits_for_the_scope_that_allows_one() -> None:
+    running = config(client_quota={"scope": "broker"})
+    capacity = {"producer_byte_rate": 5, "observe": True}
+    wanted = config(capacity=capacity, overload={"mode": "observe", "broker_time_ms": 5})
+    found = plan(running, wanted)
+    assert found.applies == ("overload.broker_time_ms",)
+    assert found.needs_restart == (
+        "client_quota.scope",
+        "capacity.producer_byte_rate",
+        "capacity.observe",
+        "overload.mode",
+    )
+    assert found.config == config(client_quota={"scope": "broker"}, overload={"broker_time_ms": 5})
+    # Without a capacity each scope is allowed, so the way back waits for nothing.
+    back = plan(wanted, running)
+    assert (back.applies, back.needs_restart) == (
+        ("capacity.producer_byte_rate", "capacity.observe", "overload.mode", "overload.broker_time_ms"),
+        ("client_quota.scope",),
+    )
+
+
 def test_sections_and_settings_of_the_plan_exist() -> None:
     assert set(Config.model_fields) >= LIVE
     for section, _, key in (each.partition(".") for each in LIVE_EXCEPT):
@@ -138,6 +160,36 @@ def test_j08_limits_follow_the_name_of_a_listener_and_one_gone_from_the_file_kee
     found = plan(running, only_second)
     assert found.config == two_listeners({"max_connections": 5}, {"max_connections": 9})
     assert found.needs_restart == ("listeners.a",)
+
+
+def test_another_protected_listener_waits_while_the_one_gone_from_the_file_runs() -> None:
+    running = two_listeners({"protected": True}, {})
+    found = plan(
+        running, config(listeners=[{"name": "b", "bind": "127.0.0.1:29092", "protected": True, "max_connections": 9}])
+    )
+    assert found.applies == ("listeners.b.max_connections",)
+    assert found.needs_restart == ("listeners.a", "listeners.b.protected")
+    assert found.config == two_listeners({"protected": True}, {"max_connections": 9})
+
+
+def test_configuration_in_force_obeys_the_rules_of_a_file() -> None:
+    capacity = {"producer_byte_rate": 5}
+    quotas: list[dict[str, Any]] = [
+        {"client_quota": {"scope": "broker"}},
+        {},
+        {"capacity": capacity},
+        {"capacity": capacity, "overload": {"mode": "enforce"}},
+    ]
+    listeners = [
+        [{"name": name, "bind": f"127.0.0.1:{port}", "protected": name == protected} for name, port in some]
+        for some in ([("a", 19092), ("b", 29092)], [("b", 29092), ("c", 39092)], [("b", 29092)])
+        for protected in ("a", "b", "c")
+    ]
+    configs = [config(**some, listeners=ports) for some, ports in product(quotas, listeners)]
+    for running, wanted in product(configs, configs):
+        found = plan(running, wanted)
+        Config(**{section: getattr(found.config, section) for section in Config.model_fields})
+        assert (found.config == wanted) is (not found.needs_restart)
 
 
 def test_order_of_listeners_waits_for_the_restart() -> None:
