@@ -34,13 +34,14 @@ class ScriptedLimits:
         self.in_force: ConnectionLimits = self._limits_of(self.config)
         self.limits = BrokerLimits(
             [listener.name for listener in self.config.listeners],
-            check=lambda values: self._check(values),
+            config=lambda: self.config,
+            check=self._check,
             apply=self._apply,
             in_force=lambda: self.in_force,
         )
 
-    def _check(self, values: Values) -> None:
-        plan_descriptors(self.limits.over(self.config, values), DESCRIPTORS)
+    def _check(self, found: Config) -> None:
+        plan_descriptors(found, DESCRIPTORS)
 
     def _apply(self, values: Values) -> None:
         self.in_force = self._limits_of(self.limits.over(self.config, values))

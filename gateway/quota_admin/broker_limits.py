@@ -75,7 +75,8 @@ class BrokerLimits:
         self,
         listeners: Iterable[str],
         *,
-        check: Callable[[Values], None],
+        config: Callable[[], Config],
+        check: Callable[[Config], None],
         apply: Callable[[Values], None],
         in_force: Callable[[], ConnectionLimits],
     ) -> None:
@@ -83,11 +84,13 @@ class BrokerLimits:
 
         Args:
             listeners: names of the gateway's listeners.
-            check: raises `config.ConfigError` when this machine can't support the values.
+            config: returns the configuration without these settings.
+            check: raises `config.ConfigError` when this machine can't support a configuration.
             apply: puts values in force.
             in_force: returns all limits in force, from any source.
         """
         self.values: Values = {}
+        self._config = config
         self._check = check
         self._apply = apply
         self._in_force = in_force
@@ -122,11 +125,23 @@ class BrokerLimits:
         Raises:
             LimitError: the values can't be in force together, or not on this machine.
         """
-        self._require_overrides(wanted)
         try:
-            self._check(wanted)
+            self.check_over(self._config(), wanted)
         except ConfigError as exc:
             raise LimitError(ErrorCode.INVALID_REQUEST, "; ".join(exc.lines)) from exc
+
+    def check_over(self, config: Config, values: Values) -> None:
+        """Check a configuration with these values instead of its own.
+
+        Raises:
+            ConfigError: the values can't be in force together, or not on this machine.
+        """
+        after = self.over(config, values)
+        # A limit of 0 for every address needs overrides, because otherwise no address could connect.
+        if values.get(PER_IP) == "0" and not after.connections.max_connections_per_ip_overrides:
+            fault = f"{PER_IP} can be set to zero only if {PER_IP_OVERRIDES} property is set."
+            raise ConfigError([f"requirement failed: {fault}"])
+        self._check(after)
 
     def merged(self, changes: Changes) -> Values:
         """The settings over the wire after these changes."""
@@ -158,19 +173,6 @@ class BrokerLimits:
             changes[op.name] = None if op.operation == Operation.DELETE else _checked(op)
         self.check(self.merged(changes))
         return changes
-
-    def _require_overrides(self, wanted: Values) -> None:
-        # A limit of 0 for every address needs overrides, because otherwise no address could connect.
-        if wanted.get(PER_IP) == "0" and not self._overrides(wanted):
-            text = "requirement failed: max.connections.per.ip can be set to zero only if "
-            raise LimitError(
-                ErrorCode.INVALID_REQUEST, f"{text}max.connections.per.ip.overrides property is set."
-            )
-
-    def _overrides(self, wanted: Values) -> bool:
-        if PER_IP_OVERRIDES in wanted:
-            return bool(wanted[PER_IP_OVERRIDES])
-        return bool(self._in_force().max_connections_per_ip_overrides)
 
     def over(self, config: Config, values: Values) -> Config:
         """The configuration with these values instead of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from config import Config
+from config import Config, ConfigError
 from gateway.quota_admin.broker_limits import BrokerLimits, Values
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.runtime.clock import NowMs
@@ -68,18 +68,27 @@ class LiveSettings:
         self._now_ms = now_ms
         self.broker_limits = BrokerLimits(
             [listener.name for listener in config.listeners],
-            check=self._check_limits,
+            config=lambda: self._config,
+            check=self._require_descriptors,
             apply=self._apply_limits,
             in_force=lambda: connections.configured,
         )
 
     def check(self, config: Config) -> None:
-        """Check that the descriptors suffice for a configuration with the broker limits applied.
+        """Check a configuration with the broker limits applied, as the start does.
 
         Raises:
-            ConfigError: they do not.
+            ConfigError: the file descriptors do not suffice, or the two can't be in force together.
         """
-        plan_descriptors(self.broker_limits.over(config, self.broker_limits.values), self._descriptor_limit)
+        values = self.broker_limits.values
+        try:
+            self.broker_limits.check_over(config, values)
+        except ConfigError as exc:
+            if not values:
+                raise
+            # The fault may be in none of the values of the file.
+            before = "with the limits of brokers in the quota store: "
+            raise ConfigError([before + line for line in exc.lines]) from exc
 
     def read_files(self, config: Config) -> None:
         """Read the token files of a configuration, for `apply`. May block on the file system.
@@ -119,8 +128,8 @@ class LiveSettings:
             overload.target_errors = errors
             overload.enforce = enforce
 
-    def _check_limits(self, values: Values) -> None:
-        plan_descriptors(self.broker_limits.over(self._config, values), self._descriptor_limit)
+    def _require_descriptors(self, config: Config) -> None:
+        plan_descriptors(config, self._descriptor_limit)
 
     def _apply_limits(self, values: Values) -> None:
         config = self.broker_limits.over(self._config, values)

@@ -12,7 +12,7 @@ from gateway.quota_admin.broker_limits import (
 )
 from protocol.broker_configs import ConfigOp
 from protocol.error_codes import ErrorCode
-from testkit.broker_limits import ScriptedLimits
+from testkit.broker_limits import TEXT, ScriptedLimits
 
 OF_LISTENER = f"listener.name.clients.{CREATION_RATE}"
 
@@ -112,6 +112,18 @@ def test_changes_of_one_request_add_up_also_to_letting_in_only_the_overrides() -
     board.limits.put_in_force(both)
     assert board.in_force.max_connections_per_ip == 0
     assert board.in_force.max_connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 6}
+
+
+def test_overrides_without_which_no_address_could_connect_can_not_be_removed() -> None:
+    board = ScriptedLimits()
+    set_to(board, max_connections_per_ip="0", max_connections_per_ip_overrides="10.0.0.1:5")
+    for removal in (op(PER_IP_OVERRIDES, None, 1), op(PER_IP_OVERRIDES, "")):
+        with pytest.raises(LimitError, match="can be set to zero only if"):
+            board.limits.planned("1", [removal], after={})
+    in_file = ScriptedLimits(f'{TEXT}max_connections_per_ip_overrides = {{ "10.0.0.2" = 5 }}\n')
+    in_file.limits.put_in_force(board.limits.values)
+    changes = in_file.limits.planned("1", [op(PER_IP_OVERRIDES, None, 1)], after={})
+    assert in_file.limits.merged(changes) == {PER_IP: "0"}
 
 
 def test_a_broker_is_told_with_everything_and_all_brokers_with_what_was_set() -> None:

@@ -1,4 +1,4 @@
-"""Settings of slow brokers that change while brokers are slow."""
+"""Settings of slow brokers that change while brokers are slow, and limits of brokers over a new file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from config import Config
+from config import Config, ConfigError
+from gateway.quota_admin.broker_limits import LimitError
+from gateway.server.connection_capacity import connection_limits, plan_descriptors
 from gateway.server.live_settings import LiveSettings
 from gateway.session.client_quotas import ClientQuotas
+from quotas.connections import ConnectionQuotas
+from quotas.limits import Limits
 from quotas.overload import Overload
 from quotas.rate_quotas import RateSettings
 from testkit.core import RecordingObserver
@@ -21,14 +25,17 @@ FILE: dict[str, Any] = {
 }
 
 
-def settings_of(quotas: ClientQuotas, config: Config) -> LiveSettings:
+DESCRIPTORS = 10_000
+
+
+def settings_of(quotas: Any, config: Config, connections: Any = None) -> LiveSettings:
     parts: Any = None
     return LiveSettings(
         config,
-        descriptor_limit=10_000,
+        descriptor_limit=DESCRIPTORS,
         set_session_settings=lambda _settings: None,
         limits_changed=lambda: None,
-        connections=parts,
+        connections=connections,
         quota_admin=parts,
         handshake_limiter=parts,
         admin_keys=parts,
@@ -66,3 +73,26 @@ def test_brokers_that_are_slow_stay_slow_through_a_reload(changed: dict[str, Any
     settings.set_capacity(Config.model_validate({**FILE, "overload": {"mode": "off"}}))
     assert quotas.overload is None
     assert in_force(config).usable == 1
+
+
+def test_file_that_the_start_would_refuse_with_the_limits_of_brokers_is_refused() -> None:
+    of_one = {"10.0.0.1": 5}
+    config = Config.model_validate({**FILE, "connections": {"max_connections_per_ip_overrides": of_one}})
+    limits = connection_limits(config, plan_descriptors(config, DESCRIPTORS))
+    settings = settings_of(None, config, connections := ConnectionQuotas(Limits(), limits, now_ms=0))
+    settings.broker_limits.put_in_force({"max.connections.per.ip": "0"})
+    assert connections.configured.max_connections_per_ip == 0
+    settings.check(config)
+    wanted = Config.model_validate(FILE)
+    with pytest.raises(ConfigError) as refused:
+        settings.check(wanted)
+    line = "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
+    assert refused.value.lines == [f"with the limits of brokers in the quota store: requirement failed: {line}"]
+    started = settings_of(None, wanted, ConnectionQuotas(Limits(), limits, now_ms=0))
+    with pytest.raises(LimitError, match="can be set to zero only if"):
+        started.broker_limits.put_in_force({"max.connections.per.ip": "0"})
+    # Without such limits the line names the key of the file.
+    settings.broker_limits.put_in_force({})
+    settings.check(wanted)
+    with pytest.raises(ConfigError, match=r"^connections\.max_connections: 9999 and "):
+        settings.check(Config.model_validate({**FILE, "connections": {"max_connections": 9_999}}))
