@@ -251,7 +251,9 @@ class StoreMetrics(Collector):
             value=counts.writes,
         )
         yield CounterMetricFamily(
-            "gateway_quota_store_write_failures", "Alterations that the store refused.", value=counts.failures
+            "gateway_quota_store_write_failures",
+            "Alterations that failed. Refused ones do not count.",
+            value=counts.failures,
         )
         yield CounterMetricFamily(
             "gateway_quota_store_bad_records",

@@ -97,7 +97,11 @@ Expected: TypeAlias = Mapping[Slot, Value | None]
 """The values that slots must have for an alteration to be made."""
 
 
-class ChangedMeanwhileError(StoreError):
+class AlterationRefusedError(StoreError):
+    """An alteration is refused because of its content, or of another alteration. The store works."""
+
+
+class ChangedMeanwhileError(AlterationRefusedError):
     """Slots do not contain what an alteration expects, so nothing of it is made.
 
     Attributes:

@@ -18,6 +18,7 @@ from gateway.observability.traces import Attribute, Trace, TraceSink
 from gateway.quota_admin.broker_limits import BrokerLimits, LimitError, checked_limit
 from gateway.quota_admin.store.interface import (
     Alteration,
+    AlterationRefusedError,
     HistoryEntry,
     LimitChange,
     OnChange,
@@ -51,7 +52,8 @@ class StoreCounts:
 
     Attributes:
         writes: alterations that were made.
-        failures: alterations that failed for any reason.
+        failures: alterations that failed. Those that were refused for their content, or because of another
+            alteration, do not count.
         changed_at_ms: the last change by any gateway, monotonic clock; None: none since the start.
     """
 
@@ -173,8 +175,11 @@ class LiveQuotas:
         try:
             version = await self._alter(alteration)
         except StoreError as exc:
-            self.counts.failures += 1
-            _log.error("quotas_not_altered", by=alteration.by, via=alteration.via, error=str(exc))
+            if isinstance(exc, AlterationRefusedError):
+                _log.info("alteration_refused", by=alteration.by, via=alteration.via, reason=str(exc))
+            else:
+                self.counts.failures += 1
+                _log.error("quotas_not_altered", by=alteration.by, via=alteration.via, error=str(exc))
             if trace is not None:
                 trace.end(str(exc), now_ms=self._now_ms())
             raise
@@ -257,7 +262,7 @@ class LiveQuotas:
             self._refuse_beside(under_way)
             for entity in guaranteed:
                 if (fault := self.quotas.guarantee_fault(entity, new[entity])) is not None:
-                    raise StoreError(f"{entity}: {fault}")
+                    raise AlterationRefusedError(f"{entity}: {fault}")
             return await self.store.write(alteration)
         finally:
             self._rates_under_way = [each for each in self._rates_under_way if each is not under_way]
@@ -267,7 +272,9 @@ class LiveQuotas:
         for each in self._rates_under_way:
             rates, others = each
             if each is not under_way and not (guaranteed.isdisjoint(rates) and others.isdisjoint(new)):
-                raise StoreError("a change of rates or guarantees of the same entity is under way; try again")
+                raise AlterationRefusedError(
+                    "a change of rates or guarantees of the same entity is under way; try again"
+                )
 
     async def _write_limits(self, alteration: Alteration, changes: Sequence[LimitChange]) -> int:
         async with self._one_of_limits:
@@ -276,7 +283,7 @@ class LiveQuotas:
                 try:
                     limits.check(limits.own(_merged(self.kept_limits, changes)))
                 except LimitError as exc:
-                    raise StoreError(str(exc)) from exc
+                    raise AlterationRefusedError(str(exc)) from exc
             return await self.store.write(alteration)
 
     async def _on_change(self, changes: Sequence[StoredChange], version: int) -> None:
@@ -319,9 +326,9 @@ def _require_valid(change: StoredChange) -> None:
     if isinstance(change, QuotaChange):
         fault = validate(change.entity, change.key, change.value)
         if fault:
-            raise StoreError(f"{change.entity}: {fault}")
+            raise AlterationRefusedError(f"{change.entity}: {fault}")
         return
     try:
         checked_limit(change.name, change.value)
     except LimitError as exc:
-        raise StoreError(str(exc)) from exc
+        raise AlterationRefusedError(str(exc)) from exc

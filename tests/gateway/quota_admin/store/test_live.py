@@ -1,17 +1,20 @@
 """The set in force and the store stay together, whatever is asked."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
-from gateway.quota_admin.store.interface import Alteration, StoreError
+from gateway.observability.traces import Trace
+from gateway.quota_admin.store.interface import Alteration, AlterationRefusedError, ChangedMeanwhileError, StoreError
 from gateway.quota_admin.store.live import MAX_WAITING, LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
 from gateway.runtime.slices import Slices
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
-from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
+from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration, limit_alteration
 
 GUARANTEE = QuotaKey.PRODUCER_BYTE_GUARANTEE
 
@@ -80,7 +83,7 @@ async def test_of_a_rate_and_a_guarantee_that_do_not_go_together_only_the_first_
     made, refused = await asyncio.gather(
         *(live.alter(alteration((ALICE, key, value))) for key, value in together), return_exceptions=True
     )
-    assert (made, type(refused)) == (2, StoreError)
+    assert (made, type(refused)) == (2, AlterationRefusedError)
     assert str(refused) == "a change of rates or guarantees of the same entity is under way; try again"
     key, value = together[0]
     assert live.quotas.limits.get(ALICE, key) == value
@@ -96,6 +99,49 @@ async def test_of_a_rate_and_a_guarantee_that_do_not_go_together_only_the_first_
     )
     assert live.quotas.limits.get(ALICE, PRODUCE) == 6
     assert not live._rates_under_way
+
+
+class EndedTraces:
+    """Keeps the failures of traces."""
+
+    def __init__(self) -> None:
+        self.failures: list[str | None] = []
+
+    def take(self, trace: Trace, *, now_ms: int) -> None:
+        self.failures.append(trace.failure)
+
+
+async def test_refused_alteration_is_no_failure_of_the_store() -> None:
+    store, traces = SlowStore(), EndedTraces()
+    live = LiveQuotas(LayeredQuotas(Limits()), store, now_ms=lambda: 0, traces=traces)
+    await live.open()
+    changed = replace(alteration((APP, FETCH, 5.0)), expected={(APP, FETCH): 7.0})
+    asked = [
+        alteration((ALICE, PRODUCE, 200.0), (ALICE, GUARANTEE, 100.0)),
+        alteration((ALICE, PRODUCE, 50.0)),
+        alteration((APP, FETCH, -1.0)),
+        alteration((APP, GUARANTEE, 100.0)),
+        limit_alteration(max_connections="0"),
+        changed,
+    ]
+    with capture_logs() as lines:
+        tasks = [asyncio.create_task(live.alter(each)) for each in asked]
+        await asyncio.sleep(0)
+        store.go.set()
+        made, *refused = await asyncio.gather(*tasks, return_exceptions=True)
+    assert made == 1
+    assert [type(each) for each in refused] == [AlterationRefusedError] * 4 + [ChangedMeanwhileError]
+    reasons = [str(each) for each in refused]
+    logged = [line for line in lines if line["event"] != "quotas_changed"]
+    assert {(line["event"], line["log_level"]) for line in logged} == {("alteration_refused", "info")}
+    assert [line["reason"] for line in logged] == reasons
+    assert (live.counts.writes, live.counts.failures) == (1, 0)
+    assert sorted(each for each in traces.failures if each is not None) == sorted(reasons)
+    store.read_only = "no space left"
+    with capture_logs() as lines, pytest.raises(StoreError):
+        await live.alter(alteration((APP, FETCH, 5.0)))
+    assert [(line["event"], line["log_level"]) for line in lines] == [("quotas_not_altered", "error")]
+    assert live.counts.failures == 1
 
 
 @pytest.mark.slow
