@@ -7,12 +7,13 @@ prepared the next restart in the file can still change a quota today.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from config import Config, ListenerSettings
 from config.section_base import Section
+from config.sections.admin import AdminSettings
 from config.sections.capacity import CapacitySettings
 from gateway.observability.events import ReloadResult
 
@@ -88,7 +89,7 @@ def plan(running: Config, wanted: Config) -> ReloadPlan:
     applies: list[str] = []
     needs_restart: list[str] = []
     differences = tuple(_differences(running, wanted))
-    waiting = waiting_settings(differences) | _waiting_for_the_scope(running, wanted)
+    waiting = waiting_settings(running.admin, wanted.admin) | _waiting_for_the_scope(running, wanted)
     for key in differences:
         live = key.partition(".")[0] in LIVE and key not in waiting
         (applies if live else needs_restart).append(key)
@@ -111,11 +112,15 @@ def plan(running: Config, wanted: Config) -> ReloadPlan:
     return ReloadPlan(in_force, tuple(applies), tuple(waits))
 
 
-def waiting_settings(differences: Container[str]) -> frozenset[str]:
-    """Settings of the live sections that need a restart nevertheless, given which settings differ."""
-    if "admin.tls" in differences:  # clients would send new tokens in plain text meanwhile
-        return LIVE_EXCEPT | {"admin.keys"}
-    return LIVE_EXCEPT
+def waiting_settings(running: AdminSettings, wanted: AdminSettings) -> frozenset[str]:
+    """Settings of the live sections that need a restart nevertheless, given the admin port's present and new ones."""
+    waiting = set(LIVE_EXCEPT)
+    moves = running.bind != wanted.bind  # what the new address may allow must not be allowed at the old one
+    if running.tls != wanted.tls or (moves and not wanted.keys):
+        waiting.add("admin.keys")  # with new TLS, clients would send new tokens in plain text meanwhile
+    if moves and wanted.remote_changes:
+        waiting.add("admin.remote_changes")
+    return frozenset(waiting)
 
 
 def changed_settings(before: Section, after: Section, path: str) -> Iterator[str]:

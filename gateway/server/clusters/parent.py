@@ -467,7 +467,7 @@ class ClusterParent:
     def _admin_of(self, wanted: AdminSettings) -> AdminSettings:
         """The settings of the admin port that are in force after a reload."""
         found = self._found.shared.admin
-        waiting = waiting_settings([f"admin.{key}" for key in _differences(found, wanted)])
+        waiting = waiting_settings(found, wanted)
         kept = [key.removeprefix("admin.") for key in waiting if key.startswith("admin.")]
         return wanted.model_copy(update={key: getattr(found, key) for key in kept})
 
@@ -624,10 +624,6 @@ def _keys_of_file(name: str, keys: Iterable[str]) -> Iterator[str]:
         section = key.partition(".")[0]
         if section != "admin":
             yield key if section in SharedSettings.model_fields else f"clusters.{name}.{key}"
-
-
-def _differences(before: Any, after: Any) -> list[str]:
-    return [key for key in type(after).model_fields if getattr(before, key) != getattr(after, key)]
 
 
 def _why_not_valid(file: str) -> str | None:

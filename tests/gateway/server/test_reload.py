@@ -101,6 +101,21 @@ def test_keys_of_the_admin_port_wait_for_its_tls() -> None:
     assert both.config == config(admin={"remote_changes": True})
 
 
+def test_admin_port_that_moves_is_not_opened_at_its_old_address() -> None:
+    key = {"name": "k", "roles": ["read"], "token_file": "f"}
+    everywhere = {"bind": "0.0.0.0:9644", "keys": [key]}
+    running = config(admin=everywhere)
+    found = plan(running, config(admin={"remote_changes": True}))
+    assert (found.applies, found.needs_restart) == ((), ("admin.bind", "admin.keys", "admin.remote_changes"))
+    assert found.config == running
+    # What makes it less open applies at once.
+    another = {**key, "name": "other"}
+    closing = config(admin={"bind": "127.0.0.1:9644", "keys": [another]})
+    found = plan(config(admin={**everywhere, "remote_changes": True}), closing)
+    assert (found.applies, found.needs_restart) == (("admin.keys", "admin.remote_changes"), ("admin.bind",))
+    assert found.config == config(admin={**everywhere, "keys": [another]})
+
+
 def test_capacity_waits_for_the_scope_that_allows_one() -> None:
     running = config(client_quota={"scope": "broker"})
     capacity = {"producer_byte_rate": 5, "observe": True}
