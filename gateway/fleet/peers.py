@@ -148,10 +148,10 @@ class Peers:
 
 def _advance(peer: Peer, seq: int, now_ms: int) -> bool:
     if seq <= peer.last_seq:
-        peer.missing.pop(seq, None)
         if seq not in peer.wanted:  # it came before, or levels may include it
             return False
         peer.wanted.discard(seq)
+        del peer.missing[seq]
         return True
     first = max(peer.last_seq + 1, seq - _MOST_MISSING)
     peer.lost += first - peer.last_seq - 1

@@ -3,8 +3,8 @@
 The methods are those of `MutationQuotas`. They block until the supervisor has answered, because the handler's next
 step depends on the decision. Calls that touch no counter are not sent. If the supervisor does not answer in time,
 this worker counts by itself until the supervisor answers again. A client then has its quota once more, but is not let
-through without a quota. If the late answer shows that the supervisor has charged the same, only that charge stays,
-and otherwise the one that was made here. So a charge is refunded where it was made, and a debt outlives the silence.
+through without a quota. If the late answer shows that the supervisor has charged the same, only that charge stays.
+Charges that it was not asked for, because it was silent already, stay here. A charge is refunded where it is.
 """
 
 from __future__ import annotations
@@ -145,10 +145,11 @@ class AskedMutations(MutationQuotas):
     def _note_alone(self, decided: Iterable[MutationDecision], made: list[_Alone]) -> list[MutationDecision]:
         """Number decisions that were made without the supervisor, and keep them in `made` for its late answer."""
         numbered = []
+        decided = list(decided)
+        while self._alone and len(self._alone) + len(decided) > _MOST_KEPT:
+            del self._alone[next(iter(self._alone))]
         for each in decided:
             self._last_alone += 1
-            if len(self._alone) >= _MOST_KEPT:
-                del self._alone[next(iter(self._alone))]
             self._alone[self._last_alone] = alone = _Alone(each)
             made.append(alone)
             numbered.append(replace(each, alone=self._last_alone))
@@ -159,7 +160,7 @@ class AskedMutations(MutationQuotas):
         for alone, there in zip(made, late, strict=True):
             if there.charged <= 0:
                 continue
-            if alone.decision.charged <= 0:  # refused here
+            if not alone.decision.accepted:
                 self._refunds.append((there, None))
                 continue
             left = alone.decision.charged - alone.refunded

@@ -67,7 +67,7 @@ class RequestParts:
         self._trackers = trackers
         self._inner = inner
         self._on_last = on_last
-        for tracker in trackers:  # it stays the client's counter until the rest is recorded
+        for tracker in trackers:  # it is not forgotten for being empty before the rest is recorded
             tracker.parts += 1
 
     def take(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:

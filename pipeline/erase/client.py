@@ -19,6 +19,8 @@ from quotas.usage_record import OTHER, STORED, UsageApi, hashed_name, plain_name
 
 _NO_CLIENT_ID: Final = frozenset({UsageApi.CONNECT.value, STORED})
 """APIs whose rows have something else in the column of client ids."""
+_MARKUP: Final = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL)
+_ENDS: Final = r"""(?=[\s,;)"']|$)"""
 _TOLD: Final = re.compile(
     r"\w+ of (?:ip=(?P<ip>.*)|(?:user=(?P<user>.*?))?,?(?:client-id=(?P<client_id>.*))?)"
 )
@@ -123,11 +125,20 @@ class Client:
         return all(any(form in text for name in names for form in _forms(name)) for names in given)
 
     def is_shown(self, page: bytes) -> bool:
-        """Whether a page shows all given names, each between other characters than letters and digits."""
-        text = html.unescape(page.decode("utf-8", "replace"))
-        given = [names for names in (self.users, self.client_ids, self.ips) if names]
-        forms = ([form.decode() for name in names for form in _forms(name)] for names in given)
-        return all(re.search(rf"(?<!\w)({'|'.join(map(re.escape, each))})(?!\w)", text) for each in forms)
+        """Whether the text of a page names the client as plans do: ``user=bob,client-id=app``, ``ip=10.0.0.1``."""
+        text = html.unescape(_MARKUP.sub(" ", page.decode("utf-8", "replace")))
+        given = (("user", self.users), ("client-id", self.client_ids), ("ip", self.ips))
+        return all(
+            re.search(
+                rf"\b{kind}=({'|'.join(re.escape(form.decode()) for form in _forms_of(names))}){_ENDS}", text
+            )
+            for kind, names in given
+            if names
+        )
+
+
+def _forms_of(names: Iterable[str]) -> set[bytes]:
+    return {form for name in names for form in _forms(name)}
 
 
 def _forms(name: str) -> set[bytes]:

@@ -46,7 +46,7 @@ from pipeline.recommend.recommendation import (
 )
 from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.storage.coverage import Expectation
-from pipeline.storage.layout import CompactedDay, results_dir
+from pipeline.storage.layout import SEEN_FOR_ONLY, CompactedDay, results_dir
 from pipeline.teams.members import Entities, Members, read_members
 from quotas.entities import QuotaKey, counted
 from quotas.usage_record import UsageApi
@@ -225,7 +225,8 @@ def _write(plan: Plan, file: Path, settings: RecommendationSettings, notes: list
     )
     if plan.entries:
         return Exit.DONE
-    return Exit.NOT_YET_COMPLETE if plan.too_little else Exit.NOTHING_TO_DO
+    lacking = any(not each.reason.startswith(SEEN_FOR_ONLY) for each in plan.too_little)
+    return Exit.NOT_YET_COMPLETE if lacking else Exit.NOTHING_TO_DO
 
 
 def _members(arguments: argparse.Namespace) -> Members:

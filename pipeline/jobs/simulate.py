@@ -29,7 +29,7 @@ from pipeline.spark.session import open_session
 from pipeline.storage.layout import results_dir
 from quotas.entities import QuotaEntity, counted
 from quotas.resolution import TrackerKey
-from quotas.usage_record import UsageApi
+from quotas.usage_record import OTHER, UsageApi
 
 if TYPE_CHECKING:
     from pipeline.replay.candidates import Candidates
@@ -148,8 +148,10 @@ def _not_replayed(result: Any, candidates: Candidates) -> list[str]:
         return []
     rows = result.where("quota is null").select("api", "user", "client_id").distinct()
     together: dict[TrackerKey, set[TrackerKey]] = {}
+    others = False
     for row in rows.toLocalIterator():
         client = TrackerKey(row["user"], row["client_id"])
+        others = others or client.client_id == OTHER
         counter = candidates.shared_counter(UsageApi(row["api"]), *client)
         if counter is not None:
             together.setdefault(counter, set()).add(client)
@@ -161,6 +163,8 @@ def _not_replayed(result: Any, candidates: Candidates) -> list[str]:
     ]
     if len(together) > _MOST_NOTES:
         notes.append(f"and so would {counted(len(together) - _MOST_NOTES, 'counter')} more")
+    if others:
+        notes.append(f"{OTHER}, the sum of further clients, is not replayed")
     for what, names in (("groups", candidates.groups), ("prefixes", candidates.prefixes)):
         if names:
             notes.append(f"quotas of {what} are not replayed: {', '.join(names)}")

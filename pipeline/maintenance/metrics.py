@@ -12,6 +12,7 @@ from pyarrow import fs
 
 from pipeline.errors import JobError
 from pipeline.storage.files import files_below, read_bytes
+from pipeline.storage.layout import SEEN_FOR_ONLY
 
 _DAY_S: Final = 86_400
 _PLAN: Final = "plan.json"
@@ -82,7 +83,10 @@ def _registry(found: Mapping[str, Any], out: str, now_s: int) -> CollectorRegist
         )
         for action in ("set", "keep"):
             quotas.labels(action).set(sum(entry["action"] == action for entry in plan["entries"]))
-        quotas.labels("left_out").set(len(plan.get("too_little") or ()))
+        too_little = plan.get("too_little") or ()
+        quotas.labels("left_out").set(
+            sum(not each["reason"].startswith(SEEN_FOR_ONLY) for each in too_little)
+        )
     return registry
 
 

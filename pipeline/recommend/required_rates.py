@@ -28,7 +28,7 @@ from pipeline.replay.algorithms import Algorithm
 from pipeline.replay.demand import API_OF_KEY, KEY_OF_API
 from pipeline.spark.runner import Runner
 from pipeline.storage.entity_days import ENTITY
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.layout import SEEN_FOR_ONLY, CompactedDay
 from quotas.entities import BURST_KEYS, QuotaKey
 from quotas.usage_record import UsageApi
 
@@ -237,7 +237,7 @@ def known_enough(
             enough.append(history)
             continue
         client = history.user, history.client_id, history.api.value
-        reason = f"seen for only {used[0].active_s} s, on {used[0].date}"
+        reason = f"{SEEN_FOR_ONLY}{used[0].active_s} s, on {used[0].date}"
         too_little[client] = TooLittle(f"{history.api} of {_name(*client)}", reason)
     return enough, too_little
 

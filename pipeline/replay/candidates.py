@@ -20,7 +20,7 @@ from quotas.entities import BURST_KEYS, DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.name_prefixes import is_prefix
 from quotas.resolution import Match, TrackerKey, match_of_tracker, resolve
-from quotas.usage_record import UsageApi
+from quotas.usage_record import OTHER, UsageApi
 
 DAY_S: Final = 86_400
 _GRID: Final = re.compile(r"grid:([0-9.e+-]+)\.\.([0-9.e+-]+)x([0-9]+)")
@@ -157,6 +157,8 @@ def of_plan(plan: Plan) -> Candidates:
 
 
 def _limit(limits: Limits, key: QuotaKey, api: UsageApi, user: str, client_id: str) -> float | None:
+    if client_id == OTHER:  # the sum of many clients, each with a counter of its own
+        return None
     if api is UsageApi.CONNECT:
         named = limits.get(QuotaEntity(ip=client_id), key)
         return limits.get(QuotaEntity(ip=DEFAULT), key) if named is None else named
@@ -166,7 +168,7 @@ def _limit(limits: Limits, key: QuotaKey, api: UsageApi, user: str, client_id: s
 
 def _match(limits: Limits, key: QuotaKey, api: UsageApi, user: str, client_id: str) -> Match | None:
     """The quota that applies to a row of the records; None without one."""
-    if api is UsageApi.CONNECT:
+    if api is UsageApi.CONNECT or client_id == OTHER:
         return None
     # A row without one of the names is a counter of many clients, which are not known.
     whole = bool(user and client_id)

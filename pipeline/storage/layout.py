@@ -123,6 +123,10 @@ def buckets_for(rows: int) -> int:
     return buckets
 
 
+SEEN_FOR_ONLY: Final = "seen for only "
+"""How a plan says that a client was seen too briefly. A field of its own would keep 0.2.0 from reading the plan."""
+
+
 def results_dir(out: str, kind: str, run: str) -> str:
     """Folder of a job's results; kind is report, changes, sim, plan, backtest, cost or capacity."""
     return f"{out}/results/{kind}/run={run}"

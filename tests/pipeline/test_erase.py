@@ -239,15 +239,20 @@ def test_an_address_without_a_quota_is_found_in_a_plan() -> None:
     assert not Client.named(user=None, client_id="10.0.0.1", ip=None).is_told("connect of ip=10.0.0.1")
 
 
-def test_a_name_is_shown_only_as_words_of_its_own() -> None:
-    def is_shown(name: str, page: str) -> bool:
-        return Client.named(user=name, client_id=None, ip=None).is_shown(page.encode())
+def test_a_name_is_shown_as_plans_write_it() -> None:
+    def is_shown(page: str, **named: str) -> bool:
+        nothing = dict.fromkeys(("user", "client_id", "ip"))
+        return Client.named(**(nothing | named)).is_shown(page.encode())
 
-    assert is_shown("eve", "<td>user=eve</td>")
-    assert is_shown('q"uo<te&s', "<td>q&#34;uo&lt;te&amp;s</td>")
-    assert is_shown("Søren", "Søren, 5 MB/s")
-    assert not is_shown("eve", "<td>never seven levels</td>")
-    assert not is_shown("10.0.0.1", "10.0.0.17")
+    assert is_shown("<td>user=eve,client-id=a-b</td>", user="eve", client_id="a-b")
+    assert is_shown("<td>user=q&#34;uo&lt;te&amp;s</td>", user='q"uo<te&s')
+    assert is_shown("no quota: produce of user=Søren (seen for only 5 s)", user="Søren")
+    assert is_shown("<td>ip=10.0.0.1</td>", ip="10.0.0.1")
+    assert not is_shown("<td>ip=10.0.0.17</td>", ip="10.0.0.1")
+    # Words of the page, parts of other names, and names of another kind.
+    words = "<style>.client {width: 1px}</style><table class=client>client eve 1<td>client-id=client-2,user=client"
+    for name in ("client", "eve", "1", "table", "width"):
+        assert not is_shown(words, client_id=name)
 
 
 @pytest.mark.slow

@@ -28,7 +28,10 @@ def folder_of(path: Path) -> str:
     plan = path / "out" / "results" / "plan" / "run=2026-09-29T010000Z"
     plan.mkdir(parents=True)
     entries = [{"action": action} for action in ("set", "keep", "keep")]
-    told = {"made_at": "2026-09-29T01:00:00Z", "entries": entries, "too_little": [{}, {}]}
+    # Clients that were seen too briefly lack no records.
+    reasons = ("2026-09-28 left out for a", "2026-09-28 left out for b", "seen for only 20 s, on 2026-09-28")
+    too_little = [{"client": "produce of user=bob", "reason": reason} for reason in reasons]
+    told = {"made_at": "2026-09-29T01:00:00Z", "entries": entries, "too_little": too_little}
     (plan / "plan.json").write_text(json.dumps(told))
     return out
 

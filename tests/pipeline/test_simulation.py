@@ -177,12 +177,12 @@ def test_the_job_writes_every_row_and_prints_a_summary(
 def test_the_job_says_which_quotas_of_a_plan_it_does_not_replay(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clients = [("alice", "a"), ("alice", "b"), ("carol", "c")]
+    clients = [("alice", "a"), ("alice", "b"), ("carol", "c"), ("", "~other")]
     write_compacted(
         tmp_path, [{"t": [0], "offered": [9.0], "user": user, "client_id": name} for user, name in clients]
     )
     users = QuotaEntity(user="alice"), QuotaEntity(user=DEFAULT)
-    entities = *users, QuotaEntity(group="orders"), QuotaEntity(client_id="x-*")
+    entities = *users, QuotaEntity(group="orders"), QuotaEntity(client_id="x-*"), QuotaEntity(client_id=DEFAULT)
     plan = plan_of(*((entity, Action.SET, 1.0, None) for entity in entities))
     file = tmp_path / "plan.json"
     file.write_text(plan.to_json(), encoding="utf-8")
@@ -190,5 +190,6 @@ def test_the_job_says_which_quotas_of_a_plan_it_does_not_replay(
     said = capsys.readouterr().out
     assert "user=alice would count 2 clients of the records together: not replayed" in said
     assert "user=carol would count 1 client of the records together: not replayed" in said
+    assert "~other, the sum of further clients, is not replayed" in said
     assert "quotas of groups are not replayed: orders" in said
     assert "quotas of prefixes are not replayed: client-id=x-*" in said

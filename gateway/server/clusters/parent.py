@@ -53,6 +53,8 @@ _SETTLED_S: Final = 20.0
 _RELOAD_S: Final = 60.0
 _STARTS_S: Final = 20.0
 """How long a starting process may take to reload: less than the 30 s for which `sluice reload` waits."""
+_ENDS_S: Final = 0.5
+"""How long the end of a process may take to be noticed after its connections have ended."""
 _AT_A_TIME: Final = 4
 """Clusters that are upgraded at the same time; each upgrade starts a program."""
 _CHECK_S: Final = 60.0
@@ -486,6 +488,7 @@ class ClusterParent:
             await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
             answer = asked.result() if asked.done() else None
             if answer is None:
+                await asyncio.wait((ended,), timeout=_ENDS_S)  # its connection may end a moment before it
                 fault = "it does not answer"
                 if not cluster.serves:
                     fault = f"it has not started within {within_s:g} s; reload again once it is ready"

@@ -671,3 +671,29 @@ def test_four_gateways_of_two_workers_pass_one_quota_and_one_burst_more(seed: in
 def test_without_waiting_for_messages_the_burst_is_that_of_several_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RateCounters, "hold_back", lambda *_: None)
     assert play_minutes(4).burst > 0.3
+
+
+def test_a_message_that_comes_late_behind_the_levels_that_include_it_is_counted_once(clock: FakeClock) -> None:
+    """As a batch that a producer has sent again, behind later ones."""
+    fleet = Fleet(clock, "a", "b")
+    a, b = (fleet.members[name].exchange for name in ("a", "b"))
+    fleet.record("a", 2 * LIMIT)
+    fleet.record("b", 0)
+    fleet.pass_time(300)
+    fleet.pass_time(4_000, without="b")
+    clock.advance(1_000)
+    fleet.hear(b.tick(now_ms=clock.now_ms))  # b is back
+    fleet.hear(a.tick(now_ms=clock.now_ms))
+    clock.advance(100)
+    asked = b.tick(now_ms=clock.now_ms)
+    fleet.record("a", 6 * LIMIT)
+    late = a.tell_urgent(now_ms=clock.now_ms)
+    assert any(share.use for share in late)
+    fleet.hear(asked)
+    clock.advance(100)
+    answers = a.tick(now_ms=clock.now_ms)
+    assert any(share.levels for share in answers)
+    fleet.hear(answers)
+    assert b.caught_up
+    fleet.hear(late)
+    assert (fleet.total("a"), fleet.total("b")) == (8 * LIMIT, 8 * LIMIT)

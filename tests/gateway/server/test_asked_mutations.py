@@ -111,12 +111,25 @@ async def test_of_a_charge_that_the_supervisor_refuses_too_late_the_workers_own_
     assert both.own_tokens == BURST
 
 
-async def test_a_debt_outlives_the_silence(both: Both) -> None:
+async def test_the_debt_of_a_charge_that_was_asked_for_outlives_the_silence(both: Both) -> None:
     both.charge(100)  # there is no answer
     await both.serve()
     await both.until(BURST - 100)
     (refused,) = (await asyncio.to_thread(both.charge, 1)).topics
     assert not refused.accepted
+    assert both.own_tokens == BURST
+
+
+async def test_a_request_of_more_topics_than_are_kept_is_refunded_where_it_was_charged(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.server.asked_mutations._MOST_KEPT", 3)
+    alone = both.worker.charge_request("alice", "app", [2.0] * 5, strict=True, now_ms=NOW_MS)  # there is no answer
+    await both.serve()
+    await both.until(BURST - 10)
+    for topic in alone.topics:
+        both.worker.refund(topic, now_ms=NOW_MS)
+    await both.until(BURST)
     assert both.own_tokens == BURST
 
 
