@@ -113,9 +113,10 @@ class Urgent:
             to the other members.
         exchange_ms: the time from one message about a counter to the next, plus its delivery.
         again_ms: a request that waits for the other members is tried again after this time.
+        beside: returns the shared counters that also count a counter's use now; see `RateQuotas.shared_by_new`.
     """
 
-    __slots__ = ("again_ms", "exchange_ms", "found", "members", "wake")
+    __slots__ = ("again_ms", "beside", "exchange_ms", "found", "members", "wake")
 
     def __init__(self) -> None:
         self.found: list[tuple[Any, RateTracker]] = []
@@ -123,6 +124,7 @@ class Urgent:
         self.members = 1
         self.exchange_ms = 0
         self.again_ms = 0
+        self.beside: Callable[[RateTracker, int], tuple[RateTracker, ...]] = _nothing
 
     def add(self, key: Any, tracker: RateTracker) -> None:
         """Add a counter, and wake the sender."""
@@ -132,6 +134,11 @@ class Urgent:
 
 def _nobody() -> None:
     """Do nothing: there is no fleet."""
+
+
+def _nothing(_tracker: RateTracker, _now_ms: int) -> tuple[RateTracker, ...]:
+    """No shared counter: no capacity is divided."""
+    return ()
 
 
 class RateTracker:
@@ -574,7 +581,8 @@ class RateTracker:
         """Whether other members need the unsent use now, because it can matter to their decisions.
 
         Each member keeps less unsent use than a fourth of its share of the rest of the limit that it knows of. Then
-        all members together keep less than a third of the real rest: nothing when the limit is reached.
+        all members together keep less than a third of the real rest: nothing when the limit is reached. The use of a
+        new counter always matters: the members share what is left to all new counters.
 
         Args:
             untold: the unsent use; see the method of that name.
@@ -583,6 +591,8 @@ class RateTracker:
         """
         self._is_urgent = False
         self._look_alone(now_ms)
+        if untold > 0 and self._urgent.beside(self, now_ms):
+            return True
         room = self._room(now_ms)
         if untold * 4 * members >= room:
             return True
@@ -620,6 +630,8 @@ class RateTracker:
         self.record_unchecked(value, now_ms=now_ms)
         if self._urgent.members > 1:
             self._look_alone(now_ms)  # the rest of the limit has shrunk
+        for shared in self._urgent.beside(self, now_ms):
+            shared.record_others(value, now_ms=max(now_ms, shared.last_ms))
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
         """The total in the average's window, and the fill of the bucket, in units of the quota."""
@@ -967,6 +979,7 @@ class RateQuotas:
         self._new_of_tiers = {}
         if lender is not None and not lender.observe:
             self._new = self._leave_to_new(None, lender.left, now_ms)
+        self.urgent.beside = _nothing if self._new is None else self._beside
 
     def divide(self, *, now_ms: int) -> Iterator[None]:
         """Divides the capacity again, in steps between which other work may be done. See `Lender`."""
@@ -1020,6 +1033,11 @@ class RateQuotas:
             # The counter has a guarantee. The next division knows it; until then a look-up gives the same result.
             tracker.good_until_ms = float(now_ms + _DIVISION_MS)
         return tuple(found)
+
+    def _beside(self, tracker: RateTracker, now_ms: int) -> tuple[RateTracker, ...]:
+        # What a silent counter still has to send is older than the shared counters' fill.
+        recent = now_ms - tracker.last_ms < _DIVISION_MS
+        return self.shared_by_new(tracker, now_ms=now_ms) if recent else ()
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent. Call it from time to time; see `TrackerTable.expire`."""

@@ -225,6 +225,7 @@ def rename(seed: int) -> Attack:
         [{"default_client_id": True, "producer_byte_rate": CAPACITY}],
         [_many("new", names, life_s=life_s, every_s=1, pause_ms=20)],
         faults=faults,
+        gateways=(dice.choice((1, 2, 4)),),
     )
     bound = Bound(("new-",), None, 2, _FRAME_BYTES, per_s=_FRAME_BYTES, from_s=BRAKE_S + 2)
     return Attack(plan, (bound,))
