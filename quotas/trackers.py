@@ -35,6 +35,10 @@ Kind: TypeAlias = str | tuple[str, str]
 SharedBy: TypeAlias = float | tuple[float, float]
 """The limit that clients of a shared counter have in common, with the size of their bucket in seconds if any."""
 
+FLEET_KIND: Final[Kind] = ("", "fleet")
+"""The kind of counters that are only known from other members of a fleet, if their own kind is not known. They get it
+with the first look-up for a client here."""
+
 _SWEEP: Final = 4
 _SWEEP_WHEN_FULL: Final = 8
 _SWEEP_NOW_AND_THEN: Final = 256
@@ -129,6 +133,8 @@ class TrackerTable(Generic[K, T]):
         """
         tracker = self._own.get(key)
         if tracker is not None:
+            if tracker.kind == FLEET_KIND and kind != FLEET_KIND:
+                self._move(key, tracker, kind)
             return tracker
         self._sweep(_SWEEP, self._idle_expiry_ms, now_ms=now_ms)
         if len(self._own) >= self._max_trackers:
@@ -195,6 +201,12 @@ class TrackerTable(Generic[K, T]):
                 tracker.forget()
             else:
                 self._own[key] = tracker
+
+    def _move(self, key: K, tracker: T, kind: Kind) -> None:
+        self._left(key, tracker)
+        tracker.kind = kind
+        self._by_kind.setdefault(kind, {})[key] = tracker
+        self._sizes.add(kind)
 
     def _left(self, key: K, tracker: T) -> None:
         counters = self._by_kind[tracker.kind]

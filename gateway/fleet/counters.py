@@ -13,10 +13,19 @@ from quotas.rate_quotas import CounterState, RateQuotas, ScopedKey
 from quotas.resolution import Match
 from quotas.shared_rate import ConnectionKey
 from quotas.topic_quotas import TopicKey, TopicQuotas
-from quotas.trackers import Kind
+from quotas.trackers import FLEET_KIND, Kind
 
-KIND: Final[Kind] = ("", "fleet")
-"""The kind of counters made for other members' clients; they are dropped first when there are too many."""
+_ANONYMOUS: Final = "ANONYMOUS"
+
+
+def kind_of(key: CounterKey) -> Kind:
+    """The kind of a counter that is made for clients of other members: the user, if its key names one.
+
+    So the clients of one user there can't fill the table for all others. The kind of clients without a user depends
+    on their addresses, which are not known here.
+    """
+    user = key.tracker_key.user if isinstance(key, ScopedKey | TopicKey) else ""
+    return user if user and user != _ANONYMOUS else FLEET_KIND
 
 
 class Counter(Protocol):

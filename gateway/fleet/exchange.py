@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias, TypeVar
 
-from gateway.fleet.counters import KIND, AllCounters, Counter
+from gateway.fleet.counters import AllCounters, Counter, kind_of
 from gateway.fleet.peers import Peers
 from gateway.fleet.shares import (
     Answer,
@@ -457,7 +457,7 @@ class Exchange:
             for at, (key, amount) in enumerate(used):
                 if at % _AT_ONCE == _AT_ONCE - 1:
                     yield
-                counter = counters.counter_of(key, KIND, now_ms=now_ms)
+                counter = counters.counter_of(key, kind_of(key), now_ms=now_ms)
                 if counter is not None:
                     counter.record_others(amount, now_ms=max(now_ms, counter.last_ms))
                     if self._recent is not None:
@@ -490,7 +490,7 @@ class Exchange:
             for at, (key, total, fill) in enumerate(levels):
                 if at % _AT_ONCE == _AT_ONCE - 1:
                     yield
-                counter = counters.counter_of(key, KIND, now_ms=now_ms)
+                counter = counters.counter_of(key, kind_of(key), now_ms=now_ms)
                 if counter is not None:
                     counter.raise_to(total, fill, now_ms=max(now_ms, counter.last_ms))
         self.peers.leave_to_levels()
@@ -558,7 +558,7 @@ class Exchange:
     def _assume(self, now_ms: int) -> None:
         assert self._recent is not None
         for (quota, key), amount in self._recent.since_last(now_ms):
-            counter = self._counters[quota].counter_of(key, KIND, now_ms=now_ms)
+            counter = self._counters[quota].counter_of(key, kind_of(key), now_ms=now_ms)
             if counter is not None:
                 counter.record_others(amount, now_ms=now_ms)
 

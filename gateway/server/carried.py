@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from gateway.fleet.counters import KIND, AllCounters, Counter
+from gateway.fleet.counters import AllCounters, Counter, kind_of
 from gateway.fleet.shares import Used
 from quotas.connections import ConnectionRates
 from quotas.entities import Family, QuotaKey
@@ -215,7 +215,7 @@ def _counter(counters: AllCounters, name: list[Any], now_ms: int) -> Counter | N
             key = GroupKey(scope, called) if is_group else TopicKey(scope, of, called, user, client_id)
     except ValueError:  # a row of another version
         return None
-    return None if of_quota is None else of_quota.counter_of(key, KIND, now_ms=now_ms)
+    return None if of_quota is None else of_quota.counter_of(key, kind_of(key), now_ms=now_ms)
 
 
 def _total(state: list[Any]) -> tuple[float, float]:

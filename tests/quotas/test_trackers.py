@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.trackers import Kind, TrackerTable
+from quotas.trackers import FLEET_KIND, Kind, TrackerTable
 from testkit.clock import FakeClock
 
 
@@ -149,3 +149,16 @@ def test_a_client_without_a_counter_finds_the_one_it_would_share_and_idle_shared
     shared.taken = 0
     table.expire(now_ms=10_000)
     assert list(table.shared()) == []
+
+
+def test_a_counter_that_another_member_made_known_gets_the_kind_of_its_client() -> None:
+    """Otherwise its debt would go to the shared counter of a kind that no client has."""
+    table = table_of(10)
+    debtor = take(table, "debtor", FLEET_KIND, taken=0)
+    for i in range(9):
+        take(table, f"other-{i}", FLEET_KIND)
+    assert take(table, "debtor", "alice", taken=100) is debtor
+    for i in range(4):
+        take(table, f"bob-{i}", "bob")
+    assert take(table, "debtor", "alice", taken=0) is debtor
+    assert take(table, "debtor", FLEET_KIND, taken=0).kind == "alice"

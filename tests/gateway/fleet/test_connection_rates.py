@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 import pytest
 
-from gateway.fleet.counters import KIND, ConnectionCounters
+from gateway.fleet.counters import ConnectionCounters, kind_of
 from gateway.fleet.exchange import Exchange, FleetRules
 from gateway.fleet.shares import MalformedShare, Member, Share, decode_share, encode_share
 from quotas.connections import AdmissionDecision, ConnectionLimits, ConnectionQuotas, ListenerLimits
@@ -305,7 +305,7 @@ def test_rates_that_have_no_limit_here_are_passed_over(key: ConnectionKey) -> No
     (member,) = Fleet(1).members
     member.limits.set(QuotaEntity(ip="10.1.0.0/16"), RATE, 5)
     counters = ConnectionCounters(member.users.rates, member.connections)
-    assert counters.counter_of(key, KIND, now_ms=START_MS) is None
+    assert counters.counter_of(key, kind_of(key), now_ms=START_MS) is None
 
 
 ALICE: Final = ScopedKey(None, TrackerKey("alice", ""))

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from gateway.fleet.counters import RateCounters
+from gateway.fleet.counters import Counters, MutationCounters, RateCounters, kind_of
 from gateway.fleet.exchange import FleetRules, OnIsolation
 from gateway.fleet.shares import Again, Answer, MalformedShare, Member, Share, decode_share, encode_share
 from quotas.entities import DEFAULT, MAX_NAME_CHARS, Family, QuotaEntity, QuotaKey
 from quotas.group_quotas import GroupKey
 from quotas.groups import Group, Groups
-from quotas.rate_quotas import RateTracker, ScopedKey
+from quotas.limits import Limits
+from quotas.mutations import MutationQuotas, MutationSettings
+from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker, ScopedKey
 from quotas.resolution import TrackerKey
-from quotas.topic_quotas import TopicKey
+from quotas.topic_quotas import TopicKey, TopicQuotas
 from testkit.clock import FakeClock
 from testkit.fleet import LIMIT, FleetMember, Schedule, run_schedule
 from testkit.fleet_minutes import play_minutes
@@ -697,3 +699,30 @@ def test_a_message_that_comes_late_behind_the_levels_that_include_it_is_counted_
     assert b.caught_up
     fleet.hear(late)
     assert (fleet.total("a"), fleet.total("b")) == (8 * LIMIT, 8 * LIMIT)
+
+
+@pytest.mark.parametrize("of", ["clients", "topics", "mutations"])
+def test_names_of_one_user_elsewhere_leave_places_to_other_users(of: str, clock: FakeClock) -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(user=DEFAULT, client_id=DEFAULT), KEY, LIMIT)
+    limits.set(QuotaEntity(user=DEFAULT, client_id=DEFAULT), MUTATIONS, LIMIT)
+    limits.set(QuotaEntity(user=DEFAULT, topic=DEFAULT), KEY, LIMIT)
+    settings = RateSettings(max_trackers=20)
+    rates = RateCounters(ByteRateQuotas(limits, KEY, settings), TopicQuotas(limits, KEY, settings))
+    counters: Counters = rates
+    if of == "mutations":
+        counters = MutationCounters(MutationQuotas(limits, MutationSettings(max_trackers=20)))
+
+    def hear(user: str, name: str) -> bool:
+        """Whether the use of a client elsewhere is counted."""
+        client = ScopedKey(None, TrackerKey(user, name))
+        key = TopicKey(None, Family.USER_TOPIC, name, user, "") if of == "topics" else client
+        counter = counters.counter_of(key, kind_of(key), now_ms=clock.now_ms)
+        if counter is not None:
+            counter.record_others(LIMIT, now_ms=clock.now_ms)
+        return counter is not None
+
+    for i in range(30):
+        hear("mallory", f"n-{i}")
+    assert not hear("mallory", "more")
+    assert hear("alice", "a")
