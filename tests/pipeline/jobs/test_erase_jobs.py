@@ -21,11 +21,15 @@ from tests.pipeline.conftest import Ingest, Session
 pytestmark = pytest.mark.spark
 
 
+SECONDS = 25
+"""Of each file. A client needs 40 on its only day to get a quota."""
+
+
 def fill(folder: Path, number: int) -> None:
     """A file of a gateway with two clients."""
     lines = [
         line(seq, row("app", 50 + seq, node=seq % 2), row("mallory", 9 * seq), events=(event("mallory"),))
-        for seq in range(10 * number, 10 * number + 10)
+        for seq in range(SECONDS * number, SECONDS * (number + 1))
     ]
     place(folder / "in", f"usage-a-1-{number}.jsonl.gz", *lines, b"mallory, torn")
 
@@ -73,9 +77,9 @@ def test_jobs_go_on_after_an_erasure_and_give_the_same_for_all_others(
     assert sorted(map(str, kept)) == before[2]
     assert jobs(tmp_path, spark, capsys) == before
     ingest()
-    assert compact(OnSpark(spark), out, LONG_AFTER)["2026-09-28"].rows == 30
+    assert compact(OnSpark(spark), out, LONG_AFTER)["2026-09-28"].rows == 3 * SECONDS
     make_missing(OnSpark(spark), out)
     assert files_with(tmp_path, "mallory") == []
     (day,) = published_days(out)
-    assert (day.rows, day.keys, day.erased, day.lines) == (30, 2, 20, 30)
+    assert (day.rows, day.keys, day.erased, day.lines) == (3 * SECONDS, 2, 2 * SECONDS, 3 * SECONDS)
     assert not status(out, LONG_AFTER)["days"][0]["late"]
